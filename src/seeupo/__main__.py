@@ -1,0 +1,3 @@
+from seeupo.cli import main
+
+main()

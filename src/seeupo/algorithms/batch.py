@@ -1,0 +1,93 @@
+"""The trajectories of an iteration as algorithms need them: numbered, grouped, and sorted into turn pools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from seeupo.core import group_advantages, length_mask
+from seeupo.core.advantages import Baseline, Normalize
+from seeupo.types import Sample, SampleKey, Status, Trajectory
+
+
+class Batch:
+    """The trajectories of one iteration.
+
+    Attributes:
+        trajectories: as given; their place is their number.
+        pools: D_1 ... D_T; pool t holds each trajectory's sample of turn t. A trajectory without turn t is not in it.
+        counts: per trajectory id, how many trajectories it stands for (see `Trajectory.weight`).
+    """
+
+    def __init__(self, trajectories: Sequence[Trajectory]) -> None:
+        if not trajectories:
+            raise ValueError("there are no trajectories; an update needs at least one")
+        self.trajectories = tuple(trajectories)
+        self.counts = {trajectory.id: trajectory.weight for trajectory in trajectories}
+        self._numbers = {trajectory.id: number for number, trajectory in enumerate(trajectories)}
+        if len(self._numbers) < len(trajectories):
+            raise ValueError("two trajectories have the same id; ids must be unique within an iteration")
+        self.pools: list[list[Sample]] = [[] for _ in range(max(len(t.samples) for t in trajectories))]
+        for trajectory in trajectories:
+            if trajectory.status is not Status.OK:
+                raise ValueError(f"trajectory {trajectory.id} has failed; sample its group again, do not score it")
+            for turn, sample in enumerate(trajectory.samples):
+                if sample.key != (trajectory.id, turn):
+                    raise ValueError(f"sample {turn} of trajectory {trajectory.id} calls itself {sample.key}")
+                self.pools[turn].append(sample)
+
+    def members(self, samples: Sequence[Sample]) -> Tensor:
+        """The numbers [n] of the trajectories that the samples belong to."""
+        return torch.tensor([self._numbers[sample.trajectory] for sample in samples], dtype=torch.long)
+
+    def advantages(self, normalize: Normalize, baseline: Baseline) -> Tensor:
+        """The group-relative advantage A [N] of each trajectory, in float64."""
+        label = {group: n for n, group in enumerate(dict.fromkeys(t.group for t in self.trajectories))}
+        weights = torch.tensor([trajectory.weight for trajectory in self.trajectories], dtype=torch.float64)
+        return group_advantages(
+            torch.tensor([trajectory.reward for trajectory in self.trajectories], dtype=torch.float64),
+            torch.tensor([label[trajectory.group] for trajectory in self.trajectories]),
+            normalize=normalize,
+            baseline=baseline,
+            weights=None if (weights == 1).all() else weights,
+        )
+
+    def minibatches(
+        self, samples: Sequence[Sample], count: int, generator: torch.Generator | None
+    ) -> Iterator[tuple[list[Sample], float]]:
+        """The samples in `count` random parts, each with its normaliser; parts without samples are left out.
+
+        It is the trajectories that are split, so a part's normaliser also counts those that have no sample here.
+        """
+        if count == 1:
+            parts = [torch.arange(len(self.trajectories))]
+        elif generator is None:
+            raise ValueError("several mini-batches need a generator, so that the run can be repeated")
+        else:
+            parts = list(torch.randperm(len(self.trajectories), generator=generator).tensor_split(count))
+        for part in parts:
+            chosen = {self.trajectories[number].id for number in part.tolist()}
+            if batch := [sample for sample in samples if sample.trajectory in chosen]:
+                yield batch, sum(self.counts[trajectory] for trajectory in chosen)
+
+
+LogProbs = Mapping[SampleKey, Tensor]
+"""Log-probs [len(action)] of actions, looked up by (trajectory, turn)."""
+
+
+def by_key(samples: Sequence[Sample], rows: Sequence[Tensor]) -> dict[SampleKey, Tensor]:
+    """What an engine returned for the samples, to be looked up by (trajectory, turn)."""
+    return {sample.key: row for sample, row in zip(samples, rows, strict=True)}
+
+
+def padded(samples: Sequence[Sample], logprobs: LogProbs) -> Tensor:
+    """Log-probs of the samples as one tensor [N, L], padded on the right."""
+    return pad_sequence([logprobs[sample.key] for sample in samples], batch_first=True)
+
+
+def action_mask(samples: Sequence[Sample]) -> Tensor:
+    """The one mask [N, L] of the samples' action tokens."""
+    return length_mask(torch.tensor([len(sample.action_ids) for sample in samples], dtype=torch.long))

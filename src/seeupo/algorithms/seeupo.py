@@ -1,0 +1,163 @@
+"""SeeUPO: Algorithm 1 of the paper (SeeUPPO-GRAE), written against the TrainEngine protocol only.
+
+A trajectory of T turns is seen as the joint action of T virtual agents, one per turn, that share its reward. The turns
+are updated one after another, in reverse order of execution. Turn t maximises
+
+    E over pool t of  min( r^t M^{t+1}, clip(r^t, 1 - low, 1 + high) M^{t+1} ),   r^t = pi_theta(a^t) / pi_theta_k(a^t)
+
+where M^{T+1} is the group-relative advantage of the whole trajectory. After each update
+
+    M^t = r^t M^{t+1}
+
+so that an earlier turn is judged by what the later turns have just become. Both ratios are relative to theta_k, the
+policy that sampled; its log-probs are computed once, before the first update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+import torch
+
+from seeupo.algorithms.batch import Batch, by_key
+from seeupo.algorithms.diagnostics import TurnRecord, drift_after_sweep, sweep_metrics, with_credit
+from seeupo.algorithms.objective import Ratio, SequenceObjective, action_log_ratio
+from seeupo.core import CarriedAdvantage, turn_order
+from seeupo.core.advantages import Baseline, Normalize
+from seeupo.core.checks import Clip, check_at_least, check_choice, check_clip
+from seeupo.core.order import Order
+from seeupo.types import Sample, TrainEngine, Trajectory, Update
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeeUPO:
+    """The options of SeeUPO. The defaults are the paper's.
+
+    Attributes:
+        order: in which the turns are updated: "reverse" (backward induction), "natural" or "random".
+        normalize: of the advantages: "batch", "group" or "none".
+        baseline: the group's "mean", or "leave_one_out", which removes the mean's (G-1)/G shrinkage of the gradient.
+        ratio: r^t in the objective: "length_normalized" as in GSPO, or "product", of which the proofs speak.
+        carry_ratio: the ratio that M is multiplied with; None takes `ratio`.
+        clip: (low, high) around 1, or None. docs/algorithms/seeupo.md says how often 0.2 binds for either ratio.
+        kl_coef: weight of the k3 estimate of the KL to the engine's reference policy. Its gradient is in expectation
+            that of KL(reference || policy). 0 switches it off and costs nothing.
+        entropy_coef: weight of the mean token entropy. 0 switches it off and costs nothing.
+        steps_per_turn: optimizer steps per turn and epoch, on mini-batches of trajectories.
+        epochs: passes over each pool.
+        carry: False keeps M = A, the ablation "turn by turn, without M".
+        carry_clip: (low, high) bounds on each factor of M; the paper has none.
+        min_live: a pool with fewer samples is passed over: its turn is not updated and its ratio counts as 1.
+        measure_drift: compute the log-probs once more after the sweep, to show how far turns that were updated early
+            have been moved by later updates (0 with separate parameters). Costs one forward pass.
+    """
+
+    order: Order = "reverse"
+    normalize: Normalize = "batch"
+    baseline: Baseline = "mean"
+    ratio: Ratio = "length_normalized"
+    carry_ratio: Ratio | None = None
+    clip: Clip | None = (0.2, 0.2)
+    kl_coef: float = 0.0
+    entropy_coef: float = 0.0
+    steps_per_turn: int = 1
+    epochs: int = 1
+    carry: bool = True
+    carry_clip: Clip | None = None
+    min_live: int = 1
+    measure_drift: bool = True
+
+    def __post_init__(self) -> None:
+        check_choice("order", self.order, get_args(Order))
+        check_choice("normalize", self.normalize, get_args(Normalize))
+        check_choice("baseline", self.baseline, get_args(Baseline))
+        check_choice("ratio", self.ratio, get_args(Ratio))
+        check_choice("carry_ratio", self.carry_ratio or self.ratio, get_args(Ratio))
+        check_clip("clip", self.clip)
+        check_clip("carry_clip", self.carry_clip)
+        for name in ("kl_coef", "entropy_coef"):
+            check_at_least(name, getattr(self, name), 0)
+        for name in ("steps_per_turn", "epochs", "min_live"):
+            check_at_least(name, getattr(self, name), 1)
+
+    def update(
+        self, engine: TrainEngine, trajectories: Sequence[Trajectory], *, generator: torch.Generator | None = None
+    ) -> Update:
+        """One iteration k: from the trajectories that theta_k sampled, move the engine to theta_{k+1}.
+
+        `generator` draws the random order and the mini-batches.
+        """
+        # Data collection: the samples are organised into T pools, one per turn.
+        batch = Batch(trajectories)
+
+        # Joint advantage estimation: A = r - mean r of the same s_0, and M^{T+1} = A.
+        advantages = batch.advantages(self.normalize, self.baseline)
+        carried = CarriedAdvantage(advantages)
+
+        def needed(pool: Sequence[Sample]) -> list[Sample]:
+            """Samples with M = 0 have no gradient: only a KL or entropy term wants them computed."""
+            if self.kl_coef or self.entropy_coef:
+                return list(pool)
+            weights = carried.weights(batch.members(pool)).tolist()
+            return [sample for sample, weight in zip(pool, weights, strict=True) if weight != 0]
+
+        # log pi_{theta_k}, fixed once for all turns, before any of them moves.
+        samples = [sample for pool in batch.pools for sample in needed(pool)]
+        old = by_key(samples, engine.logprobs(samples)) if samples else {}
+        reference = by_key(samples, engine.logprobs(samples, policy="reference")) if samples and self.kl_coef else {}
+
+        # Sequential policy update; in reverse order t = T, T-1, ..., 1.
+        carry_ratio = self.carry_ratio or self.ratio
+        records: list[TurnRecord] = []
+        for turn in turn_order(len(batch.pools), self.order, generator=generator):
+            pool = needed(batch.pools[turn])
+            if not pool or len(batch.pools[turn]) < self.min_live:
+                continue
+            members = batch.members(pool)
+            before = carried.weights(members)  # M^{t+1}
+            objective = SequenceObjective(
+                old=old,
+                weights={sample.key: weight for sample, weight in zip(pool, before.tolist(), strict=True)},
+                counts=batch.counts,
+                ratio=self.ratio,
+                clip=self.clip,
+                reference=reference,
+                kl_coef=self.kl_coef,
+                entropy_coef=self.entropy_coef,
+            )
+
+            # Ascend the clipped objective of pool t, from theta^{t+1}_{k+1} to theta^t_{k+1}. The divisor is the number
+            # of trajectories: one without turn t is the paper's no-op, which adds 0 and counts.
+            steps = [
+                engine.step(part, objective, normalizer=normalizer, agent=turn)
+                for _ in range(self.epochs)
+                for part, normalizer in batch.minibatches(pool, self.steps_per_turn, generator)
+            ]
+
+            # M^t = r^t M^{t+1}, with the ratio that this update produced.
+            new = by_key(pool, engine.logprobs(pool))
+            carry_log_ratio = action_log_ratio(pool, new, old, carry_ratio)
+            if self.carry:
+                carried.absorb(members, carry_log_ratio, clip=self.carry_clip)
+            records.append(
+                TurnRecord(
+                    turn=turn,
+                    samples=pool,
+                    live=len(batch.pools[turn]),
+                    members=members,
+                    before=before,
+                    after=carried.weights(members),
+                    log_ratio=action_log_ratio(pool, new, old, self.ratio),
+                    carry_log_ratio=carry_log_ratio,
+                    new=new,
+                    steps=steps,
+                )
+            )
+
+        drift = drift_after_sweep(engine, records, old, carry_ratio) if self.measure_drift else {}
+        return Update(
+            metrics=sweep_metrics(batch, advantages, records, drift, self.clip),
+            trajectories=with_credit(batch, advantages, records, self.clip),
+        )

@@ -1,0 +1,120 @@
+"""Advantages: group-relative (GRAE, critic-free) and generalized (GAE, with a critic)."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from seeupo.core.checks import (
+    check_choice,
+    check_finite,
+    check_floating,
+    check_mask,
+    check_shape,
+    check_unit_interval,
+)
+
+Normalize = Literal["none", "group", "batch"]
+Baseline = Literal["mean", "leave_one_out"]
+
+NO_SPREAD = 1e-8
+"""A standard deviation below this is no signal: dividing by it would only blow up rounding errors."""
+
+
+def group_advantages(
+    rewards: Tensor,
+    groups: Tensor,
+    *,
+    normalize: Normalize = "batch",
+    baseline: Baseline = "mean",
+    weights: Tensor | None = None,
+) -> Tensor:
+    """Group-relative advantages [N] of rewards [N]: the reward minus its group's baseline.
+
+    Args:
+        rewards: [N], finite.
+        groups: [N] integers; equal values are one group (trajectories of the same task).
+        normalize: "none"; "group" divides by the population standard deviation of the group's rewards; "batch" divides
+            by the population standard deviation of all advantages, whose mean is 0 by construction.
+        baseline: "mean" of the group, or "leave_one_out", the mean of the others.
+        weights: [N] probabilities or multiplicities of the rows; means and deviations are weighted by them.
+
+    A spread below 1e-8 gives zeros, and a group whose rewards are all equal gives exactly 0 under every option.
+    """
+    check_choice("normalize", normalize, get_args(Normalize))
+    check_choice("baseline", baseline, get_args(Baseline))
+    check_floating("rewards", rewards, dims=1)
+    if len(rewards) == 0:
+        raise ValueError("rewards is empty; at least one trajectory is needed")
+    check_finite("rewards", rewards)
+    check_shape("groups", groups, rewards.shape, like="rewards")
+    if groups.is_floating_point() or groups.dtype == torch.bool:
+        raise ValueError(f"groups has dtype {groups.dtype}; it must hold integers, one per group")
+    if weights is None:
+        weights = torch.ones_like(rewards)
+    elif baseline == "leave_one_out":
+        raise ValueError("weights cannot be combined with baseline='leave_one_out'; use baseline='mean'")
+    else:
+        check_shape("weights", weights, rewards.shape, like="rewards")
+        check_finite("weights", weights)
+        if (weights < 0).any():
+            raise ValueError(f"weights contains {weights.min().item()}; probabilities must be at least 0")
+        weights = weights.to(rewards.dtype)
+
+    labels, group = groups.unique(return_inverse=True)
+
+    def per_group_sum(values: Tensor) -> Tensor:
+        return values.new_zeros(len(labels)).index_add(0, group, values)
+
+    total = per_group_sum(weights)
+    if (total <= 0).any():
+        raise ValueError(f"weights of group {labels[total.argmin()].item()} sum to 0; leave such a group out")
+    mean = per_group_sum(weights * rewards) / total
+    advantages = rewards - mean[group]
+    if baseline == "leave_one_out":
+        if (total < 2).any():
+            raise ValueError(
+                f"group {labels[total.argmin()].item()} has one member; baseline='leave_one_out' needs at least 2"
+            )
+        advantages = advantages * (total / (total - 1))[group]
+
+    if normalize == "group":
+        deviation = (per_group_sum(weights * (rewards - mean[group]) ** 2) / total).sqrt()[group]
+    elif normalize == "batch":
+        deviation = ((weights * advantages**2).sum() / weights.sum()).sqrt().expand_as(advantages)
+    else:
+        deviation = torch.ones_like(advantages)
+    advantages = torch.where(deviation < NO_SPREAD, 0.0, advantages / deviation.clamp(min=NO_SPREAD))
+
+    # Rounding can leave an ulp between a reward and the mean of its equals; no such trace may steer a policy.
+    extremes = rewards.new_zeros(len(labels))
+    highest = extremes.scatter_reduce(0, group, rewards, "amax", include_self=False)
+    lowest = extremes.scatter_reduce(0, group, rewards, "amin", include_self=False)
+    return torch.where((highest == lowest)[group], 0.0, advantages)
+
+
+def gae(rewards: Tensor, values: Tensor, mask: Tensor, *, gamma: float, lam: float) -> tuple[Tensor, Tensor]:
+    """Generalized advantage estimates and returns, both [N, L].
+
+    Only positions where `mask` is True are actions: observation tokens and padding neither discount nor receive
+    anything, and what `rewards` and `values` hold there is ignored. The last action is terminal (no bootstrap).
+    """
+    check_floating("rewards", rewards, dims=2)
+    check_floating("values", values, dims=2)
+    check_shape("values", values, rewards.shape, like="rewards")
+    check_mask(mask, rewards.shape, like="rewards")
+    check_unit_interval("gamma", gamma)
+    check_unit_interval("lam", lam)
+
+    rewards, values = torch.where(mask, rewards, 0.0), torch.where(mask, values, 0.0)
+    advantages = torch.zeros_like(rewards)
+    next_value = next_advantage = rewards.new_zeros(len(rewards))
+    for position in reversed(range(rewards.shape[1])):
+        live, value = mask[:, position], values[:, position]
+        advantage = rewards[:, position] + gamma * next_value - value + gamma * lam * next_advantage
+        advantages[:, position] = torch.where(live, advantage, 0.0)
+        next_advantage = torch.where(live, advantage, next_advantage)
+        next_value = torch.where(live, value, next_value)
+    return advantages, advantages + values

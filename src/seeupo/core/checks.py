@@ -1,0 +1,64 @@
+"""Argument checks that name the offending value and what is accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+Clip = tuple[float, float]
+"""(low, high): a ratio is kept within [1 - low, 1 + high]."""
+
+
+def check_choice(name: str, value: str, accepted: Sequence[str]) -> None:
+    if value not in accepted:
+        raise ValueError(f"{name} is {value!r}; accepted: {', '.join(map(repr, accepted))}")
+
+
+def check_shape(name: str, tensor: Tensor, shape: Sequence[int], like: str) -> None:
+    if tuple(tensor.shape) != tuple(shape):
+        raise ValueError(f"{name} has shape {tuple(tensor.shape)}; it must be {tuple(shape)}, the shape of {like}")
+
+
+def check_floating(name: str, tensor: Tensor, dims: int) -> None:
+    if not tensor.is_floating_point():
+        raise ValueError(f"{name} has dtype {tensor.dtype}; it must be a floating-point tensor")
+    if tensor.dim() != dims:
+        raise ValueError(f"{name} has shape {tuple(tensor.shape)}; it must have {dims} dimension(s)")
+
+
+def check_finite(name: str, tensor: Tensor) -> None:
+    bad = (~torch.isfinite(tensor)).nonzero()
+    if len(bad):
+        where = tuple(bad[0].tolist())
+        raise ValueError(f"{name}[{', '.join(map(str, where))}] is {tensor[where].item()}; it must be finite")
+
+
+def check_mask(mask: Tensor, shape: Sequence[int], like: str) -> None:
+    if mask.dtype != torch.bool:
+        raise ValueError(f"mask has dtype {mask.dtype}; it must be torch.bool, True at action tokens")
+    check_shape("mask", mask, shape, like)
+
+
+def check_clip(name: str, clip: Clip | None) -> None:
+    if clip is None:
+        return
+    try:
+        low, high = clip
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} is {clip!r}; it must be a pair (low, high) or None") from None
+    if not 0 <= low < 1:
+        raise ValueError(f"{name} low is {low}; it must be in [0, 1), so that 1 - low stays positive")
+    if not 0 <= high < float("inf"):
+        raise ValueError(f"{name} high is {high}; it must be finite and at least 0; None switches clipping off")
+
+
+def check_unit_interval(name: str, value: float) -> None:
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name} is {value}; it must be in [0, 1]")
+
+
+def check_at_least(name: str, value: float, lowest: float) -> None:
+    if not lowest <= value < float("inf"):
+        raise ValueError(f"{name} is {value}; it must be finite and at least {lowest}")

@@ -1,0 +1,160 @@
+"""The data types and protocols that every layer shares.
+
+One *turn* is one generation of the model, one *trajectory* is at most T turns with one reward at its end, and
+G trajectories of the same task are a *group*. Turns are counted from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+SampleKey = tuple[str, int]
+"""A sample's identity: (trajectory id, turn). Never its row in some batch."""
+
+
+class StopReason(StrEnum):
+    """Why a trajectory has no further turn."""
+
+    GOAL = "goal"
+    ENVIRONMENT = "environment"
+    TURN_LIMIT = "turn_limit"
+    CONTEXT_LIMIT = "context_limit"
+    FORCED = "forced"
+    FAILURE = "failure"
+
+
+class Status(StrEnum):
+    """Whether a trajectory may be trained on. An infrastructure failure is never scored."""
+
+    OK = "ok"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One turn of one trajectory, in exactly the tokens that were sampled."""
+
+    trajectory: str
+    turn: int
+    prompt_ids: tuple[int, ...]
+    action_ids: tuple[int, ...]
+    behaviour_logprobs: tuple[float, ...] | None = None
+
+    @property
+    def key(self) -> SampleKey:
+        return self.trajectory, self.turn
+
+
+@dataclass(frozen=True, slots=True)
+class TurnCredit:
+    """What one turn's update did to one trajectory."""
+
+    turn: int
+    ratio: float
+    carried_before: float
+    carried_after: float
+    clipped: bool
+    new_logprobs: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """The advantage A of a trajectory and, in update order, how each turn changed what is carried from it."""
+
+    advantage: float
+    turns: tuple[TurnCredit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """At most T turns of one attempt at one task, and its reward.
+
+    `weight` says how many trajectories this one stands for: 1 when it was sampled, its probability when a small
+    problem was enumerated. Every mean over trajectories is weighted by it.
+    """
+
+    id: str
+    group: str
+    task: str
+    samples: tuple[Sample, ...]
+    reward: float
+    weight: float = 1.0
+    stop: StopReason = StopReason.ENVIRONMENT
+    status: Status = Status.OK
+    timings: Mapping[str, float] = field(default_factory=dict)
+    texts: tuple[str, ...] = ()
+    credit: Credit | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepMetrics:
+    """Named scalars of one virtual agent (one turn), or of the whole iteration when `agent` is None."""
+
+    agent: int | None
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What an algorithm returns from one iteration: its metrics and the trajectories with their credit records."""
+
+    metrics: tuple[StepMetrics, ...]
+    trajectories: tuple[Trajectory, ...]
+
+
+class Objective(Protocol):
+    """What a step maximises: a picklable, pure function of log-probs, one value per sample."""
+
+    @property
+    def needs_entropy(self) -> bool:
+        """Whether entropies are wanted; engines skip computing them otherwise."""
+
+    def __call__(self, logprobs_NL: Tensor, entropies_NL: Tensor | None, samples: Sequence[Sample]) -> Tensor:
+        """Values [N] for log-probs and entropies [N, L] of the samples' actions, padded on the right.
+
+        Padding positions may hold anything, NaN included.
+        """
+
+
+class TrainEngine(Protocol):
+    """The seam between algorithm and hardware: where weights live and how they move."""
+
+    def logprobs(
+        self, samples: Sequence[Sample], *, policy: Literal["current", "reference"] = "current"
+    ) -> list[Tensor]:
+        """Log-probs [len(action)] of each sample's action tokens, without gradient, on the CPU."""
+
+    def step(
+        self, samples: Sequence[Sample], objective: Objective, *, normalizer: float, agent: int | None = None
+    ) -> StepMetrics:
+        """One optimizer step up the gradient of sum(objective) / normalizer; micro-batches are the engine's affair.
+
+        `agent` is the virtual agent (turn) being updated, for engines that keep adapters or moments per turn.
+        The metrics contain `grad_norm` where the update follows a gradient.
+        """
+
+    def save(self, path: Path) -> None: ...
+
+    def load(self, path: Path) -> None: ...
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]: ...
+
+
+class Algorithm(Protocol):
+    """One training iteration on collected trajectories. The trainer knows no more of an algorithm than this."""
+
+    def update(
+        self, engine: TrainEngine, trajectories: Sequence[Trajectory], *, generator: torch.Generator | None = None
+    ) -> Update: ...
+
+
+def samples_of(trajectories: Iterable[Trajectory]) -> list[Sample]:
+    """All samples of the trajectories, trajectory by trajectory."""
+    return [sample for trajectory in trajectories for sample in trajectory.samples]
