@@ -129,19 +129,19 @@ def with_credit(
     """The trajectories with their credit records: A, and per turn in update order what its update did."""
     turns: list[list[TurnCredit]] = [[] for _ in batch.trajectories]
     for record in records:
-        bound = clip_binds(record.log_ratio, record.before, clip=clip)
-        for row, (sample, member) in enumerate(zip(record.samples, record.members.tolist(), strict=True)):
-            turns[member].append(
-                TurnCredit(
-                    turn=record.turn,
-                    ratio=float(record.log_ratio[row].exp()),
-                    carried_before=float(record.before[row]),
-                    carried_after=float(record.after[row]),
-                    clipped=bool(bound[row]),
-                    new_logprobs=tuple(record.new[sample.key].tolist()),
-                )
-            )
+        columns = zip(
+            record.samples,
+            record.members.tolist(),
+            record.log_ratio.exp().tolist(),
+            record.before.tolist(),
+            record.after.tolist(),
+            clip_binds(record.log_ratio, record.before, clip=clip).tolist(),
+            strict=True,
+        )
+        for sample, member, ratio, before, after, clipped in columns:
+            logprobs = tuple(record.new[sample.key].tolist())
+            turns[member].append(TurnCredit(record.turn, ratio, before, after, clipped, logprobs))
     return tuple(
-        replace(trajectory, credit=Credit(float(advantage), tuple(credit)))
-        for trajectory, advantage, credit in zip(batch.trajectories, advantages, turns, strict=True)
+        replace(trajectory, credit=Credit(advantage, tuple(credit)))
+        for trajectory, advantage, credit in zip(batch.trajectories, advantages.tolist(), turns, strict=True)
     )

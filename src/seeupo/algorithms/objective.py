@@ -59,8 +59,8 @@ class SequenceObjective:
     def __call__(self, logprobs_NL: Tensor, entropies_NL: Tensor | None, samples: Sequence[Sample]) -> Tensor:
         mask_NL = action_mask(samples).to(logprobs_NL.device)
         old_NL = padded(samples, self.old).to(logprobs_NL)
-        weights_N = torch.tensor([self.weights[sample.key] for sample in samples]).to(logprobs_NL)
-        counts_N = torch.tensor([self.counts[sample.trajectory] for sample in samples]).to(logprobs_NL)
+        weights_N = logprobs_NL.new_tensor([self.weights[sample.key] for sample in samples])
+        counts_N = logprobs_NL.new_tensor([self.counts[sample.trajectory] for sample in samples])
 
         length_normalize = self.ratio == "length_normalized"
         log_ratio_N = sequence_log_ratio(logprobs_NL, old_NL, mask_NL, length_normalize=length_normalize)

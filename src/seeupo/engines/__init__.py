@@ -1,0 +1,1 @@
+"""Where weights live and how they move."""

@@ -1,0 +1,8 @@
+"""An engine for problems small enough to enumerate: expectations are sums, and answers are exact."""
+
+from seeupo.engines.exact.engine import ExactEngine
+from seeupo.engines.exact.policy import NetworkPolicy, TablePolicy
+from seeupo.engines.exact.problem import Problem
+from seeupo.engines.exact.updates import GradientAscent, Maximiser, TrustRegion
+
+__all__ = ["ExactEngine", "GradientAscent", "Maximiser", "NetworkPolicy", "Problem", "TablePolicy", "TrustRegion"]

@@ -1,0 +1,128 @@
+"""The TrainEngine of enumerated problems."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from seeupo.engines.exact.policy import Policy
+from seeupo.engines.exact.problem import Problem
+from seeupo.engines.exact.updates import Pool, UpdateRule
+from seeupo.types import Objective, Sample, StepMetrics, Trajectory
+
+
+class ExactEngine:
+    """A policy on an enumerated problem, updated by one of the rules in `updates`.
+
+    A trajectory is a path of the problem; its weight is its probability (`enumerate`) or how often it was drawn
+    (`sample`). A sample's prompt is the number of the node where its first token is chosen.
+    """
+
+    def __init__(self, problem: Problem, policy: Policy, update: UpdateRule) -> None:
+        self.problem, self.policy, self.update = problem, policy, update
+        self._reference = self.log_policy()
+        self._sampled_from = self._reference
+        self._paths = [self._trajectory(path) for path in range(len(problem.nodes))]
+        # Within a turn, the node that follows a node and a token.
+        self._next = torch.zeros(problem.num_nodes, problem.num_tokens, dtype=torch.long)
+        for here, token, there in zip(
+            problem.nodes[:, :, :-1].flatten(), problem.tokens[:, :, :-1].flatten(), problem.nodes[:, :, 1:].flatten(),
+            strict=True,
+        ):  # fmt: skip
+            if there >= 0:
+                self._next[here, token] = there
+
+    def log_policy(self) -> Tensor:
+        """log pi [nodes, V] as it stands, without gradient."""
+        return self.policy.log_probs().detach()
+
+    def expected_return(self) -> float:
+        """J of the current policy."""
+        return float(self.problem.expected_return(self.log_policy()))
+
+    def enumerate(self) -> list[Trajectory]:
+        """Every path that the current policy can take, weighted by its probability."""
+        self._sampled_from = self.log_policy()
+        return self._weighted(self.problem.path_probs(self._sampled_from))
+
+    def sample(self, per_context: int, generator: torch.Generator) -> list[Trajectory]:
+        """`per_context` paths for each initial state; a path drawn n times comes once, with weight n."""
+        self._sampled_from = self.log_policy()
+        probs = self.problem.path_probs(self._sampled_from)
+        counts = torch.zeros_like(probs)
+        for context in self.problem.contexts.unique():
+            members = (self.problem.contexts == context).nonzero().flatten()
+            drawn = torch.multinomial(probs[members], per_context, replacement=True, generator=generator)
+            counts.index_add_(0, members[drawn], torch.ones(per_context, dtype=counts.dtype))
+        return self._weighted(counts)
+
+    def logprobs(
+        self, samples: Sequence[Sample], *, policy: Literal["current", "reference"] = "current"
+    ) -> list[Tensor]:
+        log_policy = self.log_policy() if policy == "current" else self._reference
+        nodes, tokens, mask = self._locate(samples)
+        rows, lengths = log_policy[nodes, tokens], mask.sum(1).tolist()
+        return [row[:length] for row, length in zip(rows, lengths, strict=True)]
+
+    def step(
+        self, samples: Sequence[Sample], objective: Objective, *, normalizer: float, agent: int | None = None
+    ) -> StepMetrics:
+        nodes, tokens, mask = self._locate(samples)
+        pool = Pool(
+            nodes=nodes,
+            tokens=tokens,
+            mask=mask,
+            evaluate=lambda logprobs_NL, entropies_NL: objective(logprobs_NL, entropies_NL, samples),
+            normalizer=normalizer,
+            sampled_from=self._sampled_from.exp(),
+            reach=lambda: self.problem.reach(self._sampled_from),
+        )
+        return StepMetrics(agent, self.update(self.policy, pool))
+
+    def save(self, path: Path) -> None:
+        torch.save(dict(self.weights()), path)
+
+    def load(self, path: Path) -> None:
+        saved = torch.load(path, weights_only=True)
+        with torch.no_grad():
+            for name, parameter in self.policy.parameters().items():
+                parameter.copy_(saved[name])
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        for name, parameter in self.policy.parameters().items():
+            yield name, parameter.detach()
+
+    def _trajectory(self, path: int) -> Trajectory:
+        name, context = str(path), str(int(self.problem.contexts[path]))
+        turns = []
+        for turn in range(self.problem.num_turns):
+            nodes = self.problem.nodes[path, turn]
+            if nodes[0] >= 0:
+                tokens = tuple(self.problem.tokens[path, turn][nodes >= 0].tolist())
+                turns.append(Sample(name, turn, (int(nodes[0]),), tokens))
+        return Trajectory(
+            id=name, group=context, task=context, samples=tuple(turns), reward=float(self.problem.returns[path])
+        )
+
+    def _weighted(self, weights: Tensor) -> list[Trajectory]:
+        pairs = zip(self._paths, weights.tolist(), strict=True)
+        return [replace(path, weight=weight) for path, weight in pairs if weight > 0]
+
+    def _locate(self, samples: Sequence[Sample]) -> tuple[Tensor, Tensor, Tensor]:
+        """Nodes, tokens and mask [N, L] of the samples' actions; padding points at node 0 and token 0."""
+        longest = max((len(sample.action_ids) for sample in samples), default=0)
+        tokens = torch.tensor([[*sample.action_ids, *[-1] * (longest - len(sample.action_ids))] for sample in samples])
+        tokens = tokens.view(len(samples), longest)
+        mask = tokens >= 0
+        tokens = tokens.clamp(min=0)
+        nodes = torch.zeros_like(tokens)
+        here = torch.tensor([sample.prompt_ids[-1] for sample in samples])
+        for position in range(longest):
+            nodes[:, position] = here
+            here = self._next[here, tokens[:, position]]
+        return nodes, tokens, mask

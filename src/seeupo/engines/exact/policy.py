@@ -1,0 +1,57 @@
+"""Policies over the nodes of an enumerated problem."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Policy(Protocol):
+    """log pi for every node at once, as a function of trainable parameters."""
+
+    def log_probs(self) -> Tensor:
+        """log pi(token | node), [nodes, V], differentiable."""
+
+    def parameters(self) -> dict[str, Tensor]:
+        """The tensors that an update moves in place."""
+
+
+class TablePolicy:
+    """A distribution per row of a table.
+
+    `rows` [nodes] says which row each node uses. By default every node has its own: separate parameters per turn and
+    history, as the proofs assume. Nodes with the same row share it.
+    """
+
+    def __init__(self, logits: Tensor, rows: Tensor | None = None) -> None:
+        self.logits = logits.clone().requires_grad_()
+        self.rows = torch.arange(len(logits)) if rows is None else rows
+
+    def log_probs(self) -> Tensor:
+        return self.logits.log_softmax(1)[self.rows]
+
+    def parameters(self) -> dict[str, Tensor]:
+        return {"logits": self.logits}
+
+
+class NetworkPolicy:
+    """A network with one hidden layer over fixed features [nodes, F]: all nodes share all parameters."""
+
+    def __init__(self, features: Tensor, num_tokens: int, *, hidden: int, generator: torch.Generator) -> None:
+        def normal(fan_in: int, fan_out: int) -> Tensor:
+            weights = torch.randn(fan_in, fan_out, generator=generator, dtype=features.dtype)
+            return (weights / math.sqrt(fan_in)).requires_grad_()
+
+        self.features = features
+        self.inner = normal(features.shape[1], hidden)
+        self.outer = normal(hidden, num_tokens)
+
+    def log_probs(self) -> Tensor:
+        logits = (self.features @ self.inner).tanh() @ self.outer
+        return logits.log_softmax(1)
+
+    def parameters(self) -> dict[str, Tensor]:
+        return {"inner": self.inner, "outer": self.outer}

@@ -1,0 +1,196 @@
+"""Small multi-turn decision problems, as the list of everything that can happen in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Every path through a multi-turn decision problem; P paths, T turns, L tokens a turn, V tokens to choose from.
+
+    A *node* is a point where the policy chooses a token, knowing what the node stands for: the history in a contextual
+    bandit, the state and the time in an MDP.
+
+    Attributes:
+        nodes: [P, T, L] the node at which each token is chosen; -1 where the path has no such token.
+        tokens: [P, T, L] the token chosen there; -1 likewise.
+        chance: [P] probability of all that the policy does not decide: initial state and transitions.
+        rewards: [P, T] reward received after each turn.
+        contexts: [P] the initial state s_0.
+        num_tokens: V.
+    """
+
+    nodes: Tensor
+    tokens: Tensor
+    chance: Tensor
+    rewards: Tensor
+    contexts: Tensor
+    num_tokens: int
+
+    @property
+    def num_nodes(self) -> int:
+        return int(self.nodes.max()) + 1
+
+    @property
+    def num_turns(self) -> int:
+        return self.nodes.shape[1]
+
+    @property
+    def returns(self) -> Tensor:
+        """Total reward [P] of each path."""
+        return self.rewards.sum(1)
+
+    @property
+    def live(self) -> Tensor:
+        """[P, T], True where the path has that turn."""
+        return self.nodes[:, :, 0] >= 0
+
+    def log_prob_of_turns(self, log_policy: Tensor) -> Tensor:
+        """log pi(a^t | history) [P, T] under log pi [nodes, V]; 0 where a path has no such turn."""
+        chosen = log_policy[self.nodes.clamp(min=0), self.tokens.clamp(min=0)]
+        return torch.where(self.nodes >= 0, chosen, 0.0).sum(2)
+
+    def path_probs(self, log_policy: Tensor) -> Tensor:
+        """Probability [P] of each path."""
+        return self.chance * self.log_prob_of_turns(log_policy).sum(1).exp()
+
+    def expected_return(self, log_policy: Tensor) -> Tensor:
+        """J(pi), a scalar that can be differentiated."""
+        return self.path_probs(log_policy) @ self.returns
+
+    def value_at_nodes(self, log_policy: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Expected target given a node, and given a node and a token: V [nodes] and Q [nodes, V].
+
+        `targets` [P, T] is what a path is worth when looked at from each turn, by default its total return. Nodes and
+        tokens that cannot be reached give 0.
+        """
+        probs = self.path_probs(log_policy)
+        targets = self.returns[:, None].expand(-1, self.num_turns) if targets is None else targets
+        weights = probs[:, None, None].expand_as(self.nodes)
+        live = self.nodes >= 0
+        at = self.nodes[live], self.tokens[live]
+        empty = torch.zeros(self.num_nodes, self.num_tokens, dtype=probs.dtype)
+        reached = empty.index_put(at, weights[live], accumulate=True)
+        earned = empty.index_put(at, (weights * targets[:, :, None])[live], accumulate=True)
+
+        def divide(total: Tensor, weight: Tensor) -> Tensor:
+            return torch.where(weight > 0, total / weight.clamp(min=1e-300), 0.0)
+
+        return divide(earned.sum(1), reached.sum(1)), divide(earned, reached)
+
+    def discounted_to_go(self, gamma: float) -> Tensor:
+        """Discounted reward [P, T] from each turn on."""
+        to_go = self.rewards.clone()
+        for turn in reversed(range(self.num_turns - 1)):
+            to_go[:, turn] += gamma * to_go[:, turn + 1]
+        return to_go
+
+    def reach(self, log_policy: Tensor) -> Tensor:
+        """Probability [nodes] that a path comes through each node."""
+        live = self.nodes >= 0
+        probs = self.path_probs(log_policy)[:, None, None].expand_as(self.nodes)
+        return torch.zeros(self.num_nodes, dtype=probs.dtype).index_add(0, self.nodes[live], probs[live])
+
+    def best_return(self) -> float:
+        """J*, by backward induction over the decision times."""
+        log_policy = torch.full((self.num_nodes, self.num_tokens), 1 / self.num_tokens, dtype=self.chance.dtype).log()
+        for node in self.nodes.flatten(1).T.flip(0):
+            here = node[node >= 0].unique()
+            if len(here):
+                _, value = self.value_at_nodes(log_policy)
+                best = value[here].argmax(1)
+                log_policy[here] = float("-inf")
+                log_policy[here, best] = 0.0
+        return float(self.expected_return(log_policy))
+
+
+def bandit(rewards: Tensor, *, tokens_per_turn: int = 1) -> Problem:
+    """A multi-turn contextual bandit with rewards [contexts, A, A, ..., A], one axis per turn, contexts equally likely.
+
+    Each action is written with `tokens_per_turn` tokens, so A must be V ** tokens_per_turn.
+    """
+    contexts, num_actions, num_turns = rewards.shape[0], rewards.shape[1], rewards.dim() - 1
+    num_tokens = round(num_actions ** (1 / tokens_per_turn))
+    if num_tokens**tokens_per_turn != num_actions:
+        raise ValueError(f"{num_actions} actions cannot be written with {tokens_per_turn} tokens each")
+    index: dict[tuple[int, ...], int] = {}
+    nodes, tokens, origin = [], [], []
+    for context in range(contexts):
+        for path in product(range(num_tokens), repeat=num_turns * tokens_per_turn):
+            nodes.append([index.setdefault((context, *path[:time]), len(index)) for time in range(len(path))])
+            tokens.append(list(path))
+            origin.append(context)
+    chosen = torch.tensor(tokens).view(-1, num_turns, tokens_per_turn)
+    powers = num_tokens ** torch.arange(tokens_per_turn - 1, -1, -1)
+    actions = (chosen * powers).sum(2)
+    per_turn = torch.zeros(len(chosen), num_turns, dtype=rewards.dtype)
+    per_turn[:, -1] = rewards[(torch.tensor(origin), *actions.T)]
+    return Problem(
+        nodes=torch.tensor(nodes).view_as(chosen),
+        tokens=chosen,
+        chance=torch.full((len(chosen),), 1 / contexts, dtype=rewards.dtype),
+        rewards=per_turn,
+        contexts=torch.tensor(origin),
+        num_tokens=num_tokens,
+    )
+
+
+def mdp(start: Tensor, transitions: Tensor, rewards: Tensor, *, horizon: int) -> Problem:
+    """A finite-horizon MDP with start [S], transitions [S, A, S] and rewards [S, A]; nodes are (time, state)."""
+    num_states, num_actions = rewards.shape
+    Path = tuple[list[int], list[int], float, list[float], int, int]  # nodes, tokens, chance, rewards, s_0, state
+    paths: list[Path] = [([], [], float(start[s]), [], s, s) for s in range(num_states) if start[s] > 0]
+    nowhere = torch.eye(num_states)[0]
+    for time in range(horizon):
+        paths = [
+            (
+                [*nodes, time * num_states + state],
+                [*tokens, action],
+                chance * float(after[following]),
+                [*earned, float(rewards[state, action])],
+                origin,
+                following,
+            )
+            for nodes, tokens, chance, earned, origin, state in paths
+            for action in range(num_actions)
+            # Where the last action leads makes no difference any more.
+            for after in [transitions[state, action] if time + 1 < horizon else nowhere]
+            for following in after.nonzero().flatten().tolist()
+        ]
+    columns = list(zip(*paths, strict=True))
+    return Problem(
+        nodes=torch.tensor(columns[0])[:, :, None],
+        tokens=torch.tensor(columns[1])[:, :, None],
+        chance=torch.tensor(columns[2], dtype=rewards.dtype),
+        rewards=torch.tensor(columns[3], dtype=rewards.dtype),
+        contexts=torch.tensor(columns[4]),
+        num_tokens=num_actions,
+    )
+
+
+def tree(paths: Sequence[tuple[int, Sequence[int], float]], *, num_tokens: int) -> Problem:
+    """A contextual bandit of ragged length from (context, tokens by turn, reward); contexts are equally likely."""
+    index: dict[tuple[int, ...], int] = {}
+    longest = max(len(tokens) for _, tokens, _ in paths)
+    nodes, chosen = torch.full((2, len(paths), longest, 1), -1).unbind(0)
+    rewards = torch.zeros(len(paths), longest, dtype=torch.float64)
+    for row, (context, tokens, reward) in enumerate(paths):
+        for turn, token in enumerate(tokens):
+            nodes[row, turn] = index.setdefault((context, *tokens[:turn]), len(index))
+            chosen[row, turn] = token
+        rewards[row, len(tokens) - 1] = reward
+    contexts = torch.tensor([context for context, _, _ in paths])
+    return Problem(
+        nodes=nodes,
+        tokens=chosen,
+        chance=torch.full((len(paths),), 1 / len(contexts.unique()), dtype=torch.float64),
+        rewards=rewards,
+        contexts=contexts,
+        num_tokens=num_tokens,
+    )

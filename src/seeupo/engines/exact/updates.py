@@ -1,0 +1,205 @@
+"""Three ways to climb an objective: gradient steps, the true maximiser, and a trust-region step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from seeupo.core.checks import check_at_least
+from seeupo.engines.exact.policy import Policy, TablePolicy
+
+
+@dataclass(frozen=True)
+class Pool:
+    """An objective over some samples, as a function of the policy.
+
+    Attributes:
+        nodes, tokens, mask: [N, L] where each token of an action is chosen, which one, and whether it exists.
+        evaluate: log-probs and entropies [N, L] -> the samples' objectives [N].
+        normalizer: what the sum of objectives is divided by.
+        sampled_from: probabilities [nodes, V] of the policy that the samples come from.
+        reach: probability [nodes] of each node under that policy, when called.
+    """
+
+    nodes: Tensor
+    tokens: Tensor
+    mask: Tensor
+    evaluate: Callable[[Tensor, Tensor], Tensor]
+    normalizer: float
+    sampled_from: Tensor
+    reach: Callable[[], Tensor]
+
+    def value(self, log_policy: Tensor) -> Tensor:
+        """The objective of the whole pool, a scalar."""
+        logprobs_NL = log_policy[self.nodes, self.tokens]
+        # A token of probability 0 adds nothing to an entropy; 0 * -inf would be nan.
+        entropies_NL = -torch.where(log_policy.isinf(), 0.0, log_policy.exp() * log_policy).sum(1)[self.nodes]
+        return self.evaluate(logprobs_NL, entropies_NL).sum() / self.normalizer
+
+
+class UpdateRule(Protocol):
+    def __call__(self, policy: Policy, pool: Pool) -> dict[str, float]:
+        """Move the policy's parameters in place, uphill on the pool's objective; returns named scalars."""
+
+
+@dataclass(frozen=True)
+class GradientAscent:
+    """theta += learning_rate * gradient."""
+
+    learning_rate: float
+
+    def __call__(self, policy: Policy, pool: Pool) -> dict[str, float]:
+        parameters = list(policy.parameters().values())
+        gradients = torch.autograd.grad(pool.value(policy.log_probs()), parameters)
+        with torch.no_grad():
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.add_(gradient, alpha=self.learning_rate)
+        return {"grad_norm": float(torch.cat([gradient.flatten() for gradient in gradients]).norm())}
+
+
+@dataclass(frozen=True)
+class Maximiser:
+    """The exact argmax over the simplex, for a table policy and one-token actions.
+
+    The objective must be concave and piecewise linear in each probability, with kinks where the ratio to the sampling
+    policy is one of `kinks`: the clipped objective has them at 1 - low and 1 + high, the unclipped one has none. It is
+    probed at its kinks and verified in between, then probability is given to the steepest pieces first. Where the
+    maximiser is not unique, the one is taken that gives to small ratios first, so that nothing moves without a reason.
+
+    `radius` keeps every probability within that distance of the sampling policy's: a neighbourhood to search in.
+    """
+
+    kinks: tuple[float, ...] = ()
+    radius: float = 1.0
+
+    def __call__(self, policy: Policy, pool: Pool) -> dict[str, float]:
+        if not isinstance(policy, TablePolicy):
+            raise ValueError(f"the maximiser needs a TablePolicy, not a {type(policy).__name__}")
+        if pool.nodes.shape[1] != 1:
+            raise ValueError(f"the maximiser needs one-token actions; these have up to {pool.nodes.shape[1]}")
+        rows, tokens = policy.rows[pool.nodes[:, 0]], pool.tokens[:, 0]
+        shape = policy.logits.shape
+        sampled = torch.zeros(shape, dtype=policy.logits.dtype)
+        sampled[policy.rows] = pool.sampled_from
+
+        def objective_at(probs: Tensor) -> Tensor:
+            """The pool's objective [rows, V], split by row and token, were each probability as in `probs`."""
+            logprobs_NL = probs[rows, tokens].log()[:, None]
+            values = pool.evaluate(logprobs_NL, torch.full_like(logprobs_NL, torch.nan))  # no entropy term
+            return torch.zeros_like(probs).index_put((rows, tokens), values, accumulate=True) / pool.normalizer
+
+        # A token that was never possible has no ratio: its only point is probability 0.
+        bottom = (sampled - self.radius).clamp(min=0)
+        top = torch.where(sampled > 0, (sampled + self.radius).clamp(max=1), 0.0)
+        # Ratio 1 is no kink of the objective; it splits the pieces so that ties are filled up to the old policy first.
+        ratios = sorted({*self.kinks, 1.0})
+        points = [bottom, *((ratio * sampled).maximum(bottom).minimum(top) for ratio in ratios), top]
+        heights = [objective_at(point) for point in points]
+        lengths = torch.stack([right - left for left, right in pairwise(points)], dim=2)
+        rises = torch.stack([right - left for left, right in pairwise(heights)], dim=2)
+        for (left, right), (low, high) in zip(pairwise(points), pairwise(heights), strict=True):
+            bend = (objective_at((left + right) / 2) - (low + high) / 2).abs().max()
+            if not bend <= 1e-9:
+                raise ValueError(f"the objective is not linear between its kinks {self.kinks}: it bends by {bend:.1e}")
+        slopes = (rises / torch.where(lengths > 0, lengths, 1.0)).flatten(1)
+        # Rounded, relative to the steepest, so that ties are ties and not decided by the last digit.
+        steepest = slopes.abs().amax(1, keepdim=True).clamp(min=1e-300)
+        slopes = torch.where(lengths.flatten(1) > 0, (slopes / steepest).round(decimals=9), float("-inf"))
+
+        # Pieces stand token by token from small to large ratios; a stable sort by slope, after one by piece, keeps the
+        # smaller ratios first among equals.
+        num_pieces = lengths.shape[2]
+        by_piece = torch.arange(num_pieces).repeat(shape[1]).argsort(stable=True)
+        order = by_piece[slopes[:, by_piece].argsort(dim=1, descending=True, stable=True)]
+        sizes = lengths.flatten(1).gather(1, order)
+        to_give = 1 - bottom.sum(1, keepdim=True)
+        given = (to_give - (sizes.cumsum(1) - sizes)).clamp(min=0).minimum(sizes)
+        probs = bottom.scatter_add(1, order // num_pieces, given)
+        with torch.no_grad():
+            moved = rows.unique()
+            policy.logits[moved] = probs[moved].log()
+        return {}
+
+
+@dataclass(frozen=True)
+class TrustRegion:
+    """The TRPO step: conjugate gradients on the Fisher matrix, then a line search within a KL constraint.
+
+    The KL is that between the policy before and after the step, averaged over the pool's nodes by their probability.
+    """
+
+    max_kl: float
+    cg_iterations: int = 20
+    damping: float = 1e-6
+    backtracks: int = 20
+
+    def __post_init__(self) -> None:
+        check_at_least("max_kl", self.max_kl, 0)
+
+    def __call__(self, policy: Policy, pool: Pool) -> dict[str, float]:
+        parameters = list(policy.parameters().values())
+        nodes = pool.nodes[pool.mask].unique()
+        weights = pool.reach()[nodes]
+        weights = weights / weights.sum()
+        before = policy.log_probs()[nodes].detach()
+
+        def kl() -> Tensor:
+            after = policy.log_probs()[nodes]
+            return weights @ (before.exp() * (before - after)).sum(1)
+
+        def flat(tensors: tuple[Tensor, ...]) -> Tensor:
+            return torch.cat([tensor.flatten() for tensor in tensors])
+
+        value = pool.value(policy.log_probs())
+        gradient = flat(torch.autograd.grad(value, parameters))
+        slope_of_kl = flat(torch.autograd.grad(kl(), parameters, create_graph=True))
+
+        def fisher_times(vector: Tensor) -> Tensor:
+            product = torch.autograd.grad(slope_of_kl @ vector, parameters, retain_graph=True)
+            return flat(product) + self.damping * vector
+
+        direction = conjugate_gradients(fisher_times, gradient, self.cg_iterations)
+        curvature = direction @ fisher_times(direction)
+        metrics = {"grad_norm": float(gradient.norm())}
+        if curvature <= 0:
+            return metrics | {"step_fraction": 0.0}
+        full_step = direction * (2 * self.max_kl / curvature).sqrt()
+
+        start = flat(tuple(parameter.detach().clone() for parameter in parameters))
+        fraction = 1.0
+        for _ in range(self.backtracks):
+            set_parameters(parameters, start + fraction * full_step)
+            with torch.no_grad():
+                if kl() <= self.max_kl * (1 + 1e-6) and pool.value(policy.log_probs()) > value:
+                    return metrics | {"step_fraction": fraction}
+            fraction /= 2
+        set_parameters(parameters, start)
+        return metrics | {"step_fraction": 0.0}
+
+
+def conjugate_gradients(times: Callable[[Tensor], Tensor], target: Tensor, iterations: int) -> Tensor:
+    """x with times(x) = target, for a symmetric positive definite linear map."""
+    solution = torch.zeros_like(target)
+    residual, direction = target.clone(), target.clone()
+    square = residual @ residual
+    for _ in range(iterations):
+        if square < 1e-20:
+            break
+        image = times(direction)
+        step = square / (direction @ image)
+        solution = solution + step * direction
+        residual = residual - step * image
+        square, previous = residual @ residual, square
+        direction = residual + square / previous * direction
+    return solution
+
+
+def set_parameters(parameters: list[Tensor], values: Tensor) -> None:
+    with torch.no_grad():
+        for parameter, part in zip(parameters, values.split([p.numel() for p in parameters]), strict=True):
+            parameter.copy_(part.view_as(parameter))

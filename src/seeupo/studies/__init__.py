@@ -1,0 +1,1 @@
+"""Studies: questions about the algorithms, answered by measurement."""

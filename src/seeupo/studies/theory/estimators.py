@@ -1,0 +1,200 @@
+"""Claims about advantage estimators: the bias of GAE and of GRAE, and the gradient that GRAE gives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from typing import Any, get_args
+
+import torch
+from torch import Tensor
+
+from seeupo.core import gae, group_advantages
+from seeupo.core.advantages import Baseline
+from seeupo.engines.exact import Problem
+from seeupo.engines.exact.problem import mdp
+from seeupo.studies.theory.setting import Scale, flat_gradient, random_bandit, random_mdp, random_table
+from seeupo.studies.theory.verdict import Check, Claim
+
+DISCOUNTS = ((0.9, 0.0), (0.9, 0.5), (0.9, 0.95), (0.99, 0.5), (0.99, 0.95))
+"""(gamma, lambda)"""
+
+
+def gae_bound(gamma: float, lam: float) -> float:
+    """The paper's factor on the largest error of the critic."""
+    return (1 + gamma - 2 * gamma * lam) / (1 - gamma * lam)
+
+
+def gae_bias(problem: Problem, log_policy: Tensor, critic_error: Tensor, gamma: float, lam: float) -> Tensor:
+    """E[GAE | node, token] - A(node, token), [nodes, V], with a critic that is off by critic_error [nodes]."""
+    value, action_value = problem.value_at_nodes(log_policy, problem.discounted_to_go(gamma))
+    nodes = problem.nodes[:, :, 0]
+    estimated, _ = gae(
+        problem.rewards, (value + critic_error)[nodes], torch.ones_like(nodes, dtype=torch.bool), gamma=gamma, lam=lam
+    )
+    _, mean_estimate = problem.value_at_nodes(log_policy, estimated)
+    possible = problem.reach(log_policy) > 0
+    return (mean_estimate - (action_value - value[:, None]))[possible]
+
+
+def gae_bias_bound(scale: Scale) -> Claim:
+    checks = []
+    curves: dict[str, Any] = {"random_errors": {}, "worst_case": {}}
+    for gamma, lam in DISCOUNTS:
+        fractions, perfect = [], 0.0
+        for number in range(scale.problems):
+            generator = scale.generator("gae", number)
+            problem = random_mdp(generator)
+            log_policy = random_table(problem, generator).log_probs().detach()
+            error = torch.randn(problem.num_nodes, generator=generator, dtype=torch.float64)
+            bound = gae_bound(gamma, lam) * float(error.abs().max())
+            fractions.append(float(gae_bias(problem, log_policy, error, gamma, lam).abs().max()) / bound)
+            none = gae_bias(problem, log_policy, torch.zeros_like(error), gamma, lam)
+            perfect = max(perfect, float(none.abs().max()))
+        # The worst critic is too low where it stands and too high ever after; one state and one action suffice.
+        worst = {}
+        for horizon in (2, 5, 20, 100):
+            line = mdp(torch.ones(1), torch.ones(1, 1, 1), torch.zeros(1, 1, dtype=torch.float64), horizon=horizon)
+            error = torch.ones(horizon, dtype=torch.float64)
+            error[0] = -1
+            bias = gae_bias(line, torch.zeros(horizon, 1, dtype=torch.float64), error, gamma, lam)
+            worst[str(horizon)] = float(bias.abs().max()) / gae_bound(gamma, lam)
+        where = f"gamma {gamma}, lambda {lam}"
+        curves["random_errors"][where] = fractions
+        curves["worst_case"][where] = worst
+        figures = {
+            "bias_over_bound_mean": sum(fractions) / len(fractions),
+            "bias_over_bound_max": max(fractions),
+            "bias_over_bound_worst_case_horizon_100": worst["100"],
+            "bias_with_a_perfect_critic": perfect,
+        }
+        held = max(*fractions, *worst.values()) <= 1 + 1e-9 and perfect < 1e-10
+        checks.append(Check(where, held, figures))
+    return Claim(
+        id=3,
+        title="GAE's bias bound",
+        claim=(
+            "The bias of GAE is at most (1 + gamma - 2 gamma lambda) / (1 - gamma lambda) times the critic's largest "
+            "error (Theorem 3)."
+        ),
+        problems=(
+            f"{scale.problems} random MDPs (3 states, 2 actions, horizon 4) with Gaussian critic errors; "
+            "one line of states with the worst errors"
+        ),
+        checks=checks,
+        curves=curves,
+    )
+
+
+def expected_group_gradient(problem: Problem, group_size: int, baseline: Baseline, policy: Any) -> Tensor:
+    """The mean over all possible groups of the GRAE-REINFORCE gradient, for a problem with one context."""
+    log_policy = policy.log_probs()
+    log_paths = problem.log_prob_of_turns(log_policy).sum(1)
+    groups = torch.tensor(list(product(range(len(log_paths)), repeat=group_size)))
+    rewards = problem.returns[groups].flatten()
+    labels = torch.arange(len(groups)).repeat_interleave(group_size)
+    advantages = group_advantages(rewards, labels, normalize="none", baseline=baseline).view_as(groups)
+    probability = log_paths.detach()[groups].sum(1).exp()
+    surrogate = (probability[:, None] * advantages * log_paths[groups]).sum() / group_size
+    return flat_gradient(surrogate, policy)
+
+
+GROUP_SIZES = (2, 3, 4)
+
+
+def structural_bias(problem: Problem, log_policy: Tensor) -> tuple[Tensor, Tensor]:
+    """GRAE's bias and V(s_t) - V(s_0) at every node and token that can be reached, for an infinite group.
+
+    It is about terminal rewards; with others, what was earned before the state adds to it.
+    """
+    terminal = replace(problem, rewards=problem.rewards * torch.eye(problem.num_turns, dtype=torch.float64)[-1])
+    value, action_value = terminal.value_at_nodes(log_policy)
+    start = terminal.expected_return(log_policy)
+    centred = (terminal.returns - start)[:, None].expand_as(terminal.rewards)
+    _, estimate = terminal.value_at_nodes(log_policy, centred)
+    reached = terminal.reach(log_policy) > 0
+    bias = estimate - (action_value - value[:, None])
+    return bias[reached], (value - start)[:, None].expand_as(bias)[reached]
+
+
+def grae_bias_and_gradient(scale: Scale) -> Claim:
+    bias_errors, biases, limit_errors, discounted_errors, cosines = [], [], [], [], []
+    factors: dict[tuple[Baseline, int], list[float]] = {}
+    for number in range(scale.problems):
+        generator = scale.generator("grae", number)
+        problem = random_mdp(generator)
+        policy = random_table(problem, generator)
+        log_policy = policy.log_probs().detach()
+        bias, difference_of_values = structural_bias(problem, log_policy)
+        bias_errors.append(float((bias - difference_of_values).abs().max()))
+        biases.append(float(bias.abs().mean()))
+
+        # An infinite group: the baseline is V(s_0).
+        log_paths = problem.log_prob_of_turns(policy.log_probs()).sum(1)
+        centred = problem.returns - problem.expected_return(log_policy)
+        found = flat_gradient((problem.path_probs(log_policy) * centred * log_paths).sum(), policy)
+        true = flat_gradient(problem.expected_return(policy.log_probs()), policy)
+        limit_errors.append(float((found - true).norm() / true.norm()))
+
+        discounts = 0.9 ** torch.arange(problem.num_turns, dtype=torch.float64)
+        discounted = problem.path_probs(policy.log_probs()) @ (problem.rewards @ discounts)
+        true = flat_gradient(discounted, policy)
+        discounted_errors.append(float((found - true).norm() / true.norm()))
+        cosines.append(float(torch.cosine_similarity(found, true, dim=0)))
+
+        small = random_bandit(generator, contexts=1, actions=2, turns=2)
+        policy = random_table(small, generator)
+        true = flat_gradient(small.expected_return(policy.log_probs()), policy)
+        for baseline in get_args(Baseline):
+            for size in GROUP_SIZES:
+                found = expected_group_gradient(small, size, baseline, policy)
+                factor = float(found @ true / (true @ true))
+                # A factor says something only if the gradient is a multiple of the true one.
+                aside = float((found - factor * true).norm() / true.norm())
+                factors.setdefault((baseline, size), []).append(factor if aside < 1e-10 else float("nan"))
+
+    checks = [
+        Check(
+            "bias of the advantage is V(s_t) - V(s_0), infinite group",
+            max(bias_errors) < 1e-10,
+            {"largest_error": max(bias_errors), "mean_absolute_bias": sum(biases) / len(biases)},
+        ),
+        Check(
+            "gradient at gamma = 1, infinite group",
+            max(limit_errors) < 1e-10,
+            {"largest_relative_error": max(limit_errors)},
+        ),
+    ]
+    for (baseline, size), found_factors in factors.items():
+        exact = all(abs(factor - 1) < 1e-10 for factor in found_factors)
+        figures = {"factor": found_factors[0], "(G-1)/G": (size - 1) / size}
+        setting = f"gradient at gamma = 1, {baseline.replace('_', ' ')} of G = {size}"
+        checks.append(Check(setting, exact, figures, claimed=baseline == "leave_one_out"))
+    checks.append(
+        Check(
+            "gradient is off at gamma = 0.9, as the paper says",
+            min(discounted_errors) > 1e-6,
+            {
+                "mean_relative_error": sum(discounted_errors) / len(discounted_errors),
+                "mean_cosine": sum(cosines) / len(cosines),
+                "smallest_cosine": min(cosines),
+            },
+        )
+    )
+    return Claim(
+        id=4,
+        title="GRAE's bias and gradient",
+        claim=(
+            "GRAE's advantage is off by V(s_t) - V(s_0), yet its policy gradient is unbiased at gamma = 1; below, it "
+            "is biased (Theorem 4)."
+        ),
+        problems=(
+            f"{scale.problems} random MDPs (3 states, 2 actions, horizon 4); "
+            "all possible groups in as many bandits with two turns and two actions"
+        ),
+        checks=checks,
+        curves={
+            "factors": {f"{baseline}, G = {size}": values[0] for (baseline, size), values in factors.items()},
+            "cosine_at_gamma_0.9": cosines,
+        },
+    )

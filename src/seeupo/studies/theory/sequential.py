@@ -1,0 +1,346 @@
+"""Claims about sequential updates: monotonic improvement, global optimality, and the identity behind M."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, get_args
+
+import torch
+from torch import Tensor
+
+from seeupo.algorithms import SeeUPO
+from seeupo.algorithms.objective import Ratio
+from seeupo.core.order import Order
+from seeupo.engines.exact import ExactEngine, GradientAscent, Maximiser, Problem, TrustRegion
+from seeupo.engines.exact.policy import Policy
+from seeupo.engines.exact.updates import UpdateRule
+from seeupo.studies.theory.setting import (
+    CLIPPED_MAXIMISER,
+    Falls,
+    Scale,
+    Trial,
+    chain_policy,
+    clipped,
+    deceptive_chain,
+    random_bandit,
+    random_network,
+    random_table,
+    returns_over_iterations,
+    rounded,
+)
+from seeupo.studies.theory.verdict import Check, Claim
+from seeupo.types import Objective, Sample, StepMetrics, Trajectory
+
+ORDERS: tuple[Order, ...] = get_args(Order)
+
+
+def exact_seeupo(order: Order, rule: UpdateRule, *, steps: int = 1, carry: bool = True) -> SeeUPO:
+    """SeeUPO as the proofs speak of it: raw advantages and product ratios."""
+    return SeeUPO(
+        order=order,
+        normalize="none",
+        ratio="product",
+        clip=clipped(rule),
+        epochs=steps,
+        carry=carry,
+        measure_drift=False,
+    )
+
+
+def monotonic_improvement(scale: Scale) -> Claim:
+    def falls(trial: Trial, problems: int, *, carry: bool = True) -> Falls:
+        counted = Falls()
+        algorithm = exact_seeupo("reverse", trial.rule, steps=trial.steps, carry=carry)
+        for number in range(problems):
+            for order in ORDERS:
+                generator = scale.generator("monotonic", number)
+                problem = random_bandit(generator)
+                engine = ExactEngine(problem, trial.policy(problem, generator), trial.rule)
+                ordered = replace(algorithm, order=order)
+                returns = returns_over_iterations(engine, ordered, 6, generator=generator)
+                counted.watch(returns, problem=number, order=order)
+        return counted
+
+    def check(trial: Trial, counted: Falls) -> Check:
+        return Check(trial.setting, counted.falls == 0, counted.figures, trial.claimed, counterexample=counted.case)
+
+    clipped_maximiser = Trial("clipped maximiser, separate parameters", random_table, CLIPPED_MAXIMISER, claimed=True)
+    unclipped = Trial("unclipped maximiser, separate parameters", random_table, Maximiser(), claimed=True)
+    without_m = Trial("clipped maximiser, separate parameters, without M", random_table, CLIPPED_MAXIMISER)
+    by_gradient = [
+        Trial("trust region (KL 0.02), separate parameters", random_table, TrustRegion(0.02)),
+        Trial("4 gradient steps (lr 1), separate parameters", random_table, GradientAscent(1.0), 4),
+        Trial("4 gradient steps (lr 30), separate parameters", random_table, GradientAscent(30.0), 4),
+        Trial("4 gradient steps (lr 1), shared network", random_network, GradientAscent(1.0), 4),
+        Trial("4 gradient steps (lr 10), shared network", random_network, GradientAscent(10.0), 4),
+    ]
+    return Claim(
+        id=1,
+        title="Monotonic improvement",
+        claim="Sequential updates with exact advantages never lower J, in any order of the turns (Theorem 1).",
+        problems=(
+            f"{scale.problems} random bandits ({scale.few} for gradient steps): 2 contexts, 3 turns, 3 actions; "
+            "reverse, natural and random order, 6 iterations each"
+        ),
+        checks=[
+            check(clipped_maximiser, falls(clipped_maximiser, scale.problems)),
+            check(unclipped, falls(unclipped, scale.problems)),
+            *(check(trial, falls(trial, scale.few)) for trial in by_gradient),
+            check(without_m, falls(without_m, scale.problems, carry=False)),
+        ],
+    )
+
+
+def global_optimality(scale: Scale) -> Claim:
+    def check(trial: Trial, order: Order, *, iterations: int, problems: int, within: float) -> Check:
+        """Distance to J* at the end, and iterations until within reach of it, over random problems."""
+        gaps: list[float] = []
+        needed: list[int] = []
+        case: dict[str, Any] | None = None
+        for number in range(problems):
+            generator = scale.generator("optimality", number)
+            problem = random_bandit(generator)
+            engine = ExactEngine(problem, trial.policy(problem, generator), trial.rule)
+            best = problem.best_return()
+            algorithm = exact_seeupo(order, trial.rule, steps=trial.steps)
+            returns = returns_over_iterations(
+                engine, algorithm, iterations, generator=generator, stop_at=best - within / 2
+            )
+            if best - returns[-1] > max([within, *gaps]):
+                case = {
+                    "problem": number,
+                    "J by iteration": rounded(returns[:12]),
+                    "J at the end": returns[-1],
+                    "J*": best,
+                }
+            gaps.append(best - returns[-1])
+            needed.append(len(returns) - 1)
+        figures = {
+            "solved": sum(gap <= within for gap in gaps),
+            "problems": problems,
+            "largest_gap": max(gaps),
+            "mean_gap": sum(gaps) / problems,
+            "mean_iterations": sum(needed) / problems,
+        }
+        setting = f"{order} order, {trial.setting}"
+        return Check(setting, max(gaps) <= within, figures, trial.claimed, counterexample=case)
+
+    one_sweep = Trial("one sweep of the unclipped maximiser from full support", random_table, Maximiser())
+    until_converged = Trial("clipped maximiser until convergence", random_table, CLIPPED_MAXIMISER)
+    checks = []
+    for order in ORDERS:
+        claimed = order == "reverse"
+        sweep, converged = replace(one_sweep, claimed=claimed), replace(until_converged, claimed=claimed)
+        checks.append(check(sweep, order, iterations=1, problems=scale.problems, within=1e-6))
+        checks.append(check(converged, order, iterations=60, problems=scale.problems, within=1e-6))
+    by_gradient = [
+        Trial("trust region (KL 0.02), separate parameters", random_table, TrustRegion(0.02)),
+        Trial("4 gradient steps (lr 2), shared network", random_network, GradientAscent(2.0), 4),
+    ]
+    checks += [check(trial, "reverse", iterations=40, problems=scale.few, within=1e-2) for trial in by_gradient]
+
+    chains, curves = deceptive_checks()
+    return Claim(
+        id=2,
+        title="Global optimality",
+        claim="In reverse order, SeeUPO converges to the best joint policy, J* (Theorem 2).",
+        problems=(
+            f"{scale.problems} random bandits ({scale.few} for gradient steps): 2 contexts, 3 turns, 3 actions; "
+            "two-turn deceptive chains"
+        ),
+        checks=[*checks, *chains],
+        curves=curves,
+    )
+
+
+def deceptive_checks() -> tuple[list[Check], dict[str, list[float]]]:
+    """Reverse order where the first turn is updated before it is known what the second will be able to do."""
+    checks, curves = [], {}
+    for name, go, success in [
+        ("safe 0.3 against 0.5 x 0.1", 0.5, 0.1),
+        ("safe 0.3 against 0.1 x 0.02", 0.1, 0.02),
+    ]:
+        for setting, rule in [("maximiser", Maximiser()), ("maximiser within 0.05", Maximiser(radius=0.05))]:
+            problem = deceptive_chain(2)
+            engine = ExactEngine(problem, chain_policy(problem, go=go, success=success), rule)
+            algorithm = replace(exact_seeupo("reverse", rule), clip=None)
+            returns = returns_over_iterations(engine, algorithm, 60, stop_at=1 - 1e-6)
+            end = engine.log_policy().exp()
+            case = {
+                "paths and rewards": {"safe": 0.3, "go, wrong": 0.0, "go, right": 1.0},
+                "start": {"P(go)": go, "P(right | go)": success},
+                "J by iteration": rounded(returns[:8]),
+                "end": {"P(go)": float(end[0, 1]), "P(right | go)": float(end[1, 1]), "J": returns[-1], "J*": 1.0},
+                "why": "the first turn gives up a branch before the second has learned it; nobody comes there again",
+            }
+            solved = returns[-1] >= 1 - 1e-6
+            figures = {"J_start": returns[0], "J_end": returns[-1], "J_best": 1.0, "iterations": len(returns) - 1}
+            checks.append(
+                Check(f"reverse order, {setting}, {name}", solved, figures, counterexample=None if solved else case)
+            )
+            curves[f"{setting}, {name}"] = rounded(returns)
+    return checks, curves
+
+
+class RecordingEngine(ExactEngine):
+    """Remembers the policy before the first and after each step."""
+
+    def __init__(self, problem: Problem, policy: Policy, update: UpdateRule) -> None:
+        super().__init__(problem, policy, update)
+        self.history: list[Tensor] = [self.log_policy()]
+        self.turns: list[int | None] = []
+
+    def step(
+        self, samples: Sequence[Sample], objective: Objective, *, normalizer: float, agent: int | None = None
+    ) -> StepMetrics:
+        metrics = super().step(samples, objective, normalizer=normalizer, agent=agent)
+        if self.turns and self.turns[-1] == agent:
+            self.history[-1] = self.log_policy()
+        else:
+            self.history.append(self.log_policy())
+            self.turns.append(agent)
+        return metrics
+
+
+def identity_gaps(
+    problem: Problem,
+    policy: Policy,
+    rule: UpdateRule,
+    *,
+    order: Order,
+    generator: torch.Generator,
+    ratio: Ratio = "product",
+    steps: int = 1,
+) -> list[tuple[float, float]]:
+    """For each updated turn, E_k[(r_t - 1) M^{t+1}] as the algorithm has it, and the change of J that it stands for."""
+    engine = RecordingEngine(problem, policy, rule)
+    algorithm = SeeUPO(order=order, normalize="none", ratio=ratio, clip=clipped(rule), epochs=steps)
+    update = algorithm.update(engine, engine.enumerate(), generator=generator)
+    pairs = []
+    for number, turn in enumerate(engine.turns):
+        expected = sum(
+            trajectory.weight * (credit.ratio - 1) * credit.carried_before
+            for trajectory in update.trajectories
+            for credit in credits_of(trajectory)
+            if credit.turn == turn
+        )
+        before, after = engine.history[number], engine.history[number + 1]
+        pairs.append((expected, float(problem.expected_return(after) - problem.expected_return(before))))
+    return pairs
+
+
+def credits_of(trajectory: Trajectory) -> Sequence[Any]:
+    return trajectory.credit.turns if trajectory.credit else ()
+
+
+def literal_local_advantage(problem: Problem, old: Tensor, new: Tensor, turn: int) -> float:
+    """The left side of the paper's local-advantage equation, read literally.
+
+    HAML's local advantage averages over the other agents' actions as if these did not depend on one another: here over
+    the earlier turns, apart from what the turns t ... T have been given to see.
+    """
+    actions, contexts = problem.num_tokens, len(problem.contexts.unique())
+    old_turns, new_turns = problem.log_prob_of_turns(old), problem.log_prob_of_turns(new)
+    mixed = problem.chance * (old_turns[:, :turn].sum(1) + new_turns[:, turn:].sum(1)).exp()
+
+    def value_of_rest(first: int) -> Tensor:
+        """Q(s_0, a^{first ... T}) [P]: the mean over earlier turns, drawn from the old policy on their own."""
+        shape = (contexts, actions**first, -1)
+        prefix = old_turns[:, :first].sum(1).exp().view(shape)[:, :, :1]
+        mean = (prefix * problem.returns.view(shape)).sum(1, keepdim=True)
+        return mean.expand(shape[0], shape[1], -1).reshape(-1)
+
+    return float(mixed @ (value_of_rest(turn) - value_of_rest(turn + 1)))
+
+
+def clip_fractions(scale: Scale) -> dict[str, dict[str, float]]:
+    """How often a clip of 0.2 binds after one turn's update, for either ratio of five-token actions, by step size."""
+    fractions: dict[str, dict[str, float]] = {}
+    for ratio in get_args(Ratio):
+        fractions[ratio] = {}
+        for rate in (1.0, 3.0, 10.0):
+            generator = scale.generator("clip fraction")
+            problem = random_bandit(generator, contexts=1, actions=32, turns=2, tokens_per_turn=5)
+            engine = ExactEngine(problem, random_network(problem, generator), GradientAscent(rate))
+            update = SeeUPO(ratio=ratio, measure_drift=False).update(engine, engine.enumerate())
+            bound = [turn.values["clip_fraction"] for turn in update.metrics if turn.agent is not None]
+            fractions[ratio][f"{rate:g}"] = sum(bound) / len(bound)
+    return fractions
+
+
+def identity_behind_m(scale: Scale) -> Claim:
+    def worst(make_pairs: Callable[[int, Order], list[tuple[float, float]]], problems: int) -> dict[str, Any]:
+        pairs = [pair for number in range(problems) for order in ORDERS for pair in make_pairs(number, order)]
+        errors = [abs(expected - gained) for expected, gained in pairs]
+        size = sum(abs(gained) for _, gained in pairs) / len(pairs)
+        return {
+            "turns": len(pairs),
+            "largest_error": max(errors),
+            "mean_error": sum(errors) / len(errors),
+            "mean_change_of_J": size,
+            "relative_error": sum(errors) / len(errors) / size,
+        }
+
+    def separate(rule: UpdateRule, steps: int) -> Callable[[int, Order], list[tuple[float, float]]]:
+        def pairs(number: int, order: Order) -> list[tuple[float, float]]:
+            generator = scale.generator("identity", number)
+            problem = random_bandit(generator)
+            policy = random_table(problem, generator)
+            return identity_gaps(problem, policy, rule, order=order, generator=generator, steps=steps)
+
+        return pairs
+
+    def many_tokens(ratio: Ratio) -> Callable[[int, Order], list[tuple[float, float]]]:
+        def pairs(number: int, order: Order) -> list[tuple[float, float]]:
+            generator = scale.generator("identity, tokens", number)
+            problem = random_bandit(generator, contexts=1, actions=8, turns=2, tokens_per_turn=3)
+            policy = random_table(problem, generator)
+            rule = GradientAscent(30.0)
+            return identity_gaps(problem, policy, rule, order=order, generator=generator, ratio=ratio, steps=4)
+
+        return pairs
+
+    def shared(number: int, order: Order) -> list[tuple[float, float]]:
+        generator = scale.generator("identity, shared", number)
+        problem = random_bandit(generator)
+        policy = random_network(problem, generator)
+        return identity_gaps(problem, policy, GradientAscent(2.0), order=order, generator=generator, steps=4)
+
+    def literal(number: int, _: Order) -> list[tuple[float, float]]:
+        generator = scale.generator("identity", number)
+        problem = random_bandit(generator)
+        engine = RecordingEngine(problem, random_table(problem, generator), CLIPPED_MAXIMISER)
+        exact_seeupo("reverse", CLIPPED_MAXIMISER).update(engine, engine.enumerate())
+        before, after = engine.history, engine.history[1:]
+        return [
+            (
+                literal_local_advantage(problem, engine.history[0], new, turn),
+                float(problem.expected_return(new) - problem.expected_return(old)),
+            )
+            for old, new, turn in zip(before, after, engine.turns, strict=False)
+            if turn is not None
+        ]
+
+    trials = [
+        ("clipped maximiser, separate parameters", True, worst(separate(CLIPPED_MAXIMISER, 1), scale.problems)),
+        ("4 gradient steps, separate parameters", True, worst(separate(GradientAscent(30.0), 4), scale.few)),
+        ("3 tokens a turn, product ratios, separate parameters", True, worst(many_tokens("product"), scale.few)),
+        ("3 tokens a turn, length-normalised ratios", False, worst(many_tokens("length_normalized"), scale.few)),
+        ("4 gradient steps, shared network", False, worst(shared, scale.few)),
+        ("the paper's equation with HAML's local advantage, read literally", False, worst(literal, scale.few)),
+    ]
+    return Claim(
+        id=11,
+        title="The identity behind M",
+        claim=(
+            "E_k[(r_t - 1) x (product of the ratios of the turns already updated) x A] is the change of J that the "
+            "update of turn t makes (what M stands for)."
+        ),
+        problems=(
+            f"{scale.problems} random bandits ({scale.few} for gradient steps), every turn of one sweep "
+            "in reverse, natural and random order, by enumeration"
+        ),
+        checks=[Check(name, figures["largest_error"] < 1e-10, figures, claimed) for name, claimed, figures in trials],
+        curves={"clip_fraction": clip_fractions(scale)},
+    )

@@ -1,0 +1,217 @@
+"""The problems, policies and runs that the claims are measured on."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seeupo.algorithms.batch import by_key
+from seeupo.algorithms.objective import SequenceObjective
+from seeupo.core.checks import Clip
+from seeupo.engines.exact import ExactEngine, Maximiser, NetworkPolicy, Problem, TablePolicy
+from seeupo.engines.exact.policy import Policy
+from seeupo.engines.exact.problem import bandit, mdp, tree
+from seeupo.engines.exact.updates import UpdateRule
+from seeupo.types import Algorithm, SampleKey, Trajectory, Update, samples_of
+
+CLIP: Clip = (0.2, 0.2)
+CLIPPED_MAXIMISER = Maximiser(kinks=(0.8, 1.2))
+FALL = 1e-9
+"""J has fallen when it is lower by more than this; less is rounding."""
+
+
+MakeProblem = Callable[[torch.Generator], Problem]
+MakePolicy = Callable[[Problem, torch.Generator], Policy]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A way to update a policy: which parameters, which rule, how many steps per pool."""
+
+    setting: str
+    policy: MakePolicy
+    rule: UpdateRule
+    steps: int = 1
+    claimed: bool = False
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much to measure: a seed for everything random, and how many random problems a claim is tried on."""
+
+    seed: int = 0
+    problems: int = 20
+
+    @property
+    def few(self) -> int:
+        """For what takes long: a quarter of the problems."""
+        return max(2, self.problems // 4)
+
+    def generator(self, *labels: object) -> torch.Generator:
+        """A generator of its own for each set of labels, so that claims do not depend on one another's draws."""
+        return torch.Generator().manual_seed(zlib.crc32(repr((self.seed, *labels)).encode()))
+
+
+def random_bandit(
+    generator: torch.Generator, *, contexts: int = 2, actions: int = 3, turns: int = 3, tokens_per_turn: int = 1
+) -> Problem:
+    """Uniform random rewards for every joint action."""
+    rewards = torch.rand(contexts, *[actions] * turns, generator=generator, dtype=torch.float64)
+    return bandit(rewards, tokens_per_turn=tokens_per_turn)
+
+
+def random_mdp(generator: torch.Generator, *, states: int = 3, actions: int = 2, horizon: int = 4) -> Problem:
+    """Random transitions and rewards, starting in state 0."""
+    transitions = torch.rand(states, actions, states, generator=generator, dtype=torch.float64) ** 3
+    rewards = torch.rand(states, actions, generator=generator, dtype=torch.float64)
+    start = torch.eye(states, dtype=torch.float64)[0]
+    return mdp(start, transitions / transitions.sum(2, keepdim=True), rewards, horizon=horizon)
+
+
+def random_tree(generator: torch.Generator, *, contexts: int = 2, turns: int = 3) -> Problem:
+    """Two actions a turn, of which the first ends the trajectory, with random rewards: few survive to the last turn."""
+    paths: list[tuple[int, Sequence[int], float]] = []
+    for context in range(contexts):
+        for length in range(1, turns + 1):
+            for last in (0, 1) if length == turns else (0,):
+                reward = float(torch.rand((), generator=generator, dtype=torch.float64))
+                paths.append((context, [1] * (length - 1) + [last], reward))
+    return tree(paths, num_tokens=2)
+
+
+def deceptive_chain(turns: int, *, contexts: int = 1) -> Problem:
+    """Turn 1 takes a safe 0.3 (token 0) or goes on (1); then every turn must be right (1) to earn 1 at the end.
+
+    A wrong turn ends the trajectory with 0. Contexts are copies of the same chain.
+    """
+    paths: list[tuple[int, Sequence[int], float]] = []
+    for context in range(contexts):
+        paths += [(context, [1] * right + [0], 0.3 if right == 0 else 0.0) for right in range(turns)]
+        paths.append((context, [1] * turns, 1.0))
+    return tree(paths, num_tokens=2)
+
+
+def chain_policy(problem: Problem, *, go: float, success: float) -> TablePolicy:
+    """A table for the chain that goes on with probability `go` and then succeeds with probability `success`."""
+    right = success ** (1 / (problem.num_turns - 1))
+    probs = torch.full((problem.num_nodes, 2), right, dtype=torch.float64)
+    probs[problem.nodes[:, 0, 0], :] = go
+    probs[:, 0] = 1 - probs[:, 1]
+    return TablePolicy(probs.log())
+
+
+def random_table(problem: Problem, generator: torch.Generator) -> TablePolicy:
+    """A distribution of its own at every node."""
+    return TablePolicy(torch.randn(problem.num_nodes, problem.num_tokens, generator=generator, dtype=torch.float64))
+
+
+def blind_table(problem: Problem, generator: torch.Generator) -> TablePolicy:
+    """One distribution per turn, shared by all contexts, histories and states."""
+    rows = torch.zeros(problem.num_nodes, dtype=torch.long)
+    for turn in range(problem.num_turns):
+        rows[problem.nodes[problem.live[:, turn], turn, 0]] = turn
+    logits = torch.randn(problem.num_turns, problem.num_tokens, generator=generator, dtype=torch.float64)
+    return TablePolicy(logits, rows)
+
+
+def random_network(
+    problem: Problem, generator: torch.Generator, *, features: int = 4, hidden: int = 8
+) -> NetworkPolicy:
+    """A small network over random features, fewer than there are nodes, so that nodes interfere."""
+    inputs = torch.randn(problem.num_nodes, features, generator=generator, dtype=torch.float64)
+    return NetworkPolicy(inputs, problem.num_tokens, hidden=hidden, generator=generator)
+
+
+def returns_over_iterations(
+    engine: ExactEngine,
+    algorithm: Algorithm,
+    iterations: int,
+    *,
+    generator: torch.Generator | None = None,
+    stop_at: float = float("inf"),
+) -> list[float]:
+    """J before the first and after each iteration of the algorithm on all paths, until it reaches `stop_at`."""
+    returns = [engine.expected_return()]
+    for _ in range(iterations):
+        if returns[-1] >= stop_at:
+            break
+        algorithm.update(engine, engine.enumerate(), generator=generator)
+        returns.append(engine.expected_return())
+    return returns
+
+
+@dataclass
+class Falls:
+    """Counts how often, and by how much at worst, J falls from one iteration to the next."""
+
+    iterations: int = 0
+    falls: int = 0
+    largest: float = 0.0
+    case: dict[str, Any] | None = None
+
+    def watch(self, returns: Sequence[float], **case: object) -> None:
+        for iteration, (before, after) in enumerate(pairwise(returns)):
+            self.iterations += 1
+            self.falls += before - after > FALL
+            if before - after > max(self.largest, FALL):
+                self.largest = before - after
+                self.case = {**case, "iteration": iteration, "J_before": before, "J_after": after}
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        return {"iterations": self.iterations, "falls": self.falls, "largest_fall": self.largest}
+
+
+@dataclass(frozen=True)
+class Simultaneous:
+    """The update of the backbone algorithms: all turns at once, each sample with a weight of its own.
+
+    `weights` gives them from the engine and its trajectories, and samples without one are left out. They are taken by
+    the same clipped objective as in SeeUPO.
+    """
+
+    weights: Callable[[ExactEngine, Sequence[Trajectory]], Mapping[SampleKey, float]]
+    clip: Clip | None = CLIP
+    steps: int = 1
+
+    def update(
+        self, engine: Any, trajectories: Sequence[Trajectory], *, generator: torch.Generator | None = None
+    ) -> Update:
+        weights = self.weights(engine, trajectories)
+        samples = [sample for sample in samples_of(trajectories) if sample.key in weights]
+        counts = {trajectory.id: trajectory.weight for trajectory in trajectories}
+        objective = SequenceObjective(
+            old=by_key(samples, engine.logprobs(samples)),
+            weights=weights,
+            counts=counts,
+            ratio="product",
+            clip=self.clip,
+        )
+        for _ in range(self.steps):
+            engine.step(samples, objective, normalizer=sum(counts.values()))
+        return Update((), tuple(trajectories))
+
+
+def flat_gradient(value: Tensor, policy: Policy) -> Tensor:
+    """The gradient of a scalar in all of the policy's parameters, as one vector."""
+    return torch.cat([g.flatten() for g in torch.autograd.grad(value, list(policy.parameters().values()))])
+
+
+def total_variation(first: Tensor, second: Tensor) -> float:
+    """The largest total variation distance between two policies [nodes, V] at any node."""
+    return float((first.exp() - second.exp()).abs().sum(1).max() / 2)
+
+
+def clipped(rule: UpdateRule) -> Clip | None:
+    """The clip that goes with an update rule: the maximiser without kinks maximises the unclipped objective."""
+    return None if rule == Maximiser() else CLIP
+
+
+def rounded(values: Sequence[float], digits: int = 6) -> list[float]:
+    return [round(value, digits) for value in values]
