@@ -136,7 +136,8 @@ class TrustRegion:
     max_kl: float
     cg_iterations: int = 20
     damping: float = 1e-6
-    backtracks: int = 20
+    backtrack: float = 0.8
+    max_backtracks: int = 20
 
     def __post_init__(self) -> None:
         check_at_least("max_kl", self.max_kl, 0)
@@ -172,12 +173,12 @@ class TrustRegion:
 
         start = flat(tuple(parameter.detach().clone() for parameter in parameters))
         fraction = 1.0
-        for _ in range(self.backtracks):
+        for _ in range(self.max_backtracks):
             set_parameters(parameters, start + fraction * full_step)
             with torch.no_grad():
                 if kl() <= self.max_kl * (1 + 1e-6) and pool.value(policy.log_probs()) > value:
                     return metrics | {"step_fraction": fraction}
-            fraction /= 2
+            fraction *= self.backtrack
         set_parameters(parameters, start)
         return metrics | {"step_fraction": 0.0}
 

@@ -92,7 +92,7 @@ def fall_bars(claim: Claim) -> Figure:
 
 
 def optimality(claim: Claim) -> Figure:
-    figure, (left, right) = canvas(2, 3.2)
+    figure, (left, right) = canvas(2, 3.6)
     solved = {
         check.setting.replace(" of the unclipped maximiser from full support", "").replace(" until convergence", ""):
         100 * check.figures["solved"] / check.figures["problems"]
@@ -103,7 +103,7 @@ def optimality(claim: Claim) -> Figure:
         right.plot(curve, style, color=colour, label=name)
     right.axhline(0.3, color=GREY, lw=0.8, ls=":")
     right.set(xlabel="iteration", ylabel="J", title="deceptive chains, reverse order", xlim=(0, 30))
-    right.legend(fontsize=7, loc="center right")
+    right.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.4, -0.22))
     return figure
 
 
@@ -180,9 +180,10 @@ def strips(axes: Axes, groups: dict[str, Sequence[float]], *, label: str) -> Non
 def normalisation(claim: Claim) -> Figure:
     figure, (left, right) = canvas(2)
     distances = {name.replace(" normalisation, ", ",\n"): values for name, values in claim.curves["distances"].items()}
-    strips(left, distances, label="distance of the maximiser to that without normalisation")
-    strips(right, claim.curves["cosines"], label="cosine of the gradient with that without normalisation")
-    right.set_title("shared network, uneven contexts")
+    strips(left, distances, label="distance between maximisers")
+    left.set_title("against no normalisation")
+    strips(right, claim.curves["cosines"], label="cosine between gradients")
+    right.set_title("the same, shared network")
     return figure
 
 

@@ -18,6 +18,7 @@ from seeupo.engines.exact.updates import UpdateRule
 from seeupo.studies.theory.setting import (
     CLIPPED_MAXIMISER,
     Falls,
+    MakeProblem,
     Scale,
     Trial,
     chain_policy,
@@ -26,6 +27,7 @@ from seeupo.studies.theory.setting import (
     random_bandit,
     random_network,
     random_table,
+    random_tree,
     returns_over_iterations,
     rounded,
 )
@@ -282,10 +284,12 @@ def identity_behind_m(scale: Scale) -> Claim:
             "relative_error": sum(errors) / len(errors) / size,
         }
 
-    def separate(rule: UpdateRule, steps: int) -> Callable[[int, Order], list[tuple[float, float]]]:
+    def separate(
+        rule: UpdateRule, steps: int, make_problem: MakeProblem = random_bandit
+    ) -> Callable[[int, Order], list[tuple[float, float]]]:
         def pairs(number: int, order: Order) -> list[tuple[float, float]]:
             generator = scale.generator("identity", number)
-            problem = random_bandit(generator)
+            problem = make_problem(generator)
             policy = random_table(problem, generator)
             return identity_gaps(problem, policy, rule, order=order, generator=generator, steps=steps)
 
@@ -324,6 +328,11 @@ def identity_behind_m(scale: Scale) -> Claim:
 
     trials = [
         ("clipped maximiser, separate parameters", True, worst(separate(CLIPPED_MAXIMISER, 1), scale.problems)),
+        (
+            "clipped maximiser, separate parameters, trajectories of different lengths",
+            True,
+            worst(separate(CLIPPED_MAXIMISER, 1, random_tree), scale.problems),
+        ),
         ("4 gradient steps, separate parameters", True, worst(separate(GradientAscent(30.0), 4), scale.few)),
         ("3 tokens a turn, product ratios, separate parameters", True, worst(many_tokens("product"), scale.few)),
         ("3 tokens a turn, length-normalised ratios", False, worst(many_tokens("length_normalized"), scale.few)),

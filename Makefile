@@ -1,0 +1,47 @@
+# Two commands do everything: `make test` and `make train`. Both set up what is missing, once.
+PYTHON ?= python3
+BIN := .venv/bin
+SETUP := .venv/.set-up
+
+.PHONY: help test lint train theory wheel-check clean
+
+help:
+	@echo "make test         set up, lint, type-check and test"
+	@echo "make train        set up and run the main job (until the trainer is here: the theory study)"
+	@echo "make theory       measure the paper's claims and refresh docs/theory"
+	@echo "make wheel-check  build the wheel and use it in an empty environment"
+	@echo "make clean        remove the environment and everything that was built"
+
+test: lint
+	$(BIN)/pytest --cov=seeupo.core --cov=seeupo.algorithms --cov-report=term --cov-fail-under=90
+
+lint: $(SETUP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+train: $(SETUP)
+	$(BIN)/seeupo theory
+
+theory: $(SETUP)
+	$(BIN)/seeupo theory --json docs/theory/theory.json --report docs/theory
+
+wheel-check: $(SETUP)
+	rm -rf build/wheel
+	$(BIN)/python -m build --wheel --outdir build/wheel
+	$(PYTHON) -m venv build/wheel/env
+	build/wheel/env/bin/pip install --quiet -c constraints.txt torch
+	build/wheel/env/bin/pip install --quiet -c constraints.txt build/wheel/*.whl
+	cd build/wheel && env/bin/seeupo --version && env/bin/seeupo theory --problems 4 --json theory.json > /dev/null
+
+clean:
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
+
+# torch comes first and alone, so that no later step can pull in another build of it.
+$(SETUP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet -c constraints.txt torch
+	$(BIN)/pip install --quiet -c constraints.txt --editable '.[dev]'
+	@touch $@

@@ -1,0 +1,81 @@
+"""Small batches and engines that several test files use."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from seeupo.engines.exact import ExactEngine, GradientAscent, NetworkPolicy, Problem, TablePolicy
+from seeupo.engines.exact.problem import bandit, tree
+from seeupo.engines.exact.updates import UpdateRule
+from seeupo.types import Sample, Trajectory
+
+F64 = torch.float64
+GENTLE = GradientAscent(1.0)
+
+
+def ragged_problem(seed: int = 0) -> Problem:
+    """Two contexts; trajectories of one, two and three turns."""
+    rewards = torch.rand(2, 4, generator=torch.Generator().manual_seed(seed), dtype=F64)
+    paths = [(0,), (1, 0), (1, 1, 0), (1, 1, 1)]
+    return tree(
+        [(context, path, float(rewards[context, n])) for context in range(2) for n, path in enumerate(paths)],
+        num_tokens=2,
+    )
+
+
+def wordy_problem(seed: int = 0) -> Problem:
+    """Two turns of two-token actions."""
+    return bandit(torch.rand(2, 4, 4, generator=torch.Generator().manual_seed(seed), dtype=F64), tokens_per_turn=2)
+
+
+def table_engine(problem: Problem, update: UpdateRule = GENTLE, seed: int = 1) -> ExactEngine:
+    logits = torch.randn(
+        problem.num_nodes, problem.num_tokens, generator=torch.Generator().manual_seed(seed), dtype=F64
+    )
+    return ExactEngine(problem, TablePolicy(logits), update)
+
+
+def network_engine(problem: Problem, update: UpdateRule = GENTLE, seed: int = 1) -> ExactEngine:
+    generator = torch.Generator().manual_seed(seed)
+    features = torch.randn(problem.num_nodes, 3, generator=generator, dtype=F64)
+    policy = NetworkPolicy(features, problem.num_tokens, hidden=5, generator=generator)
+    return ExactEngine(problem, policy, update)
+
+
+def sampled(engine: ExactEngine, per_context: int = 16, seed: int = 2) -> list[Trajectory]:
+    """A sampled batch in which every trajectory stands for itself, repeated paths included."""
+    merged = engine.sample(per_context, torch.Generator().manual_seed(seed))
+    singles = []
+    for trajectory in merged:
+        for copy in range(int(trajectory.weight)):
+            name = f"{trajectory.id}.{copy}"
+            samples = tuple(replace(sample, trajectory=name) for sample in trajectory.samples)
+            singles.append(replace(trajectory, id=name, samples=samples, weight=1.0))
+    return singles
+
+
+def weights_of(engine: ExactEngine) -> Tensor:
+    return torch.cat([weight.flatten() for _, weight in engine.weights()])
+
+
+class SpyingEngine(ExactEngine):
+    """An exact engine that remembers what it was asked."""
+
+    def __init__(self, inner: ExactEngine) -> None:
+        super().__init__(inner.problem, inner.policy, inner.update)
+        self.calls: list[tuple[str, list[Sample]]] = []
+        self.normalizers: list[float] = []
+        self.agents: list[int | None] = []
+
+    def logprobs(self, samples, *, policy="current"):
+        self.calls.append((policy, list(samples)))
+        return super().logprobs(samples, policy=policy)
+
+    def step(self, samples, objective, *, normalizer, agent=None):
+        self.calls.append(("step", list(samples)))
+        self.normalizers.append(normalizer)
+        self.agents.append(agent)
+        return super().step(samples, objective, normalizer=normalizer, agent=agent)

@@ -1,0 +1,88 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from click.testing import CliRunner
+
+import seeupo
+from seeupo.cli import main
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(main, list(arguments))
+
+
+def test_version_and_help():
+    assert run("--version").output.strip() == f"seeupo, version {seeupo.__version__}"
+    assert "theory" in run("--help").output
+    assert "--problems" in run("theory", "-h").output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["theory", "--seed", "-1"], "Invalid value for '--seed'"),
+        (["theory", "--problems", "many"], "'many' is not a valid integer range"),
+        (["theory", "--problems", "1"], "1 is not in the range x>=4"),
+        (["theory", "--json", "missing/folder/t.json"], "missing/folder is not a folder; make it first"),
+        (["theory", "--speed", "9"], "No such option"),
+        (["teory"], "No such command 'teory'"),
+    ],
+)
+def test_bad_arguments_are_one_clear_error(arguments, message):
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert message in result.output
+    assert "Traceback" not in result.output
+
+
+def test_a_report_without_matplotlib_says_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    result = run("theory", "--report", str(tmp_path))
+    assert result.exit_code == 2
+    assert "pip install 'seeupo[figures]'" in result.output
+
+
+def test_theory_end_to_end(tmp_path):
+    """The command as a user runs it: worker processes, table, JSON, report."""
+    done = subprocess.run(
+        [sys.executable, "-m", "seeupo", "theory", "--problems", "4", "--json", "t.json", "--report", "report"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    claims = json.loads((tmp_path / "t.json").read_text())["claims"]
+    assert [claim["id"] for claim in claims] == list(range(1, 14))
+    assert all({"id", "claim", "setting", "figures", "verdict"} <= set(claim) for claim in claims)
+    assert "The paper's claims, measured" in done.stdout
+    assert "13 of 13" in done.stderr
+    assert (tmp_path / "report" / "README.md").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report", "t.json"]
+
+
+def workers_left(group: int) -> bool:
+    """Whether any process of the group is alive; ended ones may stay listed until they are reaped."""
+    found = subprocess.run(["ps", "-eo", "pgid=,stat="], capture_output=True, text=True, check=True)
+    rows = [line.split() for line in found.stdout.splitlines()]
+    return any(int(pgid) == group and not state.startswith("Z") for pgid, state in rows)
+
+
+def test_an_interrupt_ends_the_workers_and_writes_nothing(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "seeupo", "theory", "--json", "t.json"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    time.sleep(5)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "Aborted" in errors
+    assert "Traceback" not in errors
+    assert list(tmp_path.iterdir()) == []
+    deadline = time.monotonic() + 20
+    while workers_left(process.pid):
+        assert time.monotonic() < deadline, "worker processes outlived the interrupt"
+        time.sleep(0.1)
