@@ -439,6 +439,21 @@ def test_drift_is_what_later_updates_did_to_earlier_ones():
     assert update.metrics[-2].values["drift_rms"] == 0  # the turn that was updated last
 
 
+def test_kl_to_the_reference_is_reported_when_there_is_a_term_for_it():
+    engine = table_engine(ragged_problem())
+    update = SeeUPO(kl_coef=1e-9).update(engine, sampled(engine))
+    for metrics in update.metrics[:-1]:
+        terms = []
+        for trajectory in update.trajectories:
+            for credit in trajectory.credit.turns:
+                if credit.turn == metrics.agent:
+                    (frozen,) = engine.logprobs([trajectory.samples[credit.turn]], policy="reference")
+                    terms.append(float((frozen - credit.new_logprobs[0]).expm1() - (frozen - credit.new_logprobs[0])))
+        assert metrics.values["kl_reference"] == pytest.approx(sum(terms) / len(terms), rel=1e-9)
+        assert metrics.values["kl_reference"] > 0
+    assert "kl_reference" not in SeeUPO().update(engine, sampled(engine)).metrics[0].values
+
+
 def test_drift_is_not_measured_unless_wanted():
     engine = network_engine(ragged_problem())
     update = SeeUPO(measure_drift=False).update(engine, sampled(engine))

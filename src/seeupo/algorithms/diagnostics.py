@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from seeupo.algorithms.batch import Batch, LogProbs, by_key
+from seeupo.algorithms.batch import Batch, LogProbs, action_mask, by_key, padded
 from seeupo.algorithms.objective import Ratio, action_log_ratio
-from seeupo.core import clip_binds
+from seeupo.core import clip_binds, k3, masked_mean
 from seeupo.core.checks import Clip
 from seeupo.types import Credit, Sample, StepMetrics, TrainEngine, Trajectory, TurnCredit
 
@@ -60,12 +60,26 @@ def sweep_metrics(
     batch: Batch,
     advantages: Tensor,
     records: Sequence[TurnRecord],
+    *,
     drift: Mapping[int, Tensor],
+    reference: LogProbs,
     clip: Clip | None,
 ) -> tuple[StepMetrics, ...]:
-    """One entry per updated turn, in update order, and one for the iteration as a whole (agent None)."""
+    """One entry per updated turn, in update order, and one for the iteration as a whole (agent None).
+
+    docs/algorithms/seeupo.md says what each number means.
+    """
     counts = torch.tensor(list(batch.counts.values()), dtype=torch.float64)
-    turns = [_turn_metrics(record, advantages, counts, drift.get(record.turn), clip) for record in records]
+    turns = []
+    for record in records:
+        values = _turn_metrics(record, advantages, counts, clip)
+        if record.turn in drift:
+            values["drift_rms"] = _mean_and_sd(drift[record.turn] ** 2, counts[record.members])[0] ** 0.5
+        if reference:
+            new, frozen = padded(record.samples, record.new), padded(record.samples, reference)
+            kl = masked_mean(k3(new, frozen).double(), action_mask(record.samples))
+            values["kl_reference"] = _mean_and_sd(kl, counts[record.members])[0]
+        turns.append(StepMetrics(record.turn, values))
 
     absorbed, drifted = torch.zeros_like(advantages), torch.zeros_like(advantages)
     for record in records:
@@ -84,9 +98,7 @@ def sweep_metrics(
     return *turns, StepMetrics(None, overall)
 
 
-def _turn_metrics(
-    record: TurnRecord, advantages: Tensor, all_counts: Tensor, drift: Tensor | None, clip: Clip | None
-) -> StepMetrics:
+def _turn_metrics(record: TurnRecord, advantages: Tensor, all_counts: Tensor, clip: Clip | None) -> dict[str, float]:
     counts = all_counts[record.members]
     ratio = record.log_ratio.exp()
     values = {
@@ -108,12 +120,10 @@ def _turn_metrics(
         # Kish's effective sample size of those multipliers, as a fraction of the samples.
         square = (counts[used] * multiplier**2).sum() * counts[used].sum()
         values["ess_fraction"] = float((counts[used] * multiplier).sum() ** 2 / square) if square > 0 else 0.0
-    if drift is not None:
-        values["drift_rms"] = float(_mean_and_sd(drift**2, counts)[0] ** 0.5)
     for name in sorted({name for step in record.steps for name in step.values}):
         reported = [step.values[name] for step in record.steps if name in step.values]
         values[name] = sum(reported) / len(reported)
-    return StepMetrics(record.turn, values)
+    return values
 
 
 def _mean_and_sd(values: Tensor, counts: Tensor) -> tuple[float, float]:

@@ -158,6 +158,6 @@ class SeeUPO:
 
         drift = drift_after_sweep(engine, records, old, carry_ratio) if self.measure_drift else {}
         return Update(
-            metrics=sweep_metrics(batch, advantages, records, drift, self.clip),
+            metrics=sweep_metrics(batch, advantages, records, drift=drift, reference=reference, clip=self.clip),
             trajectories=with_credit(batch, advantages, records, self.clip),
         )
