@@ -414,7 +414,7 @@ def test_metrics_of_the_hand_worked_example():
     ratios = [hand_ratio(1.5), hand_ratio(-0.5)]
     assert middle["ratio_mean"] == pytest.approx(sum(ratios) / 2)
     assert (middle["ratio_min"], middle["ratio_max"]) == pytest.approx((min(ratios), max(ratios)))
-    assert middle["kl"] == pytest.approx(sum(r - 1 - math.log(r) for r in ratios) / 2)
+    assert middle["kl"] == pytest.approx(sum(r - 1 - math.log(r) for r in ratios) / 2)  # one token an action
     assert middle["clip_fraction"] == 0
     assert middle["live_samples"] == middle["used_samples"] == 2
     assert by_turn[2]["grad_norm"] == pytest.approx(0.5)  # four components of 1/4
@@ -454,6 +454,35 @@ def test_kl_to_the_reference_is_reported_when_there_is_a_term_for_it():
     assert "kl_reference" not in SeeUPO().update(engine, sampled(engine)).metrics[0].values
 
 
+def test_the_kl_metric_is_per_token_whatever_the_ratio():
+    """By enumeration: the mean over theta_k's own tokens of KL(theta_k || new), for two-token actions."""
+    engine = table_engine(wordy_problem(), GradientAscent(5.0))
+    old = engine.log_policy()
+    update = SeeUPO(ratio="length_normalized").update(engine, engine.enumerate())
+    new, reach = engine.log_policy(), engine.problem.reach(old)
+    per_node = (old.exp() * (old - new)).sum(1)
+    for metrics in update.metrics[:-1]:
+        nodes = engine.problem.nodes[:, metrics.agent].unique()
+        expected = float((reach * per_node)[nodes].sum() / reach[nodes].sum())
+        assert metrics.values["kl"] == pytest.approx(expected, rel=1e-9)
+
+
+def test_what_m_has_absorbed_is_told_apart_from_where_the_policy_went():
+    for options in ({"carry": False}, {"carry_clip": (0.0, 0.0)}):
+        engine = table_engine(ragged_problem(), GradientAscent(5.0))
+        overall = SeeUPO(**options).update(engine, sampled(engine)).metrics[-1].values
+        assert overall["carry_log_ratio_sd"] == 0
+        assert overall["final_log_ratio_sd"] > 0.01
+
+
+def test_metrics_stay_finite_when_an_action_becomes_impossible():
+    engine = table_engine(ragged_problem(), Maximiser((0.8, 1.2)))
+    for _ in range(5):
+        update = SeeUPO(ratio="product").update(engine, engine.enumerate())
+    values = [value for metrics in update.metrics for value in metrics.values.values()]
+    assert all(math.isfinite(value) for value in values)
+
+
 def test_drift_is_not_measured_unless_wanted():
     engine = network_engine(ragged_problem())
     update = SeeUPO(measure_drift=False).update(engine, sampled(engine))
@@ -475,9 +504,15 @@ def test_drift_is_not_measured_unless_wanted():
         ({"carry_clip": (0.2, -0.2)}, "carry_clip high is -0.2"),
         ({"kl_coef": -1.0}, "kl_coef is -1.0; it must be finite and at least 0"),
         ({"entropy_coef": math.nan}, "entropy_coef is nan"),
-        ({"steps_per_turn": 0}, "steps_per_turn is 0; it must be finite and at least 1"),
-        ({"epochs": 0}, "epochs is 0"),
-        ({"min_live": 0}, "min_live is 0"),
+        ({"kl_coef": "0.1"}, "kl_coef is '0.1'; it must be a number"),
+        ({"entropy_coef": True}, "entropy_coef is True; it must be a number"),
+        ({"steps_per_turn": 0}, "steps_per_turn is 0; it must be a whole number of at least 1"),
+        ({"epochs": 2.5}, "epochs is 2.5; it must be a whole number"),
+        ({"min_live": True}, "min_live is True; it must be a whole number"),
+        ({"carry": "off"}, "carry is 'off'; accepted: True, False"),
+        ({"carry_ratio": ""}, "carry_ratio is ''"),
+        ({"clip": {0.1, 0.3}}, "it must be a pair"),
+        ({"clip": ("a", "b")}, "clip low is 'a'; it must be a number"),
     ],
 )
 def test_impossible_options_are_refused(options, message):
@@ -498,6 +533,10 @@ def test_batches_that_cannot_be_trained_on_are_refused():
     confused = replace(trajectories[0], samples=tuple(reversed(trajectories[-1].samples)))
     with pytest.raises(ValueError, match="calls itself"):
         SeeUPO().update(engine, [confused, *trajectories[1:]])
+    with pytest.raises(ValueError, match="reward of trajectory .* is None; it must be a number"):
+        SeeUPO().update(engine, [replace(trajectories[0], reward=None), *trajectories[1:]])
+    with pytest.raises(ValueError, match=r"has weight 0\.0; leave it out"):
+        SeeUPO().update(engine, [replace(trajectories[0], weight=0.0), *trajectories[1:]])
     with pytest.raises(ValueError, match=r"rewards\[0\] is nan"):
         SeeUPO().update(engine, [replace(trajectories[0], reward=math.nan), *trajectories[1:]])
 

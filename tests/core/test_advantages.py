@@ -68,6 +68,14 @@ def test_a_spread_of_rounding_size_is_no_signal():
     assert group_advantages(rewards, torch.zeros(3, dtype=torch.long), normalize="batch").tolist() == [0.0] * 3
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_low_precision_rewards_are_centred_in_high_precision(dtype):
+    rewards = torch.tensor([0.0, 1.0] * 300, dtype=dtype)
+    found = group_advantages(rewards, torch.zeros(600, dtype=torch.long), normalize="none")
+    assert found.dtype == dtype
+    assert found.tolist() == [-0.5, 0.5] * 300
+
+
 rewards_and_groups = st.lists(
     st.tuples(st.floats(-100, 100, allow_nan=False), st.integers(0, 3)), min_size=1, max_size=20
 )
@@ -143,6 +151,10 @@ def test_gae_ignores_everything_between_the_actions(mask, seed):
     ("change", "message"),
     [
         ({"gamma": 1.5}, r"gamma is 1.5; it must be in \[0, 1\]"),
+        ({"gamma": "1"}, "gamma is '1'; it must be a number"),
+        ({"rewards": torch.tensor([[0.0, math.nan]], dtype=F64)}, r"rewards\[0, 1\] is nan"),
+        ({"values": torch.tensor([[math.inf, 0.0]], dtype=F64)}, r"values\[0, 0\] is inf"),
+        ({"values": torch.ones(1, 2)}, "values has dtype torch.float32, rewards has torch.float64"),
         ({"lam": -0.1}, "lam is -0.1"),
         ({"mask": torch.ones(1, 2)}, "mask has dtype torch.float32; it must be torch.bool"),
         ({"mask": torch.ones(2, 2, dtype=torch.bool)}, r"mask has shape \(2, 2\)"),

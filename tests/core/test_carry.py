@@ -67,6 +67,15 @@ def test_absorb_names_what_is_wrong_and_changes_nothing(trajectories, log_ratio,
     assert carried.weights(torch.arange(3)).tolist() == [1.0, 2.0, 3.0]
 
 
+def test_zero_stays_zero_and_overflow_is_an_error():
+    carried = CarriedAdvantage(vector(0.0, 1.0))
+    carried.absorb(torch.tensor([0]), vector(2000.0))
+    assert carried.weights(torch.tensor([0])).tolist() == [0.0]
+    with pytest.raises(ValueError, match=r"M has overflowed: a turn's log-ratio reached 2e\+03; take a smaller"):
+        carried.absorb(torch.tensor([1]), vector(2000.0))
+    assert carried.weights(torch.tensor([1])).tolist() == [1.0]
+
+
 def test_non_finite_advantages_are_refused():
     with pytest.raises(ValueError, match=r"advantages\[1\] is inf"):
         CarriedAdvantage(vector(0.0, math.inf))

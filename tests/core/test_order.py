@@ -23,5 +23,7 @@ def test_errors():
         turn_order(3, "backwards")
     with pytest.raises(ValueError, match="needs a generator"):
         turn_order(3, "random")
-    with pytest.raises(ValueError, match="num_turns is -1"):
+    with pytest.raises(ValueError, match="num_turns is -1; it must be a whole number of at least 0"):
         turn_order(-1)
+    with pytest.raises(ValueError, match=r"num_turns is 2\.5"):
+        turn_order(2.5)

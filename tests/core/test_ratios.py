@@ -123,6 +123,10 @@ def test_wrong_shapes_and_dtypes_are_named():
         sequence_log_ratio(good, good, mask.long())
     with pytest.raises(ValueError, match=r"new has dtype torch\.int64"):
         sequence_log_ratio(good.long(), good, mask)
+    with pytest.raises(ValueError, match=r"weight has shape \(2,\)"):
+        clip_binds(vector(0.0), vector(1.0, 2.0), clip=(0.2, 0.2))
+    with pytest.raises(ValueError, match=r"reference has shape \(1,\)"):
+        k3(vector(0.0, 0.0), vector(0.0))
     with pytest.raises(ValueError, match=r"weight has shape \(3,\)"):
         clipped_objective(vector(0.0), torch.zeros(3, dtype=F64))
 

@@ -10,6 +10,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from seeupo.core import group_advantages, length_mask
 from seeupo.core.advantages import Baseline, Normalize
+from seeupo.core.checks import check_number
 from seeupo.types import Sample, SampleKey, Status, Trajectory
 
 
@@ -32,6 +33,10 @@ class Batch:
             raise ValueError("two trajectories have the same id; ids must be unique within an iteration")
         self.pools: list[list[Sample]] = [[] for _ in range(max(len(t.samples) for t in trajectories))]
         for trajectory in trajectories:
+            check_number(f"reward of trajectory {trajectory.id}", trajectory.reward)
+            check_number(f"weight of trajectory {trajectory.id}", trajectory.weight)
+            if not trajectory.weight > 0:
+                raise ValueError(f"trajectory {trajectory.id} has weight {trajectory.weight}; leave it out instead")
             if trajectory.status is not Status.OK:
                 raise ValueError(f"trajectory {trajectory.id} has failed; sample its group again, do not score it")
             for turn, sample in enumerate(trajectory.samples):
@@ -69,9 +74,11 @@ class Batch:
         else:
             parts = list(torch.randperm(len(self.trajectories), generator=generator).tensor_split(count))
         for part in parts:
-            chosen = {self.trajectories[number].id for number in part.tolist()}
+            # A dict keeps the order, and with it the last digit of the sum, the same in every process.
+            members = [self.trajectories[number] for number in part.tolist()]
+            chosen = {trajectory.id: trajectory.weight for trajectory in members}
             if batch := [sample for sample in samples if sample.trajectory in chosen]:
-                yield batch, sum(self.counts[trajectory] for trajectory in chosen)
+                yield batch, sum(chosen.values())
 
 
 LogProbs = Mapping[SampleKey, Tensor]

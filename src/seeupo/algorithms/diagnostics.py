@@ -42,7 +42,7 @@ class TurnRecord:
 def drift_after_sweep(
     engine: TrainEngine, records: Sequence[TurnRecord], old: LogProbs, carry_ratio: Ratio
 ) -> dict[int, Tensor]:
-    """Per turn, log r [n] at the end of the sweep minus the log r which M has absorbed.
+    """Per turn, log r [n] at the end of the sweep minus log r right after the turn's own update.
 
     The turn that was updated last cannot have moved since, so it is not computed again.
     """
@@ -60,9 +60,10 @@ def sweep_metrics(
     batch: Batch,
     advantages: Tensor,
     records: Sequence[TurnRecord],
+    old: LogProbs,
+    reference: LogProbs,
     *,
     drift: Mapping[int, Tensor],
-    reference: LogProbs,
     clip: Clip | None,
 ) -> tuple[StepMetrics, ...]:
     """One entry per updated turn, in update order, and one for the iteration as a whole (agent None).
@@ -75,16 +76,18 @@ def sweep_metrics(
         values = _turn_metrics(record, advantages, counts, clip)
         if record.turn in drift:
             values["drift_rms"] = _mean_and_sd(drift[record.turn] ** 2, counts[record.members])[0] ** 0.5
+        # The tokens come from theta_k: k3 then estimates KL(theta_k || new policy), per token.
+        values["kl"] = _mean_kl(record.samples, old, record.new, counts[record.members])
         if reference:
-            new, frozen = padded(record.samples, record.new), padded(record.samples, reference)
-            kl = masked_mean(k3(new, frozen).double(), action_mask(record.samples))
-            values["kl_reference"] = _mean_and_sd(kl, counts[record.members])[0]
+            values["kl_reference"] = _mean_kl(record.samples, record.new, reference, counts[record.members])
         turns.append(StepMetrics(record.turn, values))
 
-    absorbed, drifted = torch.zeros_like(advantages), torch.zeros_like(advantages)
+    absorbed, final = torch.zeros_like(advantages), torch.zeros_like(advantages)
     for record in records:
-        absorbed[record.members] += record.carry_log_ratio
-        drifted[record.members] += drift.get(record.turn, torch.zeros_like(record.carry_log_ratio))
+        kept = (record.before != 0) & (record.after != 0)
+        absorbed[record.members[kept]] += (record.after / record.before)[kept].log()
+        if drift:
+            final[record.members] += record.carry_log_ratio + drift[record.turn]
     used = advantages != 0
     overall = {
         "advantage_sd": _mean_and_sd(advantages, counts)[1],
@@ -94,7 +97,7 @@ def sweep_metrics(
         "carry_log_ratio_sd": _mean_and_sd(absorbed[used], counts[used])[1],
     }
     if drift:
-        overall["final_log_ratio_sd"] = _mean_and_sd((absorbed + drifted)[used], counts[used])[1]
+        overall["final_log_ratio_sd"] = _mean_and_sd(final[used], counts[used])[1]
     return *turns, StepMetrics(None, overall)
 
 
@@ -108,8 +111,6 @@ def _turn_metrics(record: TurnRecord, advantages: Tensor, all_counts: Tensor, cl
         "ratio_min": float(ratio.min()),
         "ratio_max": float(ratio.max()),
         "clip_fraction": _mean_and_sd(clip_binds(record.log_ratio, record.before, clip=clip).double(), counts)[0],
-        # Samples come from theta_k, so r - 1 - log r estimates KL(theta_k || new policy).
-        "kl": _mean_and_sd(ratio - 1 - record.log_ratio, counts)[0],
     }
     used = advantages[record.members] != 0
     if used.any():
@@ -126,7 +127,15 @@ def _turn_metrics(record: TurnRecord, advantages: Tensor, all_counts: Tensor, cl
     return values
 
 
+def _mean_kl(samples: Sequence[Sample], sampled_from: LogProbs, other: LogProbs, counts: Tensor) -> float:
+    kl_NL = k3(padded(samples, sampled_from).double(), padded(samples, other).double())
+    return _mean_and_sd(masked_mean(kl_NL, action_mask(samples)), counts)[0]
+
+
 def _mean_and_sd(values: Tensor, counts: Tensor) -> tuple[float, float]:
+    """Weighted mean and deviation of the finite values: an action may have become impossible, with log r = -inf."""
+    finite = torch.isfinite(values)
+    values, counts = values[finite], counts[finite]
     if len(values) == 0:
         return 0.0, 0.0
     mean = (counts * values).sum() / counts.sum()

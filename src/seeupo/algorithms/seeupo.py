@@ -26,7 +26,7 @@ from seeupo.algorithms.diagnostics import TurnRecord, drift_after_sweep, sweep_m
 from seeupo.algorithms.objective import Ratio, SequenceObjective, action_log_ratio
 from seeupo.core import CarriedAdvantage, turn_order
 from seeupo.core.advantages import Baseline, Normalize
-from seeupo.core.checks import Clip, check_at_least, check_choice, check_clip
+from seeupo.core.checks import Clip, check_at_least, check_choice, check_clip, check_count
 from seeupo.core.order import Order
 from seeupo.types import Sample, TrainEngine, Trajectory, Update
 
@@ -74,13 +74,16 @@ class SeeUPO:
         check_choice("normalize", self.normalize, get_args(Normalize))
         check_choice("baseline", self.baseline, get_args(Baseline))
         check_choice("ratio", self.ratio, get_args(Ratio))
-        check_choice("carry_ratio", self.carry_ratio or self.ratio, get_args(Ratio))
+        if self.carry_ratio is not None:
+            check_choice("carry_ratio", self.carry_ratio, get_args(Ratio))
         check_clip("clip", self.clip)
         check_clip("carry_clip", self.carry_clip)
         for name in ("kl_coef", "entropy_coef"):
             check_at_least(name, getattr(self, name), 0)
         for name in ("steps_per_turn", "epochs", "min_live"):
-            check_at_least(name, getattr(self, name), 1)
+            check_count(name, getattr(self, name), 1)
+        for name in ("carry", "measure_drift"):
+            check_choice(name, getattr(self, name), (True, False))
 
     def update(
         self, engine: TrainEngine, trajectories: Sequence[Trajectory], *, generator: torch.Generator | None = None
@@ -109,7 +112,7 @@ class SeeUPO:
         reference = by_key(samples, engine.logprobs(samples, policy="reference")) if samples and self.kl_coef else {}
 
         # Sequential policy update; in reverse order t = T, T-1, ..., 1.
-        carry_ratio = self.carry_ratio or self.ratio
+        carry_ratio = self.ratio if self.carry_ratio is None else self.carry_ratio
         records: list[TurnRecord] = []
         for turn in turn_order(len(batch.pools), self.order, generator=generator):
             pool = needed(batch.pools[turn])
@@ -158,6 +161,6 @@ class SeeUPO:
 
         drift = drift_after_sweep(engine, records, old, carry_ratio) if self.measure_drift else {}
         return Update(
-            metrics=sweep_metrics(batch, advantages, records, drift=drift, reference=reference, clip=self.clip),
+            metrics=sweep_metrics(batch, advantages, records, old, reference, drift=drift, clip=self.clip),
             trajectories=with_credit(batch, advantages, records, self.clip),
         )

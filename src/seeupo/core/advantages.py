@@ -42,6 +42,7 @@ def group_advantages(
         weights: [N] probabilities or multiplicities of the rows; means and deviations are weighted by them.
 
     A spread below 1e-8 gives zeros, and a group whose rewards are all equal gives exactly 0 under every option.
+    Computed in float64, returned in the type of the rewards.
     """
     check_choice("normalize", normalize, get_args(Normalize))
     check_choice("baseline", baseline, get_args(Baseline))
@@ -52,6 +53,7 @@ def group_advantages(
     check_shape("groups", groups, rewards.shape, like="rewards")
     if groups.is_floating_point() or groups.dtype == torch.bool:
         raise ValueError(f"groups has dtype {groups.dtype}; it must hold integers, one per group")
+    dtype, rewards = rewards.dtype, rewards.double()
     if weights is None:
         weights = torch.ones_like(rewards)
     elif baseline == "leave_one_out":
@@ -61,7 +63,7 @@ def group_advantages(
         check_finite("weights", weights)
         if (weights < 0).any():
             raise ValueError(f"weights contains {weights.min().item()}; probabilities must be at least 0")
-        weights = weights.to(rewards.dtype)
+        weights = weights.double()
 
     labels, group = groups.unique(return_inverse=True)
 
@@ -92,7 +94,7 @@ def group_advantages(
     extremes = rewards.new_zeros(len(labels))
     highest = extremes.scatter_reduce(0, group, rewards, "amax", include_self=False)
     lowest = extremes.scatter_reduce(0, group, rewards, "amin", include_self=False)
-    return torch.where((highest == lowest)[group], 0.0, advantages)
+    return torch.where((highest == lowest)[group], 0.0, advantages).to(dtype)
 
 
 def gae(rewards: Tensor, values: Tensor, mask: Tensor, *, gamma: float, lam: float) -> tuple[Tensor, Tensor]:
@@ -107,8 +109,12 @@ def gae(rewards: Tensor, values: Tensor, mask: Tensor, *, gamma: float, lam: flo
     check_mask(mask, rewards.shape, like="rewards")
     check_unit_interval("gamma", gamma)
     check_unit_interval("lam", lam)
+    if values.dtype != rewards.dtype:
+        raise ValueError(f"values has dtype {values.dtype}, rewards has {rewards.dtype}; they must agree")
 
     rewards, values = torch.where(mask, rewards, 0.0), torch.where(mask, values, 0.0)
+    check_finite("rewards", rewards)
+    check_finite("values", values)
     advantages = torch.zeros_like(rewards)
     next_value = next_advantage = rewards.new_zeros(len(rewards))
     for position in reversed(range(rewards.shape[1])):

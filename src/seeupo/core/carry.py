@@ -41,7 +41,15 @@ class CarriedAdvantage:
         if clip is not None:
             low, high = clip
             log_ratio = log_ratio.clamp(math.log1p(-low), math.log1p(high))
-        self._values[trajectories] *= log_ratio.to(self._values).exp()
+        before = self._values[trajectories]
+        # 0 stays 0, whatever its ratio: 0 * inf would be nan.
+        after = torch.where(before == 0, 0.0, before * log_ratio.to(before).exp())
+        if not torch.isfinite(after).all():
+            raise ValueError(
+                f"M has overflowed: a turn's log-ratio reached {log_ratio.max().item():.3g}; "
+                "take a smaller learning rate, length-normalised ratios, or a carry_clip"
+            )
+        self._values[trajectories] = after
 
     def _checked(self, trajectories: Tensor) -> Tensor:
         if trajectories.dim() != 1 or trajectories.is_floating_point() or trajectories.dtype == torch.bool:

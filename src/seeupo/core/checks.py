@@ -11,8 +11,8 @@ Clip = tuple[float, float]
 """(low, high): a ratio is kept within [1 - low, 1 + high]."""
 
 
-def check_choice(name: str, value: str, accepted: Sequence[str]) -> None:
-    if value not in accepted:
+def check_choice(name: str, value: object, accepted: Sequence[object]) -> None:
+    if not any(value is choice or (isinstance(choice, str) and value == choice) for choice in accepted):
         raise ValueError(f"{name} is {value!r}; accepted: {', '.join(map(repr, accepted))}")
 
 
@@ -41,13 +41,19 @@ def check_mask(mask: Tensor, shape: Sequence[int], like: str) -> None:
     check_shape("mask", mask, shape, like)
 
 
+def check_number(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{name} is {value!r}; it must be a number")
+
+
 def check_clip(name: str, clip: Clip | None) -> None:
     if clip is None:
         return
-    try:
-        low, high = clip
-    except (TypeError, ValueError):
-        raise ValueError(f"{name} is {clip!r}; it must be a pair (low, high) or None") from None
+    if not isinstance(clip, tuple | list) or len(clip) != 2:
+        raise ValueError(f"{name} is {clip!r}; it must be a pair (low, high) or None")
+    low, high = clip
+    check_number(f"{name} low", low)
+    check_number(f"{name} high", high)
     if not 0 <= low < 1:
         raise ValueError(f"{name} low is {low}; it must be in [0, 1), so that 1 - low stays positive")
     if not 0 <= high < float("inf"):
@@ -55,10 +61,17 @@ def check_clip(name: str, clip: Clip | None) -> None:
 
 
 def check_unit_interval(name: str, value: float) -> None:
+    check_number(name, value)
     if not 0 <= value <= 1:
         raise ValueError(f"{name} is {value}; it must be in [0, 1]")
 
 
+def check_count(name: str, value: int, lowest: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
+        raise ValueError(f"{name} is {value!r}; it must be a whole number of at least {lowest}")
+
+
 def check_at_least(name: str, value: float, lowest: float) -> None:
+    check_number(name, value)
     if not lowest <= value < float("inf"):
         raise ValueError(f"{name} is {value}; it must be finite and at least {lowest}")

@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 import torch
 
-from seeupo.core.checks import check_choice
+from seeupo.core.checks import check_choice, check_count
 
 Order = Literal["reverse", "natural", "random"]
 
@@ -14,8 +14,7 @@ Order = Literal["reverse", "natural", "random"]
 def turn_order(num_turns: int, order: Order = "reverse", *, generator: torch.Generator | None = None) -> list[int]:
     """Turns 0 ... num_turns-1 in update order: "reverse" of execution, "natural", or "random" from the generator."""
     check_choice("order", order, get_args(Order))
-    if num_turns < 0:
-        raise ValueError(f"num_turns is {num_turns}; it must be at least 0")
+    check_count("num_turns", num_turns, 0)
     if order == "reverse":
         return list(reversed(range(num_turns)))
     if order == "natural":

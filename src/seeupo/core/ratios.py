@@ -60,6 +60,7 @@ def clipped_objective(log_ratio: Tensor, weight: Tensor, *, clip: Clip | None = 
 
 def clip_binds(log_ratio: Tensor, weight: Tensor, *, clip: Clip | None) -> Tensor:
     """Where [N] the clip holds the objective constant, so that the sample gives no gradient any more."""
+    check_shape("weight", weight, log_ratio.shape, like="log_ratio")
     check_clip("clip", clip)
     if clip is None:
         return torch.zeros_like(log_ratio, dtype=torch.bool)
@@ -74,5 +75,6 @@ def k3(new: Tensor, reference: Tensor) -> Tensor:
     It is never negative and unbiased as a value. Its gradient through `new`, (1 - q) grad log new, is in expectation
     that of the other direction, KL(reference || new): it pulls towards covering the reference.
     """
+    check_shape("reference", reference, new.shape, like="new")
     log_q = reference - new
     return log_q.expm1() - log_q

@@ -33,6 +33,8 @@ def test_actions_of_several_tokens_are_the_same_bandit():
     torch.testing.assert_close(spelt.returns, whole.returns)
     with pytest.raises(ValueError, match="3 actions cannot be written with 2 tokens"):
         bandit(rand(1, 3), tokens_per_turn=2)
+    with pytest.raises(ValueError, match="every turn must have the same number of actions"):
+        bandit(rand(1, 2, 3))
 
 
 def brute_force_best(problem) -> float:
@@ -51,6 +53,8 @@ def test_best_return_of_an_mdp_and_of_a_ragged_tree():
     assert chain.best_return() == pytest.approx(brute_force_best(chain))
     ragged = tree([(0, (0,), 0.3), (0, (1, 0), 0.0), (0, (1, 1, 0), 0.9), (0, (1, 1, 1), 0.1)], num_tokens=2)
     assert ragged.best_return() == pytest.approx(0.9)
+    costly = tree([(0, (0,), -1.0)], num_tokens=2)
+    assert costly.best_return() == -1.0  # the other token leads nowhere
     assert ragged.live.tolist() == [[True, False, False], [True, True, False], [True] * 3, [True] * 3]
 
 

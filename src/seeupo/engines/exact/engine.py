@@ -116,8 +116,8 @@ class ExactEngine:
     def _locate(self, samples: Sequence[Sample]) -> tuple[Tensor, Tensor, Tensor]:
         """Nodes, tokens and mask [N, L] of the samples' actions; padding points at node 0 and token 0."""
         longest = max((len(sample.action_ids) for sample in samples), default=0)
-        tokens = torch.tensor([[*sample.action_ids, *[-1] * (longest - len(sample.action_ids))] for sample in samples])
-        tokens = tokens.view(len(samples), longest)
+        rows = [[*sample.action_ids, *[-1] * (longest - len(sample.action_ids))] for sample in samples]
+        tokens = torch.tensor(rows, dtype=torch.long).view(len(samples), longest)
         mask = tokens >= 0
         tokens = tokens.clamp(min=0)
         nodes = torch.zeros_like(tokens)

@@ -98,13 +98,15 @@ class Problem:
         return torch.zeros(self.num_nodes, dtype=probs.dtype).index_add(0, self.nodes[live], probs[live])
 
     def best_return(self) -> float:
-        """J*, by backward induction over the decision times."""
+        """J*, by backward induction over the decision times. A token that stands on no path cannot be chosen."""
+        exists = torch.zeros(self.num_nodes, self.num_tokens, dtype=torch.bool)
+        exists[self.nodes[self.nodes >= 0], self.tokens[self.nodes >= 0]] = True
         log_policy = torch.full((self.num_nodes, self.num_tokens), 1 / self.num_tokens, dtype=self.chance.dtype).log()
         for node in self.nodes.flatten(1).T.flip(0):
             here = node[node >= 0].unique()
             if len(here):
                 _, value = self.value_at_nodes(log_policy)
-                best = value[here].argmax(1)
+                best = value.masked_fill(~exists, float("-inf"))[here].argmax(1)
                 log_policy[here] = float("-inf")
                 log_policy[here, best] = 0.0
         return float(self.expected_return(log_policy))
@@ -116,6 +118,8 @@ def bandit(rewards: Tensor, *, tokens_per_turn: int = 1) -> Problem:
     Each action is written with `tokens_per_turn` tokens, so A must be V ** tokens_per_turn.
     """
     contexts, num_actions, num_turns = rewards.shape[0], rewards.shape[1], rewards.dim() - 1
+    if set(rewards.shape[1:]) != {num_actions}:
+        raise ValueError(f"rewards has shape {tuple(rewards.shape)}; every turn must have the same number of actions")
     num_tokens = round(num_actions ** (1 / tokens_per_turn))
     if num_tokens**tokens_per_turn != num_actions:
         raise ValueError(f"{num_actions} actions cannot be written with {tokens_per_turn} tokens each")

@@ -104,7 +104,7 @@ class Maximiser:
         rises = torch.stack([right - left for left, right in pairwise(heights)], dim=2)
         for (left, right), (low, high) in zip(pairwise(points), pairwise(heights), strict=True):
             bend = (objective_at((left + right) / 2) - (low + high) / 2).abs().max()
-            if not bend <= 1e-9:
+            if not bend <= 1e-9 * max(1.0, float(torch.stack(heights).abs().max())):
                 raise ValueError(f"the objective is not linear between its kinks {self.kinks}: it bends by {bend:.1e}")
         slopes = (rises / torch.where(lengths > 0, lengths, 1.0)).flatten(1)
         # Rounded, relative to the steepest, so that ties are ties and not decided by the last digit.
@@ -120,6 +120,9 @@ class Maximiser:
         to_give = 1 - bottom.sum(1, keepdim=True)
         given = (to_give - (sizes.cumsum(1) - sizes)).clamp(min=0).minimum(sizes)
         probs = bottom.scatter_add(1, order // num_pieces, given)
+        # What rounding leaves of a probability is no probability: a lost branch must stay lost.
+        probs = torch.where(probs < 1e-12, 0.0, probs)
+        probs = probs / probs.sum(1, keepdim=True)
         with torch.no_grad():
             moved = rows.unique()
             policy.logits[moved] = probs[moved].log()
