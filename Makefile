@@ -25,6 +25,7 @@ train: $(SETUP)
 	$(BIN)/seeupo theory
 
 theory: $(SETUP)
+	@mkdir -p docs/theory
 	$(BIN)/seeupo theory --json docs/theory/theory.json --report docs/theory
 
 wheel-check: $(SETUP)

@@ -533,7 +533,7 @@ def test_batches_that_cannot_be_trained_on_are_refused():
     confused = replace(trajectories[0], samples=tuple(reversed(trajectories[-1].samples)))
     with pytest.raises(ValueError, match="calls itself"):
         SeeUPO().update(engine, [confused, *trajectories[1:]])
-    with pytest.raises(ValueError, match="reward of trajectory .* is None; it must be a number"):
+    with pytest.raises(ValueError, match=r"reward of trajectory .* is None; it must be a number"):
         SeeUPO().update(engine, [replace(trajectories[0], reward=None), *trajectories[1:]])
     with pytest.raises(ValueError, match=r"has weight 0\.0; leave it out"):
         SeeUPO().update(engine, [replace(trajectories[0], weight=0.0), *trajectories[1:]])

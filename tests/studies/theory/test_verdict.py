@@ -1,6 +1,6 @@
 import json
 
-from seeupo.studies.theory import Check, Claim, Verdict
+from seeupo.studies.theory import Check, Claim, Scope, Verdict
 
 
 def claim(*checks: Check) -> Claim:
@@ -9,7 +9,8 @@ def claim(*checks: Check) -> Claim:
 
 YES = Check("a", True, {"x": 1.0})
 NO = Check("b", False, {"x": 2.0}, counterexample={"why": "see"})
-NO_ELSEWHERE = Check("c", False, {}, claimed=False)
+NO_ELSEWHERE = Check("c", False, {}, Scope.PRACTICE)
+NO_COMPARED = Check("e", False, {}, Scope.COMPARISON)
 OPEN = Check("d", False, {}, undecided=True)
 
 
@@ -17,7 +18,9 @@ def test_verdicts_follow_from_the_checks():
     assert claim(YES).verdict is Verdict.HOLDS
     assert claim(YES, NO).verdict is Verdict.COUNTEREXAMPLE
     assert claim(YES, NO_ELSEWHERE).verdict is Verdict.CONDITIONAL
+    assert claim(YES, NO_COMPARED).verdict is Verdict.HOLDS
     assert claim(YES, OPEN).verdict is Verdict.CONDITIONAL
+    assert claim(OPEN, NO_ELSEWHERE).verdict is Verdict.UNDECIDED
     assert claim(OPEN, NO).verdict is Verdict.COUNTEREXAMPLE
 
 

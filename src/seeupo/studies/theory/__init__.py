@@ -2,6 +2,6 @@
 
 from seeupo.studies.theory.setting import Scale
 from seeupo.studies.theory.study import CLAIMS, measure
-from seeupo.studies.theory.verdict import Check, Claim, Verdict
+from seeupo.studies.theory.verdict import Check, Claim, Scope, Verdict
 
-__all__ = ["CLAIMS", "Check", "Claim", "Scale", "Verdict", "measure"]
+__all__ = ["CLAIMS", "Check", "Claim", "Scale", "Scope", "Verdict", "measure"]

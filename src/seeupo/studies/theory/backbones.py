@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from seeupo.core import clipped_objective, gae
-from seeupo.engines.exact import ExactEngine, GradientAscent, Maximiser, Problem, TablePolicy
+from seeupo.engines.exact import ExactEngine, GradientAscent, Problem, TablePolicy
 from seeupo.engines.exact.problem import bandit
 from seeupo.studies.theory.mechanism import trajectory_advantages
 from seeupo.studies.theory.setting import (
@@ -29,8 +29,9 @@ from seeupo.studies.theory.setting import (
     random_network,
     random_table,
     returns_over_iterations,
+    rounded,
 )
-from seeupo.studies.theory.verdict import Check, Claim
+from seeupo.studies.theory.verdict import Check, Claim, Scope
 from seeupo.types import SampleKey, Trajectory
 
 Weights = Callable[[ExactEngine, Sequence[Trajectory]], dict[SampleKey, float]]
@@ -83,8 +84,8 @@ def improvement_checks(
     """That J never falls and, where the claim covers it, that J* is reached."""
     counted, gaps = falls_and_gaps(scale, trial, weights, make_problem, problems=problems, iterations=iterations)
     figures = counted.figures | gaps
-    never = Check(f"J never falls: {trial.setting}", counted.falls == 0, figures, trial.claimed, False, counted.case)
-    if not trial.claimed:
+    never = Check(f"J never falls: {trial.setting}", counted.falls == 0, figures, trial.scope, False, counted.case)
+    if trial.scope is not Scope.CLAIM:
         return [never]
     return [never, Check(f"J reaches J*: {trial.setting}", gaps["largest_gap_to_J*"] < 1e-6, gaps)]
 
@@ -105,7 +106,7 @@ def grae_reinforce(scale: Scale) -> Claim:
     checks = [Check("the expected gradient is that of J", max(errors) < 1e-10, {"largest_relative_error": max(errors)})]
 
     trials = [
-        Trial("separate parameters, exact gradient, lr 1", random_table, GradientAscent(1.0), claimed=True),
+        Trial("separate parameters, exact gradient, lr 1", random_table, GradientAscent(1.0), scope=Scope.CLAIM),
         Trial("separate parameters, exact gradient, lr 1000", random_table, GradientAscent(1000.0)),
         Trial("shared network, exact gradient, lr 0.3", random_network, GradientAscent(0.3)),
         Trial("shared network, exact gradient, lr 30", random_network, GradientAscent(30.0)),
@@ -124,20 +125,25 @@ def grae_reinforce(scale: Scale) -> Claim:
                 returns.append(engine.expected_return())
             counted.watch(returns, problem=number)
         setting = f"J never falls: {trial.setting}"
-        checks.append(Check(setting, counted.falls == 0, counted.figures, trial.claimed, False, counted.case))
+        checks.append(Check(setting, counted.falls == 0, counted.figures, trial.scope, False, counted.case))
 
-    gains, gaps = [], []
+    # The expected gradient is that of J (see above), so the long run follows it directly.
+    slopes, gaps = [], []
     for number in range(scale.few):
         generator = scale.generator("reinforce", number)
         problem = random_bandit(generator)
-        engine = ExactEngine(problem, random_table(problem, generator), GradientAscent(100.0))
-        returns = returns_over_iterations(engine, reinforce, 200)
-        gains.append(returns[-1] - returns[-20])
-        gaps.append(problem.best_return() - returns[-1])
-    figures = {"largest_gain_in_the_last_20": max(gains), "mean_gap_to_J*": sum(gaps) / len(gaps)}
-    setting = "separate parameters, 200 exact steps, lr 100"
-    checks.append(Check(f"J converges: {setting}", max(gains) < 1e-2, figures))
-    checks.append(Check(f"its limit is the best return: {setting}", max(gaps) < 1e-2, figures, claimed=False))
+        policy = random_table(problem, generator)
+        for _ in range(3000):
+            (gradient,) = torch.autograd.grad(problem.expected_return(policy.log_probs()), policy.logits)
+            policy.logits.data += 100.0 * gradient
+        slopes.append(float(gradient.norm()))
+        gaps.append(problem.best_return() - float(problem.expected_return(policy.log_probs().detach())))
+    figures = {"largest_gradient": max(slopes), "mean_gap_to_J*": sum(gaps) / len(gaps), "largest_gap_to_J*": max(gaps)}
+    setting = "separate parameters, 3000 exact steps, lr 100"
+    checks.append(Check(f"J converges: {setting}", max(slopes) < 1e-4, figures))
+    # A plateau is no limit: where J* was not reached, more steps might still reach it.
+    reached = max(gaps) < 1e-2
+    checks.append(Check(f"its limit is J*: {setting}", reached, figures, undecided=not reached))
     return Claim(
         id=5,
         title="GRAE with REINFORCE",
@@ -151,7 +157,7 @@ def grae_reinforce(scale: Scale) -> Claim:
 
 
 def gae_clipped(scale: Scale) -> Claim:
-    maximiser = Trial("maximiser, separate parameters", random_table, CLIPPED_MAXIMISER, claimed=True)
+    maximiser = Trial("maximiser, separate parameters", random_table, CLIPPED_MAXIMISER, scope=Scope.CLAIM)
     of_paths = Trial("maximiser, separate parameters, GAE of each path", random_table, CLIPPED_MAXIMISER)
     by_gradient = [
         Trial("4 gradient steps (lr 10), separate parameters", random_table, GradientAscent(10.0), 4),
@@ -164,12 +170,23 @@ def gae_clipped(scale: Scale) -> Claim:
         problems, iterations = (scale.problems, 20) if trial is maximiser else (scale.few, 20)
         checks += improvement_checks(scale, trial, weights, small_mdp, problems=problems, iterations=iterations)
 
+    # Safe is better as long as the second turn is mostly wrong; going on is given up before that has changed.
     problem = deceptive_chain(2)
-    engine = ExactEngine(problem, chain_policy(problem, go=0.1, success=0.02), Maximiser(radius=0.05))
-    returns = returns_over_iterations(engine, Simultaneous(true_advantages, clip=None), 60)
+    start = {"go": 0.1, "success": 0.2}
+    engine = ExactEngine(problem, chain_policy(problem, **start), CLIPPED_MAXIMISER)
+    returns = returns_over_iterations(engine, Simultaneous(true_advantages), 60)
+    solved = returns[-1] > 1 - 1e-6
+    end = engine.log_policy().exp()
+    case = {
+        "paths and rewards": {"safe": 0.3, "go, wrong": 0.0, "go, right": 1.0},
+        "start": {"P(go)": start["go"], "P(right | go)": start["success"]},
+        "J by iteration": rounded(returns),
+        "end": {"P(go)": float(end[0, 1]), "P(right | go)": float(end[1, 1]), "J": returns[-1], "J*": 1.0},
+        "why": "an action of probability 0 is never sampled again, so its advantage is never seen to have changed",
+    }
     figures = {"J_end": returns[-1], "J_best": 1.0}
-    setting = "J reaches J*: maximiser within 0.05, a state that loses its visits"
-    checks.append(Check(setting, returns[-1] > 1 - 1e-6, figures, claimed=False))
+    setting = "J reaches J*: maximiser, separate parameters, safe 0.3 against 0.1 x 0.2"
+    checks.append(Check(setting, solved, figures, counterexample=None if solved else case))
     return Claim(
         id=6,
         title="GAE with clipping",
@@ -235,41 +252,53 @@ def grae_clipped_mdp(scale: Scale) -> Claim:
         "not_zero": sum(abs(drift) > 1e-9 for drift in at_origin),
         "negative": sum(drift < -1e-9 for drift in at_origin),
     }
-    example, degrades = paper_example()
     checks = [
         Check("the drift is not 0 at the old policy", figures["not_zero"] > 0, figures),
         Check("the drift is negative somewhere", min(nearby) < -1e-9, {"lowest": min(nearby)}),
-        Check(
-            "J falls in the paper's two-action example, under the maximiser",
-            degrades,
-            {"change_of_J": example["change of J"]},
-            counterexample=None if degrades else example,
-        ),
     ]
 
+    policies = 2 * scale.problems
+    runs: list[Check] = []
     curves: dict[str, Any] = {}
+    falls_because_of_grae = 0
     for trial in [
         Trial("maximiser, separate parameters", random_table, CLIPPED_MAXIMISER),
         Trial("8 gradient steps (lr 1), separate parameters", random_table, GradientAscent(1.0), 8),
-        Trial("8 gradient steps (lr 30), separate parameters", random_table, GradientAscent(30.0), 8),
+        Trial("8 gradient steps (lr 100), separate parameters", random_table, GradientAscent(100.0), 8),
         Trial("maximiser, one distribution per turn", blind_table, CLIPPED_MAXIMISER),
         Trial("8 gradient steps (lr 30), one distribution per turn", blind_table, GradientAscent(30.0), 8),
         Trial("8 gradient steps (lr 1), shared network", random_network, GradientAscent(1.0), 8),
         Trial("8 gradient steps (lr 10), shared network", random_network, GradientAscent(10.0), 8),
     ]:
-        runs = {
-            name: falls_and_gaps(scale, trial, weights, small_mdp, problems=2 * scale.few, iterations=6)[0]
-            for name, weights in [("GRAE", trajectory_advantages), ("true advantages", true_advantages)]
-        }
-        of_grae = runs["GRAE"].figures | {"falls_with_true_advantages": runs["true advantages"].falls}
-        checks.append(Check(f"J falls at times: {trial.setting}", runs["GRAE"].falls > 0, of_grae, claimed=False))
-        curves[trial.setting] = {name: counted.falls / counted.iterations for name, counted in runs.items()}
+        grae, true = (
+            falls_and_gaps(scale, trial, weights, small_mdp, problems=policies, iterations=1)[0]
+            for weights in (trajectory_advantages, true_advantages)
+        )
+        if true.falls == 0:
+            falls_because_of_grae += grae.falls
+        of_both = grae.figures | {"falls_with_true_advantages": true.falls}
+        runs.append(Check(f"J falls at times: {trial.setting}", grae.falls > 0, of_both, Scope.PRACTICE))
+        curves[trial.setting] = {"GRAE": grae.falls / policies, "true advantages": true.falls / policies}
+    found = {"such_falls": falls_because_of_grae}
+    setting = "there are policies from which J falls with GRAE, by an update that never fails with true advantages"
+    checks.append(Check(setting, falls_because_of_grae > 0, found))
+    example, degrades = paper_example()
+    checks.append(
+        Check(
+            "the paper's two-action example is one, under the maximiser",
+            degrades,
+            {"change_of_J": example["change of J"]},
+            Scope.PRACTICE,
+            counterexample=None if degrades else example,
+        )
+    )
+    checks += runs
     return Claim(
         id=7,
         title="GRAE with clipping in an MDP",
         claim="GRAE's bias spoils the drift of clipped updates, and there are policies from which J falls (Theorem 7).",
         problems=(
-            f"{scale.problems} random MDPs for the drift, {2 * scale.few} for the runs of 6 iterations: "
+            f"{scale.problems} random MDPs for the drift, one update from each of {policies} random policies: "
             "3 states, 2 actions, horizon 3; the paper's example"
         ),
         checks=checks,
@@ -281,7 +310,7 @@ def grae_clipped_bandit(scale: Scale) -> Claim:
     def one_turn(generator: torch.Generator) -> Problem:
         return random_bandit(generator, contexts=3, actions=4, turns=1)
 
-    maximiser = Trial("maximiser, separate parameters", random_table, CLIPPED_MAXIMISER, claimed=True)
+    maximiser = Trial("maximiser, separate parameters", random_table, CLIPPED_MAXIMISER, scope=Scope.CLAIM)
     by_gradient = [
         Trial("8 gradient steps (lr 10), separate parameters", random_table, GradientAscent(10.0), 8),
         Trial("8 gradient steps (lr 1), shared network", random_network, GradientAscent(1.0), 8),

@@ -11,9 +11,15 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from seeupo.studies.theory.verdict import Check, Claim, Verdict
+from seeupo.studies.theory.verdict import Check, Claim, Scope, Verdict
 
-STYLES = {Verdict.HOLDS: "green", Verdict.CONDITIONAL: "yellow", Verdict.COUNTEREXAMPLE: "red"}
+STYLES = {
+    Verdict.HOLDS: "green",
+    Verdict.CONDITIONAL: "yellow",
+    Verdict.COUNTEREXAMPLE: "red",
+    Verdict.UNDECIDED: "yellow",
+}
+ANSWERS = {"yes": "green", "?": "yellow", "no": "red"}
 
 
 def show(claims: Sequence[Claim], console: Console) -> None:
@@ -24,9 +30,10 @@ def show(claims: Sequence[Claim], console: Console) -> None:
         console.print(Padding(f"{claim.claim}\n[dim]Measured on: {claim.problems}.[/dim]", (0, 0, 0, 3)))
         console.print(Padding(checks_table(claim.checks), (0, 0, 0, 3)))
         for check in claim.checks:
-            if check.claimed and not check.holds and check.counterexample:
-                console.print(Padding(f"[red]Counterexample[/red], {check.setting}:", (0, 0, 0, 3)))
-                console.print(Padding(Text(json.dumps(check.counterexample, indent=2)), (0, 0, 0, 5)))
+            if check.scope is not Scope.COMPARISON and not check.holds and check.counterexample:
+                console.print(Padding(Text.assemble(("Case", "red"), f" of no: {check.setting}"), (0, 0, 0, 3)))
+                case = "\n".join(f"{name}: {json.dumps(value)}" for name, value in check.counterexample.items())
+                console.print(Padding(Text(case), (0, 0, 0, 8)))
     console.print()
     console.print(summary_table(claims))
 
@@ -41,9 +48,8 @@ def checks_table(checks: Sequence[Check]) -> Table:
     table.add_column(ratio=3, overflow="fold")
     table.add_column(ratio=2, overflow="fold", style="dim")
     for check in checks:
-        mark = Text("yes", "green") if check.holds else Text("?", "yellow") if check.undecided else Text("no", "red")
-        scope = "" if check.claimed else " [dim](beyond the claim)[/dim]"
-        table.add_row(mark, check.setting + scope, figures_text(check.figures))
+        scope = "" if check.scope is Scope.CLAIM else f" [dim]({check.scope.value})[/dim]"
+        table.add_row(Text(check.answer, ANSWERS[check.answer]), check.setting + scope, figures_text(check.figures))
     return table
 
 
@@ -56,13 +62,18 @@ def figures_text(figures: dict[str, Any]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {text(value)}" for name, value in figures.items())
 
 
+def held(checks: Sequence[Check]) -> str:
+    return f"{sum(check.holds for check in checks)} of {len(checks)}" if checks else ""
+
+
 def summary_table(claims: Sequence[Claim]) -> Table:
     table = Table(title="The paper's claims, measured", title_justify="left", title_style="bold")
     table.add_column("", justify="right")
     table.add_column("claim")
     table.add_column("verdict", no_wrap=True)
-    table.add_column("checks held", justify="right", no_wrap=True)
+    table.add_column("as claimed", justify="right", no_wrap=True)
+    table.add_column("in practice", justify="right", no_wrap=True)
     for claim in claims:
-        held = sum(check.holds for check in claim.checks)
-        table.add_row(str(claim.id), claim.title, verdict_text(claim.verdict), f"{held} of {len(claim.checks)}")
+        as_claimed, in_practice = (held(claim.of(scope)) for scope in (Scope.CLAIM, Scope.PRACTICE))
+        table.add_row(str(claim.id), claim.title, verdict_text(claim.verdict), as_claimed, in_practice)
     return table

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from seeupo.studies.theory.display import figures_text
-from seeupo.studies.theory.verdict import Check, Claim
+from seeupo.studies.theory.verdict import Check, Claim, Scope
 
 # Okabe and Ito's palette, safe for colour-blind readers.
 BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#777777"
@@ -44,14 +44,12 @@ def write_report(claims: Sequence[Claim], folder: Path) -> Path:
 
 def _section(claim: Claim, figure: str) -> str:
     def row(check: Check) -> str:
-        mark = "yes" if check.holds else "?" if check.undecided else "no"
-        scope = "yes" if check.claimed else ""
-        return f"| {check.setting} | {scope} | {mark} | {figures_text(check.figures)} |"
+        return f"| {check.setting} | {check.scope.value} | {check.answer} | {figures_text(check.figures)} |"
 
     rows = "\n".join(row(check) for check in claim.checks)
     return (
         f"## {claim.id}. {claim.title}: {claim.verdict}\n\n{claim.claim}\n\nMeasured on {claim.problems}.\n\n"
-        f"![{claim.title}]({figure})\n\n| setting | part of the claim | holds | figures |\n|---|---|---|---|\n{rows}\n"
+        f"![{claim.title}]({figure})\n\n| setting | scope | holds | figures |\n|---|---|---|---|\n{rows}\n"
     )
 
 
@@ -73,6 +71,10 @@ def bars(axes: Axes, values: dict[str, float], *, colours: Sequence[str] | str =
         axes.set_xlim(0, 1)
 
 
+def scope_colours(checks: Sequence[Check]) -> list[str]:
+    return [BLUE if check.scope is Scope.CLAIM else ORANGE for check in checks]
+
+
 def fall_bars(claim: Claim) -> Figure:
     """The share of iterations in which J fell, for each check that counts it."""
     counted = [check for check in claim.checks if "falls" in check.figures]
@@ -84,10 +86,10 @@ def fall_bars(claim: Claim) -> Figure:
     bars(
         axes,
         rates,
-        colours=[BLUE if check.claimed else ORANGE for check in counted],
+        colours=scope_colours(counted),
         label="iterations in which J fell, %",
     )
-    axes.set_title("blue: the claim; orange: beyond it")
+    axes.set_title("blue: as claimed; orange: in practice")
     return figure
 
 
@@ -188,9 +190,14 @@ def normalisation(claim: Claim) -> Figure:
 
 
 def identity(claim: Claim) -> Figure:
-    figure, (left, right) = canvas(2)
+    figure, (left, right) = canvas(2, 3.6)
     errors = {check.setting.replace(", ", ",\n", 1): check.figures["relative_error"] for check in claim.checks}
-    bars(left, errors, colours=[BLUE if check.claimed else ORANGE for check in claim.checks], label="relative error")
+    bars(
+        left,
+        errors,
+        colours=scope_colours(claim.checks),
+        label="relative error",
+    )
     left.set_xscale("log")
     left.set_xlim(1e-17, 1e3)
     for colour, (ratio, points) in zip(COLOURS, claim.curves["clip_fraction"].items(), strict=False):

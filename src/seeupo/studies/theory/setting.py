@@ -14,10 +14,11 @@ from torch import Tensor
 from seeupo.algorithms.batch import by_key
 from seeupo.algorithms.objective import SequenceObjective
 from seeupo.core.checks import Clip
-from seeupo.engines.exact import ExactEngine, Maximiser, NetworkPolicy, Problem, TablePolicy
+from seeupo.engines.exact import ExactEngine, Maximiser, NetworkPolicy, Problem, TablePolicy, TrustRegion
 from seeupo.engines.exact.policy import Policy
 from seeupo.engines.exact.problem import bandit, mdp, tree
 from seeupo.engines.exact.updates import UpdateRule
+from seeupo.studies.theory.verdict import Scope
 from seeupo.types import Algorithm, SampleKey, Trajectory, Update, samples_of
 
 CLIP: Clip = (0.2, 0.2)
@@ -38,7 +39,7 @@ class Trial:
     policy: MakePolicy
     rule: UpdateRule
     steps: int = 1
-    claimed: bool = False
+    scope: Scope = Scope.PRACTICE
 
 
 @dataclass(frozen=True)
@@ -136,13 +137,19 @@ def returns_over_iterations(
     generator: torch.Generator | None = None,
     stop_at: float = float("inf"),
 ) -> list[float]:
-    """J before the first and after each iteration of the algorithm on all paths, until it reaches `stop_at`."""
+    """J before the first and after each iteration on all paths.
+
+    Ends early when J reaches `stop_at` or the policy stands still.
+    """
     returns = [engine.expected_return()]
     for _ in range(iterations):
+        before = engine.log_policy()
         if returns[-1] >= stop_at:
             break
         algorithm.update(engine, engine.enumerate(), generator=generator)
         returns.append(engine.expected_return())
+        if total_variation(before, engine.log_policy()) < 1e-15:
+            break
     return returns
 
 
@@ -209,8 +216,9 @@ def total_variation(first: Tensor, second: Tensor) -> float:
 
 
 def clipped(rule: UpdateRule) -> Clip | None:
-    """The clip that goes with an update rule: the maximiser without kinks maximises the unclipped objective."""
-    return None if rule == Maximiser() else CLIP
+    """The clip that goes with an update rule: a maximiser without kinks and a trust region have none."""
+    unclipped = isinstance(rule, TrustRegion) or (isinstance(rule, Maximiser) and not rule.kinks)
+    return None if unclipped else CLIP
 
 
 def rounded(values: Sequence[float], digits: int = 6) -> list[float]:

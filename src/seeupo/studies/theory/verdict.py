@@ -12,6 +12,15 @@ class Verdict(StrEnum):
     HOLDS = "holds"
     CONDITIONAL = "holds under a condition"
     COUNTEREXAMPLE = "counterexample"
+    UNDECIDED = "undecided"
+
+
+class Scope(StrEnum):
+    """What a check has to do with the claim: it is what the paper says, what practice adds, or a comparison."""
+
+    CLAIM = "claim"
+    PRACTICE = "practice"
+    COMPARISON = "comparison"
 
 
 @dataclass(frozen=True)
@@ -19,20 +28,23 @@ class Check:
     """One statement, tested in one setting.
 
     Attributes:
-        setting: the update, the parameters and the problems that the statement was tested with.
+        setting: the statement, or the update, the parameters and the problems that the claim was tested with.
         holds: whether the figures bear it out.
         figures: what was measured.
-        claimed: whether the paper's claim covers this setting; otherwise it is a setting that practice uses.
         undecided: it was not borne out, but neither was its opposite (a difference within its standard error).
-        counterexample: when it does not hold, one case in full.
+        counterexample: when it does not hold, a case of it.
     """
 
     setting: str
     holds: bool
     figures: dict[str, Any]
-    claimed: bool = True
+    scope: Scope = Scope.CLAIM
     undecided: bool = False
     counterexample: dict[str, Any] | None = None
+
+    @property
+    def answer(self) -> str:
+        return "yes" if self.holds else "?" if self.undecided else "no"
 
 
 @dataclass(frozen=True)
@@ -46,20 +58,32 @@ class Claim:
     checks: Sequence[Check]
     curves: dict[str, Any] = field(default_factory=dict)
 
+    def of(self, scope: Scope) -> list[Check]:
+        return [check for check in self.checks if check.scope is scope]
+
     @property
     def verdict(self) -> Verdict:
-        """A claimed check that fails is a counterexample; one that fails elsewhere, or is undecided, a condition."""
-        if not all(check.holds or check.undecided for check in self.checks if check.claimed):
+        """A check of the claim itself that fails is a counterexample; if none can be decided, neither can the claim.
+
+        A check that is undecided, or that fails in a setting which practice adds, makes the claim conditional.
+        Comparisons have no say.
+        """
+        claimed = self.of(Scope.CLAIM)
+        if not all(check.holds or check.undecided for check in claimed):
             return Verdict.COUNTEREXAMPLE
-        return Verdict.HOLDS if all(check.holds for check in self.checks) else Verdict.CONDITIONAL
+        if not any(check.holds for check in claimed):
+            return Verdict.UNDECIDED
+        everywhere = all(check.holds for check in [*claimed, *self.of(Scope.PRACTICE)])
+        return Verdict.HOLDS if everywhere else Verdict.CONDITIONAL
 
     @property
     def condition(self) -> str | None:
         """Where it held and where it did not; None if it held everywhere."""
         if self.verdict is Verdict.HOLDS:
             return None
-        held = "; ".join(check.setting for check in self.checks if check.holds) or "nowhere"
-        failed = "; ".join(check.setting for check in self.checks if not check.holds)
+        judged = [*self.of(Scope.CLAIM), *self.of(Scope.PRACTICE)]
+        held = "; ".join(check.setting for check in judged if check.holds) or "nowhere"
+        failed = "; ".join(check.setting for check in judged if not check.holds)
         return f"held: {held}. did not: {failed}"
 
     def to_json(self) -> dict[str, Any]:
@@ -72,7 +96,7 @@ class Claim:
                 "checks": [
                     {
                         "setting": check.setting,
-                        "part_of_the_claim": check.claimed,
+                        "scope": check.scope.value,
                         "holds": None if check.undecided else check.holds,
                         "figures": check.figures,
                         "counterexample": check.counterexample,

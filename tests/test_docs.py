@@ -1,0 +1,37 @@
+"""What the documentation says is what there is."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        if not target.startswith("http"):
+            assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/theory.md"])
+def test_verdicts_are_the_measured_ones(page):
+    claims = json.loads((ROOT / "docs/theory/theory.json").read_text())["claims"]
+    rows = {
+        line.split("|")[1].strip(): line for line in (ROOT / page).read_text().splitlines() if line.startswith("| ")
+    }
+    assert len(claims) == 13
+    for claim in claims:
+        row = rows[str(claim["id"])]
+        assert claim["title"] in row
+        assert row.endswith(f"| {claim['verdict']} |")
+
+
+def test_the_example_in_the_readme_runs(capsys):
+    (example,) = re.findall(r"```python\n(import torch.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    exec(compile(example, "README.md", "exec"), {})
+    last = capsys.readouterr().out.splitlines()[-1].split()
+    assert float(last[1]) > 0.95 * float(last[-1])
