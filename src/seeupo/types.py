@@ -147,6 +147,73 @@ class TrainEngine(Protocol):
     def weights(self) -> Iterator[tuple[str, Tensor]]: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParameters:
+    """How actions are sampled.
+
+    `top_p` and `top_k` cut the distribution off. What is sampled then is not what log-probs are computed of, so
+    samplers for training refuse them.
+    """
+
+    max_tokens: int = 512
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRequest:
+    """One action to be sampled.
+
+    Attributes:
+        id: comes back with the completion.
+        prompt_ids: the condition.
+        seed: of this sequence alone: the same seed gives the same tokens, whatever else is in the batch.
+        episode: requests of one episode extend one another; a sampler may keep what it has computed.
+        agent: the virtual agent (turn) that acts, for samplers with weights per turn.
+    """
+
+    id: str
+    prompt_ids: tuple[int, ...]
+    seed: int
+    parameters: SamplingParameters
+    episode: str | None = None
+    agent: int | None = None
+
+
+class CompletionEnd(StrEnum):
+    """Why a completion has no further token."""
+
+    END_OF_TURN = "end_of_turn"
+    STOP_STRING = "stop_string"
+    LENGTH = "length"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """What was sampled for a request: ids, their log-probs at the sampling temperature, and with which weights."""
+
+    id: str
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    end: CompletionEnd
+    version: int
+
+
+class Sampler(Protocol):
+    """Samples actions, many at a time; nothing waits for the slowest."""
+
+    def submit(self, request: GenerationRequest) -> None:
+        """Queue a request."""
+
+    def poll(self) -> list[Completion]:
+        """Do some work and return whatever has finished."""
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """Take over new weights; only between requests."""
+
+
 class Algorithm(Protocol):
     """One training iteration on collected trajectories. The trainer knows no more of an algorithm than this."""
 

@@ -1,0 +1,394 @@
+"""The Sampler of one process: continuous batching with shared prompts, on a model that may be in training."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from seeupo.core.checks import check_count
+from seeupo.models.decoder import Decoder
+from seeupo.models.loading import LoadedPolicy
+from seeupo.types import Completion, CompletionEnd, GenerationRequest, SamplingParameters
+
+
+@dataclass
+class Prompt:
+    """A prompt's keys and values, computed once for all rows that start with it: per layer [Hkv, P, D]."""
+
+    tokens: tuple[int, ...]
+    keys: list[Tensor] = field(default_factory=list)
+    values: list[Tensor] = field(default_factory=list)
+
+
+@dataclass
+class Context:
+    """What is known of a sequence: a shared prompt, and behind it tokens of its own with their keys and values.
+
+    While the sequence is in the batch these stand in its row of the cache, otherwise in `keys` and `values`, per layer
+    [Hkv, S, D].
+    """
+
+    prompt: Prompt
+    tokens: list[int]
+    keys: list[Tensor] = field(default_factory=list)
+    values: list[Tensor] = field(default_factory=list)
+
+
+@dataclass
+class Running:
+    """A request that is being sampled in a row of the batch."""
+
+    request: GenerationRequest
+    context: Context
+    draw: random.Random
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+    @property
+    def next_input(self) -> int:
+        return self.ids[-1] if self.ids else self.request.prompt_ids[-1]
+
+
+class LocalSampler:
+    """Samples from a loaded policy in this process.
+
+    Each distinct prompt is computed once; rows that share it attend to it together. Behind it every row has keys and
+    values of its own, which stay from turn to turn of an episode. Rows leave when they are finished, and waiting
+    requests take their place.
+
+    Args:
+        policy: the model. It is read at every step: weights that a trainer changes in place are used at once, but what
+            was computed with the old ones must be dropped by `load_weights`.
+        training: refuse sampling whose log-probs would not be those of the model (top_p, top_k).
+        max_rows: how many sequences are sampled at a time.
+        max_kept: how many prompts and waiting episodes are kept for a later turn.
+    """
+
+    def __init__(self, policy: LoadedPolicy, *, training: bool = True, max_rows: int = 64, max_kept: int = 512) -> None:
+        check_count("max_rows", max_rows, 1)
+        check_count("max_kept", max_kept, 1)
+        self.policy, self.training, self.max_rows, self.max_kept = policy, training, max_rows, max_kept
+        self.version = 0
+        self.prefilled_tokens = 0
+        self._decoder = Decoder(policy.model)
+        self._waiting: deque[GenerationRequest] = deque()
+        self._rows: list[Running] = []
+        self._prompts: OrderedDict[tuple[int, ...], Prompt] = OrderedDict()
+        self._episodes: OrderedDict[str, Context] = OrderedDict()
+        self._cache = RowCache(self._decoder, max_rows, policy.model.dtype, policy.model.device)
+        ends = policy.model.generation_config.eos_token_id
+        self._ends = {policy.tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])} - {None}
+
+    def submit(self, request: GenerationRequest) -> None:
+        check_parameters(request.parameters, training=self.training)
+        if not request.prompt_ids:
+            raise ValueError(f"request {request.id} has a prompt without tokens")
+        length = len(request.prompt_ids) + request.parameters.max_tokens
+        if length > self.policy.context_length:
+            raise ValueError(
+                f"request {request.id} needs {len(request.prompt_ids)} prompt tokens and up to "
+                f"{request.parameters.max_tokens} new ones; the model takes {self.policy.context_length}"
+            )
+        self._waiting.append(request)
+
+    def poll(self) -> list[Completion]:
+        """Take in waiting requests, sample one token in every row, and return the requests that this finished."""
+        while self._waiting and len(self._rows) < self.max_rows:
+            self._start(self._waiting.popleft())
+        if not self._rows:
+            return []
+        self._sample_one_token()
+        ends = [(row, self._end_of(running)) for row, running in enumerate(self._rows)]
+        # From the last row on: a row that leaves is replaced by the last one.
+        return [self._finish(row, end) for row, end in reversed(ends) if end is not None]
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
+        """Copy weights into the model (none if the trainer shares it) and drop what the old ones have computed."""
+        if self._rows or self._waiting:
+            raise RuntimeError("weights cannot change while requests are being sampled; poll until all have finished")
+        own = dict(self.policy.model.named_parameters())
+        with torch.no_grad():
+            for name, weight in weights:
+                if name not in own:
+                    raise ValueError(f"the model has no weight {name!r}")
+                own[name].copy_(weight)
+        self._prompts.clear()
+        self._episodes.clear()
+        self.version = version
+
+    def _start(self, request: GenerationRequest) -> None:
+        # The last token of the prompt is the first input of the row: only what stands before it is filled in.
+        before = request.prompt_ids[:-1]
+        context = self._known_context(request)
+        known = len(context.prompt.tokens) + len(context.tokens)
+        row = len(self._rows)
+        self._cache.put_in(row, context)
+        if known < len(before):
+            self._fill_in(row, context, before[known:])
+        self._rows.append(Running(request, context, random.Random(request.seed)))
+
+    def _known_context(self, request: GenerationRequest) -> Context:
+        """What has been computed of the request's prompt: by its episode, or for another row with the same prompt."""
+        before = request.prompt_ids[:-1]
+        context = self._episodes.pop(request.episode, None) if request.episode is not None else None
+        if context is not None and before[: len(context.prompt.tokens)] == context.prompt.tokens:
+            own = before[len(context.prompt.tokens) :]
+            same = next((n for n, (a, b) in enumerate(zip(own, context.tokens, strict=False)) if a != b), None)
+            keep = min(len(own), len(context.tokens)) if same is None else same
+            context.tokens = context.tokens[:keep]
+            return context
+        return Context(self._prompt(before), [])
+
+    def _prompt(self, tokens: tuple[int, ...]) -> Prompt:
+        if tokens not in self._prompts:
+            prompt = Prompt(tokens)
+            if tokens:
+                self._prefill(tokens, 0, PromptAttention(prompt))
+            self._prompts[tokens] = prompt
+            if len(self._prompts) > self.max_kept:
+                self._prompts.popitem(last=False)
+        self._prompts.move_to_end(tokens)
+        return self._prompts[tokens]
+
+    def _fill_in(self, row: int, context: Context, tokens: tuple[int, ...]) -> None:
+        start = len(context.prompt.tokens) + len(context.tokens)
+        self._prefill(tokens, start, FillAttention(self._cache, row, context))
+        context.tokens += tokens
+
+    def _prefill(self, tokens: tuple[int, ...], start: int, attention: PromptAttention | FillAttention) -> None:
+        device = self.policy.model.device
+        places = torch.arange(start, start + len(tokens), device=device)
+        self._decoder.hidden(torch.tensor(tokens, device=device), places, attention)
+        self.prefilled_tokens += len(tokens)
+
+    def _sample_one_token(self) -> None:
+        device = self.policy.model.device
+        inputs = [running.next_input for running in self._rows]
+        lengths = [len(running.context.tokens) for running in self._rows]
+        places = [len(r.context.prompt.tokens) + n for r, n in zip(self._rows, lengths, strict=True)]
+        attention = StepAttention(self._cache, [running.context.prompt for running in self._rows], lengths)
+        hidden = self._decoder.hidden(
+            torch.tensor(inputs, device=device), torch.tensor(places, device=device), attention
+        )
+        parameters = [running.request.parameters for running in self._rows]
+        temperature = torch.tensor([p.temperature for p in parameters], dtype=hidden.dtype, device=device)
+        log_probs = self._decoder.log_probs(hidden, temperature)
+        if not self.training:
+            log_probs = truncated(log_probs, parameters)
+        chosen = inverse_cdf(log_probs, [running.draw.random() for running in self._rows])
+        found = log_probs.gather(1, chosen[:, None])[:, 0].tolist()
+        for running, token, place, logprob in zip(self._rows, inputs, chosen.tolist(), found, strict=True):
+            running.context.tokens.append(token)
+            running.ids.append(place)
+            running.logprobs.append(logprob)
+
+    def _end_of(self, running: Running) -> CompletionEnd | None:
+        if running.ids[-1] in self._ends:
+            return CompletionEnd.END_OF_TURN
+        parameters = running.request.parameters
+        if parameters.stop:
+            # A stop string of n characters ends within the text of the last n tokens, each being at least part of one.
+            tail = self.policy.tokenizer.decode(running.ids[-max(map(len, parameters.stop)) - 8 :])
+            if any(stop in tail for stop in parameters.stop):
+                return CompletionEnd.STOP_STRING
+        return CompletionEnd.LENGTH if len(running.ids) >= parameters.max_tokens else None
+
+    def _finish(self, row: int, end: CompletionEnd) -> Completion:
+        running = self._rows[row]
+        if running.request.episode is not None:
+            self._cache.take_out(row, running.context)
+            self._episodes[running.request.episode] = running.context
+            if len(self._episodes) > self.max_kept:
+                self._episodes.popitem(last=False)
+        last = len(self._rows) - 1
+        if row != last:
+            self._cache.move(last, row, len(self._rows[last].context.tokens))
+            self._rows[row] = self._rows[last]
+        self._rows.pop()
+        return Completion(
+            id=running.request.id,
+            ids=tuple(running.ids),
+            logprobs=tuple(running.logprobs),
+            end=end,
+            version=self.version,
+        )
+
+
+class RowCache:
+    """Keys and values of the rows' own tokens, [rows, Hkv, S, D] per layer, with room that grows by doubling."""
+
+    def __init__(self, decoder: Decoder, rows: int, dtype: torch.dtype, device: torch.device) -> None:
+        shape = (rows, decoder.kv_heads, 64, decoder.head_dim)
+        self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(decoder.num_layers)]
+        self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(decoder.num_layers)]
+
+    def make_room(self, length: int) -> None:
+        have = self.keys[0].shape[2]
+        if length > have:
+            more = max(length, 2 * have) - have
+            for tables in (self.keys, self.values):
+                for layer, table in enumerate(tables):
+                    tables[layer] = torch.nn.functional.pad(table, (0, 0, 0, more))
+
+    def put_in(self, row: int, context: Context) -> None:
+        length = len(context.tokens)
+        self.make_room(length + 1)
+        if length:
+            for layer, (keys, values) in enumerate(zip(context.keys, context.values, strict=True)):
+                self.keys[layer][row, :, :length] = keys[:, :length]
+                self.values[layer][row, :, :length] = values[:, :length]
+
+    def take_out(self, row: int, context: Context) -> None:
+        length = len(context.tokens)
+        context.keys = [table[row, :, :length].clone() for table in self.keys]
+        context.values = [table[row, :, :length].clone() for table in self.values]
+
+    def move(self, source: int, target: int, length: int) -> None:
+        for table in (*self.keys, *self.values):
+            table[target, :, :length] = table[source, :, :length]
+
+
+@dataclass
+class PromptAttention:
+    """Causal attention of a prompt to itself, which leaves its keys and values in the prompt."""
+
+    prompt: Prompt
+
+    def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        own_keys, own_values = keys.transpose(0, 1).contiguous(), values.transpose(0, 1).contiguous()
+        self.prompt.keys.append(own_keys)
+        self.prompt.values.append(own_values)
+        return causal(queries, own_keys, own_values)
+
+
+@dataclass
+class FillAttention:
+    """Attention of new tokens of one row to its prompt, to what the row has, and causally to themselves."""
+
+    cache: RowCache
+    row: int
+    context: Context
+
+    def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        start, end = len(self.context.tokens), len(self.context.tokens) + len(keys)
+        self.cache.make_room(end + 1)
+        self.cache.keys[layer][self.row, :, start:end] = keys.transpose(0, 1)
+        self.cache.values[layer][self.row, :, start:end] = values.transpose(0, 1)
+        seen_keys, seen_values = (
+            [*before, table[layer][self.row, :, :end]]
+            for before, table in (
+                ([self.context.prompt.keys[layer]] if self.context.prompt.tokens else [], self.cache.keys),
+                ([self.context.prompt.values[layer]] if self.context.prompt.tokens else [], self.cache.values),
+            )
+        )
+        return causal(queries, torch.cat(seen_keys, 1), torch.cat(seen_values, 1))
+
+
+class StepAttention:
+    """Attention of one new token per row: to the prompt, together with the rows that share it, and to the row's own.
+
+    The two parts are merged by the logarithms of their softmax sums, which is the softmax over both.
+    """
+
+    def __init__(self, cache: RowCache, prompts: list[Prompt], lengths: list[int]) -> None:
+        self.cache = cache
+        self.rows = len(prompts)
+        cache.make_room(max(lengths) + 1)
+        device = cache.keys[0].device
+        self.lengths = torch.tensor(lengths, device=device)
+        self.longest = max(lengths) + 1
+        beyond = torch.arange(self.longest, device=device) > self.lengths[:, None]
+        self.mask = torch.zeros(beyond.shape, dtype=cache.keys[0].dtype, device=device).masked_fill_(beyond, -math.inf)
+        members: dict[int, list[int]] = {}
+        for row, prompt in enumerate(prompts):
+            members.setdefault(id(prompt), []).append(row)
+        by_id = {id(prompt): prompt for prompt in prompts}
+        self.groups = [
+            (by_id[key], torch.tensor(rows, device=device)) for key, rows in members.items() if by_id[key].tokens
+        ]
+
+    def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        rows, kv_heads, head_dim = keys.shape
+        repeat = queries.shape[1] // kv_heads
+        scaled = (queries * head_dim**-0.5).view(rows, kv_heads, repeat, head_dim)
+        everyone = torch.arange(rows, device=keys.device)
+        self.cache.keys[layer][everyone, :, self.lengths] = keys
+        self.cache.values[layer][everyone, :, self.lengths] = values
+        own_keys = self.cache.keys[layer][:rows, :, : self.longest]
+        own_values = self.cache.values[layer][:rows, :, : self.longest]
+        scores = scaled @ own_keys.transpose(2, 3) + self.mask[:, None, None]
+        total = scores.logsumexp(3, keepdim=True)
+        result = (scores - total).exp() @ own_values
+        for prompt, members in self.groups:
+            # [Hkv, members * repeat, D] against [Hkv, P, D]: one matrix product for all rows of the prompt.
+            together = scaled[members].transpose(0, 1).reshape(kv_heads, -1, head_dim)
+            scores = together @ prompt.keys[layer].transpose(1, 2)
+            prompt_total = scores.logsumexp(2, keepdim=True)
+            from_prompt = (scores - prompt_total).exp() @ prompt.values[layer]
+            shape = (kv_heads, len(members), repeat, -1)
+            from_prompt = from_prompt.view(shape).transpose(0, 1)
+            prompt_total = prompt_total.view(shape).transpose(0, 1)
+            both = torch.logaddexp(total[members], prompt_total)
+            result[members] = (
+                result[members] * (total[members] - both).exp() + from_prompt * (prompt_total - both).exp()
+            )
+        merged: Tensor = result.reshape(rows, -1, head_dim)
+        return merged
+
+
+def causal(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """Attention of the last N places [N, Hq, D] to all of [Hkv, S, D], each to itself and what stands before it."""
+    count, seen = len(queries), keys.shape[1]
+    mask = torch.ones(count, seen, dtype=torch.bool, device=keys.device).tril(seen - count)
+    attended = torch.nn.functional.scaled_dot_product_attention(
+        queries.transpose(0, 1)[None], keys[None], values[None], attn_mask=mask, enable_gqa=True
+    )
+    return attended[0].transpose(0, 1)
+
+
+def inverse_cdf(log_probs: Tensor, uniforms: list[float]) -> Tensor:
+    """The token [R] at which each row's cumulative probability [R, V] passes its uniform number."""
+    cumulative = log_probs.double().exp().cumsum(1)
+    wanted = torch.tensor(uniforms, dtype=torch.float64, device=log_probs.device)[:, None] * cumulative[:, -1:]
+    chosen = torch.searchsorted(cumulative, wanted, right=True)[:, 0].clamp(max=log_probs.shape[1] - 1)
+    # At the very edge rounding may point at a token of probability 0; the last possible one before it is meant.
+    impossible = log_probs.gather(1, chosen[:, None])[:, 0].isinf()
+    if impossible.any():
+        chosen = torch.where(impossible, log_probs.argmax(1), chosen)
+    return chosen
+
+
+def truncated(log_probs: Tensor, parameters: list[SamplingParameters]) -> Tensor:
+    """Log-probs [R, V] of the distribution cut off at top_k tokens and top_p of the probability."""
+    for row, wish in enumerate(parameters):
+        if wish.top_k == 0 and wish.top_p == 1:
+            continue
+        ordered, order = log_probs[row].sort(descending=True)
+        before = ordered.exp().cumsum(0) - ordered.exp()
+        keep = before < wish.top_p
+        if wish.top_k:
+            keep[wish.top_k :] = False
+        kept = torch.full_like(ordered, -math.inf).scatter(0, order[keep], ordered[keep])
+        log_probs = log_probs.index_put((torch.tensor(row),), kept.log_softmax(0))
+    return log_probs
+
+
+def check_parameters(parameters: SamplingParameters, *, training: bool) -> None:
+    """Refuse what cannot be sampled, and in training what would not be trained on as it was sampled."""
+    check_count("max_tokens", parameters.max_tokens, 1)
+    check_count("top_k", parameters.top_k, 0)
+    if not 0 < parameters.temperature < math.inf:
+        raise ValueError(f"temperature is {parameters.temperature}; it must be positive")
+    if not 0 < parameters.top_p <= 1:
+        raise ValueError(f"top_p is {parameters.top_p}; it must be in (0, 1]")
+    if training and (parameters.top_p < 1 or parameters.top_k):
+        raise ValueError(
+            f"top_p={parameters.top_p}, top_k={parameters.top_k}: truncated sampling draws from another distribution "
+            "than the one that is trained, so that ratios start away from 1; use top_p=1 and top_k=0 in training"
+        )

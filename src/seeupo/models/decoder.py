@@ -1,0 +1,68 @@
+"""The layers of a Llama- or Qwen-like model over a flat list of tokens, with attention left to the caller.
+
+Sampling wants attention its own way: keys and values that are kept from call to call, and a prompt's shared by many
+rows. Everything else is the model's own modules, so that whatever was done to these (adapters, new weights) counts.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+FAMILIES = ("llama", "qwen2", "qwen3")
+
+
+class Attention(Protocol):
+    def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Attend in a layer: queries [N, Hq, D], new keys and values [N, Hkv, D] -> [N, Hq, D]."""
+
+
+class Decoder:
+    """A model's layers, token by token.
+
+    Attributes:
+        num_layers, query_heads, kv_heads, head_dim: the shape of its attention.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        config = model.config.get_text_config()
+        if config.model_type not in FAMILIES:
+            raise ValueError(
+                f"models of type {config.model_type!r} cannot be decoded here; known: {', '.join(FAMILIES)}"
+            )
+        self.model = model
+        self.num_layers = int(config.num_hidden_layers)
+        self.query_heads = int(config.num_attention_heads)
+        self.kv_heads = int(config.num_key_value_heads)
+        self.head_dim = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+
+    @torch.no_grad()
+    def hidden(self, tokens: Tensor, positions: Tensor, attend: Attention) -> Tensor:
+        """Last hidden states [N, H] of tokens [N] at positions [N]."""
+        base: Any = self.model.base_model
+        states: Tensor = base.embed_tokens(tokens)
+        cos, sin = base.rotary_emb(states[None], positions[None])
+        for number, layer in enumerate(base.layers):
+            attention, normed = layer.self_attn, layer.input_layernorm(states)
+            queries = attention.q_proj(normed).view(len(tokens), self.query_heads, self.head_dim)
+            keys = attention.k_proj(normed).view(len(tokens), self.kv_heads, self.head_dim)
+            values = attention.v_proj(normed).view(len(tokens), self.kv_heads, self.head_dim)
+            if hasattr(attention, "q_norm"):
+                queries, keys = attention.q_norm(queries), attention.k_norm(keys)
+            # [1, heads, N, D] is the layout that the model's own rotation takes.
+            queries, keys = apply_rotary_pos_emb(queries.transpose(0, 1)[None], keys.transpose(0, 1)[None], cos, sin)
+            attended = attend(number, queries[0].transpose(0, 1), keys[0].transpose(0, 1), values)
+            states = states + attention.o_proj(attended.reshape(len(tokens), -1))
+            states = states + layer.mlp(layer.post_attention_layernorm(states))
+        return base.norm(states)  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def log_probs(self, hidden: Tensor, temperature: Tensor) -> Tensor:
+        """log softmax [R, V] behind hidden states [R, H] at a temperature per row [R], in float32 or float64."""
+        logits: Tensor = self.model.get_output_embeddings()(hidden)
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        return (logits / temperature[:, None]).log_softmax(1)

@@ -1,0 +1,183 @@
+"""`load_policy`: a causal language model with its tokenizer, checked before any work is lost on it."""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
+
+from seeupo.models.catalog import CATALOG, ModelError, fetched
+from seeupo.models.exact_norm import use_exact_norms
+from seeupo.models.logprobs import padded_logprobs, tree_logprobs
+from seeupo.models.tiny import TinyConfig, tiny_model, tiny_tokenizer
+from seeupo.models.tree import pack_batches
+from seeupo.types import Sample
+
+Packing = Literal["tree", "padded"]
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
+
+
+@dataclass(frozen=True)
+class LoadedPolicy:
+    """A model that can be trained and sampled from.
+
+    Attributes:
+        source: what it was loaded from, for the record of a run.
+        packing: "tree" if log-probs of many samples can share their prefixes, "padded" if each needs a row of its own.
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    source: str
+    packing: Packing
+
+    @property
+    def context_length(self) -> int:
+        """How many tokens the model takes."""
+        return int(self.model.config.get_text_config().max_position_embeddings)
+
+
+def load_policy(
+    name_or_path: str, *, device: str = "cpu", dtype: str = "float32", tiny: TinyConfig | None = None
+) -> LoadedPolicy:
+    """Load `tiny`, a model of the catalogue, a folder with safetensors, or a Hugging Face id.
+
+    No code that comes with a model is run, and weights are read from safetensors only. CUDA devices and half precision
+    are passed on to PyTorch as they are; this project has been run on CPUs in float32 and float64.
+    """
+    if dtype not in DTYPES:
+        raise ModelError(f"dtype is {dtype!r}; accepted: {', '.join(DTYPES)}")
+    try:
+        target = torch.device(device)
+        torch.empty(0, device=target)
+    except (RuntimeError, AssertionError) as error:
+        raise ModelError(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from None
+    if name_or_path == "tiny":
+        config = tiny or TinyConfig()
+        tokenizer: PreTrainedTokenizerBase = tiny_tokenizer(config)
+        model: PreTrainedModel = tiny_model(config, tokenizer)  # type: ignore[arg-type]
+        source = repr(config)
+    else:
+        path = _locate(name_or_path)
+        model, tokenizer = _from_pretrained(path)
+        source = name_or_path if path == name_or_path else f"{name_or_path} ({path})"
+    _check_vocabulary(model, tokenizer, name_or_path)
+    torch.nn.Module.to(model, device=target, dtype=DTYPES[dtype])
+    if dtype == "float64":
+        use_exact_norms(model)
+    _silence_dropout(model)
+    model.eval()
+    return LoadedPolicy(model, tokenizer, source, _best_packing(model, name_or_path))
+
+
+def _locate(name_or_path: str) -> str:
+    if name_or_path in CATALOG:
+        folder = fetched(name_or_path)
+        if folder is None:
+            raise ModelError(f"{name_or_path} has not been fetched yet: seeupo models fetch {name_or_path}")
+        return str(folder)
+    path = Path(name_or_path)
+    if path.is_dir():
+        if not (path / "config.json").exists():
+            raise ModelError(f"{path} has no config.json; it is not a model folder")
+        if not list(path.glob("*.safetensors")):
+            raise ModelError(f"{path} has no .safetensors file; other weight formats can run code and are not read")
+        return str(path)
+    if name_or_path.count("/") == 1 and not path.exists() and not name_or_path.startswith((".", "/", "~")):
+        return name_or_path
+    known = ["tiny", *CATALOG]
+    near = difflib.get_close_matches(name_or_path, known, n=1)
+    hint = (
+        f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}, a folder, or owner/name of a model hub"
+    )
+    raise ModelError(f"there is no model {name_or_path!r}; {hint}")
+
+
+def _from_pretrained(path: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    transformers_logging.disable_progress_bar()
+    try:
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+        model = AutoModelForCausalLM.from_pretrained(
+            path,
+            config=config,
+            use_safetensors=True,
+            trust_remote_code=False,
+            attn_implementation="sdpa",
+            dtype=torch.float32,
+        )
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise ModelError(f"{path} could not be loaded: {reason}") from None
+    finally:
+        transformers_logging.enable_progress_bar()
+    return model, tokenizer
+
+
+def _check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
+    embeddings = model.get_input_embeddings()
+    assert isinstance(embeddings, torch.nn.Embedding)
+    rows = embeddings.num_embeddings
+    if len(tokenizer) > rows:
+        raise ModelError(
+            f"{name}: the tokenizer knows {len(tokenizer)} tokens and the model has embeddings for {rows}; "
+            "they do not belong together"
+        )
+    if tokenizer.eos_token_id is None:
+        raise ModelError(f"{name}: the tokenizer has no end-of-sequence token, so a turn could never end")
+
+
+def _silence_dropout(model: PreTrainedModel) -> None:
+    """Log-probs must be the same whenever they are computed."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        if isinstance(getattr(module, "attention_dropout", None), float):
+            object.__setattr__(module, "attention_dropout", 0.0)
+
+
+def _best_packing(model: PreTrainedModel, name: str) -> Packing:
+    """Try tree packing on a few tokens; a model that gives other numbers than with padded rows is not packed."""
+    samples = [
+        Sample("probe", 0, (1, 2, 3), (4, 5)),
+        Sample("probe", 1, (1, 2, 3), (4, 6, 7)),
+        Sample("probe", 2, (1, 8), (9, 10)),
+    ]
+    reason = _why_not_packed(model)
+    if reason is None:
+        try:
+            with torch.no_grad():
+                (batch,) = pack_batches(samples, row_tokens=64, batch_tokens=64)
+                packed = tree_logprobs(model, batch).logprobs
+                plain = padded_logprobs(model, [samples[number] for number in batch.samples]).logprobs
+            gap = float((packed - plain).abs().max())
+            if gap < (1e-4 if model.dtype in (torch.float32, torch.float64) else 0.1):
+                return "tree"
+            reason = f"its log-probs differ by {gap:.1e}"
+        except Exception as error:
+            reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
+    warnings.warn(
+        f"{name} cannot be tree-packed ({reason}); every sample gets a padded row of its own, so prompts that samples "
+        "share are computed again for each of them",
+        stacklevel=3,
+    )
+    return "padded"
+
+
+def _why_not_packed(model: PreTrainedModel) -> str | None:
+    config = model.config.get_text_config()
+    kinds = getattr(config, "layer_types", None) or []
+    if any("full" not in kind for kind in kinds):
+        return f"it has layers of other kinds than full attention: {', '.join(sorted(set(kinds)))}"
+    if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True) and not kinds:
+        return "it uses sliding-window attention"
+    for name in ("final_logit_softcapping", "logits_scaling", "logit_scale"):
+        if getattr(config, name, None) not in (None, 1, 1.0):
+            return f"it changes its logits ({name})"
+    return None

@@ -1,0 +1,184 @@
+"""Tree packing: every distinct token of many samples once.
+
+Samples share long prefixes: the system prompt, the tools and the task in a group, the history in a trajectory. Their
+token sequences are put into a trie, whose nodes are laid out in rows in depth-first order, so that the descendants of a
+token are those right behind it. A token attends to its ancestors only and has its depth as position: it sees exactly
+what it would see in a row of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from seeupo.types import Sample
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Row:
+    """Some samples as one row of N distinct tokens.
+
+    Attributes:
+        samples: which samples, as numbers in the list that was packed.
+        tokens, positions: [N] token ids, and their depths in the trie.
+        ends: [N] the descendants of token i are the tokens i+1 ... ends[i]-1.
+        predictors: per sample, [len(action)] the token behind which each token of its action is predicted.
+    """
+
+    samples: list[int]
+    tokens: Ints
+    positions: Ints
+    ends: Ints
+    predictors: list[Ints]
+
+
+def pack_rows(samples: Sequence[Sample], *, row_tokens: int) -> list[Row]:
+    """Pack the samples into rows of at most `row_tokens` distinct tokens; a longer sample has a row of its own.
+
+    Sequences are taken in lexicographic order, in which neighbours share the longest prefixes; what one shares with its
+    predecessor in the row is not stored again.
+    """
+    if row_tokens < 1:
+        raise ValueError(f"row_tokens is {row_tokens}; it must be at least 1")
+    sequences = [np.asarray(sample.prompt_ids + sample.action_ids, dtype=np.int64) for sample in samples]
+    for sample in samples:
+        if not sample.prompt_ids:
+            raise ValueError(
+                f"sample {sample.key} has a prompt without tokens; its first action token has no condition"
+            )
+    order = sorted(range(len(samples)), key=lambda number: sequences[number].tolist())
+    rows: list[Row] = []
+    building: _Builder | None = None
+    for number in order:
+        if building is None or building.size_with(sequences[number]) > row_tokens:
+            if building is not None:
+                rows.append(building.finish())
+            building = _Builder()
+        building.add(number, sequences[number], len(samples[number].prompt_ids))
+    if building is not None:
+        rows.append(building.finish())
+    return rows
+
+
+class _Builder:
+    """A row while sequences are added to it, each sharing a prefix with the one before."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.samples: list[int] = []
+        self.tokens: list[Ints] = []
+        self.positions: list[Ints] = []
+        self.predictors: list[Ints] = []
+        self.ends: list[tuple[Ints, int]] = []
+        self.last = np.empty(0, dtype=np.int64)
+        self.path = np.empty(0, dtype=np.int64)
+
+    def shared_with_last(self, sequence: Ints) -> int:
+        length = min(len(self.last), len(sequence))
+        different = np.flatnonzero(self.last[:length] != sequence[:length])
+        return int(different[0]) if len(different) else length
+
+    def size_with(self, sequence: Ints) -> int:
+        return self.size + len(sequence) - self.shared_with_last(sequence)
+
+    def add(self, number: int, sequence: Ints, prompt_length: int) -> None:
+        shared = self.shared_with_last(sequence)
+        # What hangs below the branching point is complete: no later token can be its descendant.
+        self.ends.append((self.path[shared:], self.size))
+        fresh = np.arange(self.size, self.size + len(sequence) - shared)
+        self.path = np.concatenate([self.path[:shared], fresh])
+        self.tokens.append(sequence[shared:])
+        self.positions.append(np.arange(shared, len(sequence)))
+        self.size += len(fresh)
+        self.last = sequence
+        self.samples.append(number)
+        self.predictors.append(self.path[prompt_length - 1 : len(sequence) - 1])
+
+    def finish(self) -> Row:
+        self.ends.append((self.path, self.size))
+        ends = np.empty(self.size, dtype=np.int64)
+        for nodes, end in self.ends:
+            ends[nodes] = end
+        return Row(
+            samples=self.samples,
+            tokens=np.concatenate(self.tokens),
+            positions=np.concatenate(self.positions),
+            ends=ends,
+            predictors=self.predictors,
+        )
+
+
+@dataclass(frozen=True)
+class TreeBatch:
+    """Rows padded to the same length N, ready for a model.
+
+    Attributes:
+        samples: the samples of all rows, as numbers in the list that was packed.
+        input_ids, position_ids: [B, N].
+        ends: [B, N] as in `Row`; 0 for padding.
+        predictors: [n, L] for each sample and token of its action the place in the flattened [B * N] tokens behind
+            which it is predicted; 0 where there is no such token.
+        targets: [n, L] the action's tokens; 0 likewise.
+        mask: [n, L] where there is one.
+    """
+
+    samples: list[int]
+    input_ids: Tensor
+    position_ids: Tensor
+    ends: Tensor
+    predictors: Tensor
+    targets: Tensor
+    mask: Tensor
+
+    def attention_mask(self, dtype: torch.dtype) -> Tensor:
+        """Additive mask [B, 1, N, N]: 0 where a token is an ancestor or the token itself, very negative elsewhere."""
+        place = torch.arange(self.ends.shape[1], device=self.ends.device)
+        inside = place[None, :, None] < self.ends[:, None, :]
+        allowed = inside & (place[:, None] >= place[None, :])
+        # Padding attends to itself, so that its softmax is defined; nobody looks at it.
+        allowed |= torch.eye(len(place), dtype=torch.bool, device=place.device)
+        mask = torch.zeros(allowed.shape, dtype=dtype, device=place.device)
+        return mask.masked_fill_(~allowed, torch.finfo(dtype).min)[:, None]
+
+
+def pack_batches(samples: Sequence[Sample], *, row_tokens: int, batch_tokens: int) -> list[TreeBatch]:
+    """Rows of similar length side by side, with at most `batch_tokens` tokens (padding included) in a batch."""
+    rows = sorted(pack_rows(samples, row_tokens=row_tokens), key=lambda row: -len(row.tokens))
+    groups: list[list[Row]] = []
+    for row in rows:
+        if groups and len(groups[-1][0].tokens) * (len(groups[-1]) + 1) <= batch_tokens:
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    return [_batch(group, samples) for group in groups]
+
+
+def _batch(rows: Sequence[Row], samples: Sequence[Sample]) -> TreeBatch:
+    length = len(rows[0].tokens)
+
+    def padded(values: Sequence[Ints], width: int) -> Tensor:
+        table = np.zeros((len(values), width), dtype=np.int64)
+        for number, value in enumerate(values):
+            table[number, : len(value)] = value
+        return torch.from_numpy(table)
+
+    members = [member for row in rows for member in row.samples]
+    places = [number * length + nodes for number, row in enumerate(rows) for nodes in row.predictors]
+    lengths = torch.tensor([len(place) for place in places], dtype=torch.long)
+    longest = int(lengths.max())
+    return TreeBatch(
+        samples=members,
+        input_ids=padded([row.tokens for row in rows], length),
+        position_ids=padded([row.positions for row in rows], length),
+        ends=padded([row.ends for row in rows], length),
+        predictors=padded(places, longest),
+        targets=padded([np.asarray(samples[member].action_ids, dtype=np.int64) for member in members], longest),
+        mask=torch.arange(longest) < lengths[:, None],
+    )

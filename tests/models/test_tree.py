@@ -1,0 +1,74 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models.examples import random_samples, thought_stripped_trajectory
+from seeupo.models.tree import pack_batches, pack_rows
+from seeupo.types import Sample
+
+few_tokens = st.lists(st.integers(0, 2), max_size=6)
+samples_of_few_tokens = st.lists(st.tuples(few_tokens.filter(bool), few_tokens), min_size=1, max_size=12).map(
+    lambda pairs: [Sample(str(n), 0, tuple(prompt), tuple(action)) for n, (prompt, action) in enumerate(pairs)]
+)
+
+
+def ancestors(row, node: int) -> list[int]:
+    """The tokens from the root to the node, itself included, as the row's `ends` say."""
+    return [other for other in range(node + 1) if node < row.ends[other]]
+
+
+@settings(deadline=None)
+@given(samples_of_few_tokens, st.integers(1, 40))
+def test_every_sample_can_be_read_off_its_row(samples, row_tokens):
+    rows = pack_rows(samples, row_tokens=row_tokens)
+    assert sorted(member for row in rows for member in row.samples) == list(range(len(samples)))
+    for row in rows:
+        assert len(row.tokens) <= row_tokens or len(row.samples) == 1
+        for member, predictors in zip(row.samples, row.predictors, strict=True):
+            sample = samples[member]
+            assert len(predictors) == len(sample.action_ids)
+            for place, node in enumerate(predictors):
+                path = ancestors(row, int(node))
+                seen = tuple(int(row.tokens[other]) for other in path)
+                assert seen == sample.prompt_ids + sample.action_ids[:place]
+                assert [int(row.positions[other]) for other in path] == list(range(len(path)))
+
+
+@settings(deadline=None)
+@given(samples_of_few_tokens)
+def test_one_row_holds_every_distinct_prefix_once(samples):
+    (row,) = pack_rows(samples, row_tokens=10_000)
+    sequences = [sample.prompt_ids + sample.action_ids for sample in samples]
+    prefixes = {sequence[:length] for sequence in sequences for length in range(1, len(sequence) + 1)}
+    assert len(row.tokens) == len(prefixes)
+
+
+def test_stripped_thoughts_share_what_is_left():
+    samples = thought_stripped_trajectory()
+    (row,) = pack_rows(samples, row_tokens=10_000)
+    # The last prompt holds everything but the thoughts (8 + 3 * 7 tokens); each turn hangs its own thought and action on
+    # it (6 tokens).
+    assert len(row.tokens) == 29 + 4 * 6
+
+
+def test_batches_hold_what_their_rows_hold():
+    samples = random_samples(3, count=40)
+    batches = pack_batches(samples, row_tokens=24, batch_tokens=64)
+    assert len(batches) > 1
+    assert sorted(member for batch in batches for member in batch.samples) == list(range(len(samples)))
+    for batch in batches:
+        assert batch.input_ids.numel() <= 64 or len(batch.input_ids) == 1
+        for row, member in enumerate(batch.samples):
+            assert batch.targets[row][batch.mask[row]].tolist() == list(samples[member].action_ids)
+        mask = batch.attention_mask(dtype=batch.input_ids.to(dtype=float).dtype)
+        assert mask.shape == (len(batch.input_ids), 1, batch.input_ids.shape[1], batch.input_ids.shape[1])
+        assert (np.diagonal(mask[:, 0].numpy(), axis1=1, axis2=2) == 0).all()
+
+
+def test_errors():
+    with pytest.raises(ValueError, match=r"sample \('a', 2\) has a prompt without tokens"):
+        pack_rows([Sample("a", 2, (), (1,))], row_tokens=8)
+    with pytest.raises(ValueError, match="row_tokens is 0"):
+        pack_rows([Sample("a", 0, (1,), (1,))], row_tokens=0)
+    assert pack_rows([], row_tokens=8) == []
