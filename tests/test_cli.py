@@ -29,6 +29,10 @@ def test_version_and_help():
         (["theory", "--problems", "many"], "'many' is not a valid integer range"),
         (["theory", "--problems", "1"], "1 is not in the range x>=4"),
         (["theory", "--json", "missing/folder/t.json"], "missing/folder is not a folder; make it first"),
+        (["theory", "--json", ""], "it must not be empty"),
+        (["theory", "--report", ""], "it must not be empty"),
+        (["theory", "--json", "/proc/t.json"], "/proc/t.json cannot be written"),
+        (["theory", "--report", "/proc/nope/deep"], "/proc/nope/deep cannot be written"),
         (["theory", "--speed", "9"], "No such option"),
         (["teory"], "No such command 'teory'"),
     ],
@@ -59,7 +63,7 @@ def test_theory_end_to_end(tmp_path):
     assert all({"id", "claim", "setting", "figures", "verdict"} <= set(claim) for claim in claims)
     assert "The paper's claims, measured" in done.stdout
     assert "13 of 13" in done.stderr
-    assert (tmp_path / "report" / "README.md").exists()
+    assert (tmp_path / "report" / "claims.md").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report", "t.json"]
 
 

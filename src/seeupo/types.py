@@ -76,8 +76,13 @@ class Credit:
 class Trajectory:
     """At most T turns of one attempt at one task, and its reward.
 
-    `weight` says how many trajectories this one stands for: 1 when it was sampled, its probability when a small
-    problem was enumerated. Every mean over trajectories is weighted by it.
+    Attributes:
+        group: trajectories of the same group are compared with one another.
+        task: what was attempted; usually each task has one group in an iteration.
+        multiplicity: how many trajectories this one stands for: 1 when it was sampled, its probability when a small
+            problem was enumerated. Every mean over trajectories is weighted by it.
+        texts: what people read, turn by turn.
+        credit: what an update made of it.
     """
 
     id: str
@@ -85,7 +90,7 @@ class Trajectory:
     task: str
     samples: tuple[Sample, ...]
     reward: float
-    weight: float = 1.0
+    multiplicity: float = 1.0
     stop: StopReason = StopReason.ENVIRONMENT
     status: Status = Status.OK
     timings: Mapping[str, float] = field(default_factory=dict)

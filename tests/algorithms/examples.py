@@ -50,10 +50,10 @@ def sampled(engine: ExactEngine, per_context: int = 16, seed: int = 2) -> list[T
     merged = engine.sample(per_context, torch.Generator().manual_seed(seed))
     singles = []
     for trajectory in merged:
-        for copy in range(int(trajectory.weight)):
+        for copy in range(int(trajectory.multiplicity)):
             name = f"{trajectory.id}.{copy}"
             samples = tuple(replace(sample, trajectory=name) for sample in trajectory.samples)
-            singles.append(replace(trajectory, id=name, samples=samples, weight=1.0))
+            singles.append(replace(trajectory, id=name, samples=samples, multiplicity=1.0))
     return singles
 
 

@@ -18,8 +18,8 @@ def row(*values: float) -> torch.Tensor:
 
 OBJECTIVE = SequenceObjective(
     old={("a", 1): row(-1, -2, -3), ("b", 1): row(-0.5), ("c", 1): row()},
-    weights={("a", 1): 2.0, ("b", 1): -1.0, ("c", 1): 5.0},
-    counts={"a": 1.0, "b": 3.0, "c": 1.0},
+    advantages={("a", 1): 2.0, ("b", 1): -1.0, ("c", 1): 5.0},
+    multiplicities={"a": 1.0, "b": 3.0, "c": 1.0},
     reference={("a", 1): row(-1, -2, -2), ("b", 1): row(-0.7), ("c", 1): row()},
     kl_coef=0.1,
     entropy_coef=0.01,
@@ -63,7 +63,7 @@ def test_samples_may_be_split_and_permuted():
 
 def test_float64_is_kept():
     # 0.1 in float32 differs from 0.1 in the ninth digit.
-    objective = replace(OBJECTIVE, weights={("b", 1): 0.1}, kl_coef=0.0, entropy_coef=0.0)
+    objective = replace(OBJECTIVE, advantages={("b", 1): 0.1}, kl_coef=0.0, entropy_coef=0.0)
     old = OBJECTIVE.old["b", 1][None]
     assert float(objective(old, None, SAMPLES[1:2])) == 3.0 * 0.1
 

@@ -57,7 +57,7 @@ def three_turn_example(rewards=(1.0, -1.0)) -> tuple[ExactEngine, list[Trajector
     )
     first_paths = {"0": rewards[0], "8": rewards[1]}  # tokens 0, 0, 0 in either context
     trajectories = [
-        replace(trajectory, group="one", weight=1.0, reward=first_paths[trajectory.id])
+        replace(trajectory, group="one", multiplicity=1.0, reward=first_paths[trajectory.id])
         for trajectory in engine.enumerate()
         if trajectory.id in first_paths
     ]
@@ -535,9 +535,9 @@ def test_batches_that_cannot_be_trained_on_are_refused():
         SeeUPO().update(engine, [confused, *trajectories[1:]])
     with pytest.raises(ValueError, match=r"reward of trajectory .* is None; it must be a number"):
         SeeUPO().update(engine, [replace(trajectories[0], reward=None), *trajectories[1:]])
-    with pytest.raises(ValueError, match=r"has weight 0\.0; leave it out"):
-        SeeUPO().update(engine, [replace(trajectories[0], weight=0.0), *trajectories[1:]])
-    with pytest.raises(ValueError, match=r"rewards\[0\] is nan"):
+    with pytest.raises(ValueError, match=r"multiplicity of trajectory .* is 0\.0; it must be finite and above 0"):
+        SeeUPO().update(engine, [replace(trajectories[0], multiplicity=0.0), *trajectories[1:]])
+    with pytest.raises(ValueError, match=r"reward of trajectory .* is nan; it must be finite"):
         SeeUPO().update(engine, [replace(trajectories[0], reward=math.nan), *trajectories[1:]])
 
 

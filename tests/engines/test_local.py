@@ -32,8 +32,8 @@ def objective_for(engine: LocalEngine, samples, **options) -> SequenceObjective:
     weights = torch.randn(len(samples), generator=generator).tolist()
     return SequenceObjective(
         old=by_key(samples, engine.logprobs(samples)),
-        weights={sample.key: weight for sample, weight in zip(samples, weights, strict=True)},
-        counts={sample.trajectory: 1.0 for sample in samples},
+        advantages={sample.key: weight for sample, weight in zip(samples, weights, strict=True)},
+        multiplicities={sample.trajectory: 1.0 for sample in samples},
         **options,
     )
 
@@ -89,8 +89,8 @@ def test_beta1_zero_means_that_no_turn_pushes_the_next():
         before = weights(local)
         still = SequenceObjective(
             old=by_key(SAMPLES, local.logprobs(SAMPLES)),
-            weights=dict.fromkeys([sample.key for sample in SAMPLES], 0.0),
-            counts={sample.trajectory: 1.0 for sample in SAMPLES},
+            advantages=dict.fromkeys([sample.key for sample in SAMPLES], 0.0),
+            multiplicities={sample.trajectory: 1.0 for sample in SAMPLES},
         )
         local.step(SAMPLES, still, normalizer=20, agent=0)
         assert (not torch.equal(weights(local), before)) == moves
@@ -197,7 +197,7 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_alone():
     local = engine()
     before = weights(local)
     broken = objective_for(local, SAMPLES)
-    broken.weights[SAMPLES[0].key] = math.inf
+    broken.advantages[SAMPLES[0].key] = math.inf
     with pytest.raises(FloatingPointError, match="the gradient of agent 2 is"):
         local.step(SAMPLES, broken, normalizer=20, agent=2)
     assert torch.equal(weights(local), before)

@@ -90,7 +90,7 @@ def test_an_episode_keeps_what_it_has_computed_from_turn_to_turn():
         assert list(completion.logprobs) == pytest.approx(row.tolist(), abs=1e-10)
         action = completion.ids
         # After turn 1 a thought of two tokens is left out.
-        history = history + (action[2:] + (3,) if turn == 1 else action + (4, 5, 6))
+        history += (*action[2:], 3) if turn == 1 else (*action, 4, 5, 6)
     assert filled[0] == 7
     # The last sampled token was never an input; of three new tokens the last is the first input of the next turn.
     assert filled[1] == filled[3] == 3

@@ -47,8 +47,7 @@ def test_one_row_holds_every_distinct_prefix_once(samples):
 def test_stripped_thoughts_share_what_is_left():
     samples = thought_stripped_trajectory()
     (row,) = pack_rows(samples, row_tokens=10_000)
-    # The last prompt holds everything but the thoughts (8 + 3 * 7 tokens); each turn hangs its own thought and action on
-    # it (6 tokens).
+    # The last prompt holds everything but the thoughts, 8 + 3 * 7 tokens; each turn hangs its own 6 tokens on it.
     assert len(row.tokens) == 29 + 4 * 6
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
@@ -20,24 +21,28 @@ class Batch:
     Attributes:
         trajectories: as given; their place is their number.
         pools: D_1 ... D_T; pool t holds each trajectory's sample of turn t. A trajectory without turn t is not in it.
-        counts: per trajectory id, how many trajectories it stands for (see `Trajectory.weight`).
+        multiplicities: per trajectory id, how many trajectories it stands for.
     """
 
     def __init__(self, trajectories: Sequence[Trajectory]) -> None:
         if not trajectories:
             raise ValueError("there are no trajectories; an update needs at least one")
         self.trajectories = tuple(trajectories)
-        self.counts = {trajectory.id: trajectory.weight for trajectory in trajectories}
+        self.multiplicities = {trajectory.id: trajectory.multiplicity for trajectory in trajectories}
         self._numbers = {trajectory.id: number for number, trajectory in enumerate(trajectories)}
         if len(self._numbers) < len(trajectories):
             raise ValueError("two trajectories have the same id; ids must be unique within an iteration")
         self.pools: list[list[Sample]] = [[] for _ in range(max(len(t.samples) for t in trajectories))]
         for trajectory in trajectories:
-            check_number(f"reward of trajectory {trajectory.id}", trajectory.reward)
-            check_number(f"weight of trajectory {trajectory.id}", trajectory.weight)
-            if not trajectory.weight > 0:
-                raise ValueError(f"trajectory {trajectory.id} has weight {trajectory.weight}; leave it out instead")
-            if trajectory.status is not Status.OK:
+            for name in ("reward", "multiplicity"):
+                check_number(f"{name} of trajectory {trajectory.id}", getattr(trajectory, name))
+            if not math.isfinite(trajectory.reward):
+                raise ValueError(f"reward of trajectory {trajectory.id} is {trajectory.reward}; it must be finite")
+            if not 0 < (multiplicity := trajectory.multiplicity) < math.inf:
+                raise ValueError(
+                    f"multiplicity of trajectory {trajectory.id} is {multiplicity}; it must be finite and above 0"
+                )
+            if trajectory.status != Status.OK:
                 raise ValueError(f"trajectory {trajectory.id} has failed; sample its group again, do not score it")
             for turn, sample in enumerate(trajectory.samples):
                 if sample.key != (trajectory.id, turn):
@@ -51,7 +56,7 @@ class Batch:
     def advantages(self, normalize: Normalize, baseline: Baseline) -> Tensor:
         """The group-relative advantage A [N] of each trajectory, in float64."""
         label = {group: n for n, group in enumerate(dict.fromkeys(t.group for t in self.trajectories))}
-        weights = torch.tensor([trajectory.weight for trajectory in self.trajectories], dtype=torch.float64)
+        weights = torch.tensor([trajectory.multiplicity for trajectory in self.trajectories], dtype=torch.float64)
         return group_advantages(
             torch.tensor([trajectory.reward for trajectory in self.trajectories], dtype=torch.float64),
             torch.tensor([label[trajectory.group] for trajectory in self.trajectories]),
@@ -76,7 +81,7 @@ class Batch:
         for part in parts:
             # A dict keeps the order, and with it the last digit of the sum, the same in every process.
             members = [self.trajectories[number] for number in part.tolist()]
-            chosen = {trajectory.id: trajectory.weight for trajectory in members}
+            chosen = {trajectory.id: trajectory.multiplicity for trajectory in members}
             if batch := [sample for sample in samples if sample.trajectory in chosen]:
                 yield batch, sum(chosen.values())
 

@@ -70,7 +70,7 @@ def sweep_metrics(
 
     docs/algorithms/seeupo.md says what each number means.
     """
-    counts = torch.tensor(list(batch.counts.values()), dtype=torch.float64)
+    counts = torch.tensor(list(batch.multiplicities.values()), dtype=torch.float64)
     turns = []
     for record in records:
         values = _turn_metrics(record, advantages, counts, clip)

@@ -29,14 +29,14 @@ def action_log_ratio(samples: Sequence[Sample], new: LogProbs, old: LogProbs, ra
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceObjective:
-    """min(r w, clip(r) w) - kl_coef * KL + entropy_coef * entropy, per sample.
+    """min(r A, clip(r) A) - kl_coef * KL + entropy_coef * entropy, per sample.
 
     Everything is looked up by the sample's key, so that an engine may permute and split the samples as it likes.
 
     Attributes:
         old: log-probs under the policy that sampled.
-        weights: the advantage that the action's ratio is multiplied with.
-        counts: per trajectory id, how many trajectories it stands for (see `Trajectory.weight`).
+        advantages: what the action's ratio is multiplied with: M in SeeUPO.
+        multiplicities: per trajectory id, how many trajectories it stands for.
         ratio: r as the geometric mean of the token ratios ("length_normalized") or as their "product".
         clip: (low, high), or None.
         reference: log-probs under the reference policy; needed when kl_coef is not 0.
@@ -44,8 +44,8 @@ class SequenceObjective:
     """
 
     old: LogProbs
-    weights: Mapping[SampleKey, float]
-    counts: Mapping[str, float]
+    advantages: Mapping[SampleKey, float]
+    multiplicities: Mapping[str, float]
     ratio: Ratio = "length_normalized"
     clip: Clip | None = (0.2, 0.2)
     reference: LogProbs = field(default_factory=dict)
@@ -59,12 +59,12 @@ class SequenceObjective:
     def __call__(self, logprobs_NL: Tensor, entropies_NL: Tensor | None, samples: Sequence[Sample]) -> Tensor:
         mask_NL = action_mask(samples).to(logprobs_NL.device)
         old_NL = padded(samples, self.old).to(logprobs_NL)
-        weights_N = logprobs_NL.new_tensor([self.weights[sample.key] for sample in samples])
-        counts_N = logprobs_NL.new_tensor([self.counts[sample.trajectory] for sample in samples])
+        advantages_N = logprobs_NL.new_tensor([self.advantages[sample.key] for sample in samples])
+        multiplicities_N = logprobs_NL.new_tensor([self.multiplicities[sample.trajectory] for sample in samples])
 
         length_normalize = self.ratio == "length_normalized"
         log_ratio_N = sequence_log_ratio(logprobs_NL, old_NL, mask_NL, length_normalize=length_normalize)
-        value_N = clipped_objective(log_ratio_N, weights_N, clip=self.clip)
+        value_N = clipped_objective(log_ratio_N, advantages_N, clip=self.clip)
         if self.kl_coef:
             reference_NL = padded(samples, self.reference).to(logprobs_NL)
             # Rubbish under the mask is replaced before the exponential: behind it, 0 * nan is nan in the backward pass.
@@ -74,4 +74,4 @@ class SequenceObjective:
             if entropies_NL is None:
                 raise ValueError("entropy_coef is set but the engine passed no entropies")
             value_N = value_N + self.entropy_coef * masked_mean(entropies_NL, mask_NL)
-        return counts_N * value_N
+        return multiplicities_N * value_N

@@ -10,7 +10,12 @@ where M^{T+1} is the group-relative advantage of the whole trajectory. After eac
     M^t = r^t M^{t+1}
 
 so that an earlier turn is judged by what the later turns have just become. Both ratios are relative to theta_k, the
-policy that sampled; its log-probs are computed once, before the first update.
+policy that sampled; its log-probs are computed once, before the first update, by the engine that trains: those which a
+sampler recorded may come from other kernels.
+
+What stands here and not in Algorithm 1: the batch normalisation of A, which the paper describes in its text (the mean
+is 0, so there is none to subtract); M after the last turn, for the records; other orders, and the options below. Turns
+are counted from 0.
 """
 
 from __future__ import annotations
@@ -119,11 +124,11 @@ class SeeUPO:
             if not pool or len(batch.pools[turn]) < self.min_live:
                 continue
             members = batch.members(pool)
-            before = carried.weights(members)  # M^{t+1}
+            before = carried.weights(members)  # M^{t+1} in reverse order; in any order, what the last turn left
             objective = SequenceObjective(
                 old=old,
-                weights={sample.key: weight for sample, weight in zip(pool, before.tolist(), strict=True)},
-                counts=batch.counts,
+                advantages={sample.key: m for sample, m in zip(pool, before.tolist(), strict=True)},
+                multiplicities=batch.multiplicities,
                 ratio=self.ratio,
                 clip=self.clip,
                 reference=reference,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
@@ -42,7 +43,7 @@ def check_mask(mask: Tensor, shape: Sequence[int], like: str) -> None:
 
 
 def check_number(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise ValueError(f"{name} is {value!r}; it must be a number")
 
 
@@ -66,8 +67,8 @@ def check_unit_interval(name: str, value: float) -> None:
         raise ValueError(f"{name} is {value}; it must be in [0, 1]")
 
 
-def check_count(name: str, value: int, lowest: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
+def check_count(name: str, value: object, lowest: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < lowest:
         raise ValueError(f"{name} is {value!r}; it must be a whole number of at least {lowest}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
 import shutil
@@ -73,6 +74,8 @@ def fetch(name: str, *, report: Callable[[str], None] = lambda _: None) -> Path:
         raise ModelError(f"there is no model {name!r} to fetch; known: {', '.join(CATALOG)}")
     if (folder := fetched(name)) is not None:
         return folder
+    if missing := [module for module in ("accelerate", "gguf") if importlib.util.find_spec(module) is None]:
+        raise ModelError(f"converting {name} needs {' and '.join(missing)}: pip install 'seeupo[smollm2]'")
     model = CATALOG[name]
     folder = cache_folder() / "models" / name
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -135,8 +138,10 @@ def _sha256(path: Path) -> str:
 def _convert(weights: Path, folder: Path) -> None:
     """Dequantise a GGUF file into a plain safetensors folder in float32."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging as transformers_logging
 
     options = {"gguf_file": weights.name}
+    transformers_logging.disable_progress_bar()
     tokenizer = AutoTokenizer.from_pretrained(str(weights.parent), **options)
     dequantised = AutoModelForCausalLM.from_pretrained(str(weights.parent), dtype=torch.float32, **options)
     # transformers marks it as quantised and would refuse to save it: carry the weights over into a plain model.

@@ -144,10 +144,12 @@ def _silence_dropout(model: PreTrainedModel) -> None:
 
 def _best_packing(model: PreTrainedModel, name: str) -> Packing:
     """Try tree packing on a few tokens; a model that gives other numbers than with padded rows is not packed."""
+    # From the middle of the vocabulary: special tokens at odd places give extreme numbers, and rounding with them.
+    a, b, c, d, e = (int(model.config.get_text_config().vocab_size) // 2 + n for n in range(5))
     samples = [
-        Sample("probe", 0, (1, 2, 3), (4, 5)),
-        Sample("probe", 1, (1, 2, 3), (4, 6, 7)),
-        Sample("probe", 2, (1, 8), (9, 10)),
+        Sample("probe", 0, (a, b, c), (d, e)),
+        Sample("probe", 1, (a, b, c), (d, a, b)),
+        Sample("probe", 2, (a, e), (c, d)),
     ]
     reason = _why_not_packed(model)
     if reason is None:
@@ -157,7 +159,7 @@ def _best_packing(model: PreTrainedModel, name: str) -> Packing:
                 packed = tree_logprobs(model, batch).logprobs
                 plain = padded_logprobs(model, [samples[number] for number in batch.samples]).logprobs
             gap = float((packed - plain).abs().max())
-            if gap < (1e-4 if model.dtype in (torch.float32, torch.float64) else 0.1):
+            if gap < (1e-3 if model.dtype in (torch.float32, torch.float64) else 0.1):
                 return "tree"
             reason = f"its log-probs differ by {gap:.1e}"
         except Exception as error:

@@ -9,8 +9,8 @@ from seeupo.types import samples_of
 def test_enumerated_trajectories_carry_their_probabilities():
     engine = table_engine(ragged_problem())
     trajectories = engine.enumerate()
-    assert abs(sum(t.weight for t in trajectories) - 1) < 1e-12
-    expected = sum(t.weight * t.reward for t in trajectories)
+    assert abs(sum(t.multiplicity for t in trajectories) - 1) < 1e-12
+    expected = sum(t.multiplicity * t.reward for t in trajectories)
     assert abs(expected - engine.expected_return()) < 1e-12
     assert [len(t.samples) for t in trajectories] == [1, 2, 3, 3, 1, 2, 3, 3]
 
@@ -25,11 +25,11 @@ def test_paths_of_probability_zero_are_not_listed():
 def test_sampled_counts_follow_the_probabilities():
     engine = table_engine(ragged_problem())
     drawn = engine.sample(20_000, torch.Generator().manual_seed(0))
-    probability = {t.id: t.weight for t in engine.enumerate()}
+    probability = {t.id: t.multiplicity for t in engine.enumerate()}
     for trajectory in drawn:
         expected = 40_000 * probability[trajectory.id]
-        assert abs(trajectory.weight - expected) < 5 * expected**0.5
-    assert sum(t.weight for t in drawn if t.group == "1") == 20_000
+        assert abs(trajectory.multiplicity - expected) < 5 * expected**0.5
+    assert sum(t.multiplicity for t in drawn if t.group == "1") == 20_000
 
 
 def test_log_probs_of_an_action_multiply_to_its_probability():
@@ -38,7 +38,7 @@ def test_log_probs_of_an_action_multiply_to_its_probability():
     rows = iter(engine.logprobs(samples_of(trajectories)))
     for trajectory in trajectories:
         total = sum(float(next(rows).sum()) for _ in trajectory.samples)
-        assert abs(torch.tensor(total).exp() / 2 - trajectory.weight) < 1e-6
+        assert abs(torch.tensor(total).exp() / 2 - trajectory.multiplicity) < 1e-6
 
 
 def test_the_reference_is_the_policy_at_the_start():

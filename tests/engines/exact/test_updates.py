@@ -23,8 +23,8 @@ def one_state(old: torch.Tensor, weights: torch.Tensor, clip, rule) -> tuple[tor
     samples = [trajectory.samples[0] for trajectory in trajectories]
     objective = SequenceObjective(
         old=by_key(samples, engine.logprobs(samples)),
-        weights={sample.key: float(weights[sample.action_ids[0]]) for sample in samples},
-        counts={trajectory.id: trajectory.weight for trajectory in trajectories},
+        advantages={sample.key: float(weights[sample.action_ids[0]]) for sample in samples},
+        multiplicities={trajectory.id: trajectory.multiplicity for trajectory in trajectories},
         ratio="product",
         clip=clip,
     )
@@ -124,8 +124,8 @@ def test_a_trust_region_step_improves_within_the_region_and_follows_the_natural_
     advantage = {t.samples[0].key: t.reward - returned for t in trajectories}
     objective = SequenceObjective(
         old=by_key(first_turns, engine.logprobs(first_turns)),
-        weights=advantage,
-        counts={t.id: t.weight for t in trajectories},
+        advantages=advantage,
+        multiplicities={t.id: t.multiplicity for t in trajectories},
         clip=None,
     )
     metrics = engine.step(first_turns, objective, normalizer=1.0, agent=0)
@@ -151,8 +151,8 @@ def test_a_trust_region_step_without_gradient_stays():
     samples = [trajectory.samples[0] for trajectory in engine.enumerate()]
     objective = SequenceObjective(
         old=by_key(samples, engine.logprobs(samples)),
-        weights=dict.fromkeys([sample.key for sample in samples], 0.0),
-        counts={sample.trajectory: 1.0 for sample in samples},
+        advantages=dict.fromkeys([sample.key for sample in samples], 0.0),
+        multiplicities={sample.trajectory: 1.0 for sample in samples},
     )
     assert engine.step(samples, objective, normalizer=1.0).values["step_fraction"] == 0
     assert torch.equal(weights_of(engine), before)

@@ -24,6 +24,9 @@ class ExactEngine:
     """
 
     def __init__(self, problem: Problem, policy: Policy, update: UpdateRule) -> None:
+        shape, needed = tuple(policy.log_probs().shape), (problem.num_nodes, problem.num_tokens)
+        if shape != needed:
+            raise ValueError(f"the policy has shape {shape}; the problem has {needed[0]} nodes and {needed[1]} tokens")
         self.problem, self.policy, self.update = problem, policy, update
         self._reference = self.log_policy()
         self._sampled_from = self._reference
@@ -111,7 +114,7 @@ class ExactEngine:
 
     def _weighted(self, weights: Tensor) -> list[Trajectory]:
         pairs = zip(self._paths, weights.tolist(), strict=True)
-        return [replace(path, weight=weight) for path, weight in pairs if weight > 0]
+        return [replace(path, multiplicity=weight) for path, weight in pairs if weight > 0]
 
     def _locate(self, samples: Sequence[Sample]) -> tuple[Tensor, Tensor, Tensor]:
         """Nodes, tokens and mask [N, L] of the samples' actions; padding points at node 0 and token 0."""

@@ -105,7 +105,10 @@ class Maximiser:
         for (left, right), (low, high) in zip(pairwise(points), pairwise(heights), strict=True):
             bend = (objective_at((left + right) / 2) - (low + high) / 2).abs().max()
             if not bend <= 1e-9 * max(1.0, float(torch.stack(heights).abs().max())):
-                raise ValueError(f"the objective is not linear between its kinks {self.kinks}: it bends by {bend:.1e}")
+                raise ValueError(
+                    f"the objective is not linear between its kinks {self.kinks}: it bends by {bend:.1e}. The kinks "
+                    "must be 1 - low and 1 + high of its clip, and there can be no KL or entropy term"
+                )
         slopes = (rises / torch.where(lengths > 0, lengths, 1.0)).flatten(1)
         # Rounded, relative to the steepest, so that ties are ties and not decided by the last digit.
         steepest = slopes.abs().amax(1, keepdim=True).clamp(min=1e-300)

@@ -281,7 +281,8 @@ def grae_clipped_mdp(scale: Scale) -> Claim:
         curves[trial.setting] = {"GRAE": grae.falls / policies, "true advantages": true.falls / policies}
     found = {"such_falls": falls_because_of_grae}
     setting = "there are policies from which J falls with GRAE, by an update that never fails with true advantages"
-    checks.append(Check(setting, falls_because_of_grae > 0, found))
+    # That none was found among some policies does not mean that there is none.
+    checks.append(Check(setting, falls_because_of_grae > 0, found, undecided=falls_because_of_grae == 0))
     example, degrades = paper_example()
     checks.append(
         Check(

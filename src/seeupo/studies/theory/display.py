@@ -31,11 +31,24 @@ def show(claims: Sequence[Claim], console: Console) -> None:
         console.print(Padding(checks_table(claim.checks), (0, 0, 0, 3)))
         for check in claim.checks:
             if check.scope is not Scope.COMPARISON and not check.holds and check.counterexample:
-                console.print(Padding(Text.assemble(("Case", "red"), f" of no: {check.setting}"), (0, 0, 0, 3)))
-                case = "\n".join(f"{name}: {json.dumps(value)}" for name, value in check.counterexample.items())
+                console.print(Padding(Text.assemble(("Counterexample", "red"), f": {check.setting}"), (0, 0, 0, 3)))
+                case = "\n".join(f"{name}: {short(value)}" for name, value in check.counterexample.items())
                 console.print(Padding(Text(case), (0, 0, 0, 8)))
     console.print()
     console.print(summary_table(claims))
+
+
+def short(value: Any) -> str:
+    """A value as JSON, with numbers that people can read; the full digits are in the JSON file."""
+
+    def rounded(value: Any) -> Any:
+        if isinstance(value, float):
+            return float(f"{value:.6g}")
+        if isinstance(value, dict):
+            return {name: rounded(part) for name, part in value.items()}
+        return [rounded(part) for part in value] if isinstance(value, list) else value
+
+    return json.dumps(rounded(value))
 
 
 def verdict_text(verdict: Verdict) -> Text:

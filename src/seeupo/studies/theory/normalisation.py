@@ -226,7 +226,7 @@ def constant_shifts(scale: Scale) -> Claim:
 
         engine = ExactEngine(problem, TablePolicy(start), CLIPPED_MAXIMISER)
         batch = Batch(engine.enumerate())
-        counts = torch.tensor(list(batch.counts.values()), dtype=torch.float64)
+        counts = torch.tensor(list(batch.multiplicities.values()), dtype=torch.float64)
         advantages = batch.advantages("none", "mean")
         last_pool = batch.pools[-1]
         members = batch.members(last_pool)
@@ -249,7 +249,7 @@ def constant_shifts(scale: Scale) -> Claim:
         update = SeeUPO(normalize="none", ratio="product").update(engine, engine.enumerate())
         # The next pool, of the last turn but one, is weighted by M as the last turn left it.
         carried = [
-            (credit.carried_before, trajectory.weight)
+            (credit.carried_before, trajectory.multiplicity)
             for trajectory in update.trajectories
             for credit in credits_of(trajectory)
             if credit.turn == problem.num_turns - 2

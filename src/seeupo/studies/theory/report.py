@@ -28,7 +28,7 @@ STYLE: Any = {
 
 
 def write_report(claims: Sequence[Claim], folder: Path) -> Path:
-    """Write claim-01.svg, ... and README.md, which shows them, into the folder; returns the page's path."""
+    """Write claim-01.svg, ... and claims.md, which shows them, into the folder; returns the page's path."""
     folder.mkdir(parents=True, exist_ok=True)
     parts = ["# The paper's claims, measured\n"]
     for claim in claims:
@@ -37,7 +37,7 @@ def write_report(claims: Sequence[Claim], folder: Path) -> Path:
             figure = FIGURES[claim.id](claim)
             figure.savefig(folder / name, metadata={"Date": None}, bbox_inches="tight")
         parts.append(_section(claim, name))
-    page = folder / "README.md"
+    page = folder / "claims.md"
     page.write_text("\n".join(parts), encoding="utf-8")
     return page
 

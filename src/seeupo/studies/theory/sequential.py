@@ -127,7 +127,7 @@ def global_optimality(scale: Scale) -> Claim:
             "mean_gap": sum(gaps) / problems,
             "mean_iterations": sum(needed) / problems,
         }
-        setting = f"{order} order, {trial.setting}"
+        setting = f"{order} order, {trial.setting} (to within {within:g})"
         return Check(setting, max(gaps) <= within, figures, trial.scope, counterexample=case)
 
     one_sweep = Trial("one sweep of the unclipped maximiser from full support", random_table, Maximiser())
@@ -223,7 +223,7 @@ def identity_gaps(
     pairs = []
     for number, turn in enumerate(engine.turns):
         expected = sum(
-            trajectory.weight * (credit.ratio - 1) * credit.carried_before
+            trajectory.multiplicity * (credit.ratio - 1) * credit.carried_before
             for trajectory in update.trajectories
             for credit in credits_of(trajectory)
             if credit.turn == turn

@@ -192,11 +192,11 @@ class Simultaneous:
     ) -> Update:
         weights = self.weights(engine, trajectories)
         samples = [sample for sample in samples_of(trajectories) if sample.key in weights]
-        counts = {trajectory.id: trajectory.weight for trajectory in trajectories}
+        counts = {trajectory.id: trajectory.multiplicity for trajectory in trajectories}
         objective = SequenceObjective(
             old=by_key(samples, engine.logprobs(samples)),
-            weights=weights,
-            counts=counts,
+            advantages=weights,
+            multiplicities=counts,
             ratio="product",
             clip=self.clip,
         )

@@ -1,0 +1,41 @@
+"""A first question to a model: does it load, answer, and how fast."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from seeupo.engines.local_sampler import LocalSampler
+from seeupo.models.loading import load_policy
+from seeupo.types import Completion, GenerationRequest, SamplingParameters
+
+
+@dataclass(frozen=True)
+class Answer:
+    text: str
+    tokens: int
+    tokens_per_second: float
+    parameters: int
+    packing: str
+
+
+def ask(name: str, prompt: str, *, max_tokens: int) -> Answer:
+    """The most likely answer of a model to one message."""
+    policy = load_policy(name)
+    message = [{"role": "user", "content": prompt}]
+    text = policy.tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
+    ids = tuple(policy.tokenizer.encode(text, add_special_tokens=False))
+    sampler = LocalSampler(policy, training=False)
+    parameters = SamplingParameters(max_tokens=max_tokens, top_k=1)
+    sampler.submit(GenerationRequest(id="answer", prompt_ids=ids, seed=0, parameters=parameters))
+    started, finished = time.perf_counter(), list[Completion]()
+    while not finished:
+        finished = sampler.poll()
+    seconds = time.perf_counter() - started
+    return Answer(
+        text=str(policy.tokenizer.decode(list(finished[0].ids), skip_special_tokens=True)).strip(),
+        tokens=len(finished[0].ids),
+        tokens_per_second=len(finished[0].ids) / seconds,
+        parameters=sum(parameter.numel() for parameter in policy.model.parameters()),
+        packing=policy.packing,
+    )

@@ -1,0 +1,134 @@
+import json
+import warnings
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForCausalLM
+
+from models.examples import FAMILIES, random_samples, small_model
+from seeupo.models.catalog import ModelError
+from seeupo.models.loading import load_policy
+from seeupo.models.logprobs import padded_logprobs
+from seeupo.models.tiny import TinyConfig, tiny_tokenizer
+
+TOKENIZER = tiny_tokenizer(TinyConfig())
+
+
+def saved(folder, model, tokenizer=TOKENIZER):
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def roomy(family: str):
+    """A small model with embeddings for the whole vocabulary of the tokenizer."""
+    torch.manual_seed(0)
+    config, model = FAMILIES[family]
+    shape = {**small_model(family).config.to_dict(), "vocab_size": 300}
+    return model(config(**{name: value for name, value in shape.items() if name != "dtype"}))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_saved_folder_loads_and_is_tree_packed(family, tmp_path):
+    model = roomy(family).eval()
+    policy = load_policy(saved(tmp_path, model))
+    assert policy.packing == "tree"
+    assert policy.context_length == 128
+    samples = random_samples(0)
+    expected, found = padded_logprobs(model, samples), padded_logprobs(policy.model, samples)
+    torch.testing.assert_close(found.logprobs, expected.logprobs)
+
+
+def test_tiny_is_the_same_whatever_was_drawn_before():
+    policies = []
+    for draws in (0, 5):
+        torch.manual_seed(draws)
+        policies.append(load_policy("tiny", tiny=TinyConfig(seed=3, corpus=["the cat sat on the mat"] * 5)))
+    for one, other in zip(*(policy.model.parameters() for policy in policies), strict=True):
+        assert torch.equal(one, other)
+    ids = policies[0].tokenizer.encode("the cat 猫 <|im_end|>")
+    assert policies[0].tokenizer.decode(ids) == "the cat 猫 <|im_end|>"
+    assert len(policies[0].tokenizer.encode("the cat")) < len(TOKENIZER.encode("the cat"))
+    assert ids[-1] == policies[0].tokenizer.eos_token_id
+    other_seed = load_policy("tiny", tiny=TinyConfig(seed=4, corpus=["the cat sat on the mat"] * 5))
+    assert not torch.equal(next(other_seed.model.parameters()), next(policies[0].model.parameters()))
+
+
+def test_the_default_tiny_has_the_size_that_it_says():
+    policy = load_policy("tiny")
+    count = sum(parameter.numel() for parameter in policy.model.parameters())
+    assert 0.5e6 < count < 0.75e6
+    assert policy.packing == "tree"
+
+
+def test_float64_is_float64_all_the_way(tmp_path):
+    policy = load_policy(saved(tmp_path, roomy("llama")), dtype="float64")
+    found = padded_logprobs(policy.model, random_samples(0))
+    assert found.logprobs.dtype == torch.float64
+
+
+def test_models_that_cannot_be_packed_say_so_and_work_padded(tmp_path):
+    gpt2 = GPT2LMHeadModel(GPT2Config(vocab_size=300, n_embd=16, n_layer=1, n_head=2, n_positions=64))
+    with pytest.warns(UserWarning, match="cannot be tree-packed .* computed again for each of them"):
+        policy = load_policy(saved(tmp_path / "mistral", sliding_mistral()))
+    assert policy.packing == "padded"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        other = load_policy(saved(tmp_path / "gpt2", gpt2))
+    assert other.packing in ("tree", "padded")
+    assert padded_logprobs(other.model, random_samples(0)).logprobs.isfinite().all()
+
+
+def sliding_mistral():
+    return MistralForCausalLM(
+        MistralConfig(
+            vocab_size=300, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, sliding_window=4, max_position_embeddings=64,
+        )
+    )  # fmt: skip
+
+
+def test_errors_say_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setenv("SEEUPO_CACHE", str(tmp_path / "cache"))
+    empty, no_weights = tmp_path / "empty", tmp_path / "no_weights"
+    empty.mkdir()
+    folder = saved(no_weights, roomy("llama"))
+    weights = next(no_weights.glob("*.safetensors"))
+    torch.save(load_file(weights), no_weights / "pytorch_model.bin")
+    weights.unlink()
+    too_many_words = tiny_tokenizer(TinyConfig(corpus=[f"word{n} thing{n * 7}" for n in range(400)] * 3))
+    assert len(too_many_words) > 300
+    strangers = saved(tmp_path / "strangers", roomy("llama"), too_many_words)
+    for name, message in [
+        ("smolm2-135m", r"there is no model 'smolm2-135m'; did you mean 'smollm2-135m'\?"),
+        ("no-such-thing", "known: tiny, smollm2-135m, a folder, or owner/name"),
+        ("./missing/folder", r"there is no model './missing/folder'"),
+        ("smollm2-135m", "has not been fetched yet: seeupo models fetch smollm2-135m"),
+        (str(empty), "has no config.json; it is not a model folder"),
+        (folder, r"has no \.safetensors file; other weight formats can run code"),
+        (strangers, r"the tokenizer knows \d+ tokens and the model has embeddings for 300"),
+    ]:
+        with pytest.raises(ModelError, match=message):
+            load_policy(name)
+    with pytest.raises(ModelError, match="dtype is 'int8'; accepted: float32"):
+        load_policy("tiny", dtype="int8")
+    with pytest.raises(ModelError, match="device 'cuda:9' cannot be used"):
+        load_policy("tiny", device="cuda:9")
+    with pytest.raises(ValueError, match="width is 30; it must be a multiple of twice the number of heads"):
+        TinyConfig(width=30)
+
+
+def test_code_that_comes_with_a_model_is_not_run(tmp_path):
+    folder = tmp_path / "custom"
+    saved(folder, roomy("llama"))
+    config = json.loads((folder / "config.json").read_text())
+    config["model_type"] = "my_own"
+    config["auto_map"] = {
+        "AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
+    with pytest.raises(ModelError, match="could not be loaded"):
+        load_policy(str(folder))
+    assert not (tmp_path / "ran").exists()
