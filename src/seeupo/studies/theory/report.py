@@ -95,12 +95,13 @@ def fall_bars(claim: Claim) -> Figure:
 
 def optimality(claim: Claim) -> Figure:
     figure, (left, right) = canvas(2, 3.6)
-    solved = {
-        check.setting.replace(" of the unclipped maximiser from full support", "").replace(" until convergence", ""):
-        100 * check.figures["solved"] / check.figures["problems"]
-        for check in claim.checks if "solved" in check.figures
-    }  # fmt: skip
-    bars(left, solved, label="problems solved to J*, %")
+    solved = {}
+    for check in claim.checks:
+        if "solved" in check.figures:
+            name = check.setting.replace(" of the unclipped maximiser from full support", "")
+            name = name.replace(" until convergence", "").replace("to within ", "")
+            solved[name] = 100 * check.figures["solved"] / check.figures["problems"]
+    bars(left, solved, label="problems solved to within (...) of J*, %")
     for colour, style, (name, curve) in zip(COLOURS, ("-", "-", "--", "--"), claim.curves.items(), strict=False):
         right.plot(curve, style, color=colour, label=name)
     right.axhline(0.3, color=GREY, lw=0.8, ls=":")
