@@ -1,0 +1,99 @@
+"""One update of a group: log-probs of 8 actions behind a shared prompt, forward and backward.
+
+Ours (tree-packed), our padded twin, and TRL's per-token log-prob path, each with as many rows at once as is fastest for
+it and fits in memory. Same model (SmolLM2-135M), same tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from side_by_side import Worker, machine, peer_environment, table, write_results
+
+from seeupo.models.catalog import fetch
+
+GROUP = 8
+CASES: dict[str, dict[str, Any]] = {
+    "400/40": {"prompt": 400, "action": 40, "rows": [8, 2], "repeats": 3},
+    "1500/60": {"prompt": 1500, "action": 60, "rows": [1], "repeats": 2},
+}
+
+
+def tokens(case: dict[str, Any]) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> list[Any]:
+        return torch.randint(100, 49_000, shape, generator=generator).tolist()
+
+    weights = torch.randn(GROUP, generator=generator).tolist()
+    return {"prompt": draw(case["prompt"]), "actions": draw(GROUP, case["action"]), "weights": weights}
+
+
+def gradient_difference(first: Path, second: Path) -> float:
+    ours, theirs = torch.load(first), torch.load(second)
+    apart = sum(float((a - b).double().square().sum()) for a, b in zip(ours, theirs, strict=True))
+    size = sum(float(b.double().square().sum()) for b in theirs)
+    return float((apart / size) ** 0.5)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--case", choices=CASES, action="append", help="only this case (may be repeated)")
+    chosen = parser.parse_args().case or list(CASES)
+    model = str(fetch("smollm2-135m", report=print))
+    trl = peer_environment("trl", "trl==1.16.0", "transformers<5.20")
+    results: dict[str, Any] = {"machine": machine(), "model": "smollm2-135m", "group": GROUP, "cases": {}}
+    rows = [["prompt/action", "way", "rows at once", "seconds", "peak GiB", "against ours"]]
+    for name in chosen:
+        case, data = CASES[name], tokens(CASES[name])
+        ways = [
+            ("tree", 0),
+            *(("padded", count) for count in case["rows"]),
+            *(("trl", count) for count in case["rows"]),
+        ]
+        best: dict[tuple[str, int], dict[str, float]] = {}
+        difference = float("nan")
+        # One process for each side at a time: two models and their activations do not fit beside each other.
+        for repeat in range(case["repeats"]):
+            for side in ("ours", "trl"):
+                worker = (
+                    Worker("update_ours.py", model) if side == "ours" else Worker("update_trl.py", model, python=trl)
+                )
+                for way, count in ways:
+                    if (way == "trl") == (side == "trl"):
+                        found = worker.ask(way=way, rows=count, **data)
+                        if (way, count) not in best or found["seconds"] < best[way, count]["seconds"]:
+                            best[way, count] = found
+                worker.close()
+            if repeat == 0 and name == "400/40":
+                difference = compare_gradients(model, trl, data)
+        ours = best["tree", 0]["seconds"]
+        for (way, count), found in best.items():
+            ratio = f"{found['seconds'] / ours:.1f}x"
+            rows.append([name, way, str(count or ""), f"{found['seconds']:.1f}", f"{found['peak_gib']:.1f}", ratio])
+        results["cases"][name] = {
+            "ways": [{"way": way, "rows_at_once": count, **found} for (way, count), found in best.items()],
+            "relative_gradient_difference_to_trl": difference,
+        }
+    table(rows)
+    write_results("update_speed", results)
+
+
+def compare_gradients(model: str, trl: Path, data: dict[str, Any]) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder) / "ours.pt", Path(folder) / "trl.pt"]
+        for worker, way, path in [
+            (Worker("update_ours.py", model), "tree", paths[0]),
+            (Worker("update_trl.py", model, python=trl), "trl", paths[1]),
+        ]:
+            worker.ask(way=way, rows=2, gradient=str(path), **data)
+            worker.close()
+        return gradient_difference(*paths)
+
+
+if __name__ == "__main__":
+    main()

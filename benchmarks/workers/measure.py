@@ -1,0 +1,26 @@
+"""For workers: serve JSON lines, and measure the peak memory of one call. Needs nothing but the standard library."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    for line in sys.stdin:
+        print(json.dumps(answer(json.loads(line))), flush=True)
+
+
+def timed(work: Callable[[], None]) -> dict[str, float]:
+    """Seconds, and the highest resident memory in GiB while it ran (the model included)."""
+    Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
+    started = time.perf_counter()
+    work()
+    seconds = time.perf_counter() - started
+    status = Path("/proc/self/status").read_text()
+    peak = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
+    return {"seconds": seconds, "peak_gib": peak / 2**20}

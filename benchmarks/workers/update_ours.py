@@ -1,0 +1,45 @@
+"""Log-probs of G actions behind one prompt, forward and backward, by tree packing or with padded rows."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from measure import serve, timed
+
+from seeupo.models.loading import load_policy
+from seeupo.models.logprobs import padded_logprobs, tree_logprobs
+from seeupo.models.tree import pack_batches
+from seeupo.types import Sample
+
+model = load_policy(sys.argv[1]).model
+
+
+def answer(message: dict[str, Any]) -> dict[str, Any]:
+    prompt, actions = tuple(message["prompt"]), message["actions"]
+    samples = [Sample(str(n), 0, prompt, tuple(action)) for n, action in enumerate(actions)]
+    weights = {str(n): weight for n, weight in enumerate(message["weights"])}
+
+    def step() -> None:
+        model.zero_grad(set_to_none=True)
+        if message["way"] == "tree":
+            for batch in pack_batches(samples, row_tokens=4096, batch_tokens=4096):
+                found = tree_logprobs(model, batch)
+                _backward(found.logprobs, [weights[samples[n].trajectory] for n in batch.samples])
+        else:
+            for start in range(0, len(samples), message["rows"]):
+                part = samples[start : start + message["rows"]]
+                _backward(padded_logprobs(model, part).logprobs, [weights[s.trajectory] for s in part])
+
+    measured: dict[str, Any] = timed(step)
+    if "gradient" in message:
+        torch.save([parameter.grad for parameter in model.parameters()], message["gradient"])
+    return measured
+
+
+def _backward(logprobs_NL: torch.Tensor, weights: list[float]) -> None:
+    (torch.tensor(weights)[:, None] * logprobs_NL).sum().backward()
+
+
+serve(answer)
