@@ -8,11 +8,12 @@ from models.examples import random_samples, small_model
 from seeupo.algorithms import SeeUPO
 from seeupo.algorithms.batch import by_key
 from seeupo.algorithms.objective import SequenceObjective
-from seeupo.engines.local import LocalEngine, OptimizerSettings
+from seeupo.engines.local import LocalEngine, LoraSettings, OptimizerSettings
+from seeupo.engines.local_sampler import LocalSampler
 from seeupo.models.loading import LoadedPolicy
 from seeupo.models.logprobs import padded_logprobs
 from seeupo.models.tiny import TinyConfig, tiny_tokenizer
-from seeupo.types import Sample, Trajectory
+from seeupo.types import GenerationRequest, Sample, SamplingParameters, Trajectory
 
 TOKENIZER = tiny_tokenizer(TinyConfig())
 
@@ -131,6 +132,50 @@ def test_the_reference_stays_where_it_was():
     assert not torch.equal(torch.cat(local.logprobs(SAMPLES)), before)
     with pytest.raises(ValueError, match="keeps no reference policy; make it with reference=True"):
         engine().logprobs(SAMPLES, policy="reference")
+
+
+def test_lora_trains_adapters_only_and_the_reference_is_the_model_without_them():
+    local = engine(lora=LoraSettings(rank=2), reference=True)
+    start = {name: weight.clone() for name, weight in local.weights()}
+    before = torch.cat(local.logprobs(SAMPLES))
+    torch.testing.assert_close(before, torch.cat(engine().logprobs(SAMPLES)))  # adapters start at 0
+    for _ in range(2):
+        local.step(SAMPLES, objective_for(local, SAMPLES), normalizer=20)
+    moved = {name for name, weight in local.weights() if not torch.equal(weight, start[name])}
+    assert moved == {name for name in start if "lora_" in name}
+    torch.testing.assert_close(torch.cat(local.logprobs(SAMPLES, policy="reference")), before)
+    assert float((torch.cat(local.logprobs(SAMPLES)) - before).abs().max()) > 1e-3
+    sampler = LocalSampler(local.policy)
+    sampler.submit(GenerationRequest(id="x", prompt_ids=(1, 2, 3), seed=0, parameters=SamplingParameters(max_tokens=6)))
+    finished = []
+    while not finished:
+        finished = sampler.poll()
+    (row,) = local.logprobs([Sample("x", 0, (1, 2, 3), finished[0].ids)])
+    assert list(finished[0].logprobs) == pytest.approx(row.tolist(), abs=1e-10)
+
+
+def test_lora_goes_on_exactly_after_save_and_load(tmp_path):
+    one, other = (engine(lora=LoraSettings(rank=2, seed=seed)) for seed in (0, 1))
+    one.step(SAMPLES, objective_for(one, SAMPLES), normalizer=20)
+    one.save(tmp_path / "saved")
+    assert (tmp_path / "saved" / "adapter_config.json").exists()
+    other.load(tmp_path / "saved")
+    for local in (one, other):
+        local.step(SAMPLES, objective_for(local, SAMPLES), normalizer=20)
+    assert torch.equal(weights(one), weights(other))
+    engine().save(tmp_path / "plain")
+    with pytest.raises(ValueError, match="has no adapters; it was not saved by an engine with lora"):
+        other.load(tmp_path / "plain")
+
+
+def test_what_lora_cannot_do_is_refused(monkeypatch):
+    with pytest.raises(ValueError, match=r"trainable=.* and lora exclude each other"):
+        engine(lora=LoraSettings(), trainable=("norm",))
+    with pytest.raises(ValueError, match="rank is 0"):
+        LoraSettings(rank=0)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"lora needs peft: pip install 'seeupo\[lora\]'"):
+        engine(lora=LoraSettings())
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import math
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -22,6 +25,8 @@ from seeupo.types import Objective, Sample, StepMetrics
 
 Schedule = Literal["constant", "linear", "cosine"]
 Moments = Literal["shared", "per_agent"]
+ADAPTERS = "adapters.safetensors"
+"""Where an engine with lora keeps what it has trained, by the names of the parameters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +81,25 @@ class OptimizerSettings:
         return self.learning_rate * (1 - done if self.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2)
 
 
+@dataclass(frozen=True, kw_only=True)
+class LoraSettings:
+    """Low-rank adapters on linear layers (needs the extra 'lora'); everything else is frozen.
+
+    Attributes:
+        targets: names of the layers that get one.
+        seed: of their initialisation.
+    """
+
+    rank: int = 16
+    alpha: int = 32
+    targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_count("rank", self.rank, 1)
+        check_count("alpha", self.alpha, 1)
+
+
 class LocalEngine:
     """Trains a loaded policy in this process.
 
@@ -83,7 +107,8 @@ class LocalEngine:
         policy: the model; it is trained in place, so a sampler that shares it always has the newest weights.
         optimizer: how it is trained.
         temperature: that actions are sampled with; log-probs are of that distribution.
-        reference: keep a frozen copy of the weights as they are now, for KL terms.
+        lora: train low-rank adapters only; without them all weights, or those that `optimizer.trainable` names.
+        reference: keep the policy as it is now, for KL terms: as a frozen copy, or as the model without its adapters.
         batch_tokens: how many tokens go through the model at once.
         row_tokens: length of a tree-packed row. By default four times the model's width: attention over a row costs as
             much as its matrix products when the row is about six times as long as the model is wide.
@@ -95,6 +120,7 @@ class LocalEngine:
         policy: LoadedPolicy,
         optimizer: OptimizerSettings,
         *,
+        lora: LoraSettings | None = None,
         temperature: float = 1.0,
         reference: bool = False,
         batch_tokens: int = 4096,
@@ -108,7 +134,10 @@ class LocalEngine:
         self.batch_tokens = batch_tokens
         self.row_tokens = row_tokens or max(256, 4 * int(policy.model.config.get_text_config().hidden_size))
         self.iteration = 0
-        self._reference = _frozen_copy(policy.model) if reference else None
+        self.lora = lora
+        if lora is not None:
+            _add_adapters(policy.model, lora)
+        self._reference = policy.model if reference and lora else _frozen_copy(policy.model) if reference else None
         if gradient_checkpointing:
             policy.model.gradient_checkpointing_enable()
             policy.model.train()  # transformers checkpoints in training mode only; dropout is off anyway
@@ -128,7 +157,8 @@ class LocalEngine:
                 raise ValueError("this engine keeps no reference policy; make it with reference=True")
             model = self._reference
         found: list[Tensor] = [torch.empty(0)] * len(samples)
-        with torch.no_grad():
+        without_adapters = policy == "reference" and self.lora is not None
+        with torch.no_grad(), _disabled(model) if without_adapters else nullcontext():
             for members, action in self._batches(model, samples, entropies=False):
                 lengths = action.mask.sum(1).tolist()
                 for member, row, length in zip(members, action.logprobs.cpu(), lengths, strict=True):
@@ -163,22 +193,24 @@ class LocalEngine:
         return StepMetrics(agent, {"grad_norm": norm, "objective": total, "learning_rate": rate})
 
     def save(self, path: Path) -> None:
-        """Write the model, its tokenizer and the optimizer into a folder that transformers can load."""
+        """Write the model (or its adapters), tokenizer and optimizer into a folder that transformers can load."""
         self.policy.model.save_pretrained(path)
+        if self.lora is not None:
+            save_file({name: p.detach().contiguous() for name, p in self._trained.items()}, path / ADAPTERS)
         self.policy.tokenizer.save_pretrained(path)
         moments = {agent: optimizer.state_dict() for agent, optimizer in self._optimizers.items()}
         torch.save({"iteration": self.iteration, "optimizers": moments}, path / "optimizer.pt")
 
     def load(self, path: Path) -> None:
         """Go back to what `save` wrote; training goes on exactly as it would have."""
-        from safetensors.torch import load_file
-
         weights: dict[str, Tensor] = {}
-        for file in sorted(path.glob("*.safetensors")):
+        for file in [path / ADAPTERS] if self.lora is not None else sorted(path.glob("*.safetensors")):
+            if not file.exists():
+                raise ValueError(f"{path} has no adapters; it was not saved by an engine with lora")
             weights |= load_file(file)
-        own = self.policy.model.state_dict()
+        wanted = self._trained if self.lora is not None else self.policy.model.state_dict()
         # Tied weights are stored once.
-        missing = {name for name in own if name not in weights} - {"lm_head.weight"}
+        missing = {name for name in wanted if name not in weights} - {"lm_head.weight"}
         if missing:
             raise ValueError(f"{path} has no weights for {min(missing)}; it is of another model")
         self.policy.model.load_state_dict(weights, strict=False)
@@ -227,6 +259,10 @@ class LocalEngine:
 
     def _choose_trainable(self) -> dict[str, torch.nn.Parameter]:
         patterns = [re.compile(pattern) for pattern in self.settings.trainable]
+        if self.lora is not None:
+            if patterns:
+                raise ValueError(f"trainable={self.settings.trainable} and lora exclude each other; leave one out")
+            patterns = [re.compile("lora_")]
         trained = {}
         for name, parameter in self.policy.model.named_parameters():
             parameter.requires_grad_(not patterns or any(pattern.search(name) for pattern in patterns))
@@ -252,6 +288,29 @@ class LocalEngine:
                 eps=self.settings.eps,
             )
         return self._optimizers[key]
+
+
+def _add_adapters(model: PreTrainedModel, lora: LoraSettings) -> None:
+    if importlib.util.find_spec("peft") is None:
+        raise ValueError("lora needs peft: pip install 'seeupo[lora]'")
+    from peft import LoraConfig
+
+    config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=list(lora.targets), lora_dropout=0.0)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(lora.seed)
+        model.add_adapter(config)
+    for name, parameter in model.named_parameters():
+        if "lora_" in name:
+            parameter.data = parameter.data.to(model.dtype)
+
+
+@contextmanager
+def _disabled(model: PreTrainedModel) -> Iterator[None]:
+    model.disable_adapters()
+    try:
+        yield
+    finally:
+        model.enable_adapters()
 
 
 def _frozen_copy(model: PreTrainedModel) -> PreTrainedModel:
