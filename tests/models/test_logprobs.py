@@ -3,6 +3,7 @@ import torch
 
 from models.examples import FAMILIES, random_samples, small_model, thought_stripped_trajectory
 from seeupo.models import logprobs as module
+from seeupo.models import tree
 from seeupo.models.logprobs import padded_logprobs, tree_logprobs
 from seeupo.models.tree import pack_batches
 from seeupo.types import Sample
@@ -46,10 +47,13 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize("small_tree", [1, 96])
 @pytest.mark.parametrize("samples", CASES.values(), ids=CASES.keys())
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_tree_packing_equals_padding_in_values_and_gradients(family, dtype, samples):
+def test_tree_packing_equals_padding_in_values_and_gradients(family, dtype, samples, small_tree, monkeypatch):
+    """Whether trees are taken apart where they branch (1) or are small enough to be one masked block (96)."""
+    monkeypatch.setattr(tree, "SMALL_TREE", small_tree)
     model = small_model(family, dtype)
     generator = torch.Generator().manual_seed(0)
     weights = torch.randn(sum(len(s.action_ids) for s in samples), generator=generator, dtype=dtype)

@@ -1,9 +1,11 @@
-import numpy as np
+from unittest.mock import patch
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.examples import random_samples, thought_stripped_trajectory
+from seeupo.models import tree
 from seeupo.models.tree import pack_batches, pack_rows
 from seeupo.types import Sample
 
@@ -60,9 +62,25 @@ def test_batches_hold_what_their_rows_hold():
         assert batch.input_ids.numel() <= 64 or len(batch.input_ids) == 1
         for row, member in enumerate(batch.samples):
             assert batch.targets[row][batch.mask[row]].tolist() == list(samples[member].action_ids)
-        mask = batch.attention_mask(dtype=batch.input_ids.to(dtype=float).dtype)
-        assert mask.shape == (len(batch.input_ids), 1, batch.input_ids.shape[1], batch.input_ids.shape[1])
-        assert (np.diagonal(mask[:, 0].numpy(), axis1=1, axis2=2) == 0).all()
+
+
+@settings(deadline=None)
+@given(samples_of_few_tokens, st.sampled_from([1, 4, 96]))
+def test_blocks_say_who_attends_to_whom(samples, small_tree):
+    """Block by block, every token sees its ancestors and itself, and nothing else."""
+    (row,) = pack_rows(samples, row_tokens=10_000)
+    with patch.object(tree, "SMALL_TREE", small_tree):
+        blocks = list(tree.blocks_of(row.ends, 0, len(row.ends)))
+    assert [place for block in blocks for place in range(block.start, block.end)] == list(range(len(row.tokens)))
+    for block in blocks:
+        shared = [place for start, end in block.ancestors for place in range(start, end)]
+        for node in range(block.start, block.end):
+            own = [
+                place
+                for place in range(block.start, node + 1)
+                if block.ends is None or node - block.start < block.ends[place - block.start]
+            ]
+            assert shared + own == ancestors(row, node)
 
 
 def test_errors():

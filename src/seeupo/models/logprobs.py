@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from seeupo.core import length_mask
 from seeupo.models.tree import TreeBatch
+from seeupo.models.tree_attention import tree_attention
 from seeupo.types import Sample
 
 PROJECTION_BYTES = 256 * 2**20
@@ -43,8 +44,8 @@ def tree_logprobs(
     hidden = model.base_model(
         input_ids=batch.input_ids.to(device),
         position_ids=batch.position_ids.to(device),
-        attention_mask=batch.attention_mask(model.dtype).to(device),
         use_cache=False,
+        **tree_attention(model, batch),
     ).last_hidden_state.flatten(0, 1)
     mask = batch.mask.to(device)
     wanted = torch.stack([batch.predictors.to(device)[mask], batch.targets.to(device)[mask]])

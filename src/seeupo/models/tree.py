@@ -8,7 +8,7 @@ what it would see in a row of its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -116,13 +116,52 @@ class _Builder:
 
 
 @dataclass(frozen=True)
+class Block:
+    """Tokens start ... end-1 of a row, which attend to the ancestors that they all share, and among themselves.
+
+    Attributes:
+        ancestors: (start, end) of stretches of the row that all tokens of the block descend from.
+        ends: [end - start] as in `Row`, counted from `start`; None if the block is a chain, in which each token
+            descends from the one before.
+    """
+
+    start: int
+    end: int
+    ancestors: tuple[tuple[int, int], ...]
+    ends: Ints | None
+
+
+SMALL_TREE = 96
+"""A tree of up to this many tokens is one block: a few masked products cost less than many small ones."""
+
+
+def blocks_of(ends: Ints, start: int, end: int, ancestors: tuple[tuple[int, int], ...] = ()) -> Iterator[Block]:
+    """The trees that stand in tokens start ... end-1 of a row, as blocks in order of their tokens.
+
+    A long tree is taken apart where it branches: branches cannot see one another, and so cost one another nothing.
+    """
+    while start < end:
+        tree_end = int(ends[start])
+        branching = np.flatnonzero(ends[start:tree_end] != tree_end)
+        if len(branching) == 0:
+            yield Block(start, tree_end, ancestors, None)
+        elif tree_end - start <= SMALL_TREE:
+            yield Block(start, tree_end, ancestors, ends[start:tree_end] - start)
+        else:
+            trunk_end = start + int(branching[0])
+            yield Block(start, trunk_end, ancestors, None)
+            yield from blocks_of(ends, trunk_end, tree_end, (*ancestors, (start, trunk_end)))
+        start = tree_end
+
+
+@dataclass(frozen=True)
 class TreeBatch:
     """Rows padded to the same length N, ready for a model.
 
     Attributes:
         samples: the samples of all rows, as numbers in the list that was packed.
         input_ids, position_ids: [B, N].
-        ends: [B, N] as in `Row`; 0 for padding.
+        blocks: per row, which tokens attend to which.
         predictors: [n, L] for each sample and token of its action the place in the flattened [B * N] tokens behind
             which it is predicted; 0 where there is no such token.
         targets: [n, L] the action's tokens; 0 likewise.
@@ -132,20 +171,10 @@ class TreeBatch:
     samples: list[int]
     input_ids: Tensor
     position_ids: Tensor
-    ends: Tensor
+    blocks: list[list[Block]]
     predictors: Tensor
     targets: Tensor
     mask: Tensor
-
-    def attention_mask(self, dtype: torch.dtype) -> Tensor:
-        """Additive mask [B, 1, N, N]: 0 where a token is an ancestor or the token itself, very negative elsewhere."""
-        place = torch.arange(self.ends.shape[1], device=self.ends.device)
-        inside = place[None, :, None] < self.ends[:, None, :]
-        allowed = inside & (place[:, None] >= place[None, :])
-        # Padding attends to itself, so that its softmax is defined; nobody looks at it.
-        allowed |= torch.eye(len(place), dtype=torch.bool, device=place.device)
-        mask = torch.zeros(allowed.shape, dtype=dtype, device=place.device)
-        return mask.masked_fill_(~allowed, torch.finfo(dtype).min)[:, None]
 
 
 def pack_batches(samples: Sequence[Sample], *, row_tokens: int, batch_tokens: int) -> list[TreeBatch]:
@@ -177,7 +206,7 @@ def _batch(rows: Sequence[Row], samples: Sequence[Sample]) -> TreeBatch:
         samples=members,
         input_ids=padded([row.tokens for row in rows], length),
         position_ids=padded([row.positions for row in rows], length),
-        ends=padded([row.ends for row in rows], length),
+        blocks=[list(blocks_of(row.ends, 0, len(row.ends))) for row in rows],
         predictors=padded(places, longest),
         targets=padded([np.asarray(samples[member].action_ids, dtype=np.int64) for member in members], longest),
         mask=torch.arange(longest) < lengths[:, None],
