@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import random
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from seeupo.core.checks import check_count
-from seeupo.models.decoder import Decoder
+from seeupo.models.decoder import Attention, Decoder
 from seeupo.models.loading import LoadedPolicy
 from seeupo.types import Completion, CompletionEnd, GenerationRequest, SamplingParameters
 
@@ -99,8 +99,7 @@ class LocalSampler:
 
     def poll(self) -> list[Completion]:
         """Take in waiting requests, sample one token in every row, and return the requests that this finished."""
-        while self._waiting and len(self._rows) < self.max_rows:
-            self._start(self._waiting.popleft())
+        self._take_in_waiting()
         if not self._rows:
             return []
         self._sample_one_token()
@@ -122,16 +121,23 @@ class LocalSampler:
         self._episodes.clear()
         self.version = version
 
-    def _start(self, request: GenerationRequest) -> None:
-        # The last token of the prompt is the first input of the row: only what stands before it is filled in.
-        before = request.prompt_ids[:-1]
-        context = self._known_context(request)
-        known = len(context.prompt.tokens) + len(context.tokens)
-        row = len(self._rows)
-        self._cache.put_in(row, context)
-        if known < len(before):
-            self._fill_in(row, context, before[known:])
-        self._rows.append(Running(request, context, random.Random(request.seed)))
+    def _take_in_waiting(self) -> None:
+        """Give waiting requests the free rows, and compute what is new in their prompts, all at once."""
+        spans: list[Span] = []
+        while self._waiting and len(self._rows) < self.max_rows:
+            request = self._waiting.popleft()
+            # The last token of the prompt is the first input of the row: only what stands before it is filled in.
+            before = request.prompt_ids[:-1]
+            context = self._known_context(request)
+            self._cache.put_in(len(self._rows), context)
+            if new := before[len(context.prompt.tokens) + len(context.tokens) :]:
+                spans.append(Span(len(self._rows), context, new))
+            self._rows.append(Running(request, context, random.Random(request.seed)))
+        if spans:
+            places = [place for span in spans for place in range(span.position, span.position + len(span.tokens))]
+            self._prefill([token for span in spans for token in span.tokens], places, FillAttention(self._cache, spans))
+            for span in spans:
+                span.context.tokens += span.tokens
 
     def _known_context(self, request: GenerationRequest) -> Context:
         """What has been computed of the request's prompt: by its episode, or for another row with the same prompt."""
@@ -149,22 +155,16 @@ class LocalSampler:
         if tokens not in self._prompts:
             prompt = Prompt(tokens)
             if tokens:
-                self._prefill(tokens, 0, PromptAttention(prompt))
+                self._prefill(tokens, range(len(tokens)), PromptAttention(prompt))
             self._prompts[tokens] = prompt
             if len(self._prompts) > self.max_kept:
                 self._prompts.popitem(last=False)
         self._prompts.move_to_end(tokens)
         return self._prompts[tokens]
 
-    def _fill_in(self, row: int, context: Context, tokens: tuple[int, ...]) -> None:
-        start = len(context.prompt.tokens) + len(context.tokens)
-        self._prefill(tokens, start, FillAttention(self._cache, row, context))
-        context.tokens += tokens
-
-    def _prefill(self, tokens: tuple[int, ...], start: int, attention: PromptAttention | FillAttention) -> None:
+    def _prefill(self, tokens: Sequence[int], places: Sequence[int], attention: Attention) -> None:
         device = self.policy.model.device
-        places = torch.arange(start, start + len(tokens), device=device)
-        self._decoder.hidden(torch.tensor(tokens, device=device), places, attention)
+        self._decoder.hidden(torch.tensor(tokens, device=device), torch.tensor(places, device=device), attention)
         self.prefilled_tokens += len(tokens)
 
     def _sample_one_token(self) -> None:
@@ -268,26 +268,41 @@ class PromptAttention:
 
 
 @dataclass
-class FillAttention:
-    """Attention of new tokens of one row to its prompt, to what the row has, and causally to themselves."""
+class Span:
+    """New tokens of a row, behind what its context knows."""
 
-    cache: RowCache
     row: int
     context: Context
+    tokens: tuple[int, ...]
+
+    @property
+    def position(self) -> int:
+        return len(self.context.prompt.tokens) + len(self.context.tokens)
+
+
+class FillAttention:
+    """Attention of new tokens of several rows: to the row's prompt, to what the row has, and causally to themselves."""
+
+    def __init__(self, cache: RowCache, spans: list[Span]) -> None:
+        self.cache, self.spans = cache, spans
+        cache.make_room(max(len(span.context.tokens) + len(span.tokens) for span in spans) + 1)
 
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        start, end = len(self.context.tokens), len(self.context.tokens) + len(keys)
-        self.cache.make_room(end + 1)
-        self.cache.keys[layer][self.row, :, start:end] = keys.transpose(0, 1)
-        self.cache.values[layer][self.row, :, start:end] = values.transpose(0, 1)
-        seen_keys, seen_values = (
-            [*before, table[layer][self.row, :, :end]]
-            for before, table in (
-                ([self.context.prompt.keys[layer]] if self.context.prompt.tokens else [], self.cache.keys),
-                ([self.context.prompt.values[layer]] if self.context.prompt.tokens else [], self.cache.values),
-            )
-        )
-        return causal(queries, torch.cat(seen_keys, 1), torch.cat(seen_values, 1))
+        attended, first = torch.empty_like(queries), 0
+        for span in self.spans:
+            here = slice(first, first + len(span.tokens))
+            start, end = len(span.context.tokens), len(span.context.tokens) + len(span.tokens)
+            seen = []
+            for new, table, of_prompt in (
+                (keys, self.cache.keys[layer], span.context.prompt.keys),
+                (values, self.cache.values[layer], span.context.prompt.values),
+            ):
+                table[span.row, :, start:end] = new[here].transpose(0, 1)
+                own = table[span.row, :, :end]
+                seen.append(torch.cat([of_prompt[layer], own], 1) if of_prompt else own)
+            attended[here] = causal(queries[here], *seen)
+            first = here.stop
+        return attended
 
 
 class StepAttention:
