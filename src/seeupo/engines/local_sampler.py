@@ -337,15 +337,12 @@ class StepAttention:
         self.cache.values[layer][everyone, :, self.lengths] = values
         own_keys = self.cache.keys[layer][:rows, :, : self.longest]
         own_values = self.cache.values[layer][:rows, :, : self.longest]
-        scores = scaled @ own_keys.transpose(2, 3) + self.mask[:, None, None]
-        total = scores.logsumexp(3, keepdim=True)
-        result = (scores - total).exp() @ own_values
+        result, total = partial_attention(scaled @ own_keys.transpose(2, 3) + self.mask[:, None, None], own_values)
         for prompt, members in self.groups:
             # [Hkv, members * repeat, D] against [Hkv, P, D]: one matrix product for all rows of the prompt.
             together = scaled[members].transpose(0, 1).reshape(kv_heads, -1, head_dim)
             scores = together @ prompt.keys[layer].transpose(1, 2)
-            prompt_total = scores.logsumexp(2, keepdim=True)
-            from_prompt = (scores - prompt_total).exp() @ prompt.values[layer]
+            from_prompt, prompt_total = partial_attention(scores, prompt.values[layer])
             shape = (kv_heads, len(members), repeat, -1)
             from_prompt = from_prompt.view(shape).transpose(0, 1)
             prompt_total = prompt_total.view(shape).transpose(0, 1)
@@ -355,6 +352,14 @@ class StepAttention:
             )
         merged: Tensor = result.reshape(rows, -1, head_dim)
         return merged
+
+
+def partial_attention(scores: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Softmax of scores [..., S] over values [..., S, D], and the logarithm of its sum [..., 1], for merging parts."""
+    top = scores.amax(-1, keepdim=True)
+    weights = (scores - top).exp_()
+    total = weights.sum(-1, keepdim=True)
+    return weights @ values / total, top + total.log()
 
 
 def causal(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -369,7 +374,7 @@ def causal(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
 
 def inverse_cdf(log_probs: Tensor, uniforms: list[float]) -> Tensor:
     """The token [R] at which each row's cumulative probability [R, V] passes its uniform number."""
-    cumulative = log_probs.double().exp().cumsum(1)
+    cumulative = log_probs.exp().cumsum(1, dtype=torch.float64)
     wanted = torch.tensor(uniforms, dtype=torch.float64, device=log_probs.device)[:, None] * cumulative[:, -1:]
     chosen = torch.searchsorted(cumulative, wanted, right=True)[:, 0].clamp(max=log_probs.shape[1] - 1)
     # At the very edge rounding may point at a token of probability 0; the last possible one before it is meant.
