@@ -79,7 +79,8 @@ def test_an_interrupt_ends_the_workers_and_writes_nothing(tmp_path):
         [sys.executable, "-m", "seeupo", "theory", "--json", "t.json"],
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
-    time.sleep(5)
+    assert process.stderr is not None
+    assert "1 of 13" in process.stderr.readline()  # the first claim is there, the others are being measured
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
