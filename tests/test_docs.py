@@ -27,6 +27,28 @@ def test_verdicts_are_the_measured_ones(page):
         assert re.search(pattern, text, re.MULTILINE), claim["title"]
 
 
+def test_performance_figures_are_the_measured_ones():
+    page = (ROOT / "docs/performance.md").read_text()
+
+    def results(name: str):
+        return json.loads((ROOT / f"benchmarks/results/{name}.json").read_text())
+
+    for case in results("update_speed")["cases"].values():
+        ways = case["ways"]
+        ours = next(way for way in ways if way["way"] == "tree")
+        best = min((way for way in ways if way["way"] == "trl"), key=lambda way: way["seconds"])
+        assert f"| {ours['seconds']:.1f} s, {ours['peak_gib']:.1f} GiB | {best['seconds']:.1f} s" in page
+        assert f"**{best['seconds'] / ours['seconds']:.1f}x**" in page
+    for turns, cost in results("seeupo_cost")["turns"].items():
+        row = next(line for line in page.splitlines() if line.startswith(f"| {turns} | "))
+        for way in ("unshared whole GRPO", "unshared sliced GRPO"):
+            assert f"**{cost['seeupo_against'][way]:.2f}x**" in row
+    sampling = results("sampling_speed")
+    for batch, found in sampling["decoding"].items():
+        assert re.search(rf"decoding, batch {batch} \|.*\| {found['ratio']:.1f}x \|", page)
+    assert f"**{sampling['rollout']['ratio']:.1f}x**" in page
+
+
 def test_the_example_in_the_readme_runs(capsys):
     (example,) = re.findall(r"```python\n(import torch.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     exec(compile(example, "README.md", "exec"), {})

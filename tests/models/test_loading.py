@@ -1,5 +1,4 @@
 import json
-import warnings
 
 import pytest
 import torch
@@ -9,8 +8,10 @@ from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForC
 from models.examples import FAMILIES, random_samples, small_model
 from seeupo.models.catalog import ModelError
 from seeupo.models.loading import load_policy
-from seeupo.models.logprobs import padded_logprobs
+from seeupo.models.logprobs import padded_logprobs, tree_logprobs
 from seeupo.models.tiny import TinyConfig, tiny_tokenizer
+from seeupo.models.tree import pack_batches
+from seeupo.models.tree_attention import BlockedAttention
 
 TOKENIZER = tiny_tokenizer(TinyConfig())
 
@@ -68,16 +69,38 @@ def test_float64_is_float64_all_the_way(tmp_path):
     assert found.logprobs.dtype == torch.float64
 
 
+def test_other_architectures_are_packed_if_their_numbers_stay_the_same(tmp_path):
+    gpt2 = GPT2LMHeadModel(GPT2Config(vocab_size=300, n_embd=16, n_layer=2, n_head=2, n_positions=64))
+    policy = load_policy(saved(tmp_path, gpt2))
+    assert policy.packing == "tree"
+    with torch.no_grad():
+        for seed in range(3):
+            samples = random_samples(seed)
+            for batch in pack_batches(samples, row_tokens=32, batch_tokens=64):
+                plain = padded_logprobs(policy.model, [samples[number] for number in batch.samples])
+                torch.testing.assert_close(
+                    tree_logprobs(policy.model, batch).logprobs, plain.logprobs, rtol=0, atol=1e-5
+                )
+
+
 def test_models_that_cannot_be_packed_say_so_and_work_padded(tmp_path):
-    gpt2 = GPT2LMHeadModel(GPT2Config(vocab_size=300, n_embd=16, n_layer=1, n_head=2, n_positions=64))
-    with pytest.warns(UserWarning, match="cannot be tree-packed .* computed again for each of them"):
-        policy = load_policy(saved(tmp_path / "mistral", sliding_mistral()))
+    with pytest.warns(UserWarning, match=r"cannot be tree-packed .* computed again for each of them"):
+        policy = load_policy(saved(tmp_path, sliding_mistral()))
     assert policy.packing == "padded"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        other = load_policy(saved(tmp_path / "gpt2", gpt2))
-    assert other.packing in ("tree", "padded")
-    assert padded_logprobs(other.model, random_samples(0)).logprobs.isfinite().all()
+    assert padded_logprobs(policy.model, random_samples(0)).logprobs.isfinite().all()
+
+
+def test_a_model_that_attends_across_branches_is_found_out(tmp_path, monkeypatch):
+    def along_the_row(self, queries, keys, values, scaling):
+        attended = torch.nn.functional.scaled_dot_product_attention(
+            queries, keys, values, is_causal=True, scale=scaling, enable_gqa=True
+        )
+        return attended.transpose(1, 2)
+
+    monkeypatch.setattr(BlockedAttention, "__call__", along_the_row)
+    with pytest.warns(UserWarning, match=r"cannot be tree-packed \(its log-probs differ by"):
+        policy = load_policy(saved(tmp_path, roomy("llama")))
+    assert policy.packing == "padded"
 
 
 def sliding_mistral():
