@@ -2,18 +2,21 @@
 
 One *turn* is one generation of the model, one *trajectory* is at most T turns with one reward at its end, and
 G trajectories of the same task are a *group*. Turns are counted from 0.
+
+Nothing but the standard library is imported here: environments run in interpreters of their own, without torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 SampleKey = tuple[str, int]
 """A sample's identity: (trajectory id, turn). Never its row in some batch."""
@@ -230,3 +233,114 @@ class Algorithm(Protocol):
 def samples_of(trajectories: Iterable[Trajectory]) -> list[Sample]:
     """All samples of the trajectories, trajectory by trajectory."""
     return [sample for trajectory in trajectories for sample in trajectory.samples]
+
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Something to be attempted.
+
+    Attributes:
+        split: the set it belongs to, e.g. "train" or "test".
+        kind: tasks of one kind are reported together.
+        seed: of whatever the environment draws when the task is attempted.
+        payload: what the environment needs to set the task up, as JSON; never the answer.
+    """
+
+    id: str
+    split: str
+    kind: str = ""
+    seed: int = 0
+    payload: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a tool by name, with JSON arguments."""
+
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a conversation."""
+
+    role: Role
+    content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool that an environment offers; `parameters` is a JSON schema of its arguments."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What an environment answers to a reset or an action.
+
+    Attributes:
+        messages: that are new since the action.
+        tools: offered from now on; None when they are the same as before.
+        reward: of this step alone, to be shown; a trajectory's reward is the environment's score.
+        terminated: the episode has ended by itself.
+        truncated: a limit of the environment ended it.
+        info: anything else that people may want to see, as JSON.
+    """
+
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...] | None = None
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def done(self) -> bool:
+        return self.terminated or self.truncated
+
+
+class Env(Protocol):
+    """A world that one episode after another happens in. It never sees a token.
+
+    The same task, seed and actions always give the same results: an episode whose worker died is repeated elsewhere.
+    """
+
+    def reset(self, task: Task, *, seed: int) -> StepResult:
+        """Set the task up; the first messages and the tools offered."""
+
+    def step(self, text: str) -> StepResult:
+        """Take an action, as the policy wrote it: hostile text, to be parsed and never to be evaluated."""
+
+    def score(self) -> float:
+        """The official final score, also when the episode was stopped from outside."""
+
+    def close(self) -> None:
+        """Give back whatever the episode holds."""
+
+
+Expert = Callable[[StepResult], str]
+"""Chooses the next action from what the environment has just answered."""
+
+
+class EnvFactory(Protocol):
+    """An environment with its tasks. `make` gives a world of its own to each episode that runs at the same time."""
+
+    @property
+    def splits(self) -> Sequence[str]:
+        """The sets of tasks that there are."""
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """The tasks of a split, always the same ones in the same order."""
+
+    def make(self) -> Env: ...
+
+    def expert(self, task: Task) -> Expert | None:
+        """A scripted player that solves the task, or None where nobody knows how."""

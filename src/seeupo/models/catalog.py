@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -16,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+
+from seeupo.cache import cache_folder
 
 
 class ModelError(Exception):
@@ -50,13 +51,6 @@ CATALOG = {
         disk_bytes=800_000_000,
     )
 }
-
-
-def cache_folder() -> Path:
-    """Where fetched models are kept: $SEEUPO_CACHE, else seeupo in the user's cache folder."""
-    if chosen := os.environ.get("SEEUPO_CACHE"):
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seeupo"
 
 
 def fetched(name: str) -> Path | None:
