@@ -22,7 +22,8 @@ from side_by_side import machine, table, write_results
 from seeupo.algorithms import SeeUPO
 from seeupo.algorithms.batch import Batch, by_key
 from seeupo.algorithms.objective import SequenceObjective
-from seeupo.engines.local import LocalEngine, OptimizerSettings
+from seeupo.engines.local import LocalEngine
+from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.models.catalog import fetch
 from seeupo.models.loading import LoadedPolicy, load_policy
 from seeupo.models.logprobs import ActionLogProbs, _logprobs_behind

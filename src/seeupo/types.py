@@ -131,6 +131,13 @@ class Objective(Protocol):
         """
 
 
+class CriticLoss(Protocol):
+    """What a step of the critic goes down: a picklable, pure function of values, one number per sample."""
+
+    def __call__(self, values_NL: Tensor, samples: Sequence[Sample]) -> Tensor:
+        """Losses [N] for values [N, L] before each token of the samples' actions, padded with 0 on the right."""
+
+
 class TrainEngine(Protocol):
     """The seam between algorithm and hardware: where weights live and how they move."""
 
@@ -153,6 +160,19 @@ class TrainEngine(Protocol):
     def load(self, path: Path) -> None: ...
 
     def weights(self) -> Iterator[tuple[str, Tensor]]: ...
+
+
+class CriticEngine(TrainEngine, Protocol):
+    """An engine that has a critic as well."""
+
+    def values(self, trajectories: Sequence[Trajectory]) -> list[Tensor]:
+        """Per trajectory of A action tokens, values [A + 1]: before each of them, and behind the last.
+
+        Without gradient, on the CPU. The last one is the value of the state in which a trajectory was cut off.
+        """
+
+    def step_critic(self, samples: Sequence[Sample], loss: CriticLoss, *, normalizer: float) -> StepMetrics:
+        """One optimizer step down the gradient of sum(loss) / normalizer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

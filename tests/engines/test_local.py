@@ -4,44 +4,16 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from models.examples import random_samples, small_model
+from engines.examples import engine, objective_for, trajectories, weights
+from models.examples import random_samples
 from seeupo.algorithms import SeeUPO
 from seeupo.algorithms.batch import by_key
 from seeupo.algorithms.objective import SequenceObjective
-from seeupo.engines.local import LocalEngine, LoraSettings, OptimizerSettings
+from seeupo.engines.local import LoraSettings
 from seeupo.engines.local_sampler import LocalSampler
-from seeupo.models.loading import LoadedPolicy
+from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.models.logprobs import padded_logprobs
-from seeupo.models.tiny import TinyConfig, tiny_tokenizer
-from seeupo.types import GenerationRequest, Sample, SamplingParameters, Trajectory
-
-TOKENIZER = tiny_tokenizer(TinyConfig())
-
-
-def engine(*, packing="tree", dtype=torch.float64, batch_tokens=64, family="llama", seed=0, **options) -> LocalEngine:
-    settings = {name: options.pop(name) for name in list(options) if hasattr(OptimizerSettings, name)}
-    policy = LoadedPolicy(small_model(family, dtype, seed), TOKENIZER, "test", packing)
-    return LocalEngine(
-        policy,
-        OptimizerSettings(**{"learning_rate": 1e-2, **settings}),
-        **{"batch_tokens": batch_tokens, "row_tokens": 32, **options},
-    )
-
-
-def objective_for(engine: LocalEngine, samples, **options) -> SequenceObjective:
-    generator = torch.Generator().manual_seed(7)
-    weights = torch.randn(len(samples), generator=generator).tolist()
-    return SequenceObjective(
-        old=by_key(samples, engine.logprobs(samples)),
-        advantages={sample.key: weight for sample, weight in zip(samples, weights, strict=True)},
-        multiplicities={sample.trajectory: 1.0 for sample in samples},
-        **options,
-    )
-
-
-def weights(engine: LocalEngine) -> torch.Tensor:
-    return torch.cat([weight.flatten().clone() for _, weight in engine.weights()])
-
+from seeupo.types import GenerationRequest, Sample, SamplingParameters
 
 SAMPLES = random_samples(0, count=20)
 
@@ -103,8 +75,8 @@ def test_moments_per_agent_start_fresh_for_each_turn():
         for agent in (1, 0):
             local.step(SAMPLES, objective_for(local, SAMPLES), normalizer=20, agent=agent)
     assert not torch.allclose(weights(shared), weights(separate))
-    assert set(separate._optimizers) == {0, 1}
-    assert set(shared._optimizers) == {None}
+    assert set(separate._optimizer.by_agent) == {0, 1}
+    assert set(shared._optimizer.by_agent) == {None}
 
 
 def test_only_what_is_named_is_trained():
@@ -263,27 +235,6 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_alone():
 def test_impossible_settings_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         engine(**options)
-
-
-def trajectories(turns: int = 3, seed: int = 0) -> list[Trajectory]:
-    """Two groups of four; each turn's prompt holds the turns before it and an observation."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def words(count: int) -> tuple[int, ...]:
-        return tuple(torch.randint(0, 40, (count,), generator=generator).tolist())
-
-    made = []
-    for group in range(2):
-        task = words(12)
-        for member in range(4):
-            history, samples = task, []
-            for turn in range(turns - (member == 3)):
-                action = words(3 + member)
-                samples.append(Sample(f"{group}.{member}", turn, history, action))
-                history = history + action + words(4)
-            reward = float(torch.rand((), generator=generator))
-            made.append(Trajectory(f"{group}.{member}", str(group), str(group), tuple(samples), reward))
-    return made
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])

@@ -4,45 +4,14 @@ from collections import Counter
 import pytest
 import torch
 
-from engines.test_local import TOKENIZER
-from models.examples import FAMILIES, small_model
-from seeupo.engines.local import LocalEngine, OptimizerSettings
+from engines.examples import TOKENIZER, many_requests, policy, request, run
+from models.examples import FAMILIES
+from seeupo.engines.local import LocalEngine
 from seeupo.engines.local_sampler import LocalSampler
+from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.models.loading import LoadedPolicy
 from seeupo.models.tiny import TinyConfig, tiny_model
-from seeupo.types import Completion, CompletionEnd, GenerationRequest, Sample, SamplingParameters
-
-END = 39
-"""Stands for the end of a turn in the small models, whose vocabulary is their own."""
-
-
-def policy(family="llama", dtype=torch.float64, seed=0) -> LoadedPolicy:
-    model = small_model(family, dtype, seed)
-    model.generation_config.eos_token_id = END
-    return LoadedPolicy(model, TOKENIZER, "test", "tree")
-
-
-def request(name: str, prompt, seed=0, *, episode=None, **parameters) -> GenerationRequest:
-    chosen = SamplingParameters(**{"max_tokens": 12, "temperature": 0.8, **parameters})
-    return GenerationRequest(id=name, prompt_ids=tuple(prompt), seed=seed, parameters=chosen, episode=episode)
-
-
-def run(sampler: LocalSampler, requests) -> dict[str, Completion]:
-    found: dict[str, Completion] = {}
-    for each in requests:
-        sampler.submit(each)
-    for _ in range(10_000):
-        for completion in sampler.poll():
-            assert completion.id not in found
-            found[completion.id] = completion
-        if len(found) == len(requests):
-            return found
-    raise AssertionError("the sampler did not finish")
-
-
-def many_requests(count=24) -> list[GenerationRequest]:
-    """Six prompts of different lengths, four requests each."""
-    return [request(str(n), range(1, 4 + 2 * (n % 6)), seed=n) for n in range(count)]
+from seeupo.types import CompletionEnd, Sample
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -10,75 +10,26 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from seeupo.core.checks import check_at_least, check_choice, check_count
+from seeupo.core.checks import check_count
+from seeupo.engines.local_critic import CriticSettings, LocalCritic
+from seeupo.engines.optimizer import Optimizer, OptimizerSettings
+from seeupo.models.batching import PaddedBatch, micro_batches
 from seeupo.models.loading import LoadedPolicy
-from seeupo.models.logprobs import ActionLogProbs, padded_logprobs, tree_logprobs
-from seeupo.models.tree import pack_batches
-from seeupo.types import Objective, Sample, StepMetrics
+from seeupo.models.logprobs import action_logprobs
+from seeupo.models.tree import TreeBatch
+from seeupo.types import CriticLoss, Objective, Sample, StepMetrics, Trajectory, samples_of
 
-Schedule = Literal["constant", "linear", "cosine"]
-Moments = Literal["shared", "per_agent"]
 ADAPTERS = "adapters.safetensors"
 """Where an engine with lora keeps what it has trained, by the names of the parameters."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class OptimizerSettings:
-    """AdamW and its surroundings.
-
-    Attributes:
-        learning_rate: at its highest.
-        schedule: over iterations, not over turns: "constant", or down to 0 by "linear" or "cosine" decay.
-        warmup: iterations over which the rate first rises.
-        iterations: of the whole run; needed to decay.
-        beta1: momentum. 0 switches it off: it carries one turn's update into the steps of the next turns, so that turns
-            move further than M has recorded.
-        moments: "shared" by all turns, or "per_agent": each turn has Adam moments of its own.
-        max_grad_norm: gradients are clipped to this norm; None for no clip.
-        trainable: regular expressions; a parameter whose name contains none of them is frozen. Empty trains all.
-    """
-
-    learning_rate: float = 1e-6
-    schedule: Schedule = "constant"
-    warmup: int = 0
-    iterations: int | None = None
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-8
-    weight_decay: float = 0.01
-    moments: Moments = "shared"
-    max_grad_norm: float | None = 1.0
-    trainable: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        check_choice("schedule", self.schedule, get_args(Schedule))
-        check_choice("moments", self.moments, get_args(Moments))
-        for name in ("learning_rate", "weight_decay", "eps"):
-            check_at_least(name, getattr(self, name), 0)
-        for name in ("beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be in [0, 1)")
-        check_count("warmup", self.warmup, 0)
-        if self.max_grad_norm is not None:
-            check_at_least("max_grad_norm", self.max_grad_norm, 0)
-        if self.schedule != "constant" and self.iterations is None:
-            raise ValueError(f"schedule={self.schedule!r} needs the number of iterations to decay over")
-
-    def rate_at(self, iteration: int) -> float:
-        """The learning rate of an iteration, counted from 0."""
-        if iteration < self.warmup:
-            return self.learning_rate * (iteration + 1) / (self.warmup + 1)
-        if self.schedule == "constant" or self.iterations is None:
-            return self.learning_rate
-        done = min(1.0, (iteration - self.warmup) / max(1, self.iterations - self.warmup))
-        return self.learning_rate * (1 - done if self.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2)
+CRITIC = "critic"
+"""The folder of a critic."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +59,7 @@ class LocalEngine:
         optimizer: how it is trained.
         temperature: that actions are sampled with; log-probs are of that distribution.
         lora: train low-rank adapters only; without them all weights, or those that `optimizer.trainable` names.
+        critic: keep a critic beside the policy, for algorithms that need values.
         reference: keep the policy as it is now, for KL terms: as a frozen copy, or as the model without its adapters.
         batch_tokens: how many tokens go through the model at once.
         row_tokens: length of a tree-packed row. By default four times the model's width: attention over a row costs as
@@ -121,6 +73,7 @@ class LocalEngine:
         optimizer: OptimizerSettings,
         *,
         lora: LoraSettings | None = None,
+        critic: CriticSettings | None = None,
         temperature: float = 1.0,
         reference: bool = False,
         batch_tokens: int = 4096,
@@ -135,6 +88,7 @@ class LocalEngine:
         self.row_tokens = row_tokens or max(256, 4 * int(policy.model.config.get_text_config().hidden_size))
         self.iteration = 0
         self.lora = lora
+        self._critic = LocalCritic(policy.model, critic) if critic is not None else None
         if lora is not None:
             _add_adapters(policy.model, lora)
         self._reference = policy.model if reference and lora else _frozen_copy(policy.model) if reference else None
@@ -142,7 +96,7 @@ class LocalEngine:
             policy.model.gradient_checkpointing_enable()
             policy.model.train()  # transformers checkpoints in training mode only; dropout is off anyway
         self._trained = self._choose_trainable()
-        self._optimizers: dict[int | None, torch.optim.AdamW] = {}
+        self._optimizer = Optimizer(self._trained, optimizer)
 
     def start_iteration(self, iteration: int) -> None:
         """Tell the engine which iteration the next steps belong to; it sets the learning rate."""
@@ -159,38 +113,42 @@ class LocalEngine:
         found: list[Tensor] = [torch.empty(0)] * len(samples)
         without_adapters = policy == "reference" and self.lora is not None
         with torch.no_grad(), _disabled(model) if without_adapters else nullcontext():
-            for members, action in self._batches(model, samples, entropies=False):
+            for batch in self._packed(samples):
+                action = action_logprobs(model, batch, temperature=self.temperature)
                 lengths = action.mask.sum(1).tolist()
-                for member, row, length in zip(members, action.logprobs.cpu(), lengths, strict=True):
+                for member, row, length in zip(batch.samples, action.logprobs.cpu(), lengths, strict=True):
                     found[member] = row[:length]
         return found
 
     def step(
         self, samples: Sequence[Sample], objective: Objective, *, normalizer: float, agent: int | None = None
     ) -> StepMetrics:
-        optimizer = self._optimizer(agent)
-        optimizer.zero_grad(set_to_none=True)
+        self._optimizer.forget_gradients()
         total = 0.0
-        for members, action in self._batches(self.policy.model, samples, entropies=objective.needs_entropy):
-            values = objective(action.logprobs, action.entropies, [samples[member] for member in members])
+        for batch in self._packed(samples):
+            action = action_logprobs(
+                self.policy.model, batch, temperature=self.temperature, entropies=objective.needs_entropy
+            )
+            values = objective(action.logprobs, action.entropies, [samples[member] for member in batch.samples])
             loss = -values.sum() / normalizer
             if loss.requires_grad:
                 loss.backward()
             total -= float(loss.detach())
-        limit = math.inf if self.settings.max_grad_norm is None else self.settings.max_grad_norm
-        norm = float(torch.nn.utils.clip_grad_norm_(self._trained.values(), limit))
-        if not math.isfinite(norm):
-            optimizer.zero_grad(set_to_none=True)
-            raise FloatingPointError(
-                f"the gradient of agent {agent} is {norm}; the weights were left as they are. "
-                "A smaller learning rate or a clip on the ratio keeps it finite."
-            )
-        rate = self.settings.rate_at(self.iteration)
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return StepMetrics(agent, {"grad_norm": norm, "objective": total, "learning_rate": rate})
+        moved = self._optimizer.step(self.iteration, agent, whose=f"agent {agent}")
+        return StepMetrics(agent, {**moved, "objective": total})
+
+    def values(self, trajectories: Sequence[Trajectory]) -> list[Tensor]:
+        samples = samples_of(trajectories)
+        rows = iter(self._the_critic().values(samples, self._packed))
+        found = []
+        for trajectory in trajectories:
+            of_turns = [next(rows) for _ in trajectory.samples]
+            found.append(torch.cat([*(row[:-1] for row in of_turns), of_turns[-1][-1:]]))
+        return found
+
+    def step_critic(self, samples: Sequence[Sample], loss: CriticLoss, *, normalizer: float) -> StepMetrics:
+        metrics = self._the_critic().step(samples, loss, self._packed, normalizer=normalizer, iteration=self.iteration)
+        return StepMetrics(None, metrics)
 
     def save(self, path: Path) -> None:
         """Write the model (or its adapters), tokenizer and optimizer into a folder that transformers can load."""
@@ -198,8 +156,10 @@ class LocalEngine:
         if self.lora is not None:
             save_file({name: p.detach().contiguous() for name, p in self._trained.items()}, path / ADAPTERS)
         self.policy.tokenizer.save_pretrained(path)
-        moments = {agent: optimizer.state_dict() for agent, optimizer in self._optimizers.items()}
-        torch.save({"iteration": self.iteration, "optimizers": moments}, path / "optimizer.pt")
+        state = {"iteration": self.iteration, "optimizers": self._optimizer.state()}
+        if self._critic is not None:
+            state["critic"] = self._critic.save(path / CRITIC)
+        torch.save(state, path / "optimizer.pt")
 
     def load(self, path: Path) -> None:
         """Go back to what `save` wrote; training goes on exactly as it would have."""
@@ -216,33 +176,22 @@ class LocalEngine:
         self.policy.model.load_state_dict(weights, strict=False)
         saved = torch.load(path / "optimizer.pt", weights_only=True)
         self.iteration = saved["iteration"]
-        self._optimizers.clear()
-        for agent, state in saved["optimizers"].items():
-            self._optimizer(agent).load_state_dict(state)
+        self._optimizer.load_state(saved["optimizers"])
+        if self._critic is not None:
+            self._critic.load(path / CRITIC, saved.get("critic", {}))
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         for name, parameter in self.policy.model.named_parameters():
             yield name, parameter.detach()
 
-    def _batches(
-        self, model: PreTrainedModel, samples: Sequence[Sample], *, entropies: bool
-    ) -> Iterator[tuple[list[int], ActionLogProbs]]:
-        """The samples in micro-batches: their numbers and their log-probs."""
+    def _packed(self, samples: Sequence[Sample]) -> Iterator[TreeBatch | PaddedBatch]:
         self._check(samples)
-        options = {"temperature": self.temperature, "entropies": entropies}
-        if self.policy.packing == "tree":
-            for batch in pack_batches(samples, row_tokens=self.row_tokens, batch_tokens=self.batch_tokens):
-                yield batch.samples, tree_logprobs(model, batch, **options)  # type: ignore[arg-type]
-            return
-        lengths = [len(sample.prompt_ids) + len(sample.action_ids) for sample in samples]
-        group: list[int] = []
-        for member in sorted(range(len(samples)), key=lambda number: -lengths[number]):
-            if group and lengths[group[0]] * (len(group) + 1) > self.batch_tokens:
-                yield group, padded_logprobs(model, [samples[number] for number in group], **options)  # type: ignore[arg-type]
-                group = []
-            group.append(member)
-        if group:
-            yield group, padded_logprobs(model, [samples[number] for number in group], **options)  # type: ignore[arg-type]
+        return micro_batches(samples, self.policy.packing, row_tokens=self.row_tokens, batch_tokens=self.batch_tokens)
+
+    def _the_critic(self) -> LocalCritic:
+        if self._critic is None:
+            raise ValueError("this engine has no critic; make it with critic=CriticSettings()")
+        return self._critic
 
     def _check(self, samples: Sequence[Sample]) -> None:
         """Refuse what the model cannot take before any work is done."""
@@ -272,22 +221,6 @@ class LocalEngine:
             names = ", ".join(name for name, _ in list(self.policy.model.named_parameters())[:3])
             raise ValueError(f"trainable={self.settings.trainable} matches no parameter; names look like {names}")
         return trained
-
-    def _optimizer(self, agent: int | None) -> torch.optim.AdamW:
-        key = agent if self.settings.moments == "per_agent" else None
-        if key not in self._optimizers:
-            parameters = list(self._trained.values())
-            groups = [
-                {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": self.settings.weight_decay},
-                {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
-            ]
-            self._optimizers[key] = torch.optim.AdamW(
-                [group for group in groups if group["params"]],
-                lr=self.settings.learning_rate,
-                betas=(self.settings.beta1, self.settings.beta2),
-                eps=self.settings.eps,
-            )
-        return self._optimizers[key]
 
 
 def _add_adapters(model: PreTrainedModel, lora: LoraSettings) -> None:

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from seeupo.core.checks import check_count
+from seeupo.engines.drawing import Ends, check_request, copy_weights, inverse_cdf, truncated
 from seeupo.models.decoder import Attention, Decoder
 from seeupo.models.loading import LoadedPolicy
-from seeupo.types import Completion, CompletionEnd, GenerationRequest, SamplingParameters
+from seeupo.types import Completion, CompletionEnd, GenerationRequest
 
 
 @dataclass
@@ -82,19 +83,10 @@ class LocalSampler:
         self._prompts: OrderedDict[tuple[int, ...], Prompt] = OrderedDict()
         self._episodes: OrderedDict[str, Context] = OrderedDict()
         self._cache = RowCache(self._decoder, max_rows, policy.model.dtype, policy.model.device)
-        ends = policy.model.generation_config.eos_token_id
-        self._ends = {policy.tokenizer.eos_token_id, *(ends if isinstance(ends, list) else [ends])} - {None}
+        self._ends = Ends(policy)
 
     def submit(self, request: GenerationRequest) -> None:
-        check_parameters(request.parameters, training=self.training)
-        if not request.prompt_ids:
-            raise ValueError(f"request {request.id} has a prompt without tokens")
-        length = len(request.prompt_ids) + request.parameters.max_tokens
-        if length > self.policy.context_length:
-            raise ValueError(
-                f"request {request.id} needs {len(request.prompt_ids)} prompt tokens and up to "
-                f"{request.parameters.max_tokens} new ones; the model takes {self.policy.context_length}"
-            )
+        check_request(request, self.policy, training=self.training)
         self._waiting.append(request)
 
     def poll(self) -> list[Completion]:
@@ -103,7 +95,7 @@ class LocalSampler:
         if not self._rows:
             return []
         self._sample_one_token()
-        ends = [(row, self._end_of(running)) for row, running in enumerate(self._rows)]
+        ends = [(row, self._ends.of(r.ids, r.request.parameters)) for row, r in enumerate(self._rows)]
         # From the last row on: a row that leaves is replaced by the last one.
         return [self._finish(row, end) for row, end in reversed(ends) if end is not None]
 
@@ -111,12 +103,7 @@ class LocalSampler:
         """Copy weights into the model (none if the trainer shares it) and drop what the old ones have computed."""
         if self._rows or self._waiting:
             raise RuntimeError("weights cannot change while requests are being sampled; poll until all have finished")
-        own = dict(self.policy.model.named_parameters())
-        with torch.no_grad():
-            for name, weight in weights:
-                if name not in own:
-                    raise ValueError(f"the model has no weight {name!r}")
-                own[name].copy_(weight)
+        copy_weights(self.policy.model, weights)
         self._prompts.clear()
         self._episodes.clear()
         self.version = version
@@ -187,17 +174,6 @@ class LocalSampler:
             running.context.tokens.append(token)
             running.ids.append(place)
             running.logprobs.append(logprob)
-
-    def _end_of(self, running: Running) -> CompletionEnd | None:
-        if running.ids[-1] in self._ends:
-            return CompletionEnd.END_OF_TURN
-        parameters = running.request.parameters
-        if parameters.stop:
-            # A stop string of n characters ends within the text of the last n tokens, each being at least part of one.
-            tail = self.policy.tokenizer.decode(running.ids[-max(map(len, parameters.stop)) - 8 :])
-            if any(stop in tail for stop in parameters.stop):
-                return CompletionEnd.STOP_STRING
-        return CompletionEnd.LENGTH if len(running.ids) >= parameters.max_tokens else None
 
     def _finish(self, row: int, end: CompletionEnd) -> Completion:
         running = self._rows[row]
@@ -370,45 +346,3 @@ def causal(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         queries.transpose(0, 1)[None], keys[None], values[None], attn_mask=mask, enable_gqa=True
     )
     return attended[0].transpose(0, 1)
-
-
-def inverse_cdf(log_probs: Tensor, uniforms: list[float]) -> Tensor:
-    """The token [R] at which each row's cumulative probability [R, V] passes its uniform number."""
-    cumulative = log_probs.exp().cumsum(1, dtype=torch.float64)
-    wanted = torch.tensor(uniforms, dtype=torch.float64, device=log_probs.device)[:, None] * cumulative[:, -1:]
-    chosen = torch.searchsorted(cumulative, wanted, right=True)[:, 0].clamp(max=log_probs.shape[1] - 1)
-    # At the very edge rounding may point at a token of probability 0; the last possible one before it is meant.
-    impossible = log_probs.gather(1, chosen[:, None])[:, 0].isinf()
-    if impossible.any():
-        chosen = torch.where(impossible, log_probs.argmax(1), chosen)
-    return chosen
-
-
-def truncated(log_probs: Tensor, parameters: list[SamplingParameters]) -> Tensor:
-    """Log-probs [R, V] of the distribution cut off at top_k tokens and top_p of the probability."""
-    for row, wish in enumerate(parameters):
-        if wish.top_k == 0 and wish.top_p == 1:
-            continue
-        ordered, order = log_probs[row].sort(descending=True)
-        before = ordered.exp().cumsum(0) - ordered.exp()
-        keep = before < wish.top_p
-        if wish.top_k:
-            keep[wish.top_k :] = False
-        kept = torch.full_like(ordered, -math.inf).scatter(0, order[keep], ordered[keep])
-        log_probs = log_probs.index_put((torch.tensor(row),), kept.log_softmax(0))
-    return log_probs
-
-
-def check_parameters(parameters: SamplingParameters, *, training: bool) -> None:
-    """Refuse what cannot be sampled, and in training what would not be trained on as it was sampled."""
-    check_count("max_tokens", parameters.max_tokens, 1)
-    check_count("top_k", parameters.top_k, 0)
-    if not 0 < parameters.temperature < math.inf:
-        raise ValueError(f"temperature is {parameters.temperature}; it must be positive")
-    if not 0 < parameters.top_p <= 1:
-        raise ValueError(f"top_p is {parameters.top_p}; it must be in (0, 1]")
-    if training and (parameters.top_p < 1 or parameters.top_k):
-        raise ValueError(
-            f"top_p={parameters.top_p}, top_k={parameters.top_k}: truncated sampling draws from another distribution "
-            "than the one that is trained, so that ratios start away from 1; use top_p=1 and top_k=0 in training"
-        )

@@ -6,12 +6,12 @@ import difflib
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
+from seeupo.models.batching import Packing
 from seeupo.models.catalog import CATALOG, ModelError, fetched
 from seeupo.models.exact_norm import use_exact_norms
 from seeupo.models.logprobs import padded_logprobs, tree_logprobs
@@ -19,7 +19,6 @@ from seeupo.models.tiny import TinyConfig, tiny_model, tiny_tokenizer
 from seeupo.models.tree import pack_batches
 from seeupo.types import Sample
 
-Packing = Literal["tree", "padded"]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
 

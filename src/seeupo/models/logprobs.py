@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from seeupo.core import length_mask
+from seeupo.models.batching import PaddedBatch
 from seeupo.models.tree import TreeBatch
 from seeupo.models.tree_attention import tree_attention
 from seeupo.types import Sample
@@ -33,6 +34,15 @@ class ActionLogProbs:
     mask: Tensor
 
 
+def action_logprobs(
+    model: PreTrainedModel, batch: TreeBatch | PaddedBatch, *, temperature: float = 1.0, entropies: bool = False
+) -> ActionLogProbs:
+    """Log-probs of the batch's actions in the order of `batch.samples`, the way it is packed."""
+    if isinstance(batch, TreeBatch):
+        return tree_logprobs(model, batch, temperature=temperature, entropies=entropies)
+    return padded_logprobs(model, batch.rows, temperature=temperature, entropies=entropies)
+
+
 def tree_logprobs(
     model: PreTrainedModel, batch: TreeBatch, *, temperature: float = 1.0, entropies: bool = False
 ) -> ActionLogProbs:
@@ -41,12 +51,7 @@ def tree_logprobs(
     The softmax is taken in float32, or in float64 if the model is.
     """
     device = model.device
-    hidden = model.base_model(
-        input_ids=batch.input_ids.to(device),
-        position_ids=batch.position_ids.to(device),
-        use_cache=False,
-        **tree_attention(model, batch),
-    ).last_hidden_state.flatten(0, 1)
+    hidden = tree_states(model, batch)
     mask = batch.mask.to(device)
     wanted = torch.stack([batch.predictors.to(device)[mask], batch.targets.to(device)[mask]])
     # Samples that share a prefix into their actions ask for the same token at the same place.
@@ -65,6 +70,17 @@ def tree_logprobs(
         entropies=spread([entropy for _, entropy in found]) if entropies else None,
         mask=mask,
     )
+
+
+def tree_states(model: PreTrainedModel, batch: TreeBatch) -> Tensor:
+    """Last hidden states [B * N, H] of the batch's tokens."""
+    states: Tensor = model.base_model(
+        input_ids=batch.input_ids.to(model.device),
+        position_ids=batch.position_ids.to(model.device),
+        use_cache=False,
+        **tree_attention(model, batch),
+    ).last_hidden_state
+    return states.flatten(0, 1)
 
 
 def _chunk_size(model: PreTrainedModel) -> int:

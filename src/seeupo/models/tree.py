@@ -30,6 +30,7 @@ class Row:
         tokens, positions: [N] token ids, and their depths in the trie.
         ends: [N] the descendants of token i are the tokens i+1 ... ends[i]-1.
         predictors: per sample, [len(action)] the token behind which each token of its action is predicted.
+        lasts: per sample, its last token.
     """
 
     samples: list[int]
@@ -37,6 +38,7 @@ class Row:
     positions: Ints
     ends: Ints
     predictors: list[Ints]
+    lasts: list[int]
 
 
 def pack_rows(samples: Sequence[Sample], *, row_tokens: int) -> list[Row]:
@@ -76,6 +78,7 @@ class _Builder:
         self.tokens: list[Ints] = []
         self.positions: list[Ints] = []
         self.predictors: list[Ints] = []
+        self.lasts: list[int] = []
         self.ends: list[tuple[Ints, int]] = []
         self.last = np.empty(0, dtype=np.int64)
         self.path = np.empty(0, dtype=np.int64)
@@ -100,6 +103,7 @@ class _Builder:
         self.last = sequence
         self.samples.append(number)
         self.predictors.append(self.path[prompt_length - 1 : len(sequence) - 1])
+        self.lasts.append(int(self.path[-1]))
 
     def finish(self) -> Row:
         self.ends.append((self.path, self.size))
@@ -112,6 +116,7 @@ class _Builder:
             positions=np.concatenate(self.positions),
             ends=ends,
             predictors=self.predictors,
+            lasts=self.lasts,
         )
 
 
@@ -166,6 +171,7 @@ class TreeBatch:
             which it is predicted; 0 where there is no such token.
         targets: [n, L] the action's tokens; 0 likewise.
         mask: [n, L] where there is one.
+        lasts: [n] the place of each sample's last token.
     """
 
     samples: list[int]
@@ -175,6 +181,7 @@ class TreeBatch:
     predictors: Tensor
     targets: Tensor
     mask: Tensor
+    lasts: Tensor
 
 
 def pack_batches(samples: Sequence[Sample], *, row_tokens: int, batch_tokens: int) -> list[TreeBatch]:
@@ -210,4 +217,5 @@ def _batch(rows: Sequence[Row], samples: Sequence[Sample]) -> TreeBatch:
         predictors=padded(places, longest),
         targets=padded([np.asarray(samples[member].action_ids, dtype=np.int64) for member in members], longest),
         mask=torch.arange(longest) < lengths[:, None],
+        lasts=torch.tensor([number * length + last for number, row in enumerate(rows) for last in row.lasts]),
     )

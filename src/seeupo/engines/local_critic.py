@@ -1,0 +1,90 @@
+"""A critic in training: its values, and steps down its loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from seeupo.core.checks import check_choice
+from seeupo.engines.optimizer import Optimizer, OptimizerSettings
+from seeupo.models.batching import PaddedBatch
+from seeupo.models.critic import Backbone, Critic
+from seeupo.models.tree import TreeBatch
+from seeupo.types import CriticLoss, Sample
+
+Pack = Callable[[Sequence[Sample]], Iterable[TreeBatch | PaddedBatch]]
+WEIGHTS = "critic.safetensors"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CriticSettings:
+    """A critic beside the policy.
+
+    Attributes:
+        backbone: "own": layers of its own, which start as the policy's; "policy": a value head that reads the
+            policy's layers without moving them.
+        optimizer: how it is trained; all of it is, so `trainable` must be empty.
+    """
+
+    backbone: Backbone = "own"
+    optimizer: OptimizerSettings = field(default_factory=lambda: OptimizerSettings(learning_rate=1e-5))
+
+    def __post_init__(self) -> None:
+        check_choice("backbone", self.backbone, get_args(Backbone))
+        if self.optimizer.trainable:
+            raise ValueError(f"trainable={self.optimizer.trainable}: a critic is trained as a whole; leave it out")
+
+
+class LocalCritic:
+    """The critic of a LocalEngine."""
+
+    def __init__(self, policy: PreTrainedModel, settings: CriticSettings) -> None:
+        self.critic = Critic(policy, settings.backbone)
+        self._trained = dict(self.critic.named_parameters())
+        self._optimizer = Optimizer(self._trained, settings.optimizer)
+
+    @torch.no_grad()
+    def values(self, samples: Sequence[Sample], pack: Pack) -> list[Tensor]:
+        """Values [len(action) + 1] before each token of the action and behind the last, on the CPU."""
+        found: list[Tensor] = [torch.empty(0)] * len(samples)
+        for batch in pack(samples):
+            for member, before, end in zip(batch.samples, *self.critic(batch), strict=True):
+                found[member] = torch.cat([before[: len(samples[member].action_ids)], end[None]]).cpu()
+        return found
+
+    def step(
+        self, samples: Sequence[Sample], loss: CriticLoss, pack: Pack, *, normalizer: float, iteration: int
+    ) -> dict[str, float]:
+        self._optimizer.forget_gradients()
+        total = 0.0
+        for batch in pack(samples):
+            values_NL, _ = self.critic(batch)
+            part = loss(values_NL, [samples[member] for member in batch.samples]).sum() / normalizer
+            part.backward()
+            total += float(part.detach())
+        return {**self._optimizer.step(iteration, None, whose="the critic"), "critic_loss": total}
+
+    def save(self, path: Path) -> dict[str, Any]:
+        """Write the weights; returns the optimizer's state."""
+        path.mkdir(parents=True, exist_ok=True)
+        save_file({name: p.detach().contiguous() for name, p in self._trained.items()}, path / WEIGHTS)
+        return {"moments": self._optimizer.state()}
+
+    def load(self, path: Path, state: dict[str, Any]) -> None:
+        file = path / WEIGHTS
+        if not file.exists():
+            raise ValueError(f"{path} has no critic; it was saved by an engine without one")
+        weights = load_file(file)
+        if weights.keys() != self._trained.keys():
+            raise ValueError(f"{path} has the weights of another critic")
+        with torch.no_grad():
+            for name, parameter in self._trained.items():
+                parameter.copy_(weights[name])
+        self._optimizer.load_state(state["moments"])

@@ -1,0 +1,121 @@
+"""AdamW and its surroundings: a rate per iteration, clipped gradients, moments shared or per virtual agent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+
+from seeupo.core.checks import check_at_least, check_choice, check_count
+
+Schedule = Literal["constant", "linear", "cosine"]
+Moments = Literal["shared", "per_agent"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerSettings:
+    """How weights are trained.
+
+    Attributes:
+        learning_rate: at its highest.
+        schedule: over iterations, not over turns: "constant", or down to 0 by "linear" or "cosine" decay.
+        warmup: iterations over which the rate first rises.
+        iterations: of the whole run; needed to decay.
+        beta1: momentum. 0 switches it off: it carries one turn's update into the steps of the next turns, so that turns
+            move further than M has recorded.
+        moments: "shared" by all turns, or "per_agent": each turn has Adam moments of its own.
+        max_grad_norm: gradients are clipped to this norm; None for no clip.
+        trainable: regular expressions; a parameter whose name contains none of them is frozen. Empty trains all.
+    """
+
+    learning_rate: float = 1e-6
+    schedule: Schedule = "constant"
+    warmup: int = 0
+    iterations: int | None = None
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.01
+    moments: Moments = "shared"
+    max_grad_norm: float | None = 1.0
+    trainable: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_choice("schedule", self.schedule, get_args(Schedule))
+        check_choice("moments", self.moments, get_args(Moments))
+        for name in ("learning_rate", "weight_decay", "eps"):
+            check_at_least(name, getattr(self, name), 0)
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be in [0, 1)")
+        check_count("warmup", self.warmup, 0)
+        if self.max_grad_norm is not None:
+            check_at_least("max_grad_norm", self.max_grad_norm, 0)
+        if self.schedule != "constant" and self.iterations is None:
+            raise ValueError(f"schedule={self.schedule!r} needs the number of iterations to decay over")
+
+    def rate_at(self, iteration: int) -> float:
+        """The learning rate of an iteration, counted from 0."""
+        if iteration < self.warmup:
+            return self.learning_rate * (iteration + 1) / (self.warmup + 1)
+        if self.schedule == "constant" or self.iterations is None:
+            return self.learning_rate
+        done = min(1.0, (iteration - self.warmup) / max(1, self.iterations - self.warmup))
+        return self.learning_rate * (1 - done if self.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2)
+
+
+class Optimizer:
+    """AdamW on named parameters, one clipped step at a time."""
+
+    def __init__(self, parameters: Mapping[str, torch.nn.Parameter], settings: OptimizerSettings) -> None:
+        self.parameters, self.settings = dict(parameters), settings
+        self.by_agent: dict[int | None, torch.optim.AdamW] = {}
+
+    def forget_gradients(self) -> None:
+        for parameter in self.parameters.values():
+            parameter.grad = None
+
+    def step(self, iteration: int, agent: int | None, *, whose: str) -> dict[str, float]:
+        """Go down the gradients that have been accumulated; one that is not finite leaves the weights as they are."""
+        limit = math.inf if self.settings.max_grad_norm is None else self.settings.max_grad_norm
+        norm = float(torch.nn.utils.clip_grad_norm_(self.parameters.values(), limit))
+        if not math.isfinite(norm):
+            self.forget_gradients()
+            raise FloatingPointError(
+                f"the gradient of {whose} is {norm}; the weights were left as they are. "
+                "A smaller learning rate or a clip on the ratio keeps it finite."
+            )
+        optimizer = self._of(agent)
+        rate = self.settings.rate_at(iteration)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.step()
+        self.forget_gradients()
+        return {"grad_norm": norm, "learning_rate": rate}
+
+    def state(self) -> dict[int | None, Any]:
+        return {agent: optimizer.state_dict() for agent, optimizer in self.by_agent.items()}
+
+    def load_state(self, state: Mapping[int | None, Any]) -> None:
+        self.by_agent.clear()
+        for agent, moments in state.items():
+            self._of(agent).load_state_dict(moments)
+
+    def _of(self, agent: int | None) -> torch.optim.AdamW:
+        key = agent if self.settings.moments == "per_agent" else None
+        if key not in self.by_agent:
+            parameters = list(self.parameters.values())
+            groups = [
+                {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": self.settings.weight_decay},
+                {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+            ]
+            self.by_agent[key] = torch.optim.AdamW(
+                [group for group in groups if group["params"]],
+                lr=self.settings.learning_rate,
+                betas=(self.settings.beta1, self.settings.beta2),
+                eps=self.settings.eps,
+            )
+        return self.by_agent[key]

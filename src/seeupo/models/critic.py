@@ -1,0 +1,77 @@
+"""The critic: the value of every state in which a token of an action was chosen."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Literal, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from seeupo.core import length_mask
+from seeupo.models.batching import PaddedBatch
+from seeupo.models.logprobs import tree_states
+from seeupo.models.tree import TreeBatch
+from seeupo.types import Sample
+
+Backbone = Literal["own", "policy"]
+
+
+class Critic(nn.Module):
+    """A linear value head on a language model.
+
+    Args:
+        policy: the model whose weights it starts from.
+        backbone: "own": a copy of the policy's layers, trained with the head; "policy": the policy's own layers, which
+            the critic reads and never moves.
+
+    The head starts at 0, and so does every value.
+    """
+
+    def __init__(self, policy: PreTrainedModel, backbone: Backbone) -> None:
+        super().__init__()
+        width = int(policy.config.get_text_config().hidden_size)
+        self.head = nn.Linear(width, 1, device=policy.device, dtype=policy.dtype)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+        layers = cast("PreTrainedModel", policy.base_model)
+        self.backbone = copy.deepcopy(layers).requires_grad_(True) if backbone == "own" else None
+        # In a list, so that its weights are not among those of the critic.
+        self._reads: list[PreTrainedModel] = [policy if self.backbone is None else self.backbone]
+
+    def forward(self, batch: TreeBatch | PaddedBatch) -> tuple[Tensor, Tensor]:
+        """Values [n, L] before each token of the batch's actions, padded with 0, and [n] behind their last."""
+        reads = self._reads[0]
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.backbone is not None):
+            before_NLH, mask_NL, end_NH = (
+                _tree_action_states(reads, batch)
+                if isinstance(batch, TreeBatch)
+                else _padded_action_states(reads, batch.rows)
+            )
+        before_NL: Tensor = self.head(before_NLH)[:, :, 0]
+        end_N: Tensor = self.head(end_NH)[:, 0]
+        return before_NL.where(mask_NL, 0), end_N
+
+
+def _tree_action_states(model: PreTrainedModel, batch: TreeBatch) -> tuple[Tensor, Tensor, Tensor]:
+    states = tree_states(model, batch)
+    return states[batch.predictors.to(model.device)], batch.mask.to(model.device), states[batch.lasts.to(model.device)]
+
+
+def _padded_action_states(model: PreTrainedModel, samples: Sequence[Sample]) -> tuple[Tensor, Tensor, Tensor]:
+    ids = [torch.tensor(sample.prompt_ids + sample.action_ids) for sample in samples]
+    seen = length_mask(torch.tensor([len(row) for row in ids])).long()
+    states = model.base_model(
+        input_ids=nn.utils.rnn.pad_sequence(ids, batch_first=True).to(model.device),
+        attention_mask=seen.to(model.device),
+        use_cache=False,
+    ).last_hidden_state
+    before, end = [], []
+    for row, sample in zip(states, samples, strict=True):
+        behind = row[len(sample.prompt_ids) - 1 :][: len(sample.action_ids) + 1]
+        before.append(behind[:-1])
+        end.append(behind[-1])
+    mask = length_mask(torch.tensor([len(sample.action_ids) for sample in samples])).to(model.device)
+    return nn.utils.rnn.pad_sequence(before, batch_first=True), mask, torch.stack(end)

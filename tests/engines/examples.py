@@ -1,0 +1,95 @@
+"""Engines on small random models, and what to train them on."""
+
+from __future__ import annotations
+
+import torch
+
+from models.examples import small_model
+from seeupo.algorithms.batch import by_key
+from seeupo.algorithms.objective import SequenceObjective
+from seeupo.engines.local import LocalEngine
+from seeupo.engines.optimizer import OptimizerSettings
+from seeupo.models.loading import LoadedPolicy
+from seeupo.models.tiny import TinyConfig, tiny_tokenizer
+from seeupo.types import Completion, GenerationRequest, Sample, Sampler, SamplingParameters, Trajectory
+
+TOKENIZER = tiny_tokenizer(TinyConfig())
+
+
+def engine(*, packing="tree", dtype=torch.float64, batch_tokens=64, family="llama", seed=0, **options) -> LocalEngine:
+    settings = {name: options.pop(name) for name in list(options) if hasattr(OptimizerSettings, name)}
+    policy = LoadedPolicy(small_model(family, dtype, seed), TOKENIZER, "test", packing)
+    return LocalEngine(
+        policy,
+        OptimizerSettings(**{"learning_rate": 1e-2, **settings}),
+        **{"batch_tokens": batch_tokens, "row_tokens": 32, **options},
+    )
+
+
+def objective_for(engine: LocalEngine, samples, **options) -> SequenceObjective:
+    generator = torch.Generator().manual_seed(7)
+    weights = torch.randn(len(samples), generator=generator).tolist()
+    return SequenceObjective(
+        old=by_key(samples, engine.logprobs(samples)),
+        advantages={sample.key: weight for sample, weight in zip(samples, weights, strict=True)},
+        multiplicities={sample.trajectory: 1.0 for sample in samples},
+        **options,
+    )
+
+
+def weights(engine: LocalEngine) -> torch.Tensor:
+    return torch.cat([weight.flatten().clone() for _, weight in engine.weights()])
+
+
+def trajectories(turns: int = 3, seed: int = 0) -> list[Trajectory]:
+    """Two groups of four; each turn's prompt holds the turns before it and an observation."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def words(count: int) -> tuple[int, ...]:
+        return tuple(torch.randint(0, 40, (count,), generator=generator).tolist())
+
+    made = []
+    for group in range(2):
+        task = words(12)
+        for member in range(4):
+            history, samples = task, []
+            for turn in range(turns - (member == 3)):
+                action = words(3 + member)
+                samples.append(Sample(f"{group}.{member}", turn, history, action))
+                history = history + action + words(4)
+            reward = float(torch.rand((), generator=generator))
+            made.append(Trajectory(f"{group}.{member}", str(group), str(group), tuple(samples), reward))
+    return made
+
+
+END = 39
+"""Stands for the end of a turn in the small models, whose vocabulary is their own."""
+
+
+def policy(family="llama", dtype=torch.float64, seed=0) -> LoadedPolicy:
+    model = small_model(family, dtype, seed)
+    model.generation_config.eos_token_id = END
+    return LoadedPolicy(model, TOKENIZER, "test", "tree")
+
+
+def request(name: str, prompt, seed=0, *, episode=None, **parameters) -> GenerationRequest:
+    chosen = SamplingParameters(**{"max_tokens": 12, "temperature": 0.8, **parameters})
+    return GenerationRequest(id=name, prompt_ids=tuple(prompt), seed=seed, parameters=chosen, episode=episode)
+
+
+def run(sampler: Sampler, requests) -> dict[str, Completion]:
+    found: dict[str, Completion] = {}
+    for each in requests:
+        sampler.submit(each)
+    for _ in range(10_000):
+        for completion in sampler.poll():
+            assert completion.id not in found
+            found[completion.id] = completion
+        if len(found) == len(requests):
+            return found
+    raise AssertionError("the sampler did not finish")
+
+
+def many_requests(count=24) -> list[GenerationRequest]:
+    """Six prompts of different lengths, four requests each."""
+    return [request(str(n), range(1, 4 + 2 * (n % 6)), seed=n) for n in range(count)]

@@ -1,0 +1,113 @@
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from engines.examples import engine, objective_for, trajectories, weights
+from seeupo.engines.local_critic import CriticSettings
+from seeupo.engines.optimizer import OptimizerSettings
+from seeupo.types import samples_of
+
+BATCH = trajectories()
+
+
+@dataclass(frozen=True)
+class TowardsReward:
+    """Squared distance of every value to the reward of its trajectory."""
+
+    rewards: dict[str, float]
+
+    def __call__(self, values_NL, samples):
+        lengths = torch.tensor([len(sample.action_ids) for sample in samples])
+        mask = torch.arange(values_NL.shape[1]) < lengths[:, None]
+        targets = torch.tensor([self.rewards[sample.trajectory] for sample in samples], dtype=values_NL.dtype)
+        return ((values_NL - targets[:, None]).square() * mask).sum(1)
+
+
+LOSS = TowardsReward({trajectory.id: trajectory.reward for trajectory in BATCH})
+
+
+def with_critic(backbone="own", rate=1e-2, **options):
+    optimizer = OptimizerSettings(learning_rate=rate, weight_decay=0.0)
+    return engine(critic=CriticSettings(backbone=backbone, optimizer=optimizer), **options)
+
+
+def fit(local, steps):
+    samples = samples_of(BATCH)
+    count = sum(len(sample.action_ids) for sample in samples)
+    return [local.step_critic(samples, LOSS, normalizer=count).values["critic_loss"] for _ in range(steps)]
+
+
+@pytest.mark.parametrize("backbone", ["own", "policy"])
+@pytest.mark.parametrize("packing", ["tree", "padded"])
+def test_a_critic_learns_returns_and_leaves_the_policy_alone(backbone, packing):
+    local = with_critic(backbone, packing=packing)
+    before = weights(local)
+    losses = fit(local, 30)
+    assert losses[-1] < losses[0] * (0.2 if backbone == "own" else 0.7)
+    assert torch.equal(weights(local), before)
+
+
+def test_the_step_does_not_depend_on_packing_or_micro_batches():
+    ends = []
+    for packing, batch_tokens in [("tree", 10_000), ("tree", 64), ("padded", 64)]:
+        local = with_critic(packing=packing, batch_tokens=batch_tokens)
+        fit(local, 3)
+        ends.append(torch.cat(local.values(BATCH)))
+    torch.testing.assert_close(ends[0], ends[1], rtol=0, atol=1e-7)
+    torch.testing.assert_close(ends[0], ends[2], rtol=0, atol=1e-7)
+
+
+def test_values_run_along_the_trajectory_and_end_behind_its_last_action():
+    local = with_critic(rate=1e-1)
+    fit(local, 3)
+    found = local.values(BATCH)
+    for trajectory, row in zip(BATCH, found, strict=True):
+        assert row.shape == (sum(len(sample.action_ids) for sample in trajectory.samples) + 1,)
+        last = local.values([trajectory])[0]
+        torch.testing.assert_close(row, last)
+    assert len({round(float(value), 12) for value in found[0]}) == len(found[0])
+
+
+def test_a_value_head_follows_the_policy_and_an_own_backbone_does_not():
+    for backbone, follows in [("policy", True), ("own", False)]:
+        local = with_critic(backbone)
+        fit(local, 2)
+        before = torch.cat(local.values(BATCH))
+        samples = samples_of(BATCH)
+        local.step(samples, objective_for(local, samples), normalizer=8)
+        assert torch.equal(torch.cat(local.values(BATCH)), before) is not follows
+
+
+@pytest.mark.parametrize("backbone", ["own", "policy"])
+def test_a_critic_goes_on_exactly_after_save_and_load(tmp_path, backbone):
+    one, other = with_critic(backbone), with_critic(backbone)
+    fit(one, 2)
+    one.save(tmp_path / "saved")
+    other.load(tmp_path / "saved")
+    assert fit(one, 2) == fit(other, 2)
+    assert torch.equal(torch.cat(one.values(BATCH)), torch.cat(other.values(BATCH)))
+    engine().save(tmp_path / "plain")
+    with pytest.raises(ValueError, match="has no critic; it was saved by an engine without one"):
+        other.load(tmp_path / "plain")
+
+
+def test_the_critics_rate_and_schedule_are_its_own():
+    optimizer = OptimizerSettings(learning_rate=1e-2, schedule="linear", iterations=4)
+    local = engine(critic=CriticSettings(optimizer=optimizer), learning_rate=1e-4)
+    local.start_iteration(2)
+    samples = samples_of(BATCH)
+    assert local.step_critic(samples, LOSS, normalizer=8).values["learning_rate"] == pytest.approx(5e-3)
+    assert local.step(samples, objective_for(local, samples), normalizer=8).values["learning_rate"] == 1e-4
+
+
+def test_what_cannot_be_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="this engine has no critic; make it with"):
+        engine().values(BATCH)
+    with pytest.raises(ValueError, match="backbone is 'shared'"):
+        CriticSettings(backbone="shared")
+    with pytest.raises(ValueError, match="a critic is trained as a whole"):
+        CriticSettings(optimizer=OptimizerSettings(trainable=("norm",)))
+    with_critic("policy").save(tmp_path / "saved")
+    with pytest.raises(ValueError, match="another critic"):
+        with_critic("own").load(tmp_path / "saved")
