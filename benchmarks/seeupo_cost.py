@@ -24,6 +24,7 @@ from seeupo.algorithms.batch import Batch, by_key
 from seeupo.algorithms.objective import SequenceObjective
 from seeupo.engines.local import LocalEngine
 from seeupo.engines.optimizer import OptimizerSettings
+from seeupo.models.batching import PaddedBatch
 from seeupo.models.catalog import fetch
 from seeupo.models.loading import LoadedPolicy, load_policy
 from seeupo.models.logprobs import ActionLogProbs, _logprobs_behind
@@ -35,17 +36,18 @@ GROUP, PROMPT, ACTION, OBSERVATION = 8, 1000, 30, 30
 class UnsharedEngine(LocalEngine):
     """A row per sample with plain causal attention; like its peers it makes logits of the action's tokens only."""
 
-    def _batches(
-        self, model: Any, samples: Sequence[Sample], *, entropies: bool
-    ) -> Iterator[tuple[list[int], ActionLogProbs]]:
-        for number, sample in enumerate(samples):
-            ids = torch.tensor([sample.prompt_ids + sample.action_ids])
-            hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state[0]
-            behind = hidden[len(sample.prompt_ids) - 1 : -1]
-            targets = torch.tensor(sample.action_ids)
-            logprobs, _ = _logprobs_behind(behind, model.get_output_embeddings(), targets, 1.0, False)
-            mask = torch.ones(1, len(targets), dtype=torch.bool)
-            yield [number], ActionLogProbs(logprobs[None], None, mask)
+    def _packed(self, samples: Sequence[Sample]) -> Iterator[PaddedBatch]:
+        return (PaddedBatch([number], [sample]) for number, sample in enumerate(samples))
+
+    def _action_logprobs(self, model: Any, batch: Any, *, entropies: bool = False) -> ActionLogProbs:
+        (sample,) = batch.rows
+        hidden = model.base_model(
+            input_ids=torch.tensor([sample.prompt_ids + sample.action_ids]), use_cache=False
+        ).last_hidden_state[0]
+        targets = torch.tensor(sample.action_ids)
+        behind = hidden[len(sample.prompt_ids) - 1 : -1]
+        logprobs, _ = _logprobs_behind(behind, model.get_output_embeddings(), targets, 1.0, entropies)
+        return ActionLogProbs(logprobs[None], None, torch.ones(1, len(targets), dtype=torch.bool))
 
 
 def recorded(turns: int) -> list[Trajectory]:

@@ -21,15 +21,16 @@ CONSTRAINTS = HERE.parent / "constraints.txt"
 
 
 def peer_environment(name: str, *requirements: str) -> Path:
-    """The interpreter of a virtual environment with the requirements; torch comes first, at the version we use."""
+    """The interpreter of a virtual environment with the requirements; torch and transformers are those that we use."""
     folder = cache_folder() / "peers" / name
     ready, python = folder / "ready", folder / "bin" / "python"
     if not ready.exists():
         print(f"installing {', '.join(requirements)} into {folder}", file=sys.stderr)
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-        pip = [str(python), "-m", "pip", "install", "--quiet", "-c", str(CONSTRAINTS)]
-        subprocess.run([*pip, "torch"], check=True)
-        subprocess.run([*pip, *requirements], check=True)
+        ours = [line for line in CONSTRAINTS.read_text().splitlines() if line.startswith(("torch==", "transformers=="))]
+        pip = [str(python), "-m", "pip", "install", "--quiet"]
+        subprocess.run([*pip, *ours[:1]], check=True)  # torch, before anything can ask for another build of it
+        subprocess.run([*pip, *ours, *requirements], check=True)
         ready.touch()
     return python
 

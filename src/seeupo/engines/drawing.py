@@ -58,13 +58,23 @@ def copy_weights(model: PreTrainedModel, weights: Iterable[tuple[str, Tensor]]) 
             own[name].copy_(weight)
 
 
+STRETCH = 256
+"""Tokens whose probabilities are summed before any is looked at: a cumulative sum of the vocabulary costs more."""
+
+
 def inverse_cdf(log_probs: Tensor, uniforms: list[float]) -> Tensor:
     """The token [R] at which each row's cumulative probability [R, V] passes its uniform number."""
-    cumulative = log_probs.exp().cumsum(1, dtype=torch.float64)
+    rows, size = log_probs.shape
+    stretches = torch.nn.functional.pad(log_probs.exp(), (0, -size % STRETCH)).view(rows, -1, STRETCH)
+    cumulative = stretches.sum(2).cumsum(1, dtype=torch.float64)
     wanted = torch.tensor(uniforms, dtype=torch.float64, device=log_probs.device)[:, None] * cumulative[:, -1:]
-    chosen = torch.searchsorted(cumulative, wanted, right=True)[:, 0].clamp(max=log_probs.shape[1] - 1)
-    # At the very edge rounding may point at a token of probability 0; the last possible one before it is meant.
-    impossible = log_probs.gather(1, chosen[:, None])[:, 0].isinf()
+    stretch = torch.searchsorted(cumulative, wanted, right=True).clamp(max=cumulative.shape[1] - 1)
+    before = torch.nn.functional.pad(cumulative, (1, 0)).gather(1, stretch)
+    within = stretches[torch.arange(rows, device=log_probs.device), stretch[:, 0]].cumsum(1, dtype=torch.float64)
+    place = torch.searchsorted(within, wanted - before, right=True).clamp(max=STRETCH - 1)
+    chosen = (stretch * STRETCH + place)[:, 0].clamp(max=size - 1)
+    # At the very edge rounding may point at a token of probability 0, which must not be drawn.
+    impossible = log_probs.gather(1, chosen[:, None])[:, 0].exp() == 0
     if impossible.any():
         chosen = torch.where(impossible, log_probs.argmax(1), chosen)
     return chosen

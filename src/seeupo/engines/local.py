@@ -22,7 +22,7 @@ from seeupo.engines.local_critic import CriticSettings, LocalCritic
 from seeupo.engines.optimizer import Optimizer, OptimizerSettings
 from seeupo.models.batching import PaddedBatch, micro_batches
 from seeupo.models.loading import LoadedPolicy
-from seeupo.models.logprobs import action_logprobs
+from seeupo.models.logprobs import ActionLogProbs, action_logprobs
 from seeupo.models.tree import TreeBatch
 from seeupo.types import CriticLoss, Objective, Sample, StepMetrics, Trajectory, samples_of
 
@@ -114,7 +114,7 @@ class LocalEngine:
         without_adapters = policy == "reference" and self.lora is not None
         with torch.no_grad(), _disabled(model) if without_adapters else nullcontext():
             for batch in self._packed(samples):
-                action = action_logprobs(model, batch, temperature=self.temperature)
+                action = self._action_logprobs(model, batch)
                 lengths = action.mask.sum(1).tolist()
                 for member, row, length in zip(batch.samples, action.logprobs.cpu(), lengths, strict=True):
                     found[member] = row[:length]
@@ -126,9 +126,7 @@ class LocalEngine:
         self._optimizer.forget_gradients()
         total = 0.0
         for batch in self._packed(samples):
-            action = action_logprobs(
-                self.policy.model, batch, temperature=self.temperature, entropies=objective.needs_entropy
-            )
+            action = self._action_logprobs(self.policy.model, batch, entropies=objective.needs_entropy)
             values = objective(action.logprobs, action.entropies, [samples[member] for member in batch.samples])
             loss = -values.sum() / normalizer
             if loss.requires_grad:
@@ -187,6 +185,11 @@ class LocalEngine:
     def _packed(self, samples: Sequence[Sample]) -> Iterator[TreeBatch | PaddedBatch]:
         self._check(samples)
         return micro_batches(samples, self.policy.packing, row_tokens=self.row_tokens, batch_tokens=self.batch_tokens)
+
+    def _action_logprobs(
+        self, model: PreTrainedModel, batch: TreeBatch | PaddedBatch, *, entropies: bool = False
+    ) -> ActionLogProbs:
+        return action_logprobs(model, batch, temperature=self.temperature, entropies=entropies)
 
     def _the_critic(self) -> LocalCritic:
         if self._critic is None:

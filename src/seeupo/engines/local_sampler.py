@@ -296,38 +296,52 @@ class StepAttention:
         self.longest = max(lengths) + 1
         beyond = torch.arange(self.longest, device=device) > self.lengths[:, None]
         self.mask = torch.zeros(beyond.shape, dtype=cache.keys[0].dtype, device=device).masked_fill_(beyond, -math.inf)
-        members: dict[int, list[int]] = {}
+        self.everyone = torch.arange(self.rows, device=device)
+        by_prompt: dict[int, list[int]] = {}
         for row, prompt in enumerate(prompts):
-            members.setdefault(id(prompt), []).append(row)
-        by_id = {id(prompt): prompt for prompt in prompts}
-        self.groups = [
-            (by_id[key], torch.tensor(rows, device=device)) for key, rows in members.items() if by_id[key].tokens
-        ]
+            if prompt.tokens:
+                by_prompt.setdefault(id(prompt), []).append(row)
+        self.groups = [(prompts[rows[0]], len(rows)) for rows in by_prompt.values()]
+        order = [row for rows in by_prompt.values() for row in rows]
+        self.order = None if order == list(range(self.rows)) else torch.tensor(order, device=device)
 
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         rows, kv_heads, head_dim = keys.shape
         repeat = queries.shape[1] // kv_heads
         scaled = (queries * head_dim**-0.5).view(rows, kv_heads, repeat, head_dim)
-        everyone = torch.arange(rows, device=keys.device)
-        self.cache.keys[layer][everyone, :, self.lengths] = keys
-        self.cache.values[layer][everyone, :, self.lengths] = values
+        self.cache.keys[layer][self.everyone, :, self.lengths] = keys
+        self.cache.values[layer][self.everyone, :, self.lengths] = values
         own_keys = self.cache.keys[layer][:rows, :, : self.longest]
         own_values = self.cache.values[layer][:rows, :, : self.longest]
-        result, total = partial_attention(scaled @ own_keys.transpose(2, 3) + self.mask[:, None, None], own_values)
-        for prompt, members in self.groups:
-            # [Hkv, members * repeat, D] against [Hkv, P, D]: one matrix product for all rows of the prompt.
-            together = scaled[members].transpose(0, 1).reshape(kv_heads, -1, head_dim)
-            scores = together @ prompt.keys[layer].transpose(1, 2)
-            from_prompt, prompt_total = partial_attention(scores, prompt.values[layer])
-            shape = (kv_heads, len(members), repeat, -1)
-            from_prompt = from_prompt.view(shape).transpose(0, 1)
-            prompt_total = prompt_total.view(shape).transpose(0, 1)
-            both = torch.logaddexp(total[members], prompt_total)
-            result[members] = (
-                result[members] * (total[members] - both).exp() + from_prompt * (prompt_total - both).exp()
-            )
-        merged: Tensor = result.reshape(rows, -1, head_dim)
-        return merged
+        scores = (scaled @ own_keys.transpose(2, 3)).add_(self.mask[:, None, None])
+        own, own_total = partial_attention(scores, own_values)
+        if not self.groups:
+            return own.reshape(rows, -1, head_dim)
+        if self.order is None:
+            merged = merge(own, own_total, *self._of_prompts(layer, scaled))
+        else:
+            merged = own.clone()
+            behind = merge(own[self.order], own_total[self.order], *self._of_prompts(layer, scaled[self.order]))
+            merged[self.order] = behind
+        return merged.reshape(rows, -1, head_dim)
+
+    def _of_prompts(self, layer: int, scaled: Tensor) -> tuple[Tensor, Tensor]:
+        """Attention of queries [rows, Hkv, repeat, D], those of a prompt side by side, to their prompts."""
+        _, kv_heads, repeat, head_dim = scaled.shape
+        results, totals, first = [], [], 0
+        for prompt, count in self.groups:
+            # [Hkv, count * repeat, D] against [Hkv, P, D]: one matrix product for all rows of the prompt.
+            together = scaled[first : first + count].transpose(0, 1).reshape(kv_heads, -1, head_dim)
+            result, total = partial_attention(together @ prompt.keys[layer].transpose(1, 2), prompt.values[layer])
+            results.append(result.view(kv_heads, count, repeat, head_dim).transpose(0, 1))
+            totals.append(total.view(kv_heads, count, repeat, 1).transpose(0, 1))
+            first += count
+        return (results[0], totals[0]) if len(results) == 1 else (torch.cat(results), torch.cat(totals))
+
+
+def merge(one: Tensor, one_total: Tensor, other: Tensor, other_total: Tensor) -> Tensor:
+    """Attention over two parts from attention over each, weighted by their softmax sums, given as logarithms."""
+    return torch.lerp(other, one, (one_total - other_total).sigmoid())
 
 
 def partial_attention(scores: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

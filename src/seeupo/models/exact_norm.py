@@ -12,10 +12,10 @@ class ExactRMSNorm(nn.Module):
     def __init__(self, weight: nn.Parameter, eps: float) -> None:
         super().__init__()
         self.weight = weight
-        self.eps = eps
+        self.variance_epsilon = eps
 
     def forward(self, hidden: Tensor) -> Tensor:
-        return self.weight * hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + self.eps)
+        return self.weight * hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
 
 
 def use_exact_norms(model: nn.Module) -> None:

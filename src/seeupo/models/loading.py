@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.utils import logging as transformers_logging
 
 from seeupo.models.batching import Packing
-from seeupo.models.catalog import CATALOG, ModelError, fetched
+from seeupo.models.catalog import CATALOG, ModelError, fetched, first_line
 from seeupo.models.exact_norm import use_exact_norms
 from seeupo.models.logprobs import padded_logprobs, tree_logprobs
 from seeupo.models.tiny import TinyConfig, tiny_model, tiny_tokenizer
@@ -112,8 +112,7 @@ def _from_pretrained(path: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBas
         )
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise ModelError(f"{path} could not be loaded: {reason}") from None
+        raise ModelError(f"{path} could not be loaded: {first_line(error)}") from None
     finally:
         transformers_logging.enable_progress_bar()
     return model, tokenizer

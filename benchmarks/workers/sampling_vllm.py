@@ -1,0 +1,33 @@
+"""Completions by vLLM on the CPU, in float32, with its prefix cache, which is emptied where a measurement begins."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from measure import serve
+from vllm import LLM, SamplingParams
+
+llm = LLM(
+    sys.argv[1],
+    dtype="float32",
+    enable_prefix_caching=True,
+    max_model_len=1024,
+    max_num_seqs=64,
+    disable_log_stats=True,
+)
+
+
+def answer(message: dict[str, Any]) -> dict[str, Any]:
+    if message["fresh"]:
+        llm.reset_prefix_cache()
+    new = message["new"]
+    parameters = SamplingParams(temperature=1.0, max_tokens=new, min_tokens=new, ignore_eos=True, logprobs=0, seed=0)
+    prompts = [{"prompt_token_ids": prompt} for prompt in message["prompts"]]
+    started = time.perf_counter()
+    outputs = llm.generate(prompts, parameters, use_tqdm=False)
+    return {"seconds": time.perf_counter() - started, "ids": [list(output.outputs[0].token_ids) for output in outputs]}
+
+
+serve(answer)
