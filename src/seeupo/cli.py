@@ -6,13 +6,20 @@ import importlib.util
 import json
 import sys
 import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
 import seeupo
+
+if TYPE_CHECKING:
+    from seeupo.envs.check import Outcome
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -136,6 +143,160 @@ def check(name: str, prompt: str, max_tokens: int) -> None:
     click.echo(f"{name}: {answer.parameters / 1e6:.1f} million weights, {answer.packing} packing")
     click.echo(f"{prompt}\n{answer.text}")
     click.echo(f"{answer.tokens} tokens, {answer.tokens_per_second:.1f} tokens/s alone")
+
+
+@main.group()
+def envs() -> None:
+    """Environments to train in: what there is, installing, checking and playing them."""
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """What is wrong with an environment or its options, as one line instead of a traceback."""
+    from seeupo.envs.failures import EnvError, EnvFailure
+
+    try:
+        yield
+    except (EnvError, EnvFailure) as error:
+        raise click.ClickException(str(error)) from None
+
+
+def parse_options(_: click.Context, __: click.Parameter, pairs: tuple[str, ...]) -> dict[str, object]:
+    options: dict[str, object] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key:
+            raise click.BadParameter(f"{pair!r} should be key=value")
+        try:
+            options[key] = json.loads(text)
+        except ValueError:
+            options[key] = text
+    return options
+
+
+env_options = click.option(
+    "--option", "-o", "options", multiple=True, callback=parse_options, metavar="KEY=VALUE",
+    help="An option of the environment; may be given several times.",
+)  # fmt: skip
+
+
+@envs.command("list")
+def list_envs() -> None:
+    """List the environments: what they are, their licence, and whether they are installed."""
+    from seeupo.envs.install import installed
+    from seeupo.envs.registry import lookup, names
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("name", "installed", "licence", "what it is"):
+        table.add_column(column, no_wrap=column == "name")
+    with plain_errors():
+        for name in names():
+            spec = lookup(name)
+            table.add_row(name, "yes" if installed(spec) else "no", spec.licence or "unknown", spec.summary)
+    Console().print(table)
+
+
+@envs.command("install")
+@click.argument("name")
+def install_env(name: str) -> None:
+    """Make the interpreter of the environment NAME, with its packages; nothing of it enters this one."""
+    from seeupo.envs.install import install
+    from seeupo.envs.registry import lookup
+
+    with plain_errors():
+        folder = install(lookup(name), report=lambda text: click.echo(text, err=True))
+    click.echo(f"{name} is installed in {folder}")
+
+
+@envs.command("check")
+@click.argument("name")
+@click.option("--split", "splits", multiple=True, help="Only this split; may be given several times.")
+@click.option("--tasks", type=click.IntRange(min=1), help="At most so many tasks of each split.")
+@click.option("--workers", type=click.IntRange(min=1), help="Worker processes; by default one per core, up to 8.")
+@env_options
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
+def check_env(
+    *,
+    name: str,
+    splits: tuple[str, ...],
+    tasks: int | None,
+    workers: int | None,
+    options: dict[str, object],
+    as_json: bool,
+) -> None:
+    """Let an expert and somebody who does nothing play NAME through the whole stack, and say how they did.
+
+    Ends with an error if an expert fails a task, if doing nothing solves one, or if anything breaks.
+    """
+    from seeupo.envs.check import check
+    from seeupo.envs.pool import EnvPool
+    from seeupo.envs.registry import lookup
+
+    rows, found, good = [], [], True
+    with plain_errors():
+        spec = lookup(name)
+        for extra in ({}, *spec.ceilings):
+            with EnvPool(spec, options={**options, **extra}, workers=workers) as pool:
+                chosen = splits or pool.splits
+                for outcome in check(pool, chosen, ("expert",) if extra else ("expert", "do-nothing"), tasks=tasks):
+                    good = good and (not outcome.failures if extra else outcome.as_it_should_be)
+                    found.append({"options": {**options, **extra}, **outcome.to_json()})
+                    rows.append((outcome, extra))
+    if as_json:
+        click.echo(json.dumps({"environment": name, "good": good, "results": found}, indent=1))
+    else:
+        show_outcomes(rows)
+    if not good:
+        sys.exit(1)
+
+
+def show_outcomes(rows: Sequence[tuple[Outcome, Mapping[str, Any]]]) -> None:
+    table = Table(box=None, pad_edge=False)
+    for column in ("split", "player", "solved", "episodes/s", "turns", "failed", "options"):
+        table.add_column(column)
+    for outcome, extra in rows:
+        facts = outcome.to_json()
+        table.add_row(
+            outcome.split,
+            outcome.player,
+            f"{outcome.solved}/{len(outcome.episodes)}",
+            f"{facts['episodes_per_second']}",
+            f"{facts['mean_turns']:.1f}",
+            str(len(outcome.failures)),
+            ", ".join(f"{key}={value}" for key, value in extra.items()),
+        )
+    Console().print(table)
+    for outcome, _ in rows:
+        for failure in outcome.failures[:3]:
+            click.echo(f"failed: {failure}", err=True)
+
+
+@envs.command("play")
+@click.argument("name")
+@click.option("--task", "wanted", help="The task's id; by default the first one of the first split.")
+@click.option("--split", help="The split that the task is from.")
+@env_options
+def play_env(name: str, wanted: str | None, split: str | None, options: dict[str, object]) -> None:
+    """Play an episode of NAME yourself: you see what the model would see. End with Ctrl-D to be scored as you stand."""
+    from seeupo.envs.failures import EnvError, nearest
+    from seeupo.envs.play import play
+    from seeupo.envs.pool import EnvPool
+
+    def ask() -> str | None:
+        try:
+            return str(click.prompt(click.style("action", bold=True), default="", show_default=False))
+        except click.Abort:
+            click.echo()
+            return None
+
+    with plain_errors(), EnvPool(name, options=options, workers=1) as pool:
+        tasks = [task for each in ([split] if split else pool.splits) for task in pool.tasks(each)]
+        task = next((task for task in tasks if wanted in (None, task.id)), None)
+        if task is None:
+            raise EnvError(f"{name} has no task {wanted!r}; {nearest(wanted or '', [task.id for task in tasks][:50])}")
+        click.echo(f"task {task.id} of {task.split}" + (f", {task.kind}" if task.kind else ""))
+        played = play(pool.env(), task, seed=task.seed, show=click.echo, ask=ask)
+    click.echo(f"score {played.score:g} after {played.turns} actions")
 
 
 def check_outputs(json_file: Path | None, report_dir: Path | None) -> None:

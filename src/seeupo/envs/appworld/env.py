@@ -1,0 +1,121 @@
+"""One episode: code from the model's text, run by AppWorld's server; what it prints; the state that it leaves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from seeupo.envs.appworld.code_block import first_code_block
+from seeupo.envs.appworld.engine import EXPERIMENT, Engine, EngineLost
+from seeupo.envs.appworld.prompt import first_messages
+from seeupo.envs.appworld.state import SavedState, Unreadable, read_state
+from seeupo.types import Message, StepResult, Task
+
+SETUP_SECONDS = 60.0
+GRACE_SECONDS = 5.0
+"""How much longer than its limit an execution may take: code can catch the exception that is to stop it."""
+LONGEST_CODE = 100_000
+
+
+class AppWorldEnv:
+    """AppWorld behind `Env`, but for the score: that is not for a place where model code runs. See `save`."""
+
+    def __init__(self, engine: Engine, *, execution_seconds: int, observation_characters: int) -> None:
+        self.engine = engine
+        self.execution_seconds = execution_seconds
+        self.observation_characters = observation_characters
+        self.task = ""
+        self.executed: list[str] = []
+        self.at_start = SavedState({})
+        self.saved = SavedState({})
+
+    def reset(self, task: Task, *, seed: int) -> StepResult:
+        """Set a task up. AppWorld's tasks are the same under every seed."""
+        del seed
+        self.task = task.id
+        self.executed = []
+        described = self._set_up()
+        self.at_start = read_state(self.engine.output(self.task))
+        self.saved = self.at_start
+        return StepResult(first_messages(described), tools=())
+
+    def step(self, text: str) -> StepResult:
+        """Run the first code block of the text."""
+        code = first_code_block(text)
+        if code is None:
+            return said("Error: there is no code block. Write the code to run between ```python and ```.")
+        if len(code) > LONGEST_CODE:
+            return said(f"Error: the code has {len(code)} characters; at most {LONGEST_CODE} are run.")
+        # What cannot be encoded cannot be sent; Python's own parser would not take it either.
+        code = code.encode(errors="replace").decode()
+        try:
+            printed, completed = self._execute(code)
+        except EngineLost:
+            try:
+                printed, completed = self._execute_again(code)
+            except EngineLost:
+                # Twice in a row, the second time in a fresh process: it was the code.
+                self.engine.stop()
+                reason = (
+                    "Error: this code brought the apps to a halt, so the task ends here, as it was before the code."
+                )
+                return StepResult((Message("user", reason),), truncated=True)
+        self.executed.append(code)
+        return StepResult((Message("user", self._shown(printed)),), terminated=completed)
+
+    def save(self) -> dict[str, list[str]]:
+        """What the episode has changed in each app's database, for `AppWorldFactory.judge`."""
+        return self.saved.since(self.at_start)
+
+    def close(self) -> None:
+        self.engine.stop()
+
+    def _set_up(self) -> dict[str, Any]:
+        self.engine.start()
+        request = {
+            "task_id": self.task,
+            "experiment_name": EXPERIMENT,
+            "load_ground_truth": False,
+            "timeout_seconds": self.execution_seconds,
+        }
+        try:
+            described: dict[str, Any] = self.engine.post("/initialize", request, seconds=SETUP_SECONDS)
+        except EngineLost as error:
+            raise RuntimeError(f"task {self.task} cannot be set up: {error}") from None
+        return described
+
+    def _execute(self, code: str) -> tuple[str, bool]:
+        """What the code printed, and whether the task was declared done. Remembers the state that was saved."""
+        limit = self.execution_seconds + GRACE_SECONDS
+        printed = self.engine.post("/execute", {"task_id": self.task, "code": code}, seconds=limit)
+        completed = self.engine.post("/task_completed", {"task_id": self.task}, seconds=GRACE_SECONDS)
+        if not isinstance(printed, str) or not isinstance(completed, bool):
+            raise EngineLost("the server's answer is not what AppWorld's server answers")
+        try:
+            self.saved = read_state(self.engine.output(self.task))
+        except Unreadable as error:
+            raise EngineLost(str(error)) from None
+        return printed, completed
+
+    def _execute_again(self, code: str) -> tuple[str, bool]:
+        """In a fresh engine, after all that was executed before: whatever befell the last one by chance is undone."""
+        before = self.saved
+        self._set_up()
+        try:
+            for earlier in self.executed:
+                self._execute(earlier)
+            return self._execute(code)
+        except EngineLost:
+            self.saved = before
+            raise
+
+    def _shown(self, printed: str) -> str:
+        """As an observation, no longer than the limit; of a long one the beginning and the end are kept."""
+        limit = self.observation_characters
+        if (cut := len(printed) - limit) > 0:
+            printed = f"{printed[: limit - limit // 4]}\n[... {cut} characters cut]\n{printed[-(limit // 4) :]}"
+        return f"Output:\n```\n{printed.rstrip()}\n```"
+
+
+def said(text: str) -> StepResult:
+    """An observation of something that was not run."""
+    return StepResult((Message("user", text),))

@@ -1,0 +1,221 @@
+"""The official score of a saved state, computed by AppWorld's own evaluation where no model code has ever run.
+
+The state is a list of SQL statements that hostile code may have written. Before AppWorld applies them, they are tried
+out on a copy of the databases under an authorizer that allows nothing but changes of rows in the apps' own tables.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sqlite3
+import tempfile
+import time
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+EXPERIMENT = "scoring"
+TRIAL_SECONDS = 20.0
+LARGEST_VALUE = 8 * 2**20
+CHANGE = re.compile(r'(?:INSERT INTO|UPDATE|DELETE FROM) "?(\w+)"? ')
+ROWS = (
+    sqlite3.SQLITE_DELETE,
+    sqlite3.SQLITE_INSERT,
+    sqlite3.SQLITE_READ,
+    sqlite3.SQLITE_SELECT,
+    sqlite3.SQLITE_TRANSACTION,
+    sqlite3.SQLITE_UPDATE,
+)
+
+Statement = tuple[str, Any, bool]
+"""SQL, its parameters, and whether they are a list of parameters: a line of AppWorld's saved state."""
+
+
+class Forged(Exception):
+    """No episode leaves such a state behind unless it was tampered with."""
+
+
+class Scorer:
+    """AppWorld's evaluation of one state after another."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.root = Path(tempfile.mkdtemp(prefix="appworld-scoring-"))
+        (self.root / "data").symlink_to(data)
+        # AppWorld reads these when it is imported and whenever it looks for a file.
+        os.environ["APPWORLD_ROOT"] = str(self.root)
+        os.environ["APPWORLD_CACHE"] = str(self.root / "cache")
+        load()
+
+    def score(self, task: str, saved: Any) -> float:
+        """1.0 if all of the task's tests pass in the saved state, else 0.0; a forged state passes none."""
+        try:
+            self._write(task, check_shape(saved))
+        except Forged:
+            return 0.0
+        success = self._evaluate(task)
+        if success is None:
+            # Tests that cannot even be run are failed, if it is the state that they cannot be run on.
+            self._write(task, {})
+            if self._evaluate(task) is None:
+                raise RuntimeError(f"AppWorld's tests of task {task} cannot be run; see above")
+        return float(success or False)
+
+    def _evaluate(self, task: str) -> bool | None:
+        """Whether all tests pass; None if they cannot be run. In a fork: AppWorld freezes the clock and keeps caches."""
+        from appworld.evaluator import evaluate_task
+
+        receiver, sender = os.pipe()
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                success = evaluate_task(task, EXPERIMENT, suppress_errors=True, save_report=False).success
+                os.write(sender, b"1" if success else b"0")
+                status = 0
+            except BaseException:  # the parent's code must not go on in here
+                traceback.print_exc()
+            finally:
+                os._exit(status)
+        os.close(sender)
+        with os.fdopen(receiver, "rb") as answer:
+            said = answer.read(1)
+        os.waitpid(child, 0)
+        return {b"1": True, b"0": False}.get(said)
+
+    def _write(self, task: str, changes: Mapping[str, list[Statement]]) -> None:
+        """Put the state where AppWorld looks for it, after the changes that set the task up."""
+        from appworld.apps import get_all_apps
+        from appworld.common.utils import import_models_module
+
+        start = self.data / "tasks" / task / "dbs"
+        target = self.root / "experiments" / "outputs" / EXPERIMENT / "tasks" / task / "dbs"
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir(parents=True)
+        hashes = json.loads(text) if (text := read_if_there(start / "model_hashes.json")) else {}
+        for app in get_all_apps():
+            own = read_if_there(start / f"{app}.jsonl")
+            added = changes.get(app, [])
+            changed = try_out(self.data / "base_dbs" / f"{app}.db", parse(own.splitlines()), added)
+            lines = "".join(json.dumps(statement) + "\n" for statement in added)
+            (target / f"{app}.jsonl").write_text(own + lines, encoding="utf-8")
+            # AppWorld compares only tables whose counter has moved. The episode's own counters are not to be trusted.
+            for name, model in import_models_module(app).SQLModel.name_to_model().items():
+                if model.__tablename__ in changed:
+                    counters = hashes.setdefault(app, {})
+                    counters[name] = counters.get(name, 0) + 1
+        (target / "model_hashes.json").write_text(json.dumps(hashes), encoding="utf-8")
+
+
+def read_if_there(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+def load() -> None:
+    """Do what every evaluation would do first, so that the forks have it done."""
+    import appworld.evaluator  # noqa: F401 needed by the forks
+    import freezegun
+    from appworld.apps import get_all_apps
+    from appworld.common.utils import import_apis_module, import_models_module
+
+    for app in get_all_apps():
+        import_models_module(app)
+        import_apis_module(app)
+    # The first freeze looks through all modules for clocks and remembers them.
+    with freezegun.freeze_time("2023-01-01"):
+        pass
+
+
+def check_shape(saved: Any) -> dict[str, list[Statement]]:
+    """The statements of each app; raises `Forged` for anything that `AppWorldEnv.save` does not return."""
+    from appworld.apps import get_all_apps
+
+    if not isinstance(saved, dict) or not saved.keys() <= set(get_all_apps()):
+        raise Forged("the state is not a list of changes for each app")
+    for lines in saved.values():
+        if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
+            raise Forged("changes are not lines")
+    return {app: parse(lines) for app, lines in saved.items()}
+
+
+def parse(lines: Iterable[str]) -> list[Statement]:
+    """The statements of saved lines."""
+    statements: list[Statement] = []
+    for line in lines:
+        try:
+            sql, parameters, many = json.loads(line)
+        except (ValueError, TypeError, RecursionError):
+            raise Forged("a change is not SQL with parameters") from None
+        sets = parameters if many is True and isinstance(parameters, list) else [parameters]
+        if not isinstance(sql, str) or not isinstance(many, bool) or not all(is_plain(values) for values in sets):
+            raise Forged("a change is not SQL with parameters")
+        statements.append((sql, parameters, many))
+    return statements
+
+
+def is_plain(values: Any) -> bool:
+    """A list or a dict of what SQLite stores."""
+    if not isinstance(values, list | dict):
+        return False
+    items = values if isinstance(values, list) else values.values()
+    return all(item is None or isinstance(item, str | int | float) for item in items)
+
+
+def try_out(base: Path, own: Iterable[Statement], added: Sequence[Statement]) -> set[str]:
+    """Apply an app's changes to a copy in memory and return the tables that the added ones change.
+
+    The task's own changes are trusted. An added one that is not allowed, or fails, raises `Forged`.
+    """
+    if not added:
+        return set()
+    original = sqlite3.connect(f"file:{base}?mode=ro", uri=True)
+    copy = sqlite3.connect(":memory:")
+    try:
+        original.backup(copy)
+        apply(copy, own)
+        tables = changeable_tables(copy)
+        changed = {match[1] if (match := CHANGE.match(sql)) else "" for sql, _, _ in added}
+        if not changed <= tables:
+            raise Forged(f"changes of something else than tables: {', '.join(sorted(changed - tables))}")
+        deadline = time.monotonic() + TRIAL_SECONDS
+        copy.set_progress_handler(lambda: time.monotonic() > deadline, 10_000)
+        copy.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST_VALUE)
+        copy.set_authorizer(authorize)
+        apply(copy, added)
+    except (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeError, ValueError, TypeError) as error:
+        raise Forged(f"a change cannot be applied: {error}") from None
+    finally:
+        original.close()
+        copy.close()
+    return changed
+
+
+def changeable_tables(connection: sqlite3.Connection) -> set[str]:
+    """An app's tables, without SQLite's own and without those in which a full-text index keeps itself."""
+    found = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall()
+    indexes = [name for name, sql in found if sql.upper().startswith("CREATE VIRTUAL TABLE")]
+    for index in indexes:
+        # The first use of an index prepares it, by means that are forbidden later.
+        connection.execute(f'SELECT count(*) FROM "{index}"').fetchone()
+    hidden = ("sqlite_", *(f"{index}_" for index in indexes))
+    return {name for name, _ in found if not name.startswith(hidden)}
+
+
+def authorize(action: int, name: str | None, *_: str | None) -> int:
+    """Rows may be read and changed. No functions, no recursion, no other files, no settings but one that is read."""
+    if action in ROWS or (action == sqlite3.SQLITE_PRAGMA and name == "data_version"):
+        return sqlite3.SQLITE_OK
+    return sqlite3.SQLITE_DENY
+
+
+def apply(connection: sqlite3.Connection, statements: Iterable[Statement]) -> None:
+    for sql, parameters, many in statements:
+        if many:
+            connection.executemany(sql, parameters)
+        else:
+            connection.execute(sql, parameters)
+    connection.commit()

@@ -1,0 +1,204 @@
+"""From what a model wrote to function calls, and back. Text is parsed, never evaluated.
+
+An action is well formed as a whole, or it is no action: where a part is malformed, nothing is executed.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import keyword
+import math
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+ActionFormat = Literal["python", "tool_call"]
+
+Value = Any
+"""A literal: text, a number, true, false, none, or lists, tuples and dictionaries of these."""
+
+MAX_CHARACTERS = 65_536
+MAX_CALLS = 100  # the longest official turn has 34
+MAX_DEPTH = 10  # of lists, tuples and dictionaries in one another
+MAX_INTEGER = 2**63
+
+OPENING, CLOSING = "<tool_call>", "</tool_call>"
+
+
+class DecodeError(ValueError):
+    """The text is not a list of function calls, for the reason given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of a function by its plain name. Positional arguments get their names where the function is known."""
+
+    name: str
+    arguments: Mapping[str, Value]
+    positional: tuple[Value, ...] = ()
+
+
+def without_thoughts(text: str) -> str:
+    """What follows the model's thoughts; nothing if they never end."""
+    if "</think>" in text:
+        return text.rpartition("</think>")[2]
+    return "" if text.lstrip().startswith("<think>") else text
+
+
+def parse_python(text: str) -> list[Call]:
+    """Calls of the official form `[f(a=1), g()]`. As officially, backticks around it may stand, brackets may lack."""
+    source = _of_bearable_size(text).strip("` \t\r\n")
+    source = source if source.startswith("[") else "[" + source
+    source = source if source.endswith("]") else source + "]"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Python about odd escapes in the model's text
+            body = ast.parse(source, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise DecodeError(f"not a list of calls: {_first_line(error)}") from None
+    if not isinstance(body, ast.List):
+        raise DecodeError("not a list of calls")
+    _check_count(body.elts)
+    return [_python_call(element) for element in body.elts]
+
+
+def parse_tool_calls(text: str) -> list[Call]:
+    """Calls of the form `<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>`; text around them is ignored."""
+    rest = _of_bearable_size(text)
+    blocks = []
+    while OPENING in rest:
+        block, closing, rest = rest.partition(OPENING)[2].partition(CLOSING)
+        if not closing:
+            raise DecodeError(f"a {OPENING} is never closed")
+        blocks.append(block)
+    _check_count(blocks)
+    return [_json_call(block) for block in blocks]
+
+
+PARSERS: Mapping[ActionFormat, Callable[[str], list[Call]]] = {"python": parse_python, "tool_call": parse_tool_calls}
+
+
+def canonical(call: Call) -> str:
+    """The call as Python source that holds nothing but a name and literals."""
+    if call.positional:
+        raise ValueError(f"the positional arguments of {call.name} have no names yet")
+    return f"{call.name}({', '.join(f'{name}={value!r}' for name, value in call.arguments.items())})"
+
+
+def write_action(calls: Iterable[Call], action_format: ActionFormat) -> str:
+    """The calls as a model would write them; without any, a text that ends the user's turn."""
+    if action_format == "python":
+        return f"[{', '.join(canonical(call) for call in calls)}]"
+    blocks = [json.dumps({"name": call.name, "arguments": dict(call.arguments)}) for call in calls]
+    return "\n".join(f"{OPENING}\n{block}\n{CLOSING}" for block in blocks) or "Done."
+
+
+def _of_bearable_size(text: str) -> str:
+    if len(text) > MAX_CHARACTERS:
+        raise DecodeError(f"{len(text)} characters are more than the {MAX_CHARACTERS} that are read")
+    return text
+
+
+def _check_count(calls: Sequence[object]) -> None:
+    if len(calls) > MAX_CALLS:
+        raise DecodeError(f"{len(calls)} calls are more than the {MAX_CALLS} that one action may make")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _python_call(node: ast.expr) -> Call:
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+        raise DecodeError("only calls of functions by their plain names can be made")
+    arguments: dict[str, Value] = {}
+    for argument in node.keywords:
+        if argument.arg is None:
+            raise DecodeError("arguments cannot be unpacked with **")
+        if argument.arg in arguments:
+            raise DecodeError(f"argument {argument.arg} is given twice")
+        arguments[_identifier(argument.arg)] = _literal(argument.value, depth=0)
+    return Call(_identifier(node.func.id), arguments, tuple(_literal(value, depth=0) for value in node.args))
+
+
+def _literal(node: ast.expr, depth: int) -> Value:
+    if depth > MAX_DEPTH:
+        raise DecodeError(f"values are nested more than {MAX_DEPTH} deep")
+    match node:
+        case ast.Constant(value=value):
+            return _scalar(value)
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=ast.Constant(value=int() | float() as number)):
+            return _scalar(-number if isinstance(sign, ast.USub) else +number)
+        case ast.List(elts=elements):
+            return [_literal(element, depth + 1) for element in elements]
+        case ast.Tuple(elts=elements):
+            return tuple(_literal(element, depth + 1) for element in elements)
+        case ast.Dict(keys=keys, values=values):
+            return {_key(key): _literal(value, depth + 1) for key, value in zip(keys, values, strict=True)}
+    raise DecodeError(f"an argument must be a literal value, not {type(node).__name__}")
+
+
+def _key(node: ast.expr | None) -> Value:
+    if not isinstance(node, ast.Constant):
+        raise DecodeError("a key of a dictionary must be a text or a number")
+    return _scalar(node.value)
+
+
+def _json_call(block: str) -> Call:
+    try:
+        call = json.loads(block, object_pairs_hook=_object)
+    except DecodeError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise DecodeError(f"a tool call is not JSON: {_first_line(error)}") from None
+    if not (isinstance(call, dict) and call.keys() == {"name", "arguments"}):
+        raise DecodeError('a tool call must be an object with "name" and "arguments" and nothing else')
+    name, arguments = call["name"], call["arguments"]
+    if not (isinstance(name, str) and isinstance(arguments, dict)):
+        raise DecodeError("a tool call's name must be a text and its arguments an object")
+    checked = {_identifier(argument): _json_value(value, depth=0) for argument, value in arguments.items()}
+    return Call(_identifier(name), checked)
+
+
+def _object(pairs: list[tuple[str, Value]]) -> dict[str, Value]:
+    """An object whose keys are all different; by itself, Python keeps the last of two."""
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        raise DecodeError("a key of an object is given twice")
+    return result
+
+
+def _json_value(value: Value, depth: int) -> Value:
+    if depth > MAX_DEPTH:
+        raise DecodeError(f"values are nested more than {MAX_DEPTH} deep")
+    if isinstance(value, list):
+        return [_json_value(item, depth + 1) for item in value]
+    if isinstance(value, dict):
+        return {_scalar(key): _json_value(item, depth + 1) for key, item in value.items()}
+    return _scalar(value)
+
+
+def _scalar(value: Value) -> Value:
+    """The value itself, if it is a text, a number, true, false or none, of a size that does no harm."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise DecodeError("a text holds half a character (a lone surrogate)") from None
+    elif isinstance(value, int):
+        if not -MAX_INTEGER <= value < MAX_INTEGER:
+            raise DecodeError("an integer has more than 64 bits")
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise DecodeError("a number is not finite")
+    elif value is not None:
+        raise DecodeError(f"an argument must be a literal value, not {type(value).__name__}")
+    return value
+
+
+def _identifier(name: str) -> str:
+    if not (name.isascii() and name.isidentifier() and len(name) <= 100) or keyword.iskeyword(name):
+        raise DecodeError(f"{name[:100]!r} is not a name")
+    return name

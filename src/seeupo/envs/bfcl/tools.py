@@ -1,0 +1,88 @@
+"""How the functions of a task are shown to a model, in three sizes.
+
+official    the benchmark's own documentation, unabridged
+compact     the same without white space and without the description of what comes back: half the size
+signatures  one line a function, `cd(folder: str)`, no words: a fifteenth of the size, for small contexts
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from seeupo.envs.bfcl.calls import ActionFormat
+from seeupo.types import Tool
+
+Documentation = Literal["official", "compact", "signatures"]
+
+Function = Mapping[str, Any]
+"""The official documentation of one function: name, description, parameters, response."""
+
+PYTHON_TYPES = {"array": "list", "boolean": "bool", "integer": "int", "string": "str"}
+JSON_TYPES = {"dict": "object", "float": "number"}
+
+ROLE = (
+    "You help a user by calling functions. Each of your replies is either calls or words. After calls you see what "
+    "they returned and go on. Words, without any call, hand over to the user: use them when the request is done or "
+    "cannot be done."
+)
+HOW_TO_CALL: Mapping[ActionFormat, str] = {
+    "python": "A reply with calls is one list and nothing else: [first(name='value', count=2), second()]",
+    "tool_call": 'Write each call as <tool_call>\n{"name": "first", "arguments": {"name": "value"}}\n</tool_call>',
+}
+
+
+def short_prompt(functions: Sequence[Function], action_format: ActionFormat) -> str:
+    """A system prompt for small contexts, with the signatures of the functions."""
+    return f"{ROLE}\n{HOW_TO_CALL[action_format]}\n\nFunctions:\n{signatures(functions)}"
+
+
+def signatures(functions: Sequence[Function]) -> str:
+    """One line a function."""
+    return "\n".join(_signature(function) for function in functions)
+
+
+def compact(functions: Sequence[Function]) -> str:
+    """JSON without white space, and without what the functions return."""
+    kept = [{key: value for key, value in function.items() if key != "response"} for function in functions]
+    return json.dumps(kept, separators=(",", ":"))
+
+
+def as_tools(functions: Sequence[Function], *, returns: bool) -> tuple[Tool, ...]:
+    """For chat templates that show tools in their own way; `returns` adds what comes back to the descriptions."""
+    return tuple(
+        Tool(
+            name=function["name"],
+            description=function["description"] + (f" Returns: {json.dumps(function['response'])}" if returns else ""),
+            parameters=_schema(function["parameters"]),
+        )
+        for function in functions
+    )
+
+
+def _signature(function: Function) -> str:
+    required = function["parameters"]["required"]
+    shown = []
+    for name, schema in function["parameters"]["properties"].items():
+        default = schema.get("default")
+        default = None if default == "None" else default  # the documentation's way to write none
+        shown.append(f"{name}: {_python_type(schema)}" + ("" if name in required else f" = {default!r}"))
+    return f"{function['name']}({', '.join(shown)})"
+
+
+def _python_type(schema: Mapping[str, Any]) -> str:
+    if "properties" in schema:
+        return "{" + ", ".join(f"{name}: {_python_type(field)}" for name, field in schema["properties"].items()) + "}"
+    name = PYTHON_TYPES.get(schema["type"], schema["type"])
+    return f"{name}[{_python_type(schema['items'])}]" if "items" in schema else name
+
+
+def _schema(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON schema from the official one, which has types of its own."""
+    schema = dict(parameters, type=JSON_TYPES.get(parameters["type"], parameters["type"]))
+    if "properties" in schema:
+        schema["properties"] = {name: _schema(value) for name, value in schema["properties"].items()}
+    if "items" in schema:
+        schema["items"] = _schema(schema["items"])
+    return schema

@@ -1,0 +1,216 @@
+"""BFCL v4 multi-turn as an environment. Runs in workers whose interpreter has `bfcl-eval`.
+
+A task is a conversation of several user turns. Within a user turn the model calls functions, step by step, until it
+writes something that is no call; then the next message of the user comes. At the end the official checker decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from seeupo.envs.bfcl import official, tools
+from seeupo.envs.bfcl.calls import PARSERS, ActionFormat, DecodeError, parse_python, without_thoughts, write_action
+from seeupo.envs.bfcl.execution import Backends
+from seeupo.envs.bfcl.tools import Documentation, Function
+from seeupo.envs.failures import EnvError, nearest
+from seeupo.types import Expert, Message, StepResult, Task, Tool
+
+PAPER_SPLITS = {"train": slice(0, 100), "test": slice(100, 200)}  # of base
+
+
+class BfclEnv:
+    """One conversation at a time, with backends of its own."""
+
+    def __init__(
+        self,
+        *,
+        action_format: ActionFormat,
+        documentation: Documentation,
+        max_steps: int | None,
+        steps_per_user_turn: int,
+        max_observation: int,
+    ) -> None:
+        self.action_format = action_format
+        self.documentation = documentation
+        self.max_steps = max_steps
+        self.steps_per_user_turn = steps_per_user_turn
+        self.max_observation = max_observation
+        self._backends: Backends | None = None
+        self._verdict = "unfinished"
+
+    def reset(self, task: Task, *, seed: int) -> StepResult:
+        """The system prompt, if there is one, and the user's first message. Nothing is drawn from the seed."""
+        self._entry = official.load_entry(known(task.id))
+        self._functions: list[Function] = list(self._entry["function"])
+        self._backends = Backends(self._entry)
+        self._calls: list[list[list[str]]] = [[]]  # of each step of each user turn
+        self._steps = 0
+        self._stop: str | None = None
+        self._verdict = "unfinished"
+        prompt = self._system_prompt()
+        system = () if prompt is None else (Message("system", prompt),)
+        return StepResult((*system, *self._user_messages()), tools=self._tools(), info=self._info())
+
+    def step(self, text: str) -> StepResult:
+        """Make the calls that the text holds; without any, go on to the next user turn."""
+        if self._backends is None or self._stop is not None:
+            raise RuntimeError("the episode has ended, or has not begun: call reset")
+        self._steps += 1
+        why_none = None
+        try:
+            calls = PARSERS[self.action_format](without_thoughts(text))
+        except DecodeError as error:
+            calls, why_none = [], str(error)
+        offered = None
+        if calls:
+            outcomes = [self._backends.execute(call) for call in calls]
+            self._calls[-1].append([outcome.checked for outcome in outcomes])
+            messages = tuple(Message("tool", self._cut(outcome.text)) for outcome in outcomes)
+            if len(self._calls[-1]) > self.steps_per_user_turn:
+                self._stop = "steps_per_user_turn"
+        elif len(self._calls) == len(self._entry["question"]):
+            messages = ()
+            self._stop = "finished"
+            self._verdict = official.check(self._entry, self._calls)
+        else:
+            self._calls.append([])
+            messages = self._user_messages()
+            offered = (self._tools() or None) if self._held_out() else None
+        if self._stop is None and self._steps == self.max_steps:
+            self._stop = "max_steps"
+        return StepResult(
+            messages,
+            tools=offered,
+            reward=self.score(),
+            terminated=self._stop == "finished",
+            truncated=self._stop in ("steps_per_user_turn", "max_steps"),
+            info=self._info() | ({"no_call": why_none} if why_none else {}),
+        )
+
+    def score(self) -> float:
+        """1 if the official checker accepts the calls, else 0; 0 also for a conversation that was not finished."""
+        return float(self._verdict == "valid")
+
+    def close(self) -> None:
+        self._backends = None
+
+    def _held_out(self) -> list[Function]:
+        """The functions that are offered from this user turn on."""
+        held_out: Mapping[str, list[Function]] = self._entry.get("missed_function", {})
+        return held_out.get(str(len(self._calls) - 1), [])
+
+    def _user_messages(self) -> tuple[Message, ...]:
+        """The user's messages at the beginning of a turn. Offering functions that were held out is one."""
+        if held_out := self._held_out():
+            self._functions += held_out
+            return (Message("user", official.announcement(self._announced(held_out))),)
+        turn = self._entry["question"][len(self._calls) - 1]
+        return tuple(Message(message["role"], message["content"]) for message in turn)
+
+    def _announced(self, functions: Sequence[Function]) -> str | None:
+        if self.documentation == "signatures":
+            return tools.signatures(functions)
+        if self.action_format == "tool_call":
+            return None
+        return str(functions) if self.documentation == "official" else tools.compact(functions)
+
+    def _system_prompt(self) -> str | None:
+        if self.documentation == "signatures":
+            return tools.short_prompt(self._functions, self.action_format)
+        if self.action_format == "tool_call":
+            return None  # the chat template shows the tools and says how to call them
+        show = official.documentation if self.documentation == "official" else tools.compact
+        return official.system_prompt(show(self._functions))
+
+    def _tools(self) -> tuple[Tool, ...]:
+        if self.action_format == "python" or self.documentation == "signatures":
+            return ()
+        return tools.as_tools(self._functions, returns=self.documentation == "official")
+
+    def _cut(self, text: str) -> str:
+        beyond = len(text) - self.max_observation
+        return text if beyond <= 0 else f"{text[: self.max_observation]}[... {beyond} characters cut]"
+
+    def _info(self) -> dict[str, Any]:
+        info = {"user_turn": len(self._calls), "user_turns": len(self._entry["question"])}
+        return info if self._stop is None else info | {"stop": self._stop, "verdict": self._verdict}
+
+
+class BfclFactory:
+    """The four multi-turn splits, and the paper's train and test: the first and the last 100 of base.
+
+    Args:
+        action_format: how the model writes calls. "python": the official `[f(a=1), g()]`. "tool_call": JSON in
+            `<tool_call>` tags, the functions being offered as tools, which a chat template shows in its own way.
+        documentation: how much the model is told about the functions, see `tools.py`.
+        max_steps: of an episode; a conversation that is not finished then scores 0. The paper has 10.
+        steps_per_user_turn: more than these in one user turn end the episode, and score 0. Officially 20.
+        max_observation: characters of one result that the model is shown. The longest that a right answer leads to
+            has 31,706, in long_context.
+        expert_step: what the expert does in one step: all the calls of a user's turn, or a single one.
+    """
+
+    def __init__(
+        self,
+        *,
+        action_format: ActionFormat = "python",
+        documentation: Documentation = "official",
+        max_steps: int | None = None,
+        steps_per_user_turn: int = official.STEPS_PER_USER_TURN,
+        max_observation: int = 40_000,
+        expert_step: Literal["turn", "call"] = "turn",
+    ) -> None:
+        for name, value in (
+            ("max_steps", max_steps),
+            ("steps_per_user_turn", steps_per_user_turn),
+            ("max_observation", max_observation),
+        ):
+            if value is not None and value < 1:
+                raise EnvError(f"option {name}={value}: it must be at least 1")
+        self._expert_step = expert_step
+        self._options: dict[str, Any] = {
+            "action_format": action_format,
+            "documentation": documentation,
+            "max_steps": max_steps,
+            "steps_per_user_turn": steps_per_user_turn,
+            "max_observation": max_observation,
+        }
+
+    @property
+    def splits(self) -> Sequence[str]:
+        return *official.CATEGORIES, *PAPER_SPLITS
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """Tasks under their official ids; the kind is the category and the classes that are involved."""
+        if split not in self.splits:
+            raise EnvError(f"bfcl has no split {split!r}; {nearest(split, self.splits)}")
+        category = "base" if split in PAPER_SPLITS else split
+        ids = official.task_ids(category)[PAPER_SPLITS.get(split, slice(None))]
+        return [Task(id, split, kind=f"{category}/{'+'.join(official.classes_of(id))}") for id in ids]
+
+    def make(self) -> BfclEnv:
+        return BfclEnv(**self._options)
+
+    def expert(self, task: Task) -> Expert:
+        """Replays the official answer."""
+        actions = self._replay(known(task.id))
+        return lambda _: next(actions)
+
+    def _replay(self, task: str) -> Iterator[str]:
+        backends = Backends(official.load_entry(task))
+        action_format = self._options["action_format"]
+        for turn in official.ground_truth(task):
+            calls = [backends.named(call) for source in turn for call in parse_python(source)]
+            at_once = len(calls) if self._expert_step == "turn" else 1
+            for first in range(0, len(calls), at_once or 1):
+                yield write_action(calls[first : first + at_once], action_format)
+            yield write_action([], action_format)
+
+
+def known(task: str) -> str:
+    """The id itself, if there is such a task."""
+    category = official.category_of(task)
+    if category not in official.CATEGORIES or task not in official.task_ids(category):
+        raise EnvError(f"bfcl has no task {task!r}; ids are like multi_turn_base_0")
+    return task

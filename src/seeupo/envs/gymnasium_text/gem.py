@@ -1,0 +1,38 @@
+"""The games of `gem-llm`, through the adapter. Its interpreter needs the package `gem-llm`."""
+
+from __future__ import annotations
+
+import re
+
+from seeupo.envs.gymnasium_text.env import GymnasiumTextFactory
+from seeupo.types import Expert, StepResult, Task
+
+GUESS_THE_NUMBER = "game:GuessTheNumber-v0-"
+
+
+class GemFactory(GymnasiumTextFactory):
+    """An environment of GEM by its name. The score is the sum of its rewards, at least 0 and at most 1."""
+
+    def __init__(self, *, game: str = f"{GUESS_THE_NUMBER}hard", train: int = 100, test: int = 50) -> None:
+        """`game` is a name that `gem.make` knows. The numbers of tasks are those of the adapter."""
+        expert = binary_search if game.startswith(GUESS_THE_NUMBER) else None
+        super().__init__(make="gem:make", arguments={"env_id": game}, train=train, test=test, expert=expert)
+
+
+def binary_search(task: Task) -> Expert:
+    """Guesses a number by halving the range that the first message names."""
+    low = high = guess = 0
+
+    def act(result: StepResult) -> str:
+        nonlocal low, high, guess
+        text = result.messages[-1].content
+        if found := re.search(r"between (\d+) and (\d+)", text):
+            low, high = int(found[1]), int(found[2])
+        elif "is higher than" in text:
+            low = guess + 1
+        else:
+            high = guess - 1
+        guess = (low + high) // 2
+        return f"\\boxed{{{guess}}}"
+
+    return act

@@ -1,0 +1,62 @@
+"""An environment's options are the keyword arguments of its factory; here they are checked before they are passed."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Mapping
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from seeupo.envs.failures import EnvError, nearest
+
+SIMPLE = (int, float, bool, str, type(None))
+
+
+def check_options(factory: Any, options: Mapping[str, Any]) -> None:
+    """Raise `EnvError` unless the options fit the `__init__` of the factory class.
+
+    Names are always checked; values where the annotation is made of int, float, bool, str, None and Literal.
+    """
+    parameters = {
+        name: parameter
+        for name, parameter in inspect.signature(factory).parameters.items()
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    }
+    annotations = get_type_hints(factory.__init__)
+    for name, value in options.items():
+        if name not in parameters:
+            raise EnvError(f"option {name}={value!r}: there is no option {name!r}; {nearest(name, list(parameters))}")
+        accepted = choices(annotations.get(name, Any))
+        if accepted is not None and not any(fits(value, choice) for choice in accepted):
+            wanted = " or ".join(describe(choice) for choice in accepted)
+            raise EnvError(f"option {name}={value!r}: {wanted} is accepted")
+    for name, parameter in parameters.items():
+        if parameter.default is parameter.empty and name not in options:
+            raise EnvError(f"option {name!r} is needed and has no default")
+
+
+def choices(annotation: Any) -> tuple[Any, ...] | None:
+    """What an annotation accepts: types, and values (wrapped in a Literal of one). None when it says too little."""
+    if annotation in SIMPLE:
+        return (annotation,)
+    if get_origin(annotation) is Literal:
+        return tuple(Literal[value] for value in get_args(annotation))
+    if get_origin(annotation) in (Union, types.UnionType):
+        parts = [choices(part) for part in get_args(annotation)]
+        return None if None in parts else tuple(choice for part in parts if part for choice in part)
+    return None
+
+
+def fits(value: Any, choice: Any) -> bool:
+    if get_origin(choice) is Literal:
+        (wanted,) = get_args(choice)
+        return type(value) is type(wanted) and value == wanted
+    if choice is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, choice) and (choice is bool or not isinstance(value, bool))
+
+
+def describe(choice: Any) -> str:
+    if get_origin(choice) is Literal:
+        return repr(get_args(choice)[0])
+    return "None" if choice is type(None) else choice.__name__

@@ -1,0 +1,130 @@
+"""Worlds and tasks, drawn from seeds, and how training and test tasks differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+
+from seeupo.envs.pocket.kinds import KINDS, Kind, Memory
+from seeupo.envs.pocket.words import CHANNELS, SORT_OF, WORDS, words_of
+from seeupo.envs.pocket.world import Call, Facts, World
+from seeupo.types import Task
+
+ONE_IN = 5
+"""One in so many pairs of words is kept for the test tasks of a kind."""
+
+MAX_DRAWS = 5_000
+
+
+def draw_world(seed: int) -> World:
+    """A world in which everything that can be looked up has been drawn from the seed."""
+    generator = Random(seed)
+
+    def one(words: tuple[str, ...]) -> str:
+        # Faster than `choice`, and worlds are drawn at every reset.
+        return words[int(generator.random() * len(words))]
+
+    def two(words: tuple[str, ...]) -> tuple[str, str]:
+        first = second = one(words)
+        while second == first:
+            second = one(words)
+        return first, second
+
+    def either(first: tuple[str, str], second: tuple[str, str]) -> Facts:
+        # What is right must not be known by where it stands.
+        return (first, second) if generator.random() < 0.5 else (second, first)
+
+    facts: dict[Call, Facts] = {}
+    holders = generator.sample(WORDS["name"], len(WORDS["role"]))
+    for role, name in zip(WORDS["role"], holders, strict=True):
+        facts[Call("who", (role,))] = (("is", name),)
+    for name in WORDS["name"]:
+        reads, has = two(CHANNELS)
+        now, was = two(WORDS["amount"])
+        facts[Call("card", (name,))] = either(("reads", reads), ("has", has))
+        wants = ("wants", one(WORDS["topic"]))
+        facts[Call("inbox", (name,))] = (wants, *either(("now", now), ("was", was)))
+    for topic in WORDS["topic"]:
+        now, was = two(WORDS["day"])
+        new, old = two(WORDS["colour"])
+        facts[Call("event", (topic,))] = either(("now", now), ("was", was))
+        facts[Call("notes", (topic,))] = either(("new", new), ("old", old))
+        for colour, amount, payee in zip((new, old), two(WORDS["amount"]), two(WORDS["name"]), strict=True):
+            facts[Call("read", (topic, colour))] = (("sum", amount), ("to", payee))
+    return World(facts)
+
+
+def given_words(task: Task) -> Memory:
+    """The words that the request of a task names, checked."""
+    kind = KINDS.get(task.kind)
+    given = task.payload.get("given")
+    if kind is None:
+        raise ValueError(f"task {task.id!r} is of kind {task.kind!r}; the kinds of pocket are {', '.join(KINDS)}")
+    if not isinstance(given, Mapping) or set(given) != set(kind.given):
+        raise ValueError(f"task {task.id!r} gives {given!r}; a task of kind {kind.name} gives {', '.join(kind.given)}")
+    for slot, sort in kind.given.items():
+        if given[slot] not in words_of(sort):
+            raise ValueError(
+                f"task {task.id!r} gives {given[slot]!r} as {slot}; it must be one of {', '.join(words_of(sort))}"
+            )
+    return dict(given)
+
+
+def solution(task: Task) -> tuple[Memory, tuple[Call, ...]]:
+    """All words on the way to a task's goal, by slot, and the calls that lead there."""
+    return KINDS[task.kind].solve(draw_world(task.seed), given_words(task))
+
+
+def kept_for_test(kind: Kind, path: Memory) -> bool:
+    """Whether the pair of words that tells this task apart belongs to the test tasks of its kind."""
+    places = (WORDS[SORT_OF[path[slot]]].index(path[slot]) for slot in kind.pair)
+    return (sum(places) + list(KINDS).index(kind.name)) % ONE_IN == 0
+
+
+def draw_training_tasks(kinds: Sequence[Kind], number: int, *, seed: int) -> tuple[Task, ...]:
+    """Training tasks, kind after kind. A larger number begins with the same tasks."""
+    generator = Random(f"pocket train {seed}")
+
+    def accept(kind: Kind, path: Memory, calls: tuple[Call, ...]) -> bool:
+        return not kept_for_test(kind, path)
+
+    return tuple(_draw_task("train", index, kinds[index % len(kinds)], generator, accept) for index in range(number))
+
+
+def draw_test_tasks(kinds: Sequence[Kind], number: int, *, seed: int, training: Sequence[Task]) -> tuple[Task, ...]:
+    """Test tasks: no pair of theirs is met in training, but each of their words and tool sequences is."""
+    generator = Random(f"pocket test {seed}")
+    words: set[str] = set()
+    sequences: set[tuple[str, ...]] = set()
+    for task in training:
+        path, calls = solution(task)
+        words.update(path.values())
+        sequences.add(tuple(call.tool for call in calls))
+
+    def accept(kind: Kind, path: Memory, calls: tuple[Call, ...]) -> bool:
+        known = words.issuperset(path.values()) and tuple(call.tool for call in calls) in sequences
+        return known and kept_for_test(kind, path)
+
+    return tuple(_draw_task("test", index, kinds[index % len(kinds)], generator, accept) for index in range(number))
+
+
+def _draw_task(
+    split: str,
+    index: int,
+    kind: Kind,
+    generator: Random,
+    accept: Callable[[Kind, Memory, tuple[Call, ...]], bool],
+) -> Task:
+    for _ in range(MAX_DRAWS):
+        seed = generator.getrandbits(32)
+        given = {slot: generator.choice(words_of(sort)) for slot, sort in kind.given.items()}
+        world = draw_world(seed)
+        goal = world.copy()
+        path, calls = kind.solve(goal, given)
+        nothing_to_do = goal.end == Call("done") and not goal.acts and goal.facts == world.facts
+        if not nothing_to_do and accept(kind, path, calls):
+            return Task(f"{split}-{index:04d}-{kind.name}", split, kind.name, seed, {"given": given})
+    raise ValueError(
+        f"no {split} task of kind {kind.name} was found in {MAX_DRAWS} draws: too few training tasks to have met "
+        "the words and tools of a new one; ask for more training tasks"
+    )

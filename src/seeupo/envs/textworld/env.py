@@ -1,0 +1,143 @@
+"""TextWorld's games as an environment. Episodes need the package `textworld`, listing the tasks does not."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from seeupo.envs.failures import EnvError, nearest
+from seeupo.envs.observation import cut
+from seeupo.envs.textworld.commands import VERBS, CommandError, read_command
+from seeupo.envs.textworld.games import LEVELS, Recipe, game_file, winning_commands
+from seeupo.types import Expert, Message, StepResult, Task
+
+FIRST_SEED = {"train": 0, "test": 1_000_000}
+INSTRUCTIONS = (
+    "You are playing a text adventure. Reach the goal that you are told first. In each reply give one command, as its "
+    "last line. Commands begin with one of: " + ", ".join(VERBS) + ". For example: take key from box"
+)
+
+
+class TextworldEnv:
+    """One game after another, each in an interpreter of its own. The only reward is 1 for winning."""
+
+    def __init__(self, *, spelled_out: bool, show_commands: bool) -> None:
+        self._spelled_out = spelled_out
+        self._show_commands = show_commands
+        self._game: Any = None
+        self._over = True
+        self._won = False
+
+    def reset(self, task: Task, *, seed: int) -> StepResult:
+        """The goal and what is seen first. The game is the task's: nothing is drawn from the episode's seed."""
+        self.close()
+        textworld: Any = importlib.import_module("textworld")
+        infos = textworld.EnvInfos(admissible_commands=self._show_commands)
+        self._game = textworld.start(str(game_file(recipe_of(task, spelled_out=self._spelled_out))), infos)
+        state = self._game.reset()
+        self._over = self._won = False
+        return StepResult((Message("system", INSTRUCTIONS), self._seen(state)))
+
+    def step(self, text: str) -> StepResult:
+        """Give the game a command. What is none never reaches the game, and is answered with an error."""
+        if self._over:
+            raise RuntimeError("there is no game under way; call reset first")
+        try:
+            command = read_command(text)
+        except CommandError as error:
+            return StepResult((Message("user", f"Error: {error}"),))
+        state, _, _ = self._game.step(command)
+        self._won = bool(state["won"])
+        self._over = self._won or bool(state["lost"])
+        return StepResult((self._seen(state),), reward=float(self._won), terminated=self._over)
+
+    def score(self) -> float:
+        """1 if the game is won, else 0."""
+        return float(self._won)
+
+    def close(self) -> None:
+        """End the interpreter."""
+        if self._game is not None:
+            self._game.close()
+            self._game = None
+        self._over = True
+
+    def _seen(self, state: Any) -> Message:
+        text = narration(state["feedback"])
+        if self._show_commands and not self._over:
+            text += "\n\nPossible commands: " + ", ".join(state["admissible_commands"])
+        return Message("user", cut(text))
+
+
+class TextworldFactory:
+    """Games of one level, or of all. The games of a split are seeds, and those of two splits are never the same."""
+
+    def __init__(
+        self,
+        *,
+        level: Literal["tiny", "short", "medium", "long", "all"] = "medium",
+        train: int = 100,
+        test: int = 50,
+        goal: Literal["last_step", "all_steps"] = "last_step",
+        show_commands: bool = False,
+    ) -> None:
+        """Choose the games.
+
+        Args:
+            level: how many rooms, objects and commands: tiny 1, 3, 1; short 2, 5, 2; medium 3, 8, 4; long 5, 12, 8.
+            train: games of each level in the split "train".
+            test: games of each level in the split "test".
+            goal: what is told at the start: the last step alone, so that the way there must be found, or every step.
+            show_commands: list what is possible after each observation.
+        """
+        if level != "all" and level not in LEVELS:
+            raise EnvError(f"level={level!r}: {nearest(level, ['all', *LEVELS])}")
+        if goal not in ("last_step", "all_steps"):
+            raise EnvError(f"goal={goal!r}: 'last_step' or 'all_steps' is accepted")
+        self._numbers = {"train": train, "test": test}
+        for split, number in self._numbers.items():
+            if not 0 <= number < FIRST_SEED["test"]:
+                raise EnvError(f"{split}={number}: a number of games from 0 to {FIRST_SEED['test'] - 1} is accepted")
+        self._levels = tuple(LEVELS) if level == "all" else (level,)
+        self._spelled_out = goal == "all_steps"
+        self._show_commands = show_commands
+
+    @property
+    def splits(self) -> Sequence[str]:
+        return tuple(self._numbers)
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """Level by level, in the order of the seeds."""
+        if split not in self._numbers:
+            raise EnvError(f"textworld has no split {split!r}; {nearest(split, self.splits)}")
+        first = FIRST_SEED[split]
+        return [
+            Task(id=f"{split}-{level}-{seed - first:04d}", split=split, kind=level, seed=seed)
+            for level in self._levels
+            for seed in range(first, first + self._numbers[split])
+        ]
+
+    def make(self) -> TextworldEnv:
+        return TextworldEnv(spelled_out=self._spelled_out, show_commands=self._show_commands)
+
+    def expert(self, task: Task) -> Expert:
+        """Says the commands that TextWorld itself gives for the game, one after the other."""
+        commands = iter(winning_commands(game_file(recipe_of(task, spelled_out=self._spelled_out))))
+        return lambda _: next(commands, "look")
+
+
+def recipe_of(task: Task, *, spelled_out: bool) -> Recipe:
+    if task.kind not in LEVELS:
+        raise EnvError(f"task {task.id!r}: kind {task.kind!r} is no level; {nearest(task.kind, list(LEVELS))}")
+    return Recipe(task.kind, task.seed, spelled_out=spelled_out)
+
+
+def narration(feedback: str) -> str:
+    """What the game tells, without its title picture, its prompt and status line, and the question after the end."""
+    lines = [line.strip() for line in feedback.splitlines()]
+    picture = [number for number, line in enumerate(lines) if "$$" in line]
+    lines = lines[picture[-1] + 1 if picture else 0 :]
+    kept = [line for line in lines if not line.startswith((">", "Would you like to RESTART"))]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(kept)).strip()

@@ -1,0 +1,88 @@
+import json
+
+import pytest
+
+from seeupo.envs.appworld.data import mounts, task_ids
+from seeupo.envs.appworld.factory import AppWorldFactory
+from seeupo.envs.failures import EnvError
+
+ANSWER = "the answer is 42"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Made by hand, with the layout of AppWorld's data and nothing of its content."""
+    monkeypatch.setenv("SEEUPO_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "cache" / "appworld" / "data"
+    files = {
+        "api_docs/standard/notes.json": "{}",
+        "base_dbs/notes.db": "",
+        "datasets/train.txt": "abc1234_2\nabc1234_1:tag\n\n",
+        "datasets/dev.txt": "def1234_1",
+        "tasks/abc1234_1/specs.json": "{}",
+        "tasks/abc1234_1/dbs/notes.jsonl": "[]",
+        "tasks/abc1234_1/ground_truth/answer.json": ANSWER,
+        "tasks/abc1234_1/ground_truth/metadata.json": json.dumps({"difficulty": 3}),
+        "tasks/abc1234_2/specs.json": "{}",
+        "tasks/abc1234_2/dbs/notes.jsonl": "[]",
+        "tasks/abc1234_2/ground_truth/evaluation.py": ANSWER,
+        "tasks/abc1234_2/ground_truth/compiled_solution.py": "def solution(apis, requester): ...",
+    }
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def test_missing_data_names_the_command_that_fetches_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("SEEUPO_CACHE", str(tmp_path))
+    with pytest.raises(EnvError, match=rf"/appworld download data --root {tmp_path}/appworld$"):
+        AppWorldFactory()
+    with pytest.raises(EnvError, match=rf"not in {tmp_path}/elsewhere/data.*--root {tmp_path}/elsewhere$"):
+        mounts({"data": f"{tmp_path}/elsewhere/data"}, role="run")
+
+
+def test_splits_and_tasks_are_those_of_the_lists_in_their_order(folder):
+    factory = AppWorldFactory()
+    assert factory.splits == ["train", "dev"]
+    assert [(task.id, task.split, task.kind) for task in factory.tasks("train")] == [
+        ("abc1234_2", "train", ""),
+        ("abc1234_1", "train", "difficulty 3"),
+    ]
+    with pytest.raises(EnvError, match=r"split 'test_normal': .* has train, dev"):
+        factory.tasks("test_normal")
+    with pytest.raises(EnvError, match=r"split '\.\./tasks'"):
+        task_ids(folder, "../tasks")
+
+
+def test_the_expert_runs_the_solution_where_there_is_one(folder):
+    factory = AppWorldFactory()
+    solved, unsolved = factory.tasks("train")
+    expert = factory.expert(solved)
+    assert expert is not None
+    assert "def solution(apis, requester)" in expert(None)
+    assert factory.expert(unsolved) is None
+
+
+def test_where_model_code_runs_there_is_no_ground_truth(folder):
+    ((inside, outside),) = mounts({}, role="run").items()
+    assert inside == folder
+    names = {str(path.relative_to(outside)) for path in outside.rglob("*") if path.is_file()}
+    assert names == {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} - {
+        "tasks/abc1234_1/ground_truth/answer.json",
+        "tasks/abc1234_1/ground_truth/metadata.json",
+        "tasks/abc1234_2/ground_truth/evaluation.py",
+        "tasks/abc1234_2/ground_truth/compiled_solution.py",
+    }
+    assert not any(ANSWER in path.read_text() for path in outside.rglob("*") if path.is_file())
+    assert mounts({}, role="judge") == {folder: folder}
+
+
+def test_the_view_is_made_once_and_again_when_the_data_changes(folder):
+    first = mounts({}, role="run")[folder]
+    assert mounts({}, role="run")[folder] == first
+    (folder / "tasks" / "new1234_1" / "dbs").mkdir(parents=True)
+    (folder / "tasks" / "new1234_1" / "specs.json").write_text("{}")
+    second = mounts({}, role="run")[folder]
+    assert second != first
+    assert (second / "tasks" / "new1234_1" / "specs.json").is_file()

@@ -1,0 +1,141 @@
+"""Episodes of the real engine, in sandboxed workers, on self-made tasks."""
+
+import pytest
+
+from seeupo.envs.failures import EnvError
+from seeupo.envs.pool import EnvPool
+
+LOGIN = 'token = apis.simple_note.login(username="ada.quill@mail.example", password="pebble-42")["access_token"]'
+
+
+def python(code):
+    return f"I think this will do.\n```python\n{code}\n```\n"
+
+
+def shown(result):
+    (message,) = result.messages
+    assert message.role == "user"
+    return message.content
+
+
+@pytest.mark.parametrize("name", ["quest", "write", "erase"])
+def test_right_answers_succeed_and_doing_nothing_fails(pool, env, tasks, name):
+    result = env.reset(tasks[name], seed=0)
+    expert = pool.expert(tasks[name])
+    assert env.score() == 0.0
+    result = env.step(expert(result))
+    assert result.terminated
+    assert env.score() == 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("quest", "apis.supervisor.complete_task(answer=3)"),
+        ("quest", "apis.supervisor.complete_task()"),
+        ("quest", "apis.supervisor.complete_task(status='fail')"),
+        (
+            "quest",
+            f"{LOGIN}\napis.simple_note.delete_note(access_token=token, note_id=3)\n"
+            "apis.supervisor.complete_task(answer=2)",
+        ),
+        (
+            "write",
+            f"{LOGIN}\napis.simple_note.create_note(access_token=token, title='Harbour', content='07:40')\n"
+            "apis.supervisor.complete_task()",
+        ),
+        (
+            "erase",
+            f"{LOGIN}\nfor note in (2, 3): apis.simple_note.delete_note(access_token=token, note_id=note)\n"
+            "apis.supervisor.complete_task()",
+        ),
+    ],
+)
+def test_wrong_answers_fail(env, tasks, name, code):
+    env.reset(tasks[name], seed=0)
+    assert env.step(python(code)).terminated
+    assert env.score() == 0.0
+
+
+def test_a_person_and_a_task_are_introduced(env, tasks):
+    result = env.reset(tasks["quest"], seed=0)
+    system, user = result.messages
+    assert (system.role, user.role) == ("system", "user")
+    assert "complete_task" in system.content
+    assert "Ada Quill" in user.content
+    assert user.content.endswith("Task: How many of my Simple Note notes have the tag home?")
+    assert result.tools == ()
+    assert tasks["quest"].kind == "difficulty 1"
+
+
+def test_an_episode_over_several_turns(env, tasks):
+    env.reset(tasks["write"], seed=0)
+    assert "Error: there is no code block" in shown(env.step("I would rather talk."))
+    assert shown(env.step(python("times = ['07:40', '12:15', '18:05']"))) == "Output:\n```\nExecution successful.\n```"
+    assert "18:05" in shown(env.step(python(f"{LOGIN}\nprint(times[-1])")))
+    assert "Syntax error" in shown(env.step(python("print(")))
+    assert "'Harbour'" not in shown(env.step(python("raise ValueError('not yet')")))
+    assert "No API named" in shown(env.step(python("apis.simple_note.burn()")))
+    assert "12 characters cut]" in shown(env.step(python("print('a' * 20000 + 'b' * 11)")))
+    done = env.step(
+        python(
+            "apis.simple_note.create_note(access_token=token, title='Harbour', content=times[-1])\n"
+            "apis.supervisor.complete_task()"
+        )
+    )
+    assert done.terminated
+    assert not done.truncated
+    assert env.score() == 1.0
+
+
+def test_an_action_that_kills_the_engine_ends_the_episode_with_the_state_before_it(pool, env, tasks):
+    """Work that was done counts; what the engine's death took with it does not."""
+    expert = pool.expert(tasks["erase"])
+    lines = expert(env.reset(tasks["erase"], seed=0)).replace("apis.supervisor.complete_task()", "pass")
+    assert not env.step(lines).done
+    result = env.step(
+        python(f"{LOGIN}\napis.simple_note.delete_note(access_token=token, note_id=1)\n__import__('posix')._exit(1)")
+    )
+    assert result.truncated
+    assert shown(result).startswith("Error: this code brought the apps to a halt")
+    assert env.score() == 1.0
+    env.reset(tasks["erase"], seed=0)
+    assert env.score() == 0.0
+
+
+def test_an_engine_that_was_killed_by_chance_is_replaced_unnoticed(env, tasks):
+    """It dies once only: a file remembers, which survives the engine but not the episode's repetition."""
+    env.reset(tasks["quest"], seed=0)
+    env.step(python("kept = 2"))
+    once = (
+        "posix, io = __import__('posix'), __import__('_io')\n"
+        "first = not __import__('os').path.exists('/tmp/once')\n"
+        "io.open('/tmp/once', 'w').close()\n"
+        "first and posix._exit(1)\n"
+        "apis.supervisor.complete_task(answer=kept)"
+    )
+    assert env.step(python(once)).terminated
+    assert env.score() == 1.0
+
+
+def test_no_episode_sees_what_another_has_left(env, tasks):
+    env.reset(tasks["quest"], seed=0)
+    env.step(python("import builtins, json\nmine = 1\nbuiltins.mine = 1\njson.dumps = lambda *_, **__: 'patched'"))
+    env.reset(tasks["quest"], seed=0)
+    answer = shown(env.step(python("import builtins, json\nprint(hasattr(builtins, 'mine'), json.dumps({'a': 1}))")))
+    assert 'False {"a": 1}' in answer
+
+
+def test_the_same_actions_give_the_same_results(env, tasks):
+    code = python(f"{LOGIN}\nprint(token, {{'a', 'b', 'c'}}, __import__('random').random(), datetime.datetime.now())")
+    results = []
+    for _ in range(2):
+        env.reset(tasks["quest"], seed=0)
+        results.append([env.step(code), env.step(code)])
+    assert results[0] == results[1]
+
+
+def test_without_a_sandbox_it_refuses(data, monkeypatch):
+    monkeypatch.setattr("seeupo.envs.pool.find_bubblewrap", lambda: "bubblewrap is not installed")
+    with pytest.raises(EnvError, match="appworld executes what the model writes and needs a sandbox"):
+        EnvPool("appworld", options={"data": str(data)}, workers=1)

@@ -1,0 +1,46 @@
+"""Episodes of pocket, played to their end."""
+
+from functools import cache
+from itertools import product
+
+from seeupo.envs.pocket import PocketFactory
+
+SETTINGS = [
+    {"surface": surface, "deceptive": deceptive, "distractors": distractors}
+    for surface, deceptive, distractors in product(("terse", "natural"), (0.0, 0.3), (True, False))
+]
+
+
+@cache
+def factory(**options):
+    return PocketFactory(**{"train_tasks": 60, "test_tasks": 40} | options)
+
+
+def task_of(world, kind, split="train"):
+    return next(task for task in world.tasks(split) if task.kind == kind)
+
+
+def play(env, task, policy, seed=0):
+    """All results of an episode, the opening first, and all actions."""
+    results, actions = [env.reset(task, seed=seed)], []
+    while not results[-1].done:
+        actions.append(policy(results[-1]))
+        results.append(env.step(actions[-1]))
+    return results, actions
+
+
+def act(env, task, *actions):
+    """What the world says to the last of these actions."""
+    env.reset(task, seed=0)
+    for action in actions:
+        result = env.step(action)
+    return result
+
+
+def transcript(env, task, policy):
+    """An episode as people read it."""
+    results, actions = play(env, task, policy)
+    lines = [f"{message.role}: {message.content}" for message in results[0].messages]
+    for action, result in zip(actions, results[1:], strict=True):
+        lines += [f"assistant: {action}", *(f"{message.role}: {message.content}" for message in result.messages)]
+    return "\n".join([*lines, f"score: {env.score()}"])

@@ -1,0 +1,49 @@
+"""What the page on pocket shows is what the code gives."""
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from envs.pocket.examples import transcript
+from seeupo.envs.pocket import MistakeRates, PocketFactory
+from seeupo.envs.pocket.kinds import KINDS
+from seeupo.envs.pocket.world import TOOLS
+
+PAGE = (Path(__file__).parents[3] / "docs/environments/pocket.md").read_text()
+ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines() if line.startswith("|")]
+
+
+@pytest.mark.parametrize(("block", "options"), [(0, {}), (1, {"surface": "natural", "tools": "signatures"})])
+def test_the_episodes_are_played_as_shown(block, options):
+    world = PocketFactory(**options)
+    (task,) = (task for task in world.tasks("test") if task.id == "test-0004-bill")
+    shown = re.findall(r"```text\n(.*?)\n```", PAGE, re.DOTALL)
+    assert len(shown) == 2
+    assert shown[block] == transcript(world.make(), task, world.expert(task))
+
+
+def test_options_and_their_defaults():
+    parameters = inspect.signature(PocketFactory).parameters.values()
+    defaults = {f"`{option.name}`": f"`{option.default!r}`".replace("'", '"') for option in parameters}
+    assert {row[0]: row[1] for row in ROWS if row[0] in defaults} == defaults
+
+
+def test_kinds_and_their_tools():
+    rows = {row[0]: row for row in ROWS if row[0] in KINDS}
+    assert list(rows) == list(KINDS)
+    for name, kind in KINDS.items():
+        tools = " ".join(step.tool for step in kind.steps).replace("channel", "mail/text")
+        assert rows[name][1:4:2] == [str(len(kind.steps)), tools]
+
+
+def test_figures():
+    assert f"`PocketFactory().vocabulary()`: {len(PocketFactory().vocabulary())}, set apart" in PAGE
+    assert len(TOOLS) - 1 == 15
+    assert "fifteen tools" in PAGE
+    rates = MistakeRates()
+    assert f"`wrong_choice` ({rates.wrong_choice}," in PAGE
+    others = {rates.wrong_word, rates.skipped_lookup, rates.stops_early, rates.wrong_tool}
+    assert others == {0.05}
+    assert "(0.05 each, per call)" in PAGE

@@ -1,0 +1,177 @@
+"""Experts, mistakes and chance."""
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from envs.pocket.examples import SETTINGS, factory, play, task_of
+from seeupo.envs.pocket import MistakeRates, random_policy
+from seeupo.envs.pocket.experts import NO_MISTAKES
+from seeupo.envs.pocket.kinds import KINDS
+from seeupo.envs.pocket.tasks import solution
+
+
+def rates(**changed):
+    return MistakeRates(**dict.fromkeys(NO_MISTAKES.__dataclass_fields__, 0.0) | changed)
+
+
+def label(options):
+    return "-".join(f"{name}={value}" for name, value in options.items())
+
+
+@pytest.mark.parametrize("options", SETTINGS, ids=label)
+def test_the_expert_solves_every_task_in_as_many_turns_as_it_takes(options):
+    world = factory(**options, train_tasks=200, test_tasks=100)
+    env = world.make()
+    for split in world.splits:
+        for task in world.tasks(split):
+            results, actions = play(env, task, world.expert(task))
+            assert env.score() == results[-1].reward == 1.0, task
+            assert results[-1].terminated
+            assert len(actions) == len(KINDS[task.kind].steps)
+            assert all(result.reward == 0 for result in results[:-1])
+
+
+@pytest.mark.parametrize("tools", ["full", "short", "signatures"])
+def test_the_expert_solves_tasks_however_the_tools_are_described(tools):
+    world = factory(surface="natural", tools=tools)
+    env = world.make()
+    for task in world.tasks("test"):
+        play(env, task, world.expert(task))
+        assert env.score() == 1.0
+
+
+@pytest.mark.parametrize("options", SETTINGS, ids=label)
+def test_a_random_policy_solves_less_than_two_in_a_hundred(options):
+    world = factory(**options)
+    env, generator = world.make(), Random(7)
+    solved = 0
+    for index in range(600):
+        play(env, world.tasks("train")[index % 60], random_policy(world.surface, generator))
+        solved += env.score() == 1.0
+    assert solved < 12
+
+
+@pytest.mark.parametrize("surface", ["terse", "natural"])
+def test_random_actions_are_well_formed_and_reach_every_tool(surface):
+    world = factory(surface=surface, deceptive=0.3)
+    policy = random_policy(world.surface, Random(0))
+    calls = [world.surface.parse(policy(None)) for _ in range(2000)]
+    assert {call.tool for call in calls} == set(world.surface.tools)
+    assert {len(call.words) for call in calls if call.tool == "done"} == {0, 1}
+
+
+@pytest.mark.parametrize("options", SETTINGS, ids=label)
+def test_a_policy_that_only_says_done_or_nonsense_scores_nothing(options):
+    world = factory(**options)
+    env = world.make()
+    done = world.surface.write(type(solution(world.tasks("test")[0])[1][0])("done"))
+    for task in world.tasks("test"):
+        for policy in (lambda _: done, lambda _: ""):
+            play(env, task, policy)
+            assert env.score() == 0.0
+
+
+def test_noise_is_repeatable_and_without_rates_there_is_none():
+    world = factory()
+    env = world.make()
+    for task in world.tasks("train"):
+        first, again = (play(env, task, world.noisy_expert(task, Random(3))) for _ in range(2))
+        assert first == again
+        _, exact = play(env, task, world.noisy_expert(task, Random(3), NO_MISTAKES))
+        assert exact == [world.surface.write(call) for call in solution(task)[1]]
+
+
+def test_the_common_wrong_choice_is_made_smoothly_and_is_always_wrong():
+    world = factory(train_tasks=200)
+    env = world.make()
+    for task in world.tasks("train"):
+        right = [world.surface.write(call) for call in solution(task)[1]]
+        results, actions = play(env, task, world.noisy_expert(task, Random(0), rates(wrong_choice=1.0)))
+        assert env.score() == 0.0
+        assert [
+            message.content for result in results for message in result.messages if "Error" in message.content
+        ] == []
+        assert len(actions) == len(right)
+        differ = [turn for turn, (mine, best) in enumerate(zip(actions, right, strict=True)) if mine != best]
+        assert differ
+        assert differ[0] > 0
+        if len(right) > 2:
+            assert actions[-1] == right[-1] == "done"
+            assert differ[0] < len(right) - 1
+
+
+def test_by_default_most_demonstrations_take_the_wrong_choice_and_every_kind_is_solved_at_times():
+    world = factory(train_tasks=200)
+    env, generator = world.make(), Random(5)
+    solved, played = Counter(), Counter()
+    for _ in range(10):
+        for task in world.tasks("train"):
+            play(env, task, world.noisy_expert(task, generator))
+            played[task.kind] += 1
+            solved[task.kind] += env.score()
+    assert set(played) == set(KINDS)
+    assert all(0.1 < solved[kind] / played[kind] < 0.45 for kind in KINDS)
+
+
+def test_a_skipped_lookup_is_guessed():
+    world = factory()
+    env = world.make()
+    task = task_of(world, "chain")
+    _, actions = play(env, task, world.noisy_expert(task, Random(0), rates(skipped_lookup=1.0)))
+    assert [action.split()[0] for action in actions] == ["pay", "done"]
+
+
+def test_stopping_early_is_declining_where_that_is_safe():
+    for deceptive, word in ((0.0, "done"), (0.3, "decline")):
+        world = factory(deceptive=deceptive)
+        env = world.make()
+        task = task_of(world, "chain")
+        _, actions = play(env, task, world.noisy_expert(task, Random(0), rates(stops_early=1.0)))
+        assert actions == [word]
+        assert env.score() == deceptive
+
+
+def test_a_wrong_tool_takes_the_same_words_and_after_a_lookup_the_right_one_may_follow():
+    world = factory()
+    env = world.make()
+    task = task_of(world, "settle")
+    right = [world.surface.write(call) for call in solution(task)[1]]
+    seen = set()
+    for seed in range(200):
+        _, actions = play(env, task, world.noisy_expert(task, Random(seed), rates(wrong_tool=0.5)))
+        seen.update(action.split()[0] for action in actions)
+        assert right[0] in actions or len(actions) == 8
+        assert all(action.split()[1:] in (right[0].split()[1:], right[1].split()[1:], []) for action in actions)
+    assert seen == {"inbox", "card", "paid", "pay", "ask", "done"}
+
+
+def test_wrong_words_are_of_the_same_sort_and_the_expert_goes_on_from_there():
+    world = factory()
+    env = world.make()
+    task = task_of(world, "bill")
+    scores = Counter()
+    for seed in range(200):
+        results, actions = play(env, task, world.noisy_expert(task, Random(seed), rates(wrong_word=0.3)))
+        assert results[-1].terminated or len(actions) == 8
+        assert not any("wrong words" in message.content for result in results for message in result.messages)
+        scores[env.score()] += 1
+    assert scores[0.0] > 50
+    assert scores[1.0] > 20
+
+
+@pytest.mark.parametrize("surface", ["terse", "natural"])
+def test_the_worst_expert_still_plays_to_an_end(surface):
+    world = factory(surface=surface)
+    env = world.make()
+    for seed, task in enumerate(world.tasks("train")):
+        everything = rates(wrong_choice=0.5, wrong_word=0.5, skipped_lookup=0.5, wrong_tool=0.5)
+        results, _ = play(env, task, world.noisy_expert(task, Random(seed), everything))
+        assert results[-1].done
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.5, float("nan"), True, "often"])
+def test_rates_are_probabilities(rate):
+    with pytest.raises(ValueError, match=r"wrong_tool is .*; it must be a number in \[0, 1\]"):
+        MistakeRates(wrong_tool=rate)

@@ -1,0 +1,151 @@
+"""Tasks: drawn from a seed, and how training and test tasks differ."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envs.pocket.examples import factory
+from seeupo.envs.pocket.kinds import KINDS, TEMPTING, kinds_within
+from seeupo.envs.pocket.tasks import draw_world, given_words, kept_for_test, solution
+from seeupo.envs.pocket.words import WORDS
+from seeupo.envs.pocket.world import TOOLS
+from seeupo.types import Task
+
+
+def test_kinds_take_two_to_six_calls_each_with_its_own_tools():
+    assert {len(kind.steps) for kind in KINDS.values()} == {2, 3, 4, 5, 6}
+    assert len({tuple(step.tool for step in kind.steps) for kind in KINDS.values()}) == len(KINDS) == 10
+    for kind in KINDS.values():
+        assert kind.steps[-1].tool == "done"
+        assert any(step.learns.get(kind.choice) in TEMPTING for step in kind.steps)
+
+
+def test_every_call_but_the_first_lookups_needs_what_an_earlier_one_found():
+    for kind in KINDS.values():
+        learned = {slot for step in kind.steps for slot in step.learns}
+        act = kind.steps[-1] if len(kind.steps) == 2 else kind.steps[-2]
+        assert learned & {*act.slots, act.tool}
+        # What is looked up is used.
+        assert learned <= {slot for step in kind.steps for slot in (*step.slots, step.tool)}
+
+
+@pytest.mark.parametrize("turns", [(2, 2), (2, 3), (4, 5), (6, 6), (2, 6)])
+def test_turns_select_kinds_by_their_calls(turns):
+    world = factory(turns=turns)
+    expected = {name for name, kind in KINDS.items() if turns[0] <= len(kind.steps) <= turns[1]}
+    for split in world.splits:
+        tasks = world.tasks(split)
+        assert {task.kind for task in tasks} == expected == {kind.name for kind in kinds_within(turns)}
+        assert all(turns[0] <= len(solution(task)[1]) <= turns[1] for task in tasks)
+
+
+def check_split(world):
+    """No pair of test words, and so no whole combination, occurs in training with its tools; all their parts do."""
+    found = {}
+    for split in world.splits:
+        paths = [(KINDS[task.kind], *solution(task)) for task in world.tasks(split)]
+        sequences = [tuple(call.tool for call in calls) for _, _, calls in paths]
+        found[split] = {
+            "pairs": {(kind.name, *(path[slot] for slot in kind.pair)) for kind, path, _ in paths},
+            "wholes": {(s, *sorted(path.items())) for (_, path, _), s in zip(paths, sequences, strict=True)},
+            "words": {word for _, path, _ in paths for word in path.values()},
+            "requests": {word for task in world.tasks(split) for word in given_words(task).values()},
+            "sequences": set(sequences),
+        }
+    train, test = found["train"], found["test"]
+    assert not train["pairs"] & test["pairs"]
+    assert not train["wholes"] & test["wholes"]
+    assert test["words"] <= train["words"]
+    assert test["requests"] <= train["words"]
+    assert test["sequences"] <= train["sequences"]
+    return found
+
+
+def test_test_tasks_are_new_combinations_of_known_words_and_tools():
+    found = check_split(factory(train_tasks=512, test_tasks=128))
+    everything = {word for words in WORDS.values() for word in words} | {"mail", "text"}
+    assert found["train"]["words"] == everything
+    assert found["train"]["requests"] == {*WORDS["name"], *WORDS["role"], *WORDS["topic"]}
+    assert len(found["test"]["sequences"]) == 13  # three of the ten kinds go by mail or by text
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**9), st.integers(2, 6), st.integers(0, 4), st.integers(30, 80))
+def test_the_split_holds_for_any_seed_and_size(seed, fewest, more, train):
+    check_split(factory(seed=seed, turns=(fewest, min(fewest + more, 6)), train_tasks=train, test_tasks=20))
+
+
+def test_with_hardly_any_training_the_split_still_holds_or_is_refused():
+    kept = 0
+    for seed in range(6):
+        try:
+            world = factory(seed=seed, turns=(6, 6), train_tasks=3, test_tasks=4)
+        except ValueError:
+            continue
+        check_split(world)
+        kept += 1
+    assert 0 < kept < 6
+    with pytest.raises(ValueError, match=r"no test task of kind .* was found .* ask for more training tasks"):
+        factory(turns=(6, 6), train_tasks=2, test_tasks=40)
+
+
+def test_each_kind_has_pairs_on_both_sides():
+    for kind in KINDS.values():
+        sides = {
+            kept_for_test(kind, solution(Task("t", "", kind.name, seed, {"given": words}))[0])
+            for seed in range(30)
+            for words in [{slot: WORDS[sort][seed % 5 + (slot == "event")] for slot, sort in kind.given.items()}]
+        }
+        assert sides == {True, False}
+
+
+def test_tasks_are_stable_and_numbered():
+    one, other = factory(), factory(surface="natural", deceptive=0.3)
+    assert one.tasks("train") is not other.tasks("train")
+    for split in one.splits:
+        assert one.tasks(split) == other.tasks(split)
+        assert [task.id for task in one.tasks(split)][:3] == [
+            f"{split}-0000-when",
+            f"{split}-0001-owed",
+            f"{split}-0002-settle",
+        ]
+        assert len({task.id for task in one.tasks(split)}) == len(one.tasks(split))
+        assert all(task.split == split for task in one.tasks(split))
+    more = factory(train_tasks=90, test_tasks=50)
+    assert more.tasks("train")[:60] == one.tasks("train")
+    assert factory(seed=1).tasks("train") != one.tasks("train")
+
+
+def test_a_payload_is_the_request_and_no_more():
+    for task in factory().tasks("test"):
+        assert json.loads(json.dumps(task.payload)) == {"given": given_words(task)}
+        assert set(given_words(task)) == set(KINDS[task.kind].given)
+
+
+def test_no_task_is_solved_by_doing_nothing():
+    for task in factory(train_tasks=512).tasks("train"):
+        world = draw_world(task.seed)
+        goal = world.copy()
+        KINDS[task.kind].solve(goal, given_words(task))
+        assert goal.end.words or goal.acts or goal.facts != world.facts
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        (Task("x", "train", "rob"), "task 'x' is of kind 'rob'; the kinds of pocket are when, owed"),
+        (Task("x", "train", "when"), "gives None; a task of kind when gives topic"),
+        (Task("x", "train", "when", 0, {"given": {"topic": "war"}}), "gives 'war' as topic; it must be one of concert"),
+    ],
+)
+def test_tasks_from_elsewhere(task, message):
+    with pytest.raises(ValueError, match=message):
+        factory().make().reset(task, seed=0)
+
+
+def test_tools_of_each_solution_are_known():
+    for task in factory().tasks("train"):
+        for call in solution(task)[1]:
+            assert TOOLS[call.tool].fits(call.words)

@@ -1,0 +1,283 @@
+"""A counting world for tests of workers and pools, which misbehaves when an action tells it to.
+
+Every misbehaviour is bounded, so that a hole in a sandbox or a limit cannot take the machine down.
+"""
+
+import contextlib
+import ctypes
+import os
+import random
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Literal
+
+from seeupo.envs.failures import EnvError
+from seeupo.types import Message, StepResult, Task, Tool
+
+MOST_BYTES = 3 * 2**30
+ADD = Tool("add", "Add to the count.", {"type": "object", "properties": {"number": {"type": "integer"}}})
+
+
+class Toy:
+    """Counts; "add N", "done", and commands that break things."""
+
+    def __init__(self, factory):
+        self.factory = factory
+        self.count = 0
+        self.closed = False
+
+    def reset(self, task, *, seed):
+        self.count = seed
+        self.target = task.payload["target"]
+        if task.payload.get("breaks_reset"):
+            os._exit(3)
+        if (flag := task.payload.get("breaks_first_reset")) and not Path(flag).exists():
+            Path(flag).touch()
+            os._exit(3)
+        return said(f"count to {self.target}", tools=(ADD,))
+
+    def step(self, text):
+        command, _, rest = text.partition(" ")
+        return getattr(self, f"do_{command}", self.unknown)(rest)
+
+    def score(self):
+        if self.factory.bad_score:
+            return self.factory.bad_score_value()
+        return 1.0 if self.count == self.target else 0.0
+
+    def save(self):
+        return {"count": self.count}
+
+    def close(self):
+        if self.factory.close_raises:
+            raise RuntimeError("close is broken")
+
+    def unknown(self, rest):
+        return said("Error: unknown command")
+
+    def do_add(self, rest):
+        self.count += int(rest)
+        return said(str(self.count), terminated=self.count == self.target)
+
+    def do_say(self, rest):
+        return said(rest)
+
+    def do_sleep(self, rest):
+        time.sleep(float(rest))
+        return said("slept")
+
+    def do_hang(self, rest):
+        while True:
+            time.sleep(0.1)
+
+    def do_spin(self, rest):
+        while True:
+            pass
+
+    def do_exit(self, rest):
+        os._exit(int(rest or 7))
+
+    def do_sysexit(self, rest):
+        sys.exit(3)
+
+    def do_segfault(self, rest):
+        ctypes.string_at(0)
+
+    def do_memory(self, rest):
+        blocks = []
+        while sum(map(len, blocks)) < MOST_BYTES:
+            blocks.append(bytearray(2**24))
+        return said("all of it fitted in")
+
+    def do_recurse(self, rest):
+        return self.do_recurse(rest)
+
+    def do_raise(self, rest):
+        raise ValueError(rest)
+
+    def do_print(self, rest):
+        print('{"id": 1, "value": "forged"}')
+        sys.stdout.buffer.write(b"\xff\0 garbage\n")
+        os.write(1, b"straight to the descriptor\n")
+        os.system("echo from a child")
+        sys.stderr.write("noise " * 100_000)
+        return said("printed")
+
+    def do_huge(self, rest):
+        return said("x" * int(rest))
+
+    def do_input(self, rest):
+        return said(repr(sys.stdin.read() + os.read(0, 10).decode()))
+
+    def do_fork(self, rest):
+        """Children that hold every descriptor and would live for a minute."""
+        for _ in range(int(rest)):
+            if os.fork() == 0:
+                time.sleep(60)
+                os._exit(0)
+        return said("forked")
+
+    def do_swarm(self, rest):
+        """As many children as there may be, up to a bound."""
+        children = []
+        try:
+            for _ in range(int(rest)):
+                child = os.fork()
+                if child == 0:
+                    time.sleep(60)
+                    os._exit(0)
+                children.append(child)
+        except OSError:
+            pass
+        return said(str(len(children)))
+
+    def do_network(self, rest):
+        try:
+            with socket.create_connection(("127.0.0.1", int(rest)), timeout=5):
+                return said("connected")
+        except OSError:
+            return said("refused")
+
+    def do_read(self, rest):
+        try:
+            return said(Path(rest).read_text())
+        except OSError as error:
+            return said(f"Error: {error.strerror}")
+
+    def do_write(self, rest):
+        try:
+            Path(rest).write_text("written")
+        except OSError as error:
+            return said(f"Error: {error.strerror}")
+        return said("written")
+
+    def do_fill(self, rest):
+        """A file of that many MB."""
+        path = Path.home() / "filler"
+        try:
+            with path.open("wb") as file:
+                for _ in range(int(rest)):
+                    file.write(bytes(2**20))
+                    file.flush()
+        except OSError as error:
+            return said(f"Error: {error.strerror}")
+        return said("filled")
+
+    def do_look(self, rest):
+        """What a worker can see of the machine."""
+        processes = [entry for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+        return said("", info={"uid": os.getuid(), "environ": dict(os.environ), "processes": len(processes)})
+
+    def do_kill(self, rest):
+        """Kill: 0 for this process and its group, -1 for all others that can be reached."""
+        if os.getpid() > 2:
+            return said("Error: not in a sandbox, so better not")
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(rest), 9)
+        return said("still here")
+
+    def do_once(self, rest):
+        """Break a worker the first time only, as a bad machine would."""
+        how, _, flag = rest.partition(" ")
+        if not Path(flag).exists():
+            Path(flag).touch()
+            self.step(how)
+        return said("survived")
+
+    def do_random(self, rest):
+        return said(str(random.SystemRandom().random()))
+
+    def do_shapeless(self, rest):
+        return StepResult((Message("nobody", "a role that does not exist"),))
+
+    def do_unsendable(self, rest):
+        return said("", info={"path": Path("/")})
+
+    def do_modules(self, rest):
+        return said(" ".join(sorted(sys.modules)))
+
+    def do_hash(self, rest):
+        return said(str(hash(rest)))
+
+    def do_noise(self, rest):
+        return said("the same", info={"time": time.time()})
+
+
+class ToyFactory:
+    """Toy worlds with a train and a test split."""
+
+    def __init__(
+        self,
+        *,
+        size: int = 4,
+        scale: float = 1.0,
+        mood: Literal["calm", "wild"] = "calm",
+        note: str | None = None,
+        expert_knows: bool = True,
+        close_raises: bool = False,
+        bad_score: Literal["", "nan", "text", "raise", "exit"] = "",
+    ):
+        self.size = size
+        self.expert_knows = expert_knows
+        self.close_raises = close_raises
+        self.bad_score = bad_score
+        if note == "refuse":
+            raise EnvError("the data is missing; fetch it")
+        if note == "raise":
+            raise RuntimeError("the factory is broken")
+        if note == "hang":
+            time.sleep(60)
+
+    def bad_score_value(self):
+        if self.bad_score == "raise":
+            raise RuntimeError("the checker is broken")
+        if self.bad_score == "exit":
+            os._exit(9)
+        return {"nan": float("nan"), "text": "1.0"}[self.bad_score]
+
+    @property
+    def splits(self):
+        return ["train", "test"]
+
+    def tasks(self, split):
+        return [Task(f"{split}-{number}", split, payload={"target": number + 3}) for number in range(self.size)]
+
+    def make(self):
+        return Toy(self)
+
+    def expert(self, task):
+        if not self.expert_knows:
+            return None
+        target = task.payload["target"]
+        counted = 0
+
+        def play(result):
+            nonlocal counted
+            counted += 1
+            return "add 1" if counted <= target else "done"
+
+        return play
+
+
+class JudgedToyFactory(ToyFactory):
+    """Scores come from a judge, who alone can read the answers."""
+
+    def __init__(self, *, answers: str):
+        super().__init__()
+        self.answers = answers
+        self.bad_score = "raise"
+
+    def judge(self, task, saved):
+        return float(saved["count"] == int(Path(self.answers).read_text()))
+
+
+def mounts(options, *, role):
+    """The folder of the answers, for the judge only."""
+    folder = Path(options["answers"]).parent
+    return {folder: folder} if role == "judge" else {}
+
+
+def said(text, **fields):
+    return StepResult((Message("user", text),), **fields)
