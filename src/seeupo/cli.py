@@ -182,17 +182,18 @@ env_options = click.option(
 
 @envs.command("list")
 def list_envs() -> None:
-    """List the environments: what they are, their licence, and whether they are installed."""
+    """List the environments: what they are, how many tasks they have, their licence, and whether they are installed."""
     from seeupo.envs.install import installed
     from seeupo.envs.registry import lookup, names
 
     table = Table(box=None, pad_edge=False)
-    for column in ("name", "installed", "licence", "what it is"):
+    for column in ("name", "installed", "tasks", "licence", "what it is"):
         table.add_column(column, no_wrap=column == "name")
     with plain_errors():
         for name in names():
             spec = lookup(name)
-            table.add_row(name, "yes" if installed(spec) else "no", spec.licence or "unknown", spec.summary)
+            state = "yes" if installed(spec) else "no"
+            table.add_row(name, state, spec.tasks or "unknown", spec.licence or "unknown", spec.summary)
     Console().print(table)
 
 

@@ -1,6 +1,7 @@
 import os
 import socket
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -211,8 +212,9 @@ def test_only_the_sandbox_has_no_network(started, unsandboxed):
 
 
 @everywhere
-def test_a_worker_dies_with_its_trainer(unsandboxed):
-    """Also when the trainer is killed, and the worker hangs."""
+def test_a_worker_dies_with_its_trainer(unsandboxed, monkeypatch, tmp_path):
+    """Also when the trainer is killed, and the worker hangs. Only its folder stays, among temporary files."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     ready, told = os.pipe()
     trainer = os.fork()
     if trainer == 0:

@@ -47,7 +47,7 @@ def installed(spec: EnvSpec) -> bool:
         record = json.loads((folder_of(spec) / READY).read_text())
     except (OSError, ValueError):
         return False
-    return bool(record.get("asked") == asked(spec)) and python_of(spec).exists()
+    return bool(record.get("asked") == asked(spec)) and (not spec.requirements or python_of(spec).exists())
 
 
 def interpreter(spec: EnvSpec) -> Path:

@@ -30,7 +30,7 @@ def play(env: Env, task: Task, *, seed: int, show: Callable[[str], None], ask: C
 
 def present(result: StepResult, show: Callable[[str], None]) -> None:
     """All that a step says, in plain text."""
-    if result.tools is not None:
+    if result.tools:
         show(f"[tools offered: {len(result.tools)}]")
         for tool in result.tools:
             show(f"  {signature(tool)}  {tool.description.partition('. ')[0]}")

@@ -25,6 +25,7 @@ class EnvSpec:
     Attributes:
         summary: one line, for the list of environments.
         licence: of the benchmark's code and data.
+        tasks: how many there are, in words.
         factory: "module:Class"; the class fulfils `EnvFactory`, and its keyword arguments are the options.
         in_process: trusted code that never runs what a model wrote, and hangs on nothing: no worker is needed.
         requirements: "name==version" strings, installed without dependencies into an interpreter of its own. Without
@@ -37,12 +38,14 @@ class EnvSpec:
         judged_apart: scores, tasks and experts come from a worker of the role "judge", which no action ever reaches.
             The `Env` then has `save() -> JSON` instead of a score, and the factory `judge(task, saved) -> float`.
         episodes_per_worker: how many episodes one worker holds at a time; None for any number.
+        ceilings: options under which not even the expert solves everything; a check says what it reaches.
     """
 
     name: str
     factory: str
     summary: str = ""
     licence: str = ""
+    tasks: str = ""
     in_process: bool = False
     requirements: tuple[str, ...] = ()
     prepare: str | None = None
@@ -50,10 +53,29 @@ class EnvSpec:
     runs_model_code: bool = False
     judged_apart: bool = False
     episodes_per_worker: int | None = None
+    ceilings: tuple[Mapping[str, Any], ...] = ()
     limits: Limits = field(default_factory=Limits)
 
 
-SPECS: tuple[EnvSpec, ...] = ()
+SPECS: tuple[EnvSpec, ...] = (
+    EnvSpec(
+        name="pocket",
+        summary="a few small apps, a dozen tools, tasks of two to six dependent calls; no dependencies",
+        licence="Apache-2.0",
+        tasks="any number",
+        factory="seeupo.envs.pocket:PocketFactory",
+        in_process=True,
+    ),
+    EnvSpec(
+        name="bfcl",
+        summary="BFCL v4 multi-turn: function calling over several user turns, with the official checker",
+        licence="Apache-2.0",
+        tasks="4 x 200",
+        factory="seeupo.envs.bfcl.world:BfclFactory",
+        requirements=("bfcl-eval==2026.3.23", "filelock==3.20.0", "mpmath==1.3.0"),
+        ceilings=({"max_steps": 10, "expert_step": "turn"}, {"max_steps": 10, "expert_step": "call"}),
+    ),
+)
 BUILT_IN: Mapping[str, EnvSpec] = MappingProxyType({spec.name: spec for spec in SPECS})
 
 

@@ -1,5 +1,10 @@
 """Episodes of the real engine, in sandboxed workers, on self-made tasks."""
 
+import contextlib
+import os
+import signal
+from pathlib import Path
+
 import pytest
 
 from seeupo.envs.failures import EnvError
@@ -76,7 +81,7 @@ def test_an_episode_over_several_turns(env, tasks):
     assert "Syntax error" in shown(env.step(python("print(")))
     assert "'Harbour'" not in shown(env.step(python("raise ValueError('not yet')")))
     assert "No API named" in shown(env.step(python("apis.simple_note.burn()")))
-    assert "12 characters cut]" in shown(env.step(python("print('a' * 20000 + 'b' * 11)")))
+    assert "11 characters cut]" in shown(env.step(python("print('a' * 20000 + 'b' * 11)")))
     done = env.step(
         python(
             "apis.simple_note.create_note(access_token=token, title='Harbour', content=times[-1])\n"
@@ -103,27 +108,46 @@ def test_an_action_that_kills_the_engine_ends_the_episode_with_the_state_before_
     assert env.score() == 0.0
 
 
-def test_an_engine_that_was_killed_by_chance_is_replaced_unnoticed(env, tasks):
-    """It dies once only: a file remembers, which survives the engine but not the episode's repetition."""
+def test_an_engine_that_was_killed_by_chance_is_replaced_unnoticed(pool, env, tasks):
     env.reset(tasks["quest"], seed=0)
     env.step(python("kept = 2"))
-    once = (
-        "posix, io = __import__('posix'), __import__('_io')\n"
-        "first = not __import__('os').path.exists('/tmp/once')\n"
-        "io.open('/tmp/once', 'w').close()\n"
-        "first and posix._exit(1)\n"
-        "apis.supervisor.complete_task(answer=kept)"
-    )
-    assert env.step(python(once)).terminated
+    os.kill(episode_process(pool), signal.SIGKILL)
+    assert env.step(python("apis.supervisor.complete_task(answer=kept)")).terminated
     assert env.score() == 1.0
+
+
+def episode_process(pool):
+    """The process that runs an episode's code: forked by the engine process, so it has the same command line."""
+    commands = {}
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdecimal() and b"appworld.engine_process" in (entry / "cmdline").read_bytes():
+                commands[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    workers = set(pool.worker_pids)
+    (found,) = [
+        process
+        for process, parent in commands.items()
+        if parent in commands and any(ancestor in workers for ancestor in ancestors(process))
+    ]
+    return found
+
+
+def ancestors(process):
+    while process > 1:
+        process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+        yield process
 
 
 def test_no_episode_sees_what_another_has_left(env, tasks):
     env.reset(tasks["quest"], seed=0)
-    env.step(python("import builtins, json\nmine = 1\nbuiltins.mine = 1\njson.dumps = lambda *_, **__: 'patched'"))
+    left = "for place in ('/tmp/left', '/dev/shm/left'): __import__('_io').open(place, 'w').close()"
+    env.step(python(f"import builtins, json\n{left}\nbuiltins.mine = 1\njson.dumps = lambda *_, **__: 'patched'"))
     env.reset(tasks["quest"], seed=0)
-    answer = shown(env.step(python("import builtins, json\nprint(hasattr(builtins, 'mine'), json.dumps({'a': 1}))")))
-    assert 'False {"a": 1}' in answer
+    look = "print([os.path.exists(place) for place in ('/tmp/left', '/dev/shm/left')])"
+    answer = env.step(
+        python(f"import builtins, json, os\n{look}\nprint(hasattr(builtins, 'mine'), json.dumps({{'a': 1}}))")
+    )
+    assert shown(answer) == 'Output:\n```\n[false, false]\nFalse {"a": 1}\n```'
 
 
 def test_the_same_actions_give_the_same_results(env, tasks):

@@ -157,8 +157,24 @@ def test_wrong_words_are_of_the_same_sort_and_the_expert_goes_on_from_there():
         assert results[-1].terminated or len(actions) == 8
         assert not any("wrong words" in message.content for result in results for message in result.messages)
         scores[env.score()] += 1
+        for turn, action in enumerate(actions[:-1]):
+            if results[turn + 1].messages[0].content == "Error: no such note":
+                assert action.split()[0] == actions[turn + 1].split()[0] == "read"
+                scores["tried again"] += 1
     assert scores[0.0] > 50
     assert scores[1.0] > 20
+    assert scores["tried again"] > 20
+
+
+def test_a_wrong_word_is_another_word():
+    world = factory()
+    env = world.make()
+    for task in world.tasks("train"):
+        right = world.surface.write(solution(task)[1][0])
+        for seed in range(5):
+            _, actions = play(env, task, world.noisy_expert(task, Random(seed), rates(wrong_word=1.0)))
+            assert actions[0].split()[0] == right.split()[0]
+            assert actions[0] != right
 
 
 @pytest.mark.parametrize("surface", ["terse", "natural"])

@@ -13,12 +13,14 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import seeupo
 
 ANSWER_SECONDS = 90.0
 LOST = 70
+SCRATCH = (Path("/tmp"), Path("/dev/shm"))
+"""All that can be written to in a sandbox."""
 PR_SET_DUMPABLE = 4
 LARGEST_ANSWER = 64 * 2**20
 EXPERIMENT = "episode"
@@ -42,18 +44,18 @@ class Engine:
         self.port = 0
         # AppWorld wants its data and its output in one folder; the data itself is read-only.
         self.root = Path(tempfile.mkdtemp(prefix="appworld-"))
-        (self.root / "data").symlink_to(data)
 
     def output(self, task: str) -> Path:
         """Where the server saves the state of a task after each execution."""
         return self.root / "experiments" / "outputs" / EXPERIMENT / "tasks" / task
 
     def start(self) -> None:
-        """A fresh server; the last one and all that it has started are ended."""
+        """A fresh server; the last one, all that it has started and all that it has written are gone."""
         if self.source is None:
             self.source = self._load()
+        self._command("stop")
+        self._clear()
         self.port = int(self._command("start"))
-        shutil.rmtree(self.root / "experiments", ignore_errors=True)
 
     def stop(self) -> None:
         """End the episode's server and all that it has started."""
@@ -82,6 +84,17 @@ class Engine:
             alarm.cancel()
             connection.close()
 
+    def _clear(self) -> None:
+        """Remove all that was written, so that no episode can tell the next one anything, and lay the root out anew."""
+        try:
+            for place in SCRATCH if in_sandbox() else [self.root]:
+                for entry in place.iterdir():
+                    remove(entry)
+            self.root.mkdir(exist_ok=True)
+            (self.root / "data").symlink_to(self.data)
+        except (OSError, RecursionError) as error:
+            give_up(f"what an episode has written cannot be removed: {error}")
+
     def _load(self) -> subprocess.Popen[str]:
         # Model code will run under the same user: keep it out of this process's memory and file descriptors.
         ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0)
@@ -99,17 +112,14 @@ class Engine:
         return subprocess.Popen(
             [sys.executable, "-m", "seeupo.envs.appworld.engine_process", str(self.memory_mb * 2**20)],
             env=places,
-            cwd=self.root,
+            cwd="/",
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
 
     def _command(self, command: str) -> str:
-        """The engine process's answer. Without one, what an episode has started can no longer be found and ended.
-
-        So this process must not host another: it ends, its sandbox goes with it, and the pool starts a fresh one.
-        """
+        """The engine process's answer. Without one, what an episode has started can no longer be found and ended."""
         assert self.source is not None
         assert self.source.stdin is not None
         assert self.source.stdout is not None
@@ -121,5 +131,26 @@ class Engine:
                 return line
         except OSError:
             pass
-        print("AppWorld's engine process has ended or does not answer", file=sys.stderr, flush=True)
-        os._exit(LOST)
+        give_up("AppWorld's engine process has ended or does not answer")
+
+
+def in_sandbox() -> bool:
+    """Whether /tmp is a worker's own. Both signs are needed, because what is there will be removed."""
+    return os.environ.get("HOME") == "/tmp" and Path("/proc/1/comm").read_text().strip() == "bwrap"
+
+
+def remove(entry: Path) -> None:
+    """A file, or a folder with all that is in it, also where the permissions were taken away."""
+    if entry.is_symlink() or not entry.is_dir():
+        entry.unlink()
+        return
+    entry.chmod(0o700)
+    for inner in entry.iterdir():
+        remove(inner)
+    entry.rmdir()
+
+
+def give_up(reason: str) -> NoReturn:
+    """This process must not host another episode: it ends, its sandbox with it, and the pool starts a fresh one."""
+    print(reason, file=sys.stderr, flush=True)
+    os._exit(LOST)

@@ -8,6 +8,7 @@ from seeupo.envs.appworld.code_block import first_code_block
 from seeupo.envs.appworld.engine import EXPERIMENT, Engine, EngineLost
 from seeupo.envs.appworld.prompt import first_messages
 from seeupo.envs.appworld.state import SavedState, Unreadable, read_state
+from seeupo.envs.observation import cut
 from seeupo.types import Message, StepResult, Task
 
 SETUP_SECONDS = 60.0
@@ -60,7 +61,10 @@ class AppWorldEnv:
                 )
                 return StepResult((Message("user", reason),), truncated=True)
         self.executed.append(code)
-        return StepResult((Message("user", self._shown(printed)),), terminated=completed)
+        return StepResult(
+            (Message("user", f"Output:\n```\n{cut(printed.rstrip(), self.observation_characters)}\n```"),),
+            terminated=completed,
+        )
 
     def save(self) -> dict[str, list[str]]:
         """What the episode has changed in each app's database, for `AppWorldFactory.judge`."""
@@ -107,13 +111,6 @@ class AppWorldEnv:
         except EngineLost:
             self.saved = before
             raise
-
-    def _shown(self, printed: str) -> str:
-        """As an observation, no longer than the limit; of a long one the beginning and the end are kept."""
-        limit = self.observation_characters
-        if (cut := len(printed) - limit) > 0:
-            printed = f"{printed[: limit - limit // 4]}\n[... {cut} characters cut]\n{printed[-(limit // 4) :]}"
-        return f"Output:\n```\n{printed.rstrip()}\n```"
 
 
 def said(text: str) -> StepResult:

@@ -11,6 +11,7 @@ from seeupo.envs.appworld.data import SPLITS, data_folder, task_ids
 from seeupo.envs.appworld.engine import Engine
 from seeupo.envs.appworld.env import AppWorldEnv
 from seeupo.envs.appworld.scorer import Scorer
+from seeupo.envs.observation import LONGEST_OBSERVATION
 from seeupo.types import Expert, StepResult, Task
 
 
@@ -26,7 +27,7 @@ class AppWorldFactory:
         *,
         data: str | None = None,
         execution_seconds: int = 60,
-        observation_characters: int = 20_000,
+        observation_characters: int = LONGEST_OBSERVATION,
         memory_mb: int = 2048,
     ) -> None:
         """Look for the tasks; raises an error that says how to fetch them.

@@ -106,6 +106,6 @@ def score_reply(reward: Reward, reply: str, row: Row) -> float:
         raise RewardError(f"the reward function {name} failed on {row.place}: {what}") from error
     if not isinstance(value, Real) or not math.isfinite(value):
         raise RewardError(
-            f"the reward function {name} should return a finite number; for {row.place} it gave {value!r}"
+            f"the reward function {name} should return a finite number and gave {value!r} for {row.place}"
         )
     return float(value)

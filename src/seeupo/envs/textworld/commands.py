@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import re
 
-VERBS = tuple("look goal inventory go examine open close unlock lock take drop put insert eat".split())
-SHORT_FORMS = tuple("north south east west n s e w l i x get pick".split())
+VERBS = (
+    *("look", "goal", "inventory", "go", "examine", "open", "close"),
+    *("unlock", "lock", "take", "drop", "put", "insert", "eat"),
+)
+SHORT_FORMS = ("north", "south", "east", "west", "n", "s", "e", "w", "l", "i", "x", "get", "pick")
 LONGEST_COMMAND = 120  # the interpreter has room for 198 characters
 PLAIN_WORDS = re.compile(r"[A-Za-z0-9]+(?:['-][A-Za-z0-9]+)*(?: [A-Za-z0-9]+(?:['-][A-Za-z0-9]+)*)*")
 

@@ -1,0 +1,36 @@
+"""An environment with an interpreter of its own, for the tests of installations."""
+
+import importlib.util
+
+
+class Factory:
+    """Tells what it can import."""
+
+    def __init__(self):
+        import tiny_benchmark
+
+        self.version = tiny_benchmark.VERSION
+
+    @property
+    def splits(self):
+        seen = [name for name in ("numpy", "torch", "click") if importlib.util.find_spec(name)]
+        return [f"tiny-benchmark {self.version}", *seen]
+
+
+def prepare(folder):
+    import tiny_benchmark
+
+    (folder / "prepared").write_text(tiny_benchmark.VERSION)
+
+
+def fail(folder):
+    raise RuntimeError("the bundle is damaged")
+
+
+def count(folder):
+    with (folder.parent / "count").open("a") as file:
+        file.write("x")
+
+
+def mark(folder):
+    (folder / "marked").touch()
