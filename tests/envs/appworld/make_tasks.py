@@ -14,6 +14,7 @@ ROOT = Path(sys.argv[1]).resolve()
 os.environ["APPWORLD_ROOT"] = str(ROOT)
 os.environ["APPWORLD_CACHE"] = str(ROOT / "cache")
 
+# AppWorld reads these two when it is imported.
 from appworld.apps import get_all_apps
 from appworld.apps.api_lib import set_local_date_and_time
 from appworld.collections.api_docs import ApiDocCollection

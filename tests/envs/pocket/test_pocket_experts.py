@@ -151,19 +151,19 @@ def test_wrong_words_are_of_the_same_sort_and_the_expert_goes_on_from_there():
     world = factory()
     env = world.make()
     task = task_of(world, "bill")
+    notes = world.surface.write(solution(task)[1][0])
     scores = Counter()
     for seed in range(200):
         results, actions = play(env, task, world.noisy_expert(task, Random(seed), rates(wrong_word=0.3)))
         assert results[-1].terminated or len(actions) == 8
         assert not any("wrong words" in message.content for result in results for message in result.messages)
         scores[env.score()] += 1
-        for turn, action in enumerate(actions[:-1]):
-            if results[turn + 1].messages[0].content == "Error: no such note":
-                assert action.split()[0] == actions[turn + 1].split()[0] == "read"
-                scores["tried again"] += 1
+        if actions[0] == notes and results[2].messages[0].content == "Error: no such note":
+            assert [action.split()[0] for action in actions[1:3]] == ["read", "read"]
+            scores["tried again"] += 1
     assert scores[0.0] > 50
     assert scores[1.0] > 20
-    assert scores["tried again"] > 20
+    assert scores["tried again"] > 10
 
 
 def test_a_wrong_word_is_another_word():

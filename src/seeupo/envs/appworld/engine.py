@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import http.client
 import json
 import os
 import select
-import shutil
 import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -51,10 +52,10 @@ class Engine:
 
     def start(self) -> None:
         """A fresh server; the last one, all that it has started and all that it has written are gone."""
+        self.stop()
+        self._clear()
         if self.source is None:
             self.source = self._load()
-        self._command("stop")
-        self._clear()
         self.port = int(self._command("start"))
 
     def stop(self) -> None:
@@ -88,8 +89,7 @@ class Engine:
         """Remove all that was written, so that no episode can tell the next one anything, and lay the root out anew."""
         try:
             for place in SCRATCH if in_sandbox() else [self.root]:
-                for entry in place.iterdir():
-                    remove(entry)
+                clear(place, mounted())
             self.root.mkdir(exist_ok=True)
             (self.root / "data").symlink_to(self.data)
         except (OSError, RecursionError) as error:
@@ -123,20 +123,35 @@ class Engine:
         assert self.source is not None
         assert self.source.stdin is not None
         assert self.source.stdout is not None
-        try:
+        line = ""
+        with contextlib.suppress(OSError):
             self.source.stdin.write(f"{command}\n")
             self.source.stdin.flush()
             ready, _, _ = select.select([self.source.stdout], [], [], ANSWER_SECONDS)
-            if ready and (line := self.source.stdout.readline().strip()):
-                return line
-        except OSError:
-            pass
-        give_up("AppWorld's engine process has ended or does not answer")
+            line = self.source.stdout.readline().strip() if ready else ""
+        return line or give_up("AppWorld's engine process has ended or does not answer")
 
 
 def in_sandbox() -> bool:
     """Whether /tmp is a worker's own. Both signs are needed, because what is there will be removed."""
     return os.environ.get("HOME") == "/tmp" and Path("/proc/1/comm").read_text().strip() == "bwrap"
+
+
+def mounted() -> list[Path]:
+    """Where something is mounted: the environment's data and packages may be in places below /tmp."""
+    lines = Path("/proc/self/mounts").read_text().splitlines()
+    return [Path(line.split(" ")[1].encode().decode("unicode_escape")) for line in lines]
+
+
+def clear(folder: Path, mounts: Sequence[Path]) -> None:
+    """Remove all that is in a folder but what is mounted there."""
+    for entry in folder.iterdir():
+        if entry in mounts:
+            continue
+        if any(mount.is_relative_to(entry) for mount in mounts):
+            clear(entry, mounts)
+        else:
+            remove(entry)
 
 
 def remove(entry: Path) -> None:

@@ -1,4 +1,4 @@
-"""What AppWorld's engine needs, pinned: all that `pip install appworld` resolves to, without what only its tests use."""
+"""What AppWorld's engine needs, pinned: what `pip install appworld` resolves to, without what only its tests use."""
 
 REQUIREMENTS = (
     "anyio==4.16.0",

@@ -9,8 +9,8 @@ from seeupo.types import Message
 
 SYSTEM = """\
 You carry out a task for your supervisor in a world of apps, by writing Python code. In each turn, write one block of \
-code between ```python and ```; only the first block of a message is run. You are then shown what it printed. Variables \
-and functions live on from turn to turn.
+code between ```python and ```; only the first block of a message is run. You are then shown what it printed. \
+Variables and functions live on from turn to turn.
 
 The apps are used through the object `apis`: `apis.APP_NAME.API_NAME(argument=value)` returns JSON data, or raises an \
 exception that says what was wrong. Find out what there is before you use it, and print what you want to see:

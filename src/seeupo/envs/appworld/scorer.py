@@ -66,7 +66,7 @@ class Scorer:
         return float(success or False)
 
     def _evaluate(self, task: str) -> bool | None:
-        """Whether all tests pass; None if they cannot be run. In a fork: AppWorld freezes the clock and keeps caches."""
+        """Whether all tests pass; None if they cannot be run. In a fork, for AppWorld freezes the clock and caches."""
         from appworld.evaluator import evaluate_task
 
         receiver, sender = os.pipe()

@@ -34,7 +34,7 @@ class SavedState:
 def read_state(output: Path) -> SavedState:
     """The state in an engine's output folder."""
     try:
-        names = sorted(name for name in os.listdir(output / "dbs") if name.endswith(".jsonl"))
+        names = sorted(path.name for path in (output / "dbs").iterdir() if path.suffix == ".jsonl")
     except OSError as error:
         raise Unreadable(str(error)) from None
     if len(names) > MOST_FILES:

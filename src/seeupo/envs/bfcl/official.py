@@ -17,14 +17,14 @@ from contextlib import nullcontext
 from types import ModuleType
 from typing import Any
 
-from bfcl_eval.constants import default_prompts  # type: ignore[import-not-found]
-from bfcl_eval.constants.executable_backend_config import (  # type: ignore[import-not-found]
+from bfcl_eval.constants import default_prompts
+from bfcl_eval.constants.executable_backend_config import (
     CLASS_FILE_PATH_MAPPING,
     STATELESS_CLASSES,
 )
-from bfcl_eval.eval_checker.multi_turn_eval import multi_turn_utils  # type: ignore[import-not-found]
-from bfcl_eval.eval_checker.multi_turn_eval.func_source_code import long_context  # type: ignore[import-not-found]
-from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker import (  # type: ignore[import-not-found]
+from bfcl_eval.eval_checker.multi_turn_eval import multi_turn_utils
+from bfcl_eval.eval_checker.multi_turn_eval.func_source_code import long_context
+from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker import (
     multi_turn_checker,
 )
 

@@ -1,6 +1,6 @@
 """Games: generated and compiled by TextWorld from a seed, once, and kept as files.
 
-The same seed gives the same files, byte for byte, so it does not matter who makes a game, or that two do at once.
+The same seed gives the same game, byte for byte, so it does not matter who makes it, or that two do at once.
 """
 
 from __future__ import annotations
@@ -116,6 +116,7 @@ def generate(recipe: Recipe) -> Any:
     level = LEVELS[recipe.level]
     for attempt in range(ATTEMPTS):
         options = generator.GameOptions()
+        options.kb = generator.KnowledgeBase.default()  # reading the rules anew takes longer than all the rest
         options.seeds = recipe.seed * ATTEMPTS + attempt
         options.nb_rooms, options.nb_objects, options.quest_length = level.rooms, level.objects, level.commands
         options.grammar.only_last_action = not recipe.spelled_out

@@ -1,0 +1,299 @@
+"""The episode runner: many episodes at once, sampling while environments step, and neither waits for the other."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import queue
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from seeupo.agents.chat import ChatFormat
+from seeupo.agents.template import Conversation, Template
+from seeupo.agents.thoughts import action_of
+from seeupo.core.checks import check_at_least, check_count
+from seeupo.envs.episode import Episode
+from seeupo.envs.failures import EnvError, EnvFailure
+from seeupo.envs.pool import EnvPool
+from seeupo.types import (
+    Completion,
+    CompletionEnd,
+    GenerationRequest,
+    Sample,
+    Sampler,
+    SamplingParameters,
+    Status,
+    StepResult,
+    StopReason,
+    Task,
+    Trajectory,
+)
+
+PAUSE_SECONDS = 0.05
+"""How long to wait for an environment when there is nothing to sample."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunnerSettings:
+    """How episodes are run.
+
+    Attributes:
+        parameters: how actions are sampled.
+        max_turns: an episode with more is stopped and scored as it stands.
+        concurrency: episodes under way at a time.
+        episode_seconds: wall-clock limit of an episode, likewise.
+        stuck_seconds: an episode that waits this long for its environment is named in a warning.
+        deterministic: episodes take their turns together, so that the same seeds at the same concurrency give
+            bit-identical trajectories whatever the environments' timing. Otherwise floating point may differ in the
+            last digits, and with it, once in a while, a token.
+    """
+
+    parameters: SamplingParameters = field(default_factory=SamplingParameters)
+    max_turns: int = 10
+    concurrency: int = 64
+    episode_seconds: float = math.inf
+    stuck_seconds: float = 60.0
+    deterministic: bool = False
+
+    def __post_init__(self) -> None:
+        check_count("max_turns", self.max_turns, 1)
+        check_count("concurrency", self.concurrency, 1)
+        check_at_least("episode_seconds", self.episode_seconds, 0)
+        check_at_least("stuck_seconds", self.stuck_seconds, 0)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """An episode to be run: `id` becomes the trajectory's."""
+
+    id: str
+    group: str
+    task: Task
+    seed: int
+
+
+@dataclass
+class Running:
+    """An episode under way."""
+
+    attempt: Attempt
+    episode: Episode
+    started: float
+    conversation: Conversation | None = None
+    samples: list[Sample] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    ends: list[CompletionEnd] = field(default_factory=list)
+    stop: StopReason | None = None
+    prompt: tuple[int, ...] = ()
+    waiting_since: float = 0.0
+    named_stuck: bool = False
+    sampling_seconds: float = 0.0
+    environment_seconds: float = 0.0
+
+
+class Runner:
+    """Runs attempts with a sampler and a pool of environments.
+
+    Attributes:
+        sampling_seconds, idle_seconds: of the last run: spent in the sampler, and waiting with nothing to sample.
+    """
+
+    def __init__(
+        self, sampler: Sampler, pool: EnvPool, chat: ChatFormat, template: Template, settings: RunnerSettings,
+        *, context_length: int,
+    ) -> None:  # fmt: skip
+        self.sampler, self.pool, self.chat, self.template, self.settings = sampler, pool, chat, template, settings
+        self.context_length = context_length
+        self.sampling_seconds = self.idle_seconds = 0.0
+        self._answers: queue.SimpleQueue[tuple[Running, Callable[[Running, Any], None], Future[Any]]]
+        self._running: dict[str, Running] = {}
+        self._to_sample: list[Running] = []
+        self._sampling: dict[str, Running] = {}
+        self._finished: list[Trajectory] = []
+
+    def run(self, attempts: Iterable[Attempt]) -> Iterator[Trajectory]:
+        """Trajectories as they finish. An episode lost to the infrastructure comes back failed, never scored."""
+        waiting = deque(attempts)
+        self._answers = queue.SimpleQueue()
+        self._running, self._to_sample, self._sampling, self._finished = {}, [], {}, []
+        self.sampling_seconds = self.idle_seconds = 0.0
+        try:
+            while waiting or self._running:
+                while waiting and len(self._running) < self.settings.concurrency:
+                    self._start(waiting.popleft())
+                self._hear_environments()
+                self._sample()
+                self._watch()
+                finished, self._finished = self._finished, []
+                yield from finished
+        finally:
+            for running in self._running.values():
+                running.episode.close()
+
+    def _start(self, attempt: Attempt) -> None:
+        running = Running(attempt, self.pool.start(attempt.task, attempt.seed), time.monotonic())
+        self._running[attempt.id] = running
+        self._ask(running, running.episode.reset(), self._begin)
+
+    def _ask(self, running: Running, future: Future[Any], then: Callable[[Running, Any], None]) -> None:
+        running.waiting_since, running.named_stuck = time.monotonic(), False
+        future.add_done_callback(lambda done: self._answers.put((running, then, done)))
+
+    def _hear_environments(self) -> None:
+        """Take in what environments have answered. In lockstep, wait for all of them, and go on in a fixed order."""
+        heard = []
+        while True:
+            asked = len(self._running) - len(self._to_sample) - len(self._sampling) - len(heard)
+            if asked == 0:
+                break
+            nothing_to_do = not (self._to_sample or self._sampling or heard)
+            wait = nothing_to_do or (self.settings.deterministic and not self._sampling)
+            started = time.monotonic()
+            try:
+                heard.append(self._answers.get(timeout=PAUSE_SECONDS) if wait else self._answers.get_nowait())
+            except queue.Empty:
+                if not (wait and self.settings.deterministic):
+                    break
+                self._watch()
+            finally:
+                self.idle_seconds += time.monotonic() - started
+        if self.settings.deterministic:
+            heard.sort(key=lambda answer: answer[0].attempt.id)
+        for running, then, future in heard:
+            running.environment_seconds += time.monotonic() - running.waiting_since
+            try:
+                answer = future.result()
+            except (EnvFailure, EnvError) as failure:
+                self._fail(running, str(failure))
+            else:
+                then(running, answer)
+
+    def _begin(self, running: Running, result: StepResult) -> None:
+        running.conversation = Conversation.begin(self.chat, self.template, result)
+        self._next_turn(running, result)
+
+    def _next_turn(self, running: Running, result: StepResult) -> None:
+        """Decide whether the episode goes on, and with which prompt."""
+        assert running.conversation is not None
+        running.stop = self._reason_to_stop(running, result)
+        if running.stop is None:
+            running.prompt = running.conversation.prompt_ids()
+            if len(running.prompt) + self.settings.parameters.max_tokens > self.context_length or (
+                self.template.max_prompt_tokens is not None and len(running.prompt) > self.template.max_prompt_tokens
+            ):
+                running.stop = StopReason.CONTEXT_LIMIT
+        if running.stop is None:
+            self._to_sample.append(running)
+        else:
+            self._ask(running, running.episode.score(), self._finish)
+
+    def _reason_to_stop(self, running: Running, result: StepResult) -> StopReason | None:
+        if result.terminated:
+            return StopReason.ENVIRONMENT
+        if result.truncated:
+            return StopReason.FORCED
+        if len(running.samples) >= self.settings.max_turns:
+            return StopReason.TURN_LIMIT
+        if time.monotonic() - running.started > self.settings.episode_seconds:
+            return StopReason.FORCED
+        return None
+
+    def _sample(self) -> None:
+        """Hand over what is ready to the sampler, and let it work for a step, or in lockstep for a whole turn."""
+        ready, self._to_sample = self._to_sample, []
+        for running in ready:
+            attempt, turn = running.attempt, len(running.samples)
+            self._sampling[attempt.id] = running
+            running.waiting_since = time.monotonic()
+            self.sampler.submit(
+                GenerationRequest(
+                    id=attempt.id,
+                    prompt_ids=running.prompt,
+                    seed=seed_of_turn(attempt.seed, attempt.id, turn),
+                    parameters=self.settings.parameters,
+                    episode=attempt.id,
+                    agent=turn,
+                )
+            )
+        started = time.monotonic()
+        while self._sampling:
+            for completion in self.sampler.poll():
+                self._act(self._sampling.pop(completion.id), completion)
+            if not self.settings.deterministic:
+                break
+        self.sampling_seconds += time.monotonic() - started
+
+    def _act(self, running: Running, completion: Completion) -> None:
+        """Record what was sampled, exactly, and send the action to the environment."""
+        running.sampling_seconds += time.monotonic() - running.waiting_since
+        attempt, turn = running.attempt, len(running.samples)
+        running.samples.append(Sample(attempt.id, turn, running.prompt, completion.ids, completion.logprobs))
+        running.ends.append(completion.end)
+        text = self.chat.decode(completion.ids)
+        running.texts.append(text)
+        future = running.episode.step(action_of(text))
+        self._ask(running, future, lambda running, result: self._heard(running, completion, result))
+
+    def _heard(self, running: Running, completion: Completion, result: StepResult) -> None:
+        assert running.conversation is not None
+        running.texts.append("\n".join(message.content for message in result.messages))
+        running.conversation.add(completion.ids, result)
+        self._next_turn(running, result)
+
+    def _finish(self, running: Running, score: float) -> None:
+        stop = running.stop or StopReason.ENVIRONMENT
+        if stop is StopReason.ENVIRONMENT and score == 1.0:
+            stop = StopReason.GOAL
+        self._end(running, stop, score)
+
+    def _fail(self, running: Running, why: str) -> None:
+        running.texts.append(f"[failed: {why}]")
+        self._end(running, StopReason.FAILURE, math.nan)
+
+    def _end(self, running: Running, stop: StopReason, reward: float) -> None:
+        running.episode.close()
+        del self._running[running.attempt.id]
+        attempt = running.attempt
+        self._finished.append(
+            Trajectory(
+                id=attempt.id,
+                group=attempt.group,
+                task=attempt.task.id,
+                samples=tuple(running.samples),
+                reward=reward,
+                stop=stop,
+                status=Status.FAILED if stop is StopReason.FAILURE else Status.OK,
+                timings={
+                    "seconds": time.monotonic() - running.started,
+                    "sampling_seconds": running.sampling_seconds,
+                    "environment_seconds": running.environment_seconds,
+                    "cut_responses": float(sum(end is CompletionEnd.LENGTH for end in running.ends)),
+                },
+                texts=tuple(running.texts),
+            )
+        )
+
+    def _watch(self) -> None:
+        """Name an episode that waits too long for its environment; the pool's own limit will end the call."""
+        now = time.monotonic()
+        asked = (r for r in self._running.values() if r.attempt.id not in self._sampling and r not in self._to_sample)
+        for running in asked:
+            waited = now - running.waiting_since
+            if waited > self.settings.stuck_seconds and not running.named_stuck:
+                running.named_stuck = True
+                warnings.warn(
+                    f"episode {running.attempt.id} (task {running.attempt.task.id}, turn {len(running.samples)}) has "
+                    f"been waiting for its environment for {waited:.0f} s",
+                    stacklevel=2,
+                )
+
+
+def seed_of_turn(seed: int, attempt: str, turn: int) -> int:
+    """A seed of its own for each turn of each attempt."""
+    digest = hashlib.blake2b(f"{seed}/{attempt}/{turn}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
