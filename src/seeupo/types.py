@@ -84,7 +84,7 @@ class Trajectory:
         task: what was attempted; usually each task has one group in an iteration.
         multiplicity: how many trajectories this one stands for: 1 when it was sampled, its probability when a small
             problem was enumerated. Every mean over trajectories is weighted by it.
-        texts: what people read, turn by turn.
+        texts: what people read: the task, then turn by turn the response and what the environment answered.
         credit: what an update made of it.
     """
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import seeupo
 from envs.toy import ToyFactory
 from envs.worlds import TOY, alive, children, everywhere, kill, needs_sandbox, quick
 from seeupo.envs.failures import CallTimedOut, EnvError, EnvRaised, NotReproducible, PoolClosed, WorkerLost
@@ -442,13 +443,14 @@ def test_a_program_that_ends_leaves_no_process_behind(unsandboxed, how, tmp_path
         threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT]).start()
         future.result()
     """
+    places = [Path(__file__).parent.parent, Path(seeupo.__file__).parent.parent]
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
         capture_output=True,
         text=True,
         check=False,
         timeout=120,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "TMPDIR": str(tmp_path)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, places)), "TMPDIR": str(tmp_path)},
     )
     expected = {"exception": "ValueError: wrong", "exit": "", "interrupt": "KeyboardInterrupt"}[how]
     assert done.stderr.strip().endswith(expected), done.stderr

@@ -188,6 +188,21 @@ def test_the_sandbox_lets_nothing_be_written(started, tmp_path):
 
 
 @needs_sandbox
+def test_the_sandbox_of_an_ordinary_user_is_as_tight(started, tmp_path):
+    """Root's workers take a user of their own; those of others are in a user namespace, where `/` is theirs."""
+    sandbox = replace(find_bubblewrap(), drops_user=False)
+    try:
+        worker = started(False, sandbox=sandbox)
+    except Fault as fault:
+        pytest.skip(f"no user namespaces here: {fault}")
+    for path in ("/new", "/etc/new", tmp_path / "new", Path(sys.prefix) / "new"):
+        assert observation(worker, f"write {path}").startswith("Error: "), path
+    assert step(worker, "look").info["uid"] not in (0, os.getuid())
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert observation(worker, f"network {server.getsockname()[1]}") == "refused"
+
+
+@needs_sandbox
 def test_the_sandbox_limits_its_scratch_space(started):
     if not find_bubblewrap().limits_scratch:
         pytest.skip("this bubblewrap cannot limit the size of /tmp")

@@ -46,7 +46,7 @@ class RunnerSettings:
         parameters: how actions are sampled.
         max_turns: an episode with more is stopped and scored as it stands.
         concurrency: episodes under way at a time.
-        episode_seconds: wall-clock limit of an episode, likewise.
+        episode_seconds: wall-clock limit of an episode, likewise; None for none.
         stuck_seconds: an episode that waits this long for its environment is named in a warning.
         deterministic: episodes take their turns together, so that the same seeds at the same concurrency give
             bit-identical trajectories whatever the environments' timing. Otherwise floating point may differ in the
@@ -56,14 +56,15 @@ class RunnerSettings:
     parameters: SamplingParameters = field(default_factory=SamplingParameters)
     max_turns: int = 10
     concurrency: int = 64
-    episode_seconds: float = math.inf
+    episode_seconds: float | None = None
     stuck_seconds: float = 60.0
     deterministic: bool = False
 
     def __post_init__(self) -> None:
         check_count("max_turns", self.max_turns, 1)
         check_count("concurrency", self.concurrency, 1)
-        check_at_least("episode_seconds", self.episode_seconds, 0)
+        if self.episode_seconds is not None:
+            check_at_least("episode_seconds", self.episode_seconds, 0)
         check_at_least("stuck_seconds", self.stuck_seconds, 0)
 
 
@@ -77,7 +78,7 @@ class Attempt:
     seed: int
 
 
-@dataclass
+@dataclass(eq=False)
 class Running:
     """An episode under way."""
 
@@ -96,6 +97,10 @@ class Running:
     environment_seconds: float = 0.0
 
 
+Answer = tuple[Running, Callable[[Running, Any], None], Future[Any]]
+"""Of an environment: to which episode, and what to do with it."""
+
+
 class Runner:
     """Runs attempts with a sampler and a pool of environments.
 
@@ -110,7 +115,7 @@ class Runner:
         self.sampler, self.pool, self.chat, self.template, self.settings = sampler, pool, chat, template, settings
         self.context_length = context_length
         self.sampling_seconds = self.idle_seconds = 0.0
-        self._answers: queue.SimpleQueue[tuple[Running, Callable[[Running, Any], None], Future[Any]]]
+        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self._running: dict[str, Running] = {}
         self._to_sample: list[Running] = []
         self._sampling: dict[str, Running] = {}
@@ -146,7 +151,7 @@ class Runner:
 
     def _hear_environments(self) -> None:
         """Take in what environments have answered. In lockstep, wait for all of them, and go on in a fixed order."""
-        heard = []
+        heard: list[Answer] = []
         while True:
             asked = len(self._running) - len(self._to_sample) - len(self._sampling) - len(heard)
             if asked == 0:
@@ -175,6 +180,7 @@ class Runner:
 
     def _begin(self, running: Running, result: StepResult) -> None:
         running.conversation = Conversation.begin(self.chat, self.template, result)
+        running.texts.append(text_of(result))
         self._next_turn(running, result)
 
     def _next_turn(self, running: Running, result: StepResult) -> None:
@@ -199,7 +205,8 @@ class Runner:
             return StopReason.FORCED
         if len(running.samples) >= self.settings.max_turns:
             return StopReason.TURN_LIMIT
-        if time.monotonic() - running.started > self.settings.episode_seconds:
+        limit = self.settings.episode_seconds
+        if limit is not None and time.monotonic() - running.started > limit:
             return StopReason.FORCED
         return None
 
@@ -241,7 +248,7 @@ class Runner:
 
     def _heard(self, running: Running, completion: Completion, result: StepResult) -> None:
         assert running.conversation is not None
-        running.texts.append("\n".join(message.content for message in result.messages))
+        running.texts.append(text_of(result))
         running.conversation.add(completion.ids, result)
         self._next_turn(running, result)
 
@@ -291,6 +298,10 @@ class Runner:
                     f"been waiting for its environment for {waited:.0f} s",
                     stacklevel=2,
                 )
+
+
+def text_of(result: StepResult) -> str:
+    return "\n".join(message.content for message in result.messages)
 
 
 def seed_of_turn(seed: int, attempt: str, turn: int) -> int:

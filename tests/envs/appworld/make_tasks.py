@@ -5,16 +5,11 @@ the databases and the API documentation come out of the installed engine. ROOT/d
 """
 
 import json
-import os
 import re
 import sys
 from pathlib import Path
 
-ROOT = Path(sys.argv[1]).resolve()
-os.environ["APPWORLD_ROOT"] = str(ROOT)
-os.environ["APPWORLD_CACHE"] = str(ROOT / "cache")
-
-# AppWorld reads these two when it is imported.
+from appworld import update_root
 from appworld.apps import get_all_apps
 from appworld.apps.api_lib import set_local_date_and_time
 from appworld.collections.api_docs import ApiDocCollection
@@ -22,6 +17,7 @@ from appworld.collections.models import ModelCollection
 from appworld.common.constants import CANARY_STRING, DB_VERSION
 from appworld.common.datetime import DateTime
 
+ROOT = Path(sys.argv[1]).resolve()
 DATA = ROOT / "data"
 NOW = "2023-05-18T12:00:00"
 PASSWORD = "pebble-42"
@@ -167,6 +163,7 @@ def make_task_files() -> None:
 
 
 if __name__ == "__main__":
+    update_root(str(ROOT))
     freezer = set_local_date_and_time(DateTime.fromisoformat(NOW))
     make_databases()
     freezer.stop()

@@ -1,0 +1,90 @@
+"""What can be known of the games without TextWorld: tasks, options, and what is kept of a game's words."""
+
+import os
+
+import pytest
+
+from seeupo.envs.failures import EnvError
+from seeupo.envs.options import check_options
+from seeupo.envs.textworld import TextworldFactory
+from seeupo.envs.textworld.env import narration, recipe_of
+from seeupo.envs.textworld.games import LEVELS, forget_oldest, mounts, shared_games
+from seeupo.types import Task
+
+
+def test_splits_share_no_game():
+    factory = TextworldFactory(level="all", train=30, test=20)
+    recipes = {s: {recipe_of(task, spelled_out=False) for task in factory.tasks(s)} for s in factory.splits}
+    assert [len(recipes[split]) for split in ("train", "test")] == [120, 80]
+    assert not recipes["train"] & recipes["test"]
+    assert factory.tasks("test") == TextworldFactory(level="all", train=30, test=20).tasks("test")
+
+
+def test_a_level_is_a_kind_of_task():
+    assert {task.kind for task in TextworldFactory().tasks("train")} == {"medium"}
+    assert {task.kind for task in TextworldFactory(level="all").tasks("train")} == set(LEVELS)
+
+
+def test_ids_are_unique():
+    factory = TextworldFactory(level="all")
+    ids = [task.id for split in factory.splits for task in factory.tasks(split)]
+    assert len(set(ids)) == len(ids) == 600
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"level": "mediun"}, "level='mediun'"),
+        ({"train": -1}, "train=-1"),
+        ({"test": 2_000_000}, "test=2000000"),
+        ({"goal": "none"}, "goal='none'"),
+    ],
+)
+def test_wrong_options_are_named(options, problem):
+    with pytest.raises(EnvError, match=problem):
+        TextworldFactory(**options)
+
+
+def test_the_registry_can_check_the_options():
+    check_options(TextworldFactory, {"level": "long", "train": 3, "goal": "all_steps", "show_commands": True})
+    with pytest.raises(EnvError, match="'tiny' or"):
+        check_options(TextworldFactory, {"level": "huge"})
+
+
+def test_unknown_splits_and_kinds_are_refused():
+    with pytest.raises(EnvError, match="no split 'tests'; did you mean 'test'"):
+        TextworldFactory().tasks("tests")
+    with pytest.raises(EnvError, match="kind 'mediun' is no level; did you mean 'medium'"):
+        recipe_of(Task("a", "train", kind="mediun"), spelled_out=False)
+
+
+def test_there_is_no_step_before_a_reset():
+    with pytest.raises(RuntimeError, match="call reset first"):
+        TextworldFactory().make().step("look")
+
+
+def test_only_the_story_is_kept_of_what_a_game_prints():
+    feedback = (
+        "\n\n   \\$$    \\$$$$  \n   | $$$\n\nFind the key.\n\n\n\n-= Attic =-  \nAn attic.\n\n\n"
+        "Would you like to RESTART, RESTORE a saved game, QUIT or UNDO the last command?\n"
+        ">                                -= Attic =-0/1"
+    )
+    assert narration(feedback) == "Find the key.\n\n-= Attic =-\nAn attic."
+
+
+def test_a_sandbox_gets_the_games_if_there_are_any(monkeypatch, tmp_path):
+    monkeypatch.setenv("SEEUPO_CACHE", str(tmp_path))
+    assert mounts({}, role="run") == {}
+    shared_games().mkdir(parents=True)
+    assert mounts({}, role="run") == {shared_games(): shared_games()}
+
+
+def test_a_worker_forgets_the_oldest_of_its_own_games(tmp_path):
+    for number in range(201):
+        for suffix in (".z8", ".json"):
+            (tmp_path / f"{number}{suffix}").touch()
+    for number in range(201):
+        os.utime(tmp_path / f"{number}.z8", (1000 - number, 1000 - number))
+    forget_oldest(tmp_path)
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {f"{number}{suffix}" for number in range(199) for suffix in (".z8", ".json")}

@@ -1,0 +1,188 @@
+"""Real games, through the workers. They need the environment's own interpreter."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import seeupo
+from envs.textworld import hostile
+from seeupo.envs.install import interpreter
+from seeupo.envs.pool import EnvPool
+from seeupo.envs.textworld.commands import SHORT_FORMS, VERBS
+
+BUILD = """
+import sys
+from seeupo.envs.textworld.games import Recipe, game_file, winning_commands
+game = game_file(Recipe(sys.argv[1], int(sys.argv[2]), spelled_out=False))
+print(game, *winning_commands(game), sep="\\n")
+"""
+VERBS_OF = """
+import textworld
+print(*textworld.Game.load(str(game.with_suffix(".json"))).verbs)
+"""
+
+
+@pytest.fixture(scope="module")
+def pool(textworld):
+    with EnvPool(textworld, workers=1) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def small(textworld):
+    """One new game of each level, which no installation has made."""
+    options = {"level": "all", "train": 1, "test": 0, "goal": "all_steps", "show_commands": True}
+    with EnvPool(textworld, options=options, workers=1) as pool:
+        yield pool
+
+
+def play(pool, task, policy, most=12):
+    env = pool.env()
+    results = [env.reset(task, seed=0)]
+    while not results[-1].done and len(results) <= most:
+        results.append(env.step(policy(results[-1])))
+    score = env.score()
+    env.close()
+    return results, score
+
+
+def builder(textworld, cache, hash_seed, level, seed, then=""):
+    program = [str(interpreter(textworld)), "-c", BUILD + then, level, str(seed)]
+    source = str(Path(seeupo.__file__).parents[1])
+    environment = os.environ | {"SEEUPO_CACHE": str(cache), "PYTHONHASHSEED": hash_seed, "PYTHONPATH": source}
+    return subprocess.Popen(program, env=environment, stdout=subprocess.PIPE, text=True, cwd=cache)
+
+
+def test_the_gold_commands_win_and_doing_nothing_does_not(pool):
+    tasks = [*pool.tasks("train")[:10], *pool.tasks("test")[:10]]
+    for task in tasks:
+        results, score = play(pool, task, pool.expert(task))
+        assert score == 1.0
+        assert results[-1].terminated
+        assert [result.reward for result in results] == [0.0] * 4 + [1.0]
+        results, score = play(pool, task, lambda _: "look", most=5)
+        assert score == 0.0
+        assert not any(result.reward for result in results)
+
+
+@pytest.mark.parametrize(("number", "commands"), [(0, 1), (1, 2), (2, 4), (3, 8)])
+def test_each_level_takes_as_many_commands_as_it_says(small, number, commands):
+    task = small.tasks("train")[number]
+    results, score = play(small, task, small.expert(task))
+    assert score == 1.0
+    assert len(results) - 1 == commands
+
+
+def test_possible_commands_are_shown_when_asked_for(small):
+    task = small.tasks("train")[2]
+    expert = small.expert(task)
+    env = small.env()
+    result = env.reset(task, seed=0)
+    while not result.done:
+        action = expert(result)
+        assert action in result.messages[-1].content.partition("Possible commands: ")[2].split(", ")
+        result = env.step(action)
+    assert "Possible commands" not in result.messages[-1].content
+    env.close()
+
+
+def test_an_episode_is_the_same_every_time(pool):
+    task = pool.tasks("test")[3]
+    first, _ = play(pool, task, pool.expert(task))
+    second, _ = play(pool, task, pool.expert(task))
+    assert first == second
+
+
+def test_episodes_in_one_worker_do_not_disturb_one_another(pool):
+    task = pool.tasks("test")[4]
+    alone, _ = play(pool, task, pool.expert(task))
+    one, other, expert = pool.env(), pool.env(), pool.expert(task)
+    results = [one.reset(task, seed=0)]
+    other.reset(task, seed=1)
+    while not results[-1].done:
+        results.append(one.step(expert(results[-1])))
+        other.step("examine me")
+        other.step("save")
+    assert results == alone
+    assert (one.score(), other.score()) == (1.0, 0.0)
+    one.close()
+    other.close()
+
+
+def test_no_hostile_reply_reaches_the_game(pool):
+    task = pool.tasks("test")[0]
+    before = pool.worker_pids
+    env, expert = pool.env(), pool.expert(task)
+    result = env.reset(task, seed=0)
+    for reply in hostile.REFUSED:
+        answer = env.step(reply)
+        assert answer.messages[0].content.startswith("Error: "), reply[:40]
+        assert not answer.done
+    assert env.score() == 0.0
+    # Nothing of it has changed anything: the gold commands still win.
+    while not result.done:
+        result = env.step(expert(result))
+    assert env.score() == 1.0
+    env.close()
+    assert pool.worker_pids == before
+
+
+def test_the_game_copes_with_foolish_commands(pool):
+    before = pool.worker_pids
+    env = pool.env()
+    env.reset(pool.tasks("test")[1], seed=0)
+    for command in hostile.STRANGE:
+        result = env.step(command)
+        assert result.messages[0].content
+        assert not result.messages[0].content.startswith("Error: ")
+    env.close()
+    assert pool.worker_pids == before
+
+
+NOUNS = ["box", "key", "chest", "all", "it", "me", "floor", "with", "from", "in", "on", "and", "except", "the", "a", "1"]
+PHRASES = st.builds(
+    "{} {}".format,
+    st.sampled_from([*VERBS, *SHORT_FORMS]),
+    st.lists(st.sampled_from([*NOUNS, *VERBS]) | st.from_regex(r"[A-Za-z0-9'-]{1,12}", fullmatch=True), max_size=25).map(
+        " ".join
+    ),
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(commands=st.lists(PHRASES | st.text(), min_size=1, max_size=8))
+def test_fuzzing_never_ends_the_worker(pool, commands):
+    before = pool.worker_pids
+    env = pool.env()
+    result = env.reset(pool.tasks("train")[0], seed=0)
+    for command in commands:
+        if not result.done:
+            result = env.step(command)
+            assert len(result.messages[0].content) < 21_000
+    assert env.score() in (0.0, 1.0)
+    env.close()
+    assert pool.worker_pids == before
+
+
+def test_two_builders_of_one_game_agree_whatever_the_hash_seed(textworld, tmp_path):
+    builders = [builder(textworld, tmp_path, seed, "short", 77) for seed in ("1", "2")]
+    outputs = [process.communicate(timeout=60)[0] for process in builders]
+    assert [process.returncode for process in builders] == [0, 0]
+    assert outputs[0] == outputs[1]
+    game = Path(outputs[0].splitlines()[0])
+    assert sorted(path.name for path in game.parent.iterdir()) == ["short-77-goal.json", "short-77-goal.z8"]
+
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    output, _ = builder(textworld, elsewhere, "3", "short", 77).communicate(timeout=60)
+    assert output.splitlines()[1:] == outputs[0].splitlines()[1:]
+    assert Path(output.splitlines()[0]).read_bytes() == game.read_bytes()
+
+
+def test_the_verbs_are_those_of_the_game(textworld, tmp_path):
+    output, _ = builder(textworld, tmp_path, "0", "medium", 5, then=VERBS_OF).communicate(timeout=60)
+    assert set(output.splitlines()[-1].split()) | {"goal"} == set(VERBS)
