@@ -20,6 +20,10 @@ HERE = Path(__file__).parent
 CONSTRAINTS = HERE.parent / "constraints.txt"
 
 
+NOT_FOR_THIS_TORCH = ("torchvision", "torchaudio", "torchcodec")
+"""What peers pull in as builds for another torch, and do without when it is not there."""
+
+
 def peer_environment(name: str, *requirements: str) -> Path:
     """The interpreter of a virtual environment with the requirements; torch and transformers are those that we use."""
     folder = cache_folder() / "peers" / name
@@ -31,6 +35,7 @@ def peer_environment(name: str, *requirements: str) -> Path:
         pip = [str(python), "-m", "pip", "install", "--quiet"]
         subprocess.run([*pip, *ours[:1]], check=True)  # torch, before anything can ask for another build of it
         subprocess.run([*pip, *ours, *requirements], check=True)
+        subprocess.run([str(python), "-m", "pip", "uninstall", "--quiet", "--yes", *NOT_FOR_THIS_TORCH], check=True)
         ready.touch()
     return python
 

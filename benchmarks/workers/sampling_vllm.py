@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import Any
 
 from measure import serve
+
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # in this process: a script without a main guard cannot be spawned
+os.environ["VLLM_CPU_KVCACHE_SPACE"] = "2"
+
 from vllm import LLM, SamplingParams
 
 llm = LLM(

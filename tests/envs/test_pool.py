@@ -119,6 +119,12 @@ def test_a_factory_that_raises_is_said_at_once(pool_of):
         pool_of(replace(TOY, factory="envs.nowhere:Factory"))
 
 
+@pytest.mark.parametrize("environment", [TOY, ToyFactory()], ids=["worker", "in-process"])
+def test_what_a_person_has_to_mend_stays_an_error(pool_of, environment):
+    with pytest.raises(EnvError, match="fetch the data"):
+        begun(pool_of(environment)).step("usage fetch the data").result()
+
+
 def test_wrong_uses_are_said(pool_of):
     pool = pool_of()
     with pytest.raises(EnvError, match="toy has no split 'tran'; did you mean 'train'"):

@@ -12,14 +12,15 @@ from seeupo.envs.pool import EnvPool
 
 EPISODES = 500
 WORKERS = 8
+KILLS = 40
 GUARD_SECONDS = 120
 
 
 class Game:
-    """Plays one episode through callbacks, so that all are in flight at once."""
+    """Plays one episode through callbacks, so that all are in flight at once, until there were kills enough."""
 
-    def __init__(self, pool, task, seed, finished):
-        self.steps = 6 + seed % 5
+    def __init__(self, pool, task, kills, finished):
+        self.kills = kills
         self.ends = []
         self.seen = []
         self.finished = finished
@@ -33,7 +34,7 @@ class Game:
             self.end(failure)
             return
         self.seen.append(result.messages[0].content)
-        if len(self.seen) <= self.steps:
+        if len(self.seen) < 6 or self.kills[True] < KILLS:
             self.episode.step("add 1").add_done_callback(self.follow)
         else:
             self.episode.score().add_done_callback(self.scored)
@@ -62,8 +63,8 @@ def test_workers_killed_at_random_lose_no_episode(seed):
 
     with EnvPool(TOY, workers=WORKERS, unsandboxed=not HAS_SANDBOX) as pool:
         task = pool.tasks("train")[0]
-        task = type(task)(task.id, task.split, payload={"target": 100})
-        games = [Game(pool, task, number, finished) for number in range(EPISODES)]
+        task = type(task)(task.id, task.split, payload={"target": -1})
+        games = [Game(pool, task, kills, finished) for _ in range(EPISODES)]
         thread = threading.Thread(target=killer, args=[pool])
         thread.start()
         try:
@@ -79,8 +80,8 @@ def test_workers_killed_at_random_lose_no_episode(seed):
     assert len(ends) == EPISODES
     failed = [end for end in ends if isinstance(end, BaseException)]
     assert all(type(failure) is WorkerLost and failure.task == "train-0" for failure in failed)
-    assert kills[True] >= 10
+    assert kills[True] >= KILLS
     assert len(failed) < EPISODES / 2
     for game in games:
-        assert game.seen == ["count to 100", *map(str, range(1, game.steps + 1))][: len(game.seen)]
+        assert game.seen == ["count to -1", *map(str, range(1, len(game.seen)))][: len(game.seen)]
         assert game.ends == [0.0] or isinstance(game.ends[0], WorkerLost)

@@ -247,7 +247,10 @@ def test_a_worker_dies_with_its_trainer(unsandboxed, monkeypatch, tmp_path):
     os.waitpid(trainer, 0)
     os.close(ready)
     os.close(told)
-    assert not alive(family)
+    survivors = alive(family)
+    for pid in survivors:
+        kill(pid)
+    assert not survivors
 
 
 @everywhere

@@ -97,6 +97,9 @@ class Toy:
     def do_raise(self, rest):
         raise ValueError(rest)
 
+    def do_usage(self, rest):
+        raise EnvError(rest)
+
     def do_print(self, rest):
         print('{"id": 1, "value": "forged"}')
         sys.stdout.buffer.write(b"\xff\0 garbage\n")

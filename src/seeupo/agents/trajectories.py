@@ -4,8 +4,8 @@
     {"id", "group", "task", "reward", "multiplicity", "stop", "status", "timings", "texts", "samples", "credit"}
 
 `samples` is a list of turns: {"shared", "prompt", "action", "logprobs"}. A turn's prompt is the first `shared` tokens
-of the turn before it (prompt and action), then `prompt`. `reward` is null if the trajectory failed; `credit` is null, or
-{"advantage", "turns": [{"turn", "ratio", "carried_before", "carried_after", "clipped", "new_logprobs"}]}.
+of the turn before it (prompt and action), then `prompt`. `reward` is null if the trajectory failed; `credit` is null,
+or {"advantage", "turns": [{"turn", "ratio", "carried_before", "carried_after", "clipped", "new_logprobs"}]}.
 
 Files grow by whole gzip members, so that an interrupt can only cost the last one.
 """
@@ -30,9 +30,7 @@ class TrajectoryFileError(Exception):
     """A file cannot be read as trajectories. The message says where and why."""
 
 
-def write_trajectories(
-    path: Path, trajectories: Iterable[Trajectory], *, facts: Mapping[str, Any] | None = None
-) -> None:
+def write_trajectories(path: Path, trajectories: Iterable[Trajectory], *, facts: Mapping[str, Any]) -> None:
     """Append trajectories to a file; a new one begins with a header, which `facts` are put into."""
     lines = [json.dumps(to_json(trajectory), allow_nan=False) for trajectory in trajectories]
     if not path.exists():

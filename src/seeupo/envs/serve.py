@@ -53,8 +53,9 @@ class Host:
 
     def reset(self, request: Mapping[str, Any]) -> dict[str, Any]:
         env: Env = self.factory.make()
+        result = env.reset(task_from_json(request["task"]), seed=request["seed"])
         self.episodes[request["session"]] = env
-        return result_to_json(env.reset(task_from_json(request["task"]), seed=request["seed"]))
+        return result_to_json(result)
 
     def hire(self, request: Mapping[str, Any]) -> bool:
         expert = self.factory.expert(task_from_json(request["task"]))

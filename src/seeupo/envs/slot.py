@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from seeupo.envs.failures import CallTimedOut, EnvFailure, EnvRaised, NotReproducible, PoolClosed, WorkerLost
+from seeupo.envs.failures import CallTimedOut, EnvError, EnvFailure, EnvRaised, NotReproducible, PoolClosed, WorkerLost
 from seeupo.envs.serve import Host
 from seeupo.envs.wire import WireError
 from seeupo.envs.worker import BLAMES_ACTION, Fault, Kind, Launch, Worker
@@ -75,6 +75,8 @@ class InProcess:
     def call(self, request: Mapping[str, Any], *, seconds: float | None = None) -> Any:
         try:
             return self.host.handle(request)
+        except EnvError:
+            raise
         except Exception as error:
             raise Fault(Kind.RAISED, f"{type(error).__name__}: {error}") from error
 
@@ -84,7 +86,10 @@ class InProcess:
 
 
 class Slot:
-    """A thread, its backend and the sessions there. Public methods may be called from any thread, others in it."""
+    """A thread, its backend and the sessions there.
+
+    `submit`, `post`, `stop` and `join` are for other threads; the rest runs in the slot's own.
+    """
 
     def __init__(self, name: str, source: Launch | EnvFactory) -> None:
         self.name = name
@@ -153,8 +158,6 @@ class Slot:
         if self.closing:
             raise self._closed()
         return call(self)
-
-    # What follows runs in the slot's thread.
 
     def ask(self, request: Mapping[str, Any], parse: Callable[[Any], T], *, about: Session | None = None) -> T:
         """A request to no session of this slot, `about` one of another slot perhaps."""

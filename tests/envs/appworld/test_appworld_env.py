@@ -93,6 +93,28 @@ def test_an_episode_over_several_turns(env, tasks):
     assert env.score() == 1.0
 
 
+def test_damage_cannot_be_hidden_by_turning_back_the_counters_of_changes(env, tasks):
+    """AppWorld looks for unwanted changes in tables whose counter has moved; model code can reach the counters."""
+    env.reset(tasks["quest"], seed=0)
+    harm = f"{LOGIN}\napis.simple_note.delete_note(access_token=token, note_id=2)"
+    done = "apis.supervisor.complete_task(answer=2)"
+    hide = (
+        "handler = __import__('importlib').import_module('appworld.apps.model_lib').ModelHashHandler\n"
+        "for counters in handler.data.values(): counters['simple_note']['Note'] = 3\n"
+        "print([counters['simple_note']['Note'] for counters in handler.data.values()])"
+    )
+    assert "3" in shown(env.step(python(f"{harm}\n{done}\n{hide}")))
+    assert env.score() == 0.0
+
+
+def test_what_cannot_be_shown_does_not_end_the_episode(env, tasks):
+    env.reset(tasks["quest"], seed=0)
+    assert "cannot be shown" in shown(env.step(python(r"print('\ud83d')")))
+    assert "more than 67108864 bytes" in shown(env.step(python("print('x' * (70 << 20))")))
+    assert env.step(python("apis.supervisor.complete_task(answer=2)")).terminated
+    assert env.score() == 1.0
+
+
 def test_an_action_that_kills_the_engine_ends_the_episode_with_the_state_before_it(pool, env, tasks):
     """Work that was done counts; what the engine's death took with it does not."""
     expert = pool.expert(tasks["erase"])

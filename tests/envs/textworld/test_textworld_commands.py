@@ -44,7 +44,9 @@ def test_there_are_enough_hostile_replies():
     assert len(set(hostile.REFUSED)) >= 100
 
 
-@given(st.one_of(st.text(), st.from_regex(r"[a-z]{1,6}[ .,'>\n-][a-z ]{0,9}"), st.sampled_from(VERBS).map("{} ".format)))
+@given(
+    st.one_of(st.text(), st.from_regex(r"[a-z]{1,6}[ .,'>\n-][a-z ]{0,9}"), st.sampled_from(VERBS).map("{} ".format))
+)
 @example("look\n")
 @example("n")
 def test_whatever_is_read_is_plain_words_that_begin_with_a_known_verb(reply):

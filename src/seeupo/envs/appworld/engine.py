@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import http.client
 import json
 import os
+import re
 import select
+import socket
 import subprocess
 import sys
 import tempfile
-import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,11 +25,19 @@ SCRATCH = (Path("/tmp"), Path("/dev/shm"))
 """All that can be written to in a sandbox."""
 PR_SET_DUMPABLE = 4
 LARGEST_ANSWER = 64 * 2**20
+LONGEST_HEAD = 1 << 16
+HEAD = re.compile(
+    rb"HTTP/1\.1 (\d{3}) [^\r\n]*\r\n(?:[^\r\n]+\r\n)*?content-length: (\d{1,12})\r\n(?:[^\r\n]+\r\n)*\r\n"
+)
 EXPERIMENT = "episode"
 
 
 class EngineLost(Exception):
     """The engine has died, hangs, or no longer speaks its protocol."""
+
+
+class NoAnswer(EngineLost):
+    """The engine is there, but has nothing to show for the request. The message says why, in words for the model."""
 
 
 class Engine:
@@ -52,38 +61,44 @@ class Engine:
 
     def start(self) -> None:
         """A fresh server; the last one, all that it has started and all that it has written are gone."""
-        self.stop()
+        if self.source is not None:
+            self._command("stop")
         self._clear()
         if self.source is None:
             self.source = self._load()
         self.port = int(self._command("start"))
 
     def stop(self) -> None:
-        """End the episode's server and all that it has started."""
-        if self.source is not None:
+        """End the episode's server and all that it has started. Where that cannot be done, `start` will find out."""
+        if self.source is not None and self.source.poll() is None:
             self._command("stop")
 
     def post(self, path: str, body: dict[str, Any], *, seconds: float) -> Any:
-        """The `output` of the server's answer; raises `EngineLost` if there is none within the time."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=seconds)
-        # A time-out of the socket starts anew with every byte. This one does not.
-        alarm = threading.Timer(seconds, lambda: connection.sock and connection.sock.shutdown(2))
-        alarm.daemon = True
+        """The `output` of the server's answer, within the time; raises `EngineLost` or `NoAnswer`."""
+        content = json.dumps(body).encode()
+        head = f"POST {path} HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
         try:
-            connection.connect()
-            alarm.start()
-            text = json.dumps(body).encode()
-            connection.request("POST", path, text, {"Content-Type": "application/json"})
-            response = connection.getresponse()
-            answer = response.read(LARGEST_ANSWER + 1)
-            if response.status != http.client.OK or len(answer) > LARGEST_ANSWER:
-                raise EngineLost(f"{path}: status {response.status}, {len(answer)} bytes: {answer[:300]!r}")
+            status, answer = self._exchange(head.encode() + content, time.monotonic() + seconds)
+            if status != b"200":
+                raise NoAnswer("what the code has printed or raised cannot be shown")
             return json.loads(answer)["output"]
-        except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
             raise EngineLost(f"{path}: {type(error).__name__}: {error}") from None
-        finally:
-            alarm.cancel()
-            connection.close()
+
+    def _exchange(self, request: bytes, deadline: float) -> tuple[bytes, bytes]:
+        """Status and content of the answer. Needs no thread: model code may have used up all that there can be."""
+        received = bytearray()
+        with socket.create_connection(("127.0.0.1", self.port), timeout=deadline - time.monotonic()) as connection:
+            connection.sendall(request)
+            while not (match := HEAD.match(received)) or len(received) < match.end() + int(match[2]):
+                if match and int(match[2]) > LARGEST_ANSWER:
+                    raise NoAnswer(f"the code has printed more than {LARGEST_ANSWER} bytes")
+                connection.settimeout(max(0.001, deadline - time.monotonic()))
+                chunk = connection.recv(1 << 20)
+                if not chunk or time.monotonic() > deadline or (not match and len(received) > LONGEST_HEAD):
+                    raise EngineLost("the answer has no end")
+                received += chunk
+        return bytes(match[1]), bytes(received[match.end() :])
 
     def _clear(self) -> None:
         """Remove all that was written, so that no episode can tell the next one anything, and lay the root out anew."""

@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from seeupo.envs.appworld.code_block import first_code_block
-from seeupo.envs.appworld.engine import EXPERIMENT, Engine, EngineLost
+from seeupo.envs.appworld.engine import EXPERIMENT, Engine, EngineLost, NoAnswer
 from seeupo.envs.appworld.prompt import first_messages
 from seeupo.envs.appworld.state import SavedState, Unreadable, read_state
 from seeupo.envs.observation import cut
 from seeupo.types import Message, StepResult, Task
 
 SETUP_SECONDS = 60.0
-GRACE_SECONDS = 5.0
-"""How much longer than its limit an execution may take: code can catch the exception that is to stop it."""
+SHORTEST_GRACE_SECONDS = 2.0
 LONGEST_CODE = 100_000
 
 
@@ -89,9 +88,14 @@ class AppWorldEnv:
 
     def _execute(self, code: str) -> tuple[str, bool]:
         """What the code printed, and whether the task was declared done. Remembers the state that was saved."""
-        limit = self.execution_seconds + GRACE_SECONDS
-        printed = self.engine.post("/execute", {"task_id": self.task, "code": code}, seconds=limit)
-        completed = self.engine.post("/task_completed", {"task_id": self.task}, seconds=GRACE_SECONDS)
+        # The engine stops code by an exception, which the code may catch. So there is a second limit.
+        grace = max(self.execution_seconds / 4, SHORTEST_GRACE_SECONDS)
+        limit = self.execution_seconds + grace
+        try:
+            printed = self.engine.post("/execute", {"task_id": self.task, "code": code}, seconds=limit)
+        except NoAnswer as error:
+            printed = f"Error: {error}."
+        completed = self.engine.post("/task_completed", {"task_id": self.task}, seconds=grace)
         if not isinstance(printed, str) or not isinstance(completed, bool):
             raise EngineLost("the server's answer is not what AppWorld's server answers")
         try:

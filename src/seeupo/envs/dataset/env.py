@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
+from reprlib import repr as short
 from typing import Any
 
 from seeupo.envs.dataset.rows import Row, read_rows
@@ -101,11 +102,11 @@ def score_reply(reward: Reward, reply: str, row: Row) -> float:
     name = getattr(reward, "__qualname__", repr(reward))
     try:
         value: Any = reward(reply, copy.deepcopy(dict(row.fields)))
+        score = float(value) if isinstance(value, Real) else math.nan
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
         raise RewardError(f"the reward function {name} failed on {row.place}: {what}") from error
-    if not isinstance(value, Real) or not math.isfinite(value):
-        raise RewardError(
-            f"the reward function {name} should return a finite number and gave {value!r} for {row.place}"
-        )
-    return float(value)
+    if not math.isfinite(score):
+        wrong = f"should return a finite number and gave {short(value)} for {row.place}"
+        raise RewardError(f"the reward function {name} {wrong}")
+    return score

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from reprlib import repr as short
 from typing import Any, cast
 
 from seeupo.envs.failures import EnvError
@@ -40,7 +41,7 @@ def read_rows(path: Path) -> dict[str, Row]:
         try:
             row = read_row(line, number, path)
             if row.id in rows:
-                raise ValueError(f"its id {row.id!r} is that of {rows[row.id].place} too")
+                raise ValueError(f"its id {short(row.id)} is that of {rows[row.id].place} too")
             rows[row.id] = row
         except ValueError as error:
             problems.append(f"line {number}: {error}")
@@ -70,9 +71,9 @@ def read_row(line: bytes, number: int, path: Path) -> Row:
     name = fields.get("id", f"{number:06d}")
     kind = fields.get("kind", "")
     if isinstance(name, bool) or not isinstance(name, str | int) or name == "":
-        raise ValueError(f'"id" should be a text or a whole number and is {name!r}')
+        raise ValueError(f'"id" should be a text or a whole number and is {short(name)}')
     if not isinstance(kind, str):
-        raise ValueError(f'"kind" should be a text and is {kind!r}')
+        raise ValueError(f'"kind" should be a text and is {short(kind)}')
     return Row(str(name), kind, read_prompt(fields["prompt"]), fields, f"line {number} of {path.name}")
 
 
@@ -81,15 +82,15 @@ def read_prompt(prompt: Any) -> tuple[Message, ...]:
     if isinstance(prompt, str):
         prompt = [{"role": "user", "content": prompt}]
     if not isinstance(prompt, list) or not prompt:
-        raise ValueError(f'"prompt" should be a text or a list of messages and is {prompt!r}')
+        raise ValueError(f'"prompt" should be a text or a list of messages and is {short(prompt)}')
     messages = []
     for message in prompt:
         if not isinstance(message, dict) or set(message) != {"role", "content"}:
             raise ValueError('each message of "prompt" should have a "role" and a "content", and nothing else')
         if message["role"] not in ROLES:
-            raise ValueError(f"the role {message['role']!r} is none of {', '.join(ROLES)}")
+            raise ValueError(f"the role {short(message['role'])} is none of {', '.join(ROLES)}")
         if not isinstance(message["content"], str) or not message["content"]:
-            raise ValueError(f'a "content" should be a text, not empty, and is {message["content"]!r}')
+            raise ValueError(f'a "content" should be a text, not empty, and is {short(message["content"])}')
         messages.append(Message(cast("Role", message["role"]), message["content"]))
     if messages[-1].role != "user":
         raise ValueError(f"the last message of \"prompt\" should be the user's and is the {messages[-1].role}'s")

@@ -95,11 +95,8 @@ def winning_commands(game: Path) -> list[str]:
 
 def build(recipe: Recipe, folder: Path) -> Path:
     """Make a game in a folder of its own and move it to its place: nobody ever sees half a game."""
-    generator: Any = importlib.import_module("textworld.generator")
     with tempfile.TemporaryDirectory(prefix=f".{recipe.name}-", dir=folder) as place:
-        options = generator.GameOptions()
-        options.path = str(Path(place) / "game.z8")
-        compiled = Path(generator.compile_game(generate(recipe), options))
+        compiled = first_that_can_be_won(recipe, Path(place) / "game.z8")
         for suffix in (".json", ".z8"):  # in this order: where the game is, its description is too
             made = compiled.with_suffix(suffix)
             made.chmod(0o644)  # workers run as another user
@@ -107,23 +104,37 @@ def build(recipe: Recipe, folder: Path) -> Path:
     return folder / f"{recipe.name}.z8"
 
 
-def generate(recipe: Recipe) -> Any:
-    """The first game of the recipe's seeds that takes exactly as many commands as its level says.
+def first_that_can_be_won(recipe: Recipe, path: Path) -> Path:
+    """Compile the first game of the recipe's seeds that takes as many commands as its level says, and is won by them.
 
-    TextWorld draws a quest of the wanted length, but now and then there is a shorter way.
+    TextWorld draws a quest of the wanted length, but in some games there is a shorter way; and in one of a hundred a
+    gold command is ambiguous ("Which do you mean, the red box or the box?") and does nothing.
     """
     generator: Any = importlib.import_module("textworld.generator")
     level = LEVELS[recipe.level]
     for attempt in range(ATTEMPTS):
         options = generator.GameOptions()
+        options.path, options.force_recompile = str(path), True
         options.kb = generator.KnowledgeBase.default()  # reading the rules anew takes longer than all the rest
         options.seeds = recipe.seed * ATTEMPTS + attempt
         options.nb_rooms, options.nb_objects, options.quest_length = level.rooms, level.objects, level.commands
         options.grammar.only_last_action = not recipe.spelled_out
         game = generator.make_game(options)
         if len(game.metadata["walkthrough"]) == level.commands:
-            return game
+            generator.compile_game(game, options)
+            if is_won(path):
+                return path
     raise RuntimeError(f"no game of {level.commands} commands was found for {recipe}")
+
+
+def is_won(game: Path) -> bool:
+    """Whether its gold commands win a compiled game."""
+    played: Any = importlib.import_module("textworld").start(str(game))
+    state = played.reset()
+    for command in winning_commands(game):
+        state, _, _ = played.step(command)
+    played.close()
+    return bool(state["won"])
 
 
 def forget_oldest(folder: Path) -> None:

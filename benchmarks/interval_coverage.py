@@ -1,0 +1,130 @@
+"""How often the intervals of `seeupo.core.statistics` contain the truth, in simulated panels of tasks.
+
+A panel draws the success probabilities of its tasks from Beta(mean * c, (1 - mean) * c), where the concentration c
+goes from infinity (all tasks alike) to 0 (a task always succeeds or always fails), and then samples from each task.
+The truth is the expectation over tasks and samples. The results hold percentages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from seeupo.core.statistics import difference_interval, mean_interval, task_pass_rates
+
+Values = npt.NDArray[np.float64]
+Interval = Callable[[Values], tuple[Values, Values]]
+
+TASKS = 100
+K = 4
+MEANS = [0.02, 0.05, 0.1, 0.3, 0.5, 0.7, 0.9, 0.95, 0.98]
+PAIRS = [(0.02, 0.02), (0.02, 0.05), (0.05, 0.1), (0.1, 0.3), (0.5, 0.5), (0.5, 0.9), (0.95, 0.98), (0.02, 0.98)]
+CONCENTRATIONS = [math.inf, 50, 10, 3, 1, 0.3, 0]
+
+
+def draw_tasks(concentration: float, mean: float, shape: tuple[int, int], rng: np.random.Generator) -> Values:
+    """Success probabilities of tasks."""
+    if concentration == math.inf:
+        return np.full(shape, mean)
+    if concentration == 0:
+        return (rng.random(shape) < mean).astype(np.float64)
+    return rng.beta(mean * concentration, (1 - mean) * concentration, shape)
+
+
+def true_pass_rate(concentration: float, mean: float, k: int) -> float:
+    """The expectation of 1 - (1 - p)^k over tasks."""
+    if concentration == math.inf:
+        return 1 - (1 - mean) ** k
+    failing = 1.0 - mean
+    for drawn in range(1, k):
+        failing *= ((1 - mean) * concentration + drawn) / (concentration + drawn)
+    return 1 - failing
+
+
+def coverage(interval: Interval, values: Values, truth: float) -> float:
+    low, high = interval(values)
+    return float(((low <= truth) & (truth <= high)).mean())
+
+
+def avg_coverage(
+    concentration: float, mean: float, *, panels: int, rng: np.random.Generator, interval: Interval = mean_interval
+) -> float:
+    """Of avg@4 from 4 samples."""
+    successes = rng.binomial(K, draw_tasks(concentration, mean, (panels, TASKS), rng))
+    return coverage(interval, successes / K, mean)
+
+
+def pass_coverage(concentration: float, mean: float, *, samples: int, panels: int, rng: np.random.Generator) -> float:
+    """Of pass@4 from 4 or more samples."""
+    successes = rng.binomial(samples, draw_tasks(concentration, mean, (panels, TASKS), rng))
+    rates = task_pass_rates(successes, np.full_like(successes, samples), K)
+    return coverage(mean_interval, rates, true_pass_rate(concentration, mean, K))
+
+
+def paired_coverage(
+    concentration: float, means: tuple[float, float], *, same_order: bool, panels: int, rng: np.random.Generator
+) -> float:
+    """Of the difference of two avg@4. Either both find the same tasks hard (`same_order`), or each has its own."""
+    a, b = (draw_tasks(concentration, mean, (panels, TASKS), rng).ravel() for mean in means)
+    if same_order:
+        order = rng.permutation(a.size)
+        a, b = np.sort(a)[order], np.sort(b)[order]
+    differences = (rng.binomial(K, a) - rng.binomial(K, b)).reshape(panels, TASKS) / K
+    return coverage(difference_interval, differences, means[0] - means[1])
+
+
+def percentile_bootstrap(rng: np.random.Generator, resamples: int = 1000) -> Interval:
+    """The method that one would think of first, for comparison. A resample is a draw of counts of the 5 values."""
+    support = np.arange(K + 1) / K
+
+    def interval(values: Values) -> tuple[Values, Values]:
+        shares = (values[..., None] == support).mean(axis=1)
+        means = [rng.multinomial(TASKS, row, size=resamples) @ support / TASKS for row in shares]
+        low, high = np.quantile(means, [0.025, 0.975], axis=1)
+        return low, high
+
+    return interval
+
+
+def main() -> None:
+    from side_by_side import table, write_results
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--panels", type=int, default=20_000, help="simulated panels of each cell")
+    panels = parser.parse_args().panels
+    rng = np.random.default_rng(0)
+
+    def rows(cell: Callable[[float, Any], float], columns: list[Any]) -> dict[str, list[float]]:
+        return {f"{c:g}": [round(100 * cell(c, column), 1) for column in columns] for c in CONCENTRATIONS}
+
+    bootstrap = percentile_bootstrap(rng)
+    parts = {
+        "avg@4": rows(lambda c, mean: avg_coverage(c, mean, panels=panels, rng=rng), MEANS),
+        "avg@4, percentile bootstrap": rows(
+            lambda c, mean: avg_coverage(c, mean, panels=panels // 10, rng=rng, interval=bootstrap), MEANS
+        ),
+        "pass@4 from 4": rows(lambda c, mean: pass_coverage(c, mean, samples=4, panels=panels, rng=rng), MEANS),
+        "pass@4 from 8": rows(lambda c, mean: pass_coverage(c, mean, samples=8, panels=panels, rng=rng), MEANS),
+        "difference, same order": rows(
+            lambda c, means: paired_coverage(c, means, same_order=True, panels=panels, rng=rng), PAIRS
+        ),
+        "difference, own order": rows(
+            lambda c, means: paired_coverage(c, means, same_order=False, panels=panels, rng=rng), PAIRS
+        ),
+    }
+    for name, part in parts.items():
+        columns = [f"{mean:g}" for mean in MEANS] if "difference" not in name else [f"{a:g}, {b:g}" for a, b in PAIRS]
+        print(f"\n{name}")
+        table([["concentration", *columns], *([c, *(f"{cell:.1f}" for cell in row)] for c, row in part.items())])
+    truths = {f"{c:g}": [round(true_pass_rate(c, mean, K), 4) for mean in MEANS] for c in CONCENTRATIONS}
+    results = {"panels": panels, "tasks": TASKS, "means": MEANS, "pairs": PAIRS, "true pass@4": truths, **parts}
+    write_results("interval_coverage", results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""The episode runner with a slow environment: the share of its time in which the sampler is at work.
+
+A tiny model, 64 episodes at a time, and an environment that takes 20 ms for every step.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from side_by_side import machine, write_results
+
+from seeupo.agents.chat import chat_format
+from seeupo.agents.runner import Attempt, Runner, RunnerSettings
+from seeupo.agents.template import Template
+from seeupo.engines.local_sampler import LocalSampler
+from seeupo.envs.pool import EnvPool
+from seeupo.models.loading import load_policy
+from seeupo.types import Message, SamplingParameters, StepResult, Task
+
+STEP_SECONDS, TURNS, EPISODES = 0.02, 5, 256
+
+
+class SlowEnv:
+    def reset(self, task: Task, *, seed: int) -> StepResult:
+        return StepResult((Message("user", "go on"),))
+
+    def step(self, text: str) -> StepResult:
+        time.sleep(STEP_SECONDS)
+        return StepResult((Message("tool", "went on"),))
+
+    def score(self) -> float:
+        return 0.0
+
+    def close(self) -> None: ...
+
+
+class SlowFactory:
+    splits = ("train",)
+
+    def tasks(self, split: str) -> tuple[Task, ...]:
+        return tuple(Task(str(number), split) for number in range(EPISODES))
+
+    def make(self) -> SlowEnv:
+        return SlowEnv()
+
+    def expert(self, task: Task) -> None:
+        return None
+
+
+def main() -> None:
+    policy = load_policy("tiny")
+    results: dict[str, Any] = {"machine": machine(), "step_seconds": STEP_SECONDS, "episodes": EPISODES}
+    with EnvPool(SlowFactory(), workers=32) as pool:
+        settings = RunnerSettings(parameters=SamplingParameters(max_tokens=24), max_turns=TURNS, concurrency=64)
+        runner = Runner(
+            LocalSampler(policy), pool, chat_format(policy.tokenizer), Template(reasoning=False), settings,
+            context_length=policy.context_length,
+        )  # fmt: skip
+        started = time.monotonic()
+        count = len(list(runner.run([Attempt(task.id, task.id, task, 0) for task in pool.tasks("train")])))
+        seconds = time.monotonic() - started
+    assert count == EPISODES
+    results |= {"seconds": seconds, "sampling_share": runner.sampling_seconds / seconds}
+    print(f"{count} episodes in {seconds:.1f} s, the sampler busy {results['sampling_share']:.0%} of it")
+    write_results("runner_overlap", results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""Prompts with a reward function: one reply, one score, and no score at all when the function fails."""
+
+import json
+import math
+from fractions import Fraction
+
+import numpy
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from seeupo.envs.dataset.env import DatasetFactory, RewardError
+from seeupo.envs.failures import EnvError, EnvFailure
+from seeupo.envs.options import check_options
+from seeupo.envs.pool import EnvPool
+from seeupo.types import Task
+
+ROWS = [{"id": "a", "prompt": "2 + 2 =", "answer": "4"}, {"id": "b", "prompt": "hum", "kind": "music"}]
+
+
+def exact(completion, row):
+    return completion.strip() == row.get("answer")
+
+
+@pytest.fixture
+def train(tmp_path):
+    return written(tmp_path / "train.jsonl", ROWS)
+
+
+def written(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def reply(factory, text, number=0):
+    env = factory.make()
+    task = factory.tasks("train")[number]
+    env.reset(task, seed=0)
+    result = env.step(text)
+    return result, env.score()
+
+
+def test_a_reply_is_scored_once_and_ends_the_episode(train):
+    factory = DatasetFactory(train=train, reward=exact)
+    env = factory.make()
+    opening = env.reset(factory.tasks("train")[0], seed=3)
+    assert [message.content for message in opening.messages] == ["2 + 2 ="]
+    assert env.score() == 0.0
+    result = env.step(" 4\n")
+    assert (result.terminated, result.reward, env.score()) == (True, 1.0, 1.0)
+    with pytest.raises(RuntimeError, match="call reset first"):
+        env.step("4")
+    env.reset(factory.tasks("train")[1], seed=3)
+    assert env.score() == 0.0
+
+
+def test_the_splits_are_the_files(tmp_path, train):
+    test = written(tmp_path / "test.jsonl", [{"id": "a", "prompt": "1 + 1 =", "answer": "2"}])
+    assert DatasetFactory(train=train, reward=exact).splits == ("train",)
+    factory = DatasetFactory(train=train, test=test, reward=exact)
+    assert factory.splits == ("train", "test")
+    assert factory.tasks("train") == [Task("a", "train"), Task("b", "train", kind="music")]
+    assert factory.expert(factory.tasks("test")[0])(None) == "2"
+    with pytest.raises(EnvError, match="no file for the split 'tset'; did you mean 'test'"):
+        factory.tasks("tset")
+
+
+def test_the_answers_are_not_in_the_tasks(train):
+    assert all(not task.payload for task in DatasetFactory(train=train, reward=exact).tasks("train"))
+
+
+def test_the_expert_gives_the_answer_where_there_is_one(train):
+    factory = DatasetFactory(train=train, reward=exact)
+    first, second = factory.tasks("train")
+    assert factory.expert(first)(None) == "4"
+    assert factory.expert(second) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "score"), [(True, 1.0), (0, 0.0), (-2.5, -2.5), (numpy.float32(0.5), 0.5), (Fraction(1, 4), 0.25)]
+)
+def test_any_real_number_is_a_score(train, value, score):
+    found = reply(DatasetFactory(train=train, reward=lambda completion, row: value), "x")[1]
+    assert type(found) is float
+    assert found == score
+
+
+@pytest.mark.parametrize("value", [None, "1", math.nan, math.inf, -math.inf, 1j, [1.0], numpy.array([1.0])])
+def test_anything_else_is_a_failure_of_the_function(train, value):
+    def odd(completion, row):
+        return value
+
+    with pytest.raises(RewardError, match=r"odd should return a finite number and gave .* for line 2 of train.jsonl"):
+        reply(DatasetFactory(train=train, reward=odd), "x", number=1)
+
+
+def test_an_exception_of_the_function_is_never_a_score(train):
+    def broken(completion, row):
+        return row["missing"]
+
+    with pytest.raises(RewardError, match=r"broken failed on line 1 of train.jsonl: KeyError: 'missing'"):
+        reply(DatasetFactory(train=train, reward=broken), "x")
+    with EnvPool(DatasetFactory(train=train, reward=broken)) as pool:
+        env = pool.env()
+        env.reset(pool.tasks("train")[0], seed=0)
+        with pytest.raises(EnvFailure, match="broken failed on line 1"):
+            env.step("x")
+
+
+def test_a_number_beyond_all_floats_is_a_failure_too(train):
+    with pytest.raises(RewardError, match=r"failed on line 1 of train.jsonl: OverflowError"):
+        reply(DatasetFactory(train=train, reward=lambda completion, row: 10**400), "x")
+
+
+def test_a_function_cannot_change_the_rows(train):
+    def greedy(completion, row):
+        return 1.0 if row.pop("answer", None) else 0.0
+
+    factory = DatasetFactory(train=train, reward=greedy)
+    assert [reply(factory, "x")[1] for _ in range(2)] == [1.0, 1.0]
+
+
+def test_functions_are_found_in_files_and_modules(tmp_path, train):
+    (tmp_path / "mine.py").write_text("def length(completion, row):\n    return float(len(completion))\n")
+    assert reply(DatasetFactory(train=train, reward=f"{tmp_path}/mine.py:length"), "four")[1] == 4.0
+    assert reply(DatasetFactory(train=train, reward=f"{__name__}:exact"), "4")[1] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("reward", "problem"),
+    [
+        ("exact", "should be written as 'module:name' or"),
+        (":exact", "should be written as"),
+        ("no_such_module:exact", "cannot be loaded: ModuleNotFoundError"),
+        ("nowhere.py:exact", "there is no file nowhere.py"),
+        ("math:exact", "there is no exact in math"),
+        ("math:pi", "should name a function, and names 3.14"),
+        ("{folder}/wrong.py:exact", "cannot be loaded: SyntaxError"),
+    ],
+)
+def test_a_reward_that_is_no_function_is_named(tmp_path, train, reward, problem):
+    (tmp_path / "wrong.py").write_text("def exact(")
+    with pytest.raises(EnvError, match=problem):
+        DatasetFactory(train=train, reward=reward.format(folder=tmp_path))
+
+
+def test_the_registry_can_check_the_options(train):
+    check_options(DatasetFactory, {"train": train, "reward": "a:b", "test": None})
+    with pytest.raises(EnvError, match="option 'reward' is needed"):
+        check_options(DatasetFactory, {"train": train})
+    with pytest.raises(EnvError, match="option test=3"):
+        check_options(DatasetFactory, {"train": train, "reward": "a:b", "test": 3})
+
+
+def test_through_the_pool(train):
+    with EnvPool("dataset", options={"train": train, "reward": f"{__name__}:exact"}) as pool:
+        task = pool.tasks("train")[0]
+        for policy, score in [(pool.expert(task), 1.0), (lambda _: "", 0.0)]:
+            env = pool.env()
+            env.step(policy(env.reset(task, seed=0)))
+            assert env.score() == score
+            env.close()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=st.text())
+def test_replies_reach_the_function_as_they_are(train, text):
+    seen = []
+    reply(DatasetFactory(train=train, reward=lambda completion, row: seen.append(completion) or 0.0), text)
+    assert seen == [text]
+
+
+def test_large_and_broken_text_reaches_it_too(train):
+    for text in ["a" * 1_000_000, "\x00\ud800", "__import__('os').abort()"]:
+        assert reply(DatasetFactory(train=train, reward=lambda completion, row: len(completion)), text)[1] == len(text)
