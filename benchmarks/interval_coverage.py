@@ -25,6 +25,8 @@ K = 4
 MEANS = [0.02, 0.05, 0.1, 0.3, 0.5, 0.7, 0.9, 0.95, 0.98]
 PAIRS = [(0.02, 0.02), (0.02, 0.05), (0.05, 0.1), (0.1, 0.3), (0.5, 0.5), (0.5, 0.9), (0.95, 0.98), (0.02, 0.98)]
 CONCENTRATIONS = [math.inf, 50, 10, 3, 1, 0.3, 0]
+LOGIT_MEANS = [-4, -2, 0, 2, 4]
+LOGIT_DEVIATIONS = [1, 2, 3]
 
 
 def draw_tasks(concentration: float, mean: float, shape: tuple[int, int], rng: np.random.Generator) -> Values:
@@ -52,11 +54,30 @@ def coverage(interval: Interval, values: Values, truth: float) -> float:
 
 
 def avg_coverage(
-    concentration: float, mean: float, *, panels: int, rng: np.random.Generator, interval: Interval = mean_interval
+    concentration: float,
+    mean: float,
+    *,
+    samples: int = K,
+    panels: int,
+    rng: np.random.Generator,
+    interval: Interval = mean_interval,
 ) -> float:
-    """Of avg@4 from 4 samples."""
-    successes = rng.binomial(K, draw_tasks(concentration, mean, (panels, TASKS), rng))
-    return coverage(interval, successes / K, mean)
+    """Of the average of 4 or more samples."""
+    successes = rng.binomial(samples, draw_tasks(concentration, mean, (panels, TASKS), rng))
+    return coverage(interval, successes / samples, mean)
+
+
+def unseen_coverage(deviation: float, mean: float, *, panels: int, rng: np.random.Generator) -> float:
+    """Of avg@4 where log-odds of tasks are normal: a family that had no part in the choice of the method."""
+
+    def success(normal: Values) -> Values:
+        odds: Values = np.exp(mean + deviation * normal)
+        return odds / (1 + odds)
+
+    points, weights = np.polynomial.hermite_e.hermegauss(100)
+    truth = float(success(points) @ weights / weights.sum())
+    successes = rng.binomial(K, success(rng.standard_normal((panels, TASKS))))
+    return coverage(mean_interval, successes / K, truth)
 
 
 def pass_coverage(concentration: float, mean: float, *, samples: int, panels: int, rng: np.random.Generator) -> float:
@@ -98,31 +119,33 @@ def main() -> None:
     parser.add_argument("--panels", type=int, default=20_000, help="simulated panels of each cell")
     panels = parser.parse_args().panels
     rng = np.random.default_rng(0)
-
-    def rows(cell: Callable[[float, Any], float], columns: list[Any]) -> dict[str, list[float]]:
-        return {f"{c:g}": [round(100 * cell(c, column), 1) for column in columns] for c in CONCENTRATIONS}
-
     bootstrap = percentile_bootstrap(rng)
-    parts = {
-        "avg@4": rows(lambda c, mean: avg_coverage(c, mean, panels=panels, rng=rng), MEANS),
-        "avg@4, percentile bootstrap": rows(
-            lambda c, mean: avg_coverage(c, mean, panels=panels // 10, rng=rng, interval=bootstrap), MEANS
-        ),
-        "pass@4 from 4": rows(lambda c, mean: pass_coverage(c, mean, samples=4, panels=panels, rng=rng), MEANS),
-        "pass@4 from 8": rows(lambda c, mean: pass_coverage(c, mean, samples=8, panels=panels, rng=rng), MEANS),
-        "difference, same order": rows(
-            lambda c, means: paired_coverage(c, means, same_order=True, panels=panels, rng=rng), PAIRS
-        ),
-        "difference, own order": rows(
-            lambda c, means: paired_coverage(c, means, same_order=False, panels=panels, rng=rng), PAIRS
-        ),
-    }
-    for name, part in parts.items():
-        columns = [f"{mean:g}" for mean in MEANS] if "difference" not in name else [f"{a:g}, {b:g}" for a, b in PAIRS]
+    results: dict[str, Any] = {"panels": panels, "tasks": TASKS, "parts": {}}
+
+    def part(name: str, cell: Callable[[Any, Any], float], rows: list[Any], columns: list[Any]) -> None:
+        found = {f"{row:g}": [round(100 * cell(row, column), 1) for column in columns] for row in rows}
+        results["parts"][name] = {"columns": columns, "rows": found}
         print(f"\n{name}")
-        table([["concentration", *columns], *([c, *(f"{cell:.1f}" for cell in row)] for c, row in part.items())])
-    truths = {f"{c:g}": [round(true_pass_rate(c, mean, K), 4) for mean in MEANS] for c in CONCENTRATIONS}
-    results = {"panels": panels, "tasks": TASKS, "means": MEANS, "pairs": PAIRS, "true pass@4": truths, **parts}
+        table([["", *map(str, columns)], *([row, *map(str, cells)] for row, cells in found.items())])
+
+    def of_beta(
+        name: str, cell: Callable[..., float], columns: list[Any], panels: int = panels, **options: Any
+    ) -> None:
+        part(name, lambda c, x: cell(c, x, panels=panels, rng=rng, **options), CONCENTRATIONS, columns)
+
+    of_beta("avg@4", avg_coverage, MEANS)
+    of_beta("avg@4, percentile bootstrap", avg_coverage, MEANS, panels=panels // 10, interval=bootstrap)
+    of_beta("avg@16", avg_coverage, MEANS, samples=16)
+    part(
+        "avg@4, normal log-odds",
+        lambda deviation, mean: unseen_coverage(deviation, mean, panels=panels, rng=rng),
+        LOGIT_DEVIATIONS,
+        LOGIT_MEANS,
+    )
+    of_beta("pass@4 from 4", pass_coverage, MEANS, samples=4)
+    of_beta("pass@4 from 8", pass_coverage, MEANS, samples=8)
+    of_beta("difference, same order", paired_coverage, PAIRS, same_order=True)
+    of_beta("difference, own order", paired_coverage, PAIRS, same_order=False)
     write_results("interval_coverage", results)
 
 

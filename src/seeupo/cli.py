@@ -300,6 +300,49 @@ def play_env(name: str, wanted: str | None, split: str | None, options: dict[str
     click.echo(f"score {played.score:g} after {played.turns} actions")
 
 
+@main.command("eval")
+@click.argument("policy", required=False)
+@click.option("--env", "environment", help="The environment's name.")
+@click.option("--split", help="The split; by default the last one.")
+@env_options
+@click.option("--tasks", type=click.IntRange(min=1), help="At most so many tasks.")
+@click.option("--samples", type=click.IntRange(min=1), default=4, show_default=True, help="Attempts at each task.")
+@click.option("-k", type=click.IntRange(min=1), default=4, show_default=True, help="Of avg@k and pass@k.")
+@click.option(
+    "--temperature", type=click.FloatRange(min=0), default=1.0, show_default=True, help="0 takes the likeliest."
+)
+@click.option("--max-tokens", type=click.IntRange(min=1), default=256, show_default=True, help="Of one response.")
+@click.option("--max-turns", type=click.IntRange(min=1), default=10, show_default=True, help="Of one episode.")
+@click.option("--plain", is_flag=True, help="No thoughts: the plain template instead of the Reasoning-Augmented one.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of everything that is drawn.")
+@click.option("--concurrency", type=click.IntRange(min=1), default=32, show_default=True, help="Episodes at a time.")
+@click.option("--endpoint", metavar="URL", help="An OpenAI-compatible server, up to /v1, instead of POLICY.")
+@click.option("--model", help="The model's name at the endpoint.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="The result file.")
+@click.option("--resume", is_flag=True, help="Go on with the result file: play what is missing or has failed.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@click.option("--compare", nargs=2, type=click.Path(dir_okay=False, path_type=Path), metavar="A B",
+              help="Compare two result files, paired over tasks, and do nothing else.")  # fmt: skip
+def evaluate(compare: tuple[Path, Path] | None, as_json: bool, **asked: Any) -> None:
+    """Evaluate POLICY in an environment: avg@k and pass@k with intervals.
+
+    POLICY is a folder, a model's name, `expert` or `random`. The key of an endpoint is read from OPENAI_API_KEY.
+    """
+    from seeupo.models.catalog import ModelError
+    from seeupo.training.endpoint import EndpointError
+    from seeupo.training.evaluation import EvaluationError
+    from seeupo.training.evaluation_command import run_evaluation, show_comparison, show_summary
+
+    try:
+        with plain_errors():
+            if compare is not None:
+                show_comparison(*compare, as_json=as_json)
+            else:
+                show_summary(run_evaluation(**asked), as_json=as_json)
+    except (EvaluationError, EndpointError, ModelError) as error:
+        raise click.ClickException(str(error)) from None
+
+
 def check_outputs(json_file: Path | None, report_dir: Path | None) -> None:
     """Find out before the work begins whether its results can be written."""
     if json_file and not json_file.resolve().parent.is_dir():

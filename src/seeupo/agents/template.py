@@ -105,15 +105,8 @@ class Conversation:
         rest = rest.lstrip()
         return (*(self.chat.encode(rest) if rest else ()), *ids)
 
-    def _first_messages(self) -> tuple[Message, ...]:
-        """The environment's first messages; tools that the chat template cannot show stand in the system's."""
-        if not self.tools or self.chat.native_tools:
-            return self.first
-        shown = "\n".join(json.dumps(_plain(tool)) for tool in self.tools)
-        text = f"These tools can be called:\n{shown}"
-        if self.first and self.first[0].role == "system":
-            return (Message("system", f"{self.first[0].content}\n\n{text}"), *self.first[1:])
-        return (Message("system", text), *self.first)
+    def _first_messages(self) -> Sequence[Message]:
+        return self.first if self.chat.native_tools else with_tools(self.first, self.tools)
 
     def _shown(self, messages: Sequence[Message], *, reminded: bool) -> list[Message]:
         shown = [
@@ -135,6 +128,16 @@ class Conversation:
 
     def _count(self, message: Message) -> int:
         return len(self.chat.encode(message.content))
+
+
+def with_tools(messages: Sequence[Message], tools: Sequence[Tool]) -> Sequence[Message]:
+    """The messages with the tools described in the system's, for whoever cannot show them otherwise."""
+    if not tools:
+        return messages
+    text = "These tools can be called:\n" + "\n".join(json.dumps(_plain(tool)) for tool in tools)
+    if messages and messages[0].role == "system":
+        return (Message("system", f"{messages[0].content}\n\n{text}"), *messages[1:])
+    return (Message("system", text), *messages)
 
 
 def _mark(tokens: int) -> str:

@@ -132,7 +132,7 @@ def task_pass_rates(successes: Counts, totals: Counts, k: int) -> Values:
 
 
 def mean_interval(values: Values, *, level: float = 0.95) -> tuple[Values, Values]:
-    """An interval for the mean of the tasks that `values` [..., tasks], each in [0, 1], are a sample of.
+    """An interval for the mean of the population of tasks that `values` [..., tasks], each in [0, 1], were drawn from.
 
     Wilson's interval for as many yes-or-no tasks as would make the mean as uncertain as the values' own spread does.
     It lies in [0, 1], contains the mean of the values, and has a width even if all values are equal.
@@ -149,21 +149,13 @@ def mean_interval(values: Values, *, level: float = 0.95) -> tuple[Values, Value
         share = np.minimum((squares + PRIOR_SQUARES) / (largest + PRIOR_SQUARES), 1)
     else:
         share = np.ones_like(mean)
-    return _lower_end(mean, tasks / share, level), 1 - _lower_end(1 - mean, tasks / share, level)
-
-
-def _lower_end(mean: Values, tasks: Values, level: float) -> Values:
-    """The lower end of the interval of a share `mean` of yes-or-no tasks; neither needs to be a whole number of tasks."""
     z = NormalDist().inv_cdf((1 + level) / 2)
-    shift = z * z / tasks
-    half = np.sqrt(shift * mean * (1 - mean) + shift * shift / 4)
-    wilson = np.clip((mean + shift / 2 - half) / (1 + shift), 0, mean)
-    # Wilson's lower end is too high for up to three rare successes: there, the one-sided limit of a Poisson count.
-    count = np.maximum(mean * tasks, 1e-9)
-    root = 1 - 1 / (9 * count) - NormalDist().inv_cdf(level) / (3 * np.sqrt(count))
-    poisson = mean * np.maximum(root, 0) ** 3
-    weight = np.clip(4 - count, 0, 1) * (1 - mean)
-    return wilson - weight * np.maximum(wilson - poisson, 0)
+    z += (z**3 + z) / (4 * tasks)  # Student's quantile to first order: the spread is an estimate
+    z_poisson = NormalDist().inv_cdf(level)
+    effective_tasks = tasks / share
+    low = _lower_end(mean, effective_tasks, z, z_poisson)
+    high = 1 - _lower_end(1 - mean, effective_tasks, z, z_poisson)
+    return np.minimum(low, mean), np.maximum(high, mean)
 
 
 def difference_interval(differences: Values, *, level: float = 0.95) -> tuple[Values, Values]:
@@ -188,6 +180,21 @@ def difference_interval(differences: Values, *, level: float = 0.95) -> tuple[Va
     low = mean - distance(gain - gain_low, loss_high - loss)
     high = mean + distance(gain_high - gain, loss - loss_low)
     return np.clip(low, -1, 1), np.clip(high, -1, 1)
+
+
+def _lower_end(mean: Values, tasks: Values, z: float, z_poisson: float) -> Values:
+    """The lower end of Wilson's interval for a share `mean` of yes-or-no tasks, a number that need not be whole."""
+    shift = z * z / tasks
+    half = np.sqrt(shift * mean * (1 - mean) + shift * shift / 4)
+    wilson = np.maximum((mean + shift / 2 - half) / (1 + shift), 0)
+    # For one to three rare successes Wilson's end is too high. There we take the one-sided limit of a Poisson count (by
+    # the cube root that makes it nearly normal), and fade it out towards the fourth success and where most succeed.
+    count = np.maximum(mean * tasks, 1e-9)
+    root = 1 - 1 / (9 * count) - z_poisson / (3 * np.sqrt(count))
+    poisson = mean * np.maximum(root, 0) ** 3
+    weight = np.clip(4 - count, 0, 1) * (1 - mean)
+    lower: Values = wilson - weight * np.maximum(wilson - poisson, 0)
+    return lower
 
 
 def _estimate(values: Values, interval: tuple[Values, Values], level: float) -> Estimate:

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, TypeVar
 
-from seeupo.envs.episode import Episode, PooledExpert
 from seeupo.envs.failures import EnvFailure
 from seeupo.envs.pool import EnvPool
-from seeupo.types import StepResult, Task
+from seeupo.types import StepResult, StopReason, Task
 
 Player = Literal["expert", "do-nothing"]
 IN_FLIGHT = 64
@@ -27,6 +27,7 @@ class Played:
     task: Task
     score: float | None
     turns: int
+    stop: StopReason
     failure: str | None = None
 
 
@@ -84,37 +85,54 @@ def check(
 
 
 Call = Callable[[], Future[Any]]
-Game = Generator[Call, Any, Played]
+Choose = Callable[[StepResult], Future[str]]
+"""The next action, later, for what the environment has just answered."""
+T = TypeVar("T")
+Game = Generator[Call, Any, T]
 """Yields calls, takes their values, and returns what was played."""
 
 
-def play(pool: EnvPool, task: Task, player: Player) -> Game:
-    """One episode as a game."""
-    episode: Episode = pool.start(task, task.seed)
-    expert: PooledExpert | None = pool.expert(task) if player == "expert" else None
+def play(pool: EnvPool, task: Task, player: Player) -> Game[Played]:
+    """One episode of a scripted player as a game."""
+    expert = pool.expert(task) if player == "expert" else None
+    return game(pool, task, task.seed, do_nothing if expert is None else expert.submit, max_turns=LONGEST_EPISODE)
+
+
+def do_nothing(_: StepResult) -> Future[str]:
+    said: Future[str] = Future()
+    said.set_result("")
+    return said
+
+
+def game(pool: EnvPool, task: Task, seed: int, choose: Choose, *, max_turns: int) -> Game[Played]:
+    """One episode, whoever chooses its actions; after `max_turns` it is scored as it stands."""
+    episode = pool.start(task, seed)
     turns = 0
     try:
         result: StepResult = yield episode.reset
-        while not result.done and turns < LONGEST_EPISODE:
-            action = ""
-            if expert is not None:
-                shown = result
-                action = yield lambda: expert.submit(shown)  # noqa: B023
-            text = action
-            result = yield lambda: episode.step(text)  # noqa: B023
+        while not result.done and turns < max_turns:
+            action = yield partial(choose, result)
+            result = yield partial(episode.step, action)
             turns += 1
         score: float = yield episode.score
-        return Played(task=task, score=score, turns=turns)
+        return Played(task=task, score=score, turns=turns, stop=stop_of(result, score))
     except EnvFailure as failure:
-        return Played(task=task, score=None, turns=turns, failure=str(failure))
+        return Played(task=task, score=None, turns=turns, stop=StopReason.FAILURE, failure=str(failure))
     finally:
         episode.close()
 
 
-def drive(games: Iterable[Game], *, in_flight: int = IN_FLIGHT) -> Iterator[Played]:
+def stop_of(result: StepResult, score: float) -> StopReason:
+    """Why an episode that ended with this result has no further turn."""
+    if result.terminated:
+        return StopReason.GOAL if score == 1.0 else StopReason.ENVIRONMENT
+    return StopReason.FORCED if result.truncated else StopReason.TURN_LIMIT
+
+
+def drive(games: Iterable[Game[T]], *, in_flight: int = IN_FLIGHT) -> Iterator[T]:
     """Many games at once: whenever a call of one has been answered, its next call is made."""
     waiting = iter(games)
-    answered: queue.SimpleQueue[tuple[Game, Future[Any] | None]] = queue.SimpleQueue()
+    answered: queue.SimpleQueue[tuple[Game[T], Future[Any] | None]] = queue.SimpleQueue()
     running = 0
 
     def begin() -> int:

@@ -10,8 +10,6 @@ from seeupo.envs.pool import EnvPool
 from seeupo.envs.registry import lookup
 from seeupo.envs.sandbox import Bubblewrap, find_bubblewrap
 
-EXECUTION_SECONDS = 2
-
 
 @pytest.fixture(scope="session")
 def python():
@@ -39,7 +37,8 @@ def pool(data):
     found = find_bubblewrap()
     if not isinstance(found, Bubblewrap):
         pytest.skip(f"model code is run in a sandbox only: {found}")
-    options = {"data": str(data), "execution_seconds": EXECUTION_SECONDS, "memory_mb": 1536}
+    # Tests of endless loops wait for the limit of time.
+    options = {"data": str(data), "execution_seconds": 2, "memory_mb": 1536}
     with EnvPool("appworld", options=options, workers=1) as pool:
         yield pool
 

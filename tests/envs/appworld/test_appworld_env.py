@@ -110,7 +110,7 @@ def test_damage_cannot_be_hidden_by_turning_back_the_counters_of_changes(env, ta
 def test_what_cannot_be_shown_does_not_end_the_episode(env, tasks):
     env.reset(tasks["quest"], seed=0)
     assert "cannot be shown" in shown(env.step(python(r"print('\ud83d')")))
-    assert "more than 67108864 bytes" in shown(env.step(python("print('x' * (70 << 20))")))
+    assert "more than 16777216 bytes" in shown(env.step(python("print('x' * (20 << 20))")))
     assert env.step(python("apis.supervisor.complete_task(answer=2)")).terminated
     assert env.score() == 1.0
 

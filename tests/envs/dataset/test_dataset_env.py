@@ -2,7 +2,9 @@
 
 import json
 import math
+import re
 from fractions import Fraction
+from pathlib import Path
 
 import numpy
 import pytest
@@ -173,3 +175,24 @@ def test_replies_reach_the_function_as_they_are(train, text):
 def test_large_and_broken_text_reaches_it_too(train):
     for text in ["a" * 1_000_000, "\x00\ud800", "__import__('os').abort()"]:
         assert reply(DatasetFactory(train=train, reward=lambda completion, row: len(completion)), text)[1] == len(text)
+
+
+def test_the_page_shows_what_there_is(tmp_path, monkeypatch, capsys):
+    page = (Path(__file__).parents[3] / "docs/environments/dataset.md").read_text()
+    (rows,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    function, episode = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    Path("sums.jsonl").write_text(rows)
+    Path("rewards.py").write_text(function)
+    exec(compile(episode, "dataset.md", "exec"), {})
+    assert capsys.readouterr().out == "What is 2 + 2? Reply with the number alone.\n1.0\n"
+
+    right = '{"id": "right-%d", "prompt": "a"}\n'
+    lines = [right % n for n in range(9)]
+    lines[1] = '{"id": "sum-1", "prompt": "a"}\n'
+    lines[2:3] = ['{"prompt": "a"\n']
+    lines[7:9] = ["{}\n", '{"id": "sum-1", "prompt": "a"}\n']
+    Path("sums.jsonl").write_text("".join(lines))
+    with pytest.raises(EnvError) as error:
+        DatasetFactory(train="sums.jsonl", reward=exact)
+    assert str(error.value) in page.replace("\n    ", "\n")

@@ -1,8 +1,11 @@
 """The adapter on small environments, in this process and in a worker."""
 
+import inspect
 import json
 import math
 import random
+import re
+from pathlib import Path
 
 import numpy
 import pytest
@@ -227,3 +230,14 @@ def test_actions_are_handed_over_as_they_are(action):
     factory = GymnasiumTextFactory(make=Coin)
     results, _ = play(factory, factory.tasks("train")[0], [action])
     assert results[1].messages[0].content.endswith(f"and you said {action}")
+
+
+def test_the_page_shows_what_there_is(capsys):
+    page = (Path(__file__).parents[3] / "docs/environments/gymnasium.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(compile(example, "gymnasium.md", "exec"), {})
+    assert capsys.readouterr().out == "Say pear.\n1.0\n"
+    options = set(inspect.signature(GymnasiumTextFactory).parameters)
+    assert options == {
+        name for row in re.findall(r"^\| (`.*?) \|", page, re.MULTILINE) for name in re.findall("`(.*?)`", row)
+    }

@@ -90,6 +90,22 @@ def test_possible_commands_are_shown_when_asked_for(small):
     env.close()
 
 
+def test_the_page_shows_what_there_is(pool):
+    page = (Path(__file__).parents[3] / "docs/environments/textworld.md").read_text()
+    task = pool.tasks("test")[0]
+    expert, spoken = pool.expert(task), []
+
+    def speak(result):
+        spoken.append(f"assistant: {expert(result)}")
+        return spoken[-1].removeprefix("assistant: ")
+
+    results, score = play(pool, task, speak)
+    heard = ["\n".join(f"{message.role}: {message.content}" for message in result.messages) for result in results]
+    lines = [line for pair in zip(heard, [*spoken, f"score: {score}"], strict=True) for line in pair]
+    assert task.id == "test-medium-0000"
+    assert "```text\n" + "\n".join(lines) + "\n```" in page
+
+
 def test_an_episode_is_the_same_every_time(pool):
     task = pool.tasks("test")[3]
     first, _ = play(pool, task, pool.expert(task))

@@ -24,7 +24,7 @@ LOST = 70
 SCRATCH = (Path("/tmp"), Path("/dev/shm"))
 """All that can be written to in a sandbox."""
 PR_SET_DUMPABLE = 4
-LARGEST_ANSWER = 64 * 2**20
+LARGEST_ANSWER = 16 * 2**20
 LONGEST_HEAD = 1 << 16
 HEAD = re.compile(
     rb"HTTP/1\.1 (\d{3}) [^\r\n]*\r\n(?:[^\r\n]+\r\n)*?content-length: (\d{1,12})\r\n(?:[^\r\n]+\r\n)*\r\n"

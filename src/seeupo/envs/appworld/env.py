@@ -14,6 +14,7 @@ from seeupo.types import Message, StepResult, Task
 SETUP_SECONDS = 60.0
 SHORTEST_GRACE_SECONDS = 2.0
 LONGEST_CODE = 100_000
+HALTED = "Error: this code brought the apps to a halt, so the task ends here, as it was before the code."
 
 
 class AppWorldEnv:
@@ -47,23 +48,21 @@ class AppWorldEnv:
             return said(f"Error: the code has {len(code)} characters; at most {LONGEST_CODE} are run.")
         # What cannot be encoded cannot be sent; Python's own parser would not take it either.
         code = code.encode(errors="replace").decode()
-        try:
-            printed, completed = self._execute(code)
-        except EngineLost:
+        for again in (False, True):
             try:
-                printed, completed = self._execute_again(code)
+                printed, completed = self._execute(code)
+            except NoAnswer as error:
+                self._go_back()
+                return said(f"Error: {error}. Whatever the code has done is undone.")
             except EngineLost:
-                # Twice in a row, the second time in a fresh process: it was the code.
-                self.engine.stop()
-                reason = (
-                    "Error: this code brought the apps to a halt, so the task ends here, as it was before the code."
-                )
-                return StepResult((Message("user", reason),), truncated=True)
+                if again:  # in a fresh process: it was the code
+                    return StepResult((Message("user", HALTED),), truncated=True)
+                self._go_back()
+            else:
+                break
         self.executed.append(code)
-        return StepResult(
-            (Message("user", f"Output:\n```\n{cut(printed.rstrip(), self.observation_characters)}\n```"),),
-            terminated=completed,
-        )
+        shown = cut(printed.rstrip(), self.observation_characters)
+        return StepResult((Message("user", f"Output:\n```\n{shown}\n```"),), terminated=completed)
 
     def save(self) -> dict[str, list[str]]:
         """What the episode has changed in each app's database, for `AppWorldFactory.judge`."""
@@ -91,10 +90,7 @@ class AppWorldEnv:
         # The engine stops code by an exception, which the code may catch. So there is a second limit.
         grace = max(self.execution_seconds / 4, SHORTEST_GRACE_SECONDS)
         limit = self.execution_seconds + grace
-        try:
-            printed = self.engine.post("/execute", {"task_id": self.task, "code": code}, seconds=limit)
-        except NoAnswer as error:
-            printed = f"Error: {error}."
+        printed = self.engine.post("/execute", {"task_id": self.task, "code": code}, seconds=limit)
         completed = self.engine.post("/task_completed", {"task_id": self.task}, seconds=grace)
         if not isinstance(printed, str) or not isinstance(completed, bool):
             raise EngineLost("the server's answer is not what AppWorld's server answers")
@@ -104,17 +100,14 @@ class AppWorldEnv:
             raise EngineLost(str(error)) from None
         return printed, completed
 
-    def _execute_again(self, code: str) -> tuple[str, bool]:
-        """In a fresh engine, after all that was executed before: whatever befell the last one by chance is undone."""
-        before = self.saved
+    def _go_back(self) -> None:
+        """To where the episode was before this action, in a fresh engine."""
         self._set_up()
         try:
-            for earlier in self.executed:
-                self._execute(earlier)
-            return self._execute(code)
-        except EngineLost:
-            self.saved = before
-            raise
+            for code in self.executed:
+                self._execute(code)
+        except EngineLost as error:
+            raise RuntimeError(f"an action that went well before does not when it is repeated: {error}") from None
 
 
 def said(text: str) -> StepResult:

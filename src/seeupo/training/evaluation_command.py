@@ -1,0 +1,232 @@
+"""What `seeupo eval` does: put a player together, play, keep the result file up to date, and show it."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from seeupo.envs.pool import EnvPool
+from seeupo.training.evaluation import Evaluation, EvaluationError, Plan, Player, attempts, compare, panel_of
+from seeupo.training.players import tasks_of
+
+SECONDS_BETWEEN_WRITES = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """The options of the command."""
+
+    policy: str | None
+    environment: str | None
+    split: str | None
+    options: Mapping[str, Any]
+    tasks: int | None
+    samples: int
+    k: int
+    temperature: float
+    max_tokens: int
+    max_turns: int
+    plain: bool
+    seed: int
+    concurrency: int
+    endpoint: str | None
+    model: str | None
+    out: Path | None
+    resume: bool
+
+    @property
+    def name(self) -> str:
+        return self.policy or f"{self.model} at {self.endpoint}"
+
+
+def run_evaluation(**options: Any) -> tuple[Evaluation, Path]:
+    """Play all that is missing; an interrupt or an error keeps what has been played."""
+    asked = Asked(**options)
+    if asked.environment is None:
+        raise EvaluationError("which environment? name it with --env; seeupo envs list shows them")
+    if (asked.policy is None) == (asked.endpoint is None):
+        raise EvaluationError("name a policy, or an endpoint with --endpoint URL --model NAME, and not both")
+    if asked.endpoint is not None and asked.model is None:
+        raise EvaluationError("an endpoint needs the model's name: --model NAME")
+    with EnvPool(asked.environment, options=asked.options) as pool:
+        split = asked.split or pool.splits[-1]
+        tasks = tasks_of(pool, split, asked.tasks)
+        plan = Plan(
+            policy=asked.name,
+            environment=asked.environment,
+            split=split,
+            options=dict(asked.options),
+            samples=asked.samples,
+            k=asked.k,
+            seed=asked.seed,
+            max_turns=asked.max_turns,
+            sampling=_sampling(asked),
+            panel=panel_of(tasks),
+        )
+        path = asked.out or Path("runs/eval") / f"{_slug(asked.name)}-{asked.environment}-{split}.json"
+        evaluation = _begin(plan, path, resume=asked.resume)
+        wanted = evaluation.missing(attempts(tasks, asked.samples, asked.seed))
+        if wanted:
+            with player_for(asked, pool) as player:
+                _play(evaluation, player, wanted, path)
+        evaluation.write(path)
+    return evaluation, path
+
+
+def _sampling(asked: Asked) -> dict[str, Any]:
+    if asked.policy in ("expert", "random"):
+        return {}
+    template = "plain" if asked.plain else "reasoning"
+    return {"temperature": asked.temperature, "max_tokens": asked.max_tokens, "template": template}
+
+
+def _begin(plan: Plan, path: Path, *, resume: bool) -> Evaluation:
+    if not path.exists():
+        return Evaluation(plan, {})
+    if not resume:
+        raise EvaluationError(f"{path} is there already; go on with it by --resume, or name another file with --out")
+    evaluation = Evaluation.read(path)
+    evaluation.check_continues(plan)
+    return evaluation
+
+
+def _play(evaluation: Evaluation, player: Player, wanted: list[Any], path: Path) -> None:
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    written, total, count = time.monotonic(), 0.0, 0
+    try:
+        with Progress(*columns, console=console, transient=True) as progress:
+            bar = progress.add_task("score   -", total=len(wanted))
+            for episode in player.play(wanted):
+                evaluation.add(episode)
+                if episode.score is not None:
+                    total, count = total + episode.score, count + 1
+                progress.update(bar, advance=1, description=f"score {total / max(1, count):.3f}")
+                if time.monotonic() - written > SECONDS_BETWEEN_WRITES:
+                    evaluation.write(path)
+                    written = time.monotonic()
+    except BaseException:
+        if evaluation.episodes:
+            evaluation.write(path)
+            console.print(f"{len(evaluation.episodes)} episodes are kept in {path}; go on with --resume")
+        raise
+
+
+@contextmanager
+def player_for(asked: Asked, pool: EnvPool) -> Iterator[Player]:
+    """Whoever was asked for."""
+    from seeupo.training import players
+
+    if asked.policy == "expert":
+        yield players.expert_player(pool, asked.max_turns)
+    elif asked.policy == "random":
+        yield players.random_player(pool, asked.max_turns)
+    elif asked.endpoint is not None:
+        with _endpoint_player(asked, pool) as player:
+            yield player
+    else:
+        yield _model_player(asked, pool)
+
+
+@contextmanager
+def _endpoint_player(asked: Asked, pool: EnvPool) -> Iterator[Player]:
+    from seeupo.agents.template import Template
+    from seeupo.training.endpoint import Endpoint
+    from seeupo.training.players import endpoint_player
+
+    assert asked.endpoint is not None
+    assert asked.model is not None
+    endpoint = Endpoint(
+        url=asked.endpoint, model=asked.model, temperature=asked.temperature, max_tokens=asked.max_tokens
+    )
+    template = Template(reasoning=not asked.plain)
+    player, executor = endpoint_player(pool, endpoint, template, asked.max_turns, concurrency=asked.concurrency)
+    try:
+        yield player
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)
+
+
+def _model_player(asked: Asked, pool: EnvPool) -> Player:
+    from seeupo.agents.chat import chat_format
+    from seeupo.agents.runner import Runner, RunnerSettings
+    from seeupo.agents.template import Template
+    from seeupo.engines.plain_sampler import local_sampler
+    from seeupo.models.loading import load_policy
+    from seeupo.training.players import PolicyPlayer
+    from seeupo.types import SamplingParameters
+
+    assert asked.policy is not None
+    loaded = load_policy(asked.policy)
+    greedy = asked.temperature == 0
+    parameters = SamplingParameters(
+        max_tokens=asked.max_tokens, temperature=1.0 if greedy else asked.temperature, top_k=1 if greedy else 0
+    )
+    settings = RunnerSettings(
+        parameters=parameters, max_turns=asked.max_turns, concurrency=asked.concurrency, deterministic=True
+    )
+    sampler = local_sampler(loaded, training=False, max_rows=asked.concurrency)
+    template = Template(reasoning=not asked.plain)
+    chat = chat_format(loaded.tokenizer)
+    return PolicyPlayer(Runner(sampler, pool, chat, template, settings, context_length=loaded.context_length))
+
+
+def show_summary(result: tuple[Evaluation, Path], *, as_json: bool) -> None:
+    evaluation, path = result
+    summary, plan = evaluation.summary(), evaluation.plan
+    if as_json:
+        print(json.dumps({"file": str(path), "plan": plan.__dict__, "summary": summary}, indent=1))
+        return
+    console = Console()
+    table = Table(box=None, pad_edge=False)
+    for column in ("", "tasks", f"avg@{plan.k}", f"pass@{plan.k}"):
+        table.add_column(column)
+    for kind, part in [("all", summary), *summary["kinds"].items()]:
+        table.add_row(kind, str(part["tasks"]), *(_cell(part[f"{name}@{plan.k}"]) for name in ("avg", "pass")))
+    console.print(f"{plan.policy} on {plan.environment}, split {plan.split}, {plan.samples} attempts at each task")
+    console.print(table)
+    stops = ", ".join(f"{name} {count}" for name, count in summary["stops"].items())
+    console.print(f"{summary['episodes']} episodes: {stops}; {summary['cut_responses']} responses cut at their limit")
+    if summary["mean_action_tokens"] is not None:
+        tokens = f", {summary['mean_action_tokens']:.0f} tokens sampled, {summary['mean_prompt_tokens']:.0f} of prompts"
+    else:
+        tokens = ""
+    console.print(f"per episode: {summary['mean_turns']:.1f} turns{tokens}")
+    if summary["failures"]:
+        console.print(f"{summary['failures']} episodes failed and are not scored; --resume plays them again")
+    console.print(f"written: {path}")
+
+
+def show_comparison(one: Path, other: Path, *, as_json: bool) -> None:
+    found = compare(Evaluation.read(one), Evaluation.read(other))
+    if as_json:
+        print(json.dumps(found, indent=1))
+        return
+    console = Console()
+    console.print(f"{other} minus {one}, paired over {found['tasks']} tasks")
+    for name, estimate in found.items():
+        if name != "tasks":
+            console.print(f"{name}: {_cell(estimate, signed=True)}")
+
+
+def _cell(estimate: Mapping[str, float] | None, *, signed: bool = False) -> str:
+    if estimate is None:
+        return "-"
+    sign = "+" if signed else ""
+    return f"{estimate['value']:{sign}.3f} [{estimate['low']:{sign}.3f}, {estimate['high']:{sign}.3f}]".replace(
+        "[", "\\["
+    )
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-")[-60:]

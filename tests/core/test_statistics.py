@@ -1,0 +1,332 @@
+import importlib.util
+import itertools
+import json
+import math
+import re
+from fractions import Fraction
+from pathlib import Path
+from statistics import NormalDist, fmean
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seeupo.core.statistics import (
+    avg_at_k,
+    count_successes,
+    difference_interval,
+    mean_interval,
+    paired_difference,
+    pass_at_k,
+    task_pass_rates,
+)
+
+ROOT = Path(__file__).parents[2]
+
+score = st.one_of(st.sampled_from([0.0, 0.25, 0.5, 1.0]), st.floats(0, 1))
+panels = st.lists(st.lists(score, min_size=1, max_size=6), min_size=1, max_size=12)
+counts = st.integers(1, 40).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n), st.integers(1, n)))
+
+
+def values(estimate) -> tuple[float, float, float]:
+    return estimate.value, estimate.low, estimate.high
+
+
+# avg@k
+
+
+def test_tasks_count_equally_however_many_samples_they_have():
+    found = avg_at_k([[1, 0], [1, 1, 1, 0.5], [0, 0, 0]], 2)
+    assert found.value == pytest.approx((0.5 + 0.875 + 0) / 3)
+    assert (found.tasks, found.level) == (3, 0.95)
+
+
+@given(panels, st.integers(1, 6))
+def test_more_samples_than_k_give_the_expectation_over_subsets_of_k(scores, k):
+    scores = [samples for samples in scores if len(samples) >= k] or [[0.25] * k]
+    subsets = [fmean(fmean(chosen) for chosen in itertools.combinations(samples, k)) for samples in scores]
+    assert avg_at_k(scores, k).value == pytest.approx(fmean(subsets))
+
+
+# pass@k
+
+
+@pytest.mark.parametrize("n", range(1, 8))
+def test_pass_at_k_is_the_share_of_subsets_with_a_success(n):
+    for c, k in itertools.product(range(n + 1), range(1, n + 1)):
+        subsets = list(itertools.combinations([1] * c + [0] * (n - c), k))
+        assert pass_at_k([c], [n], k).value == pytest.approx(sum(map(max, subsets)) / len(subsets), abs=1e-15)
+
+
+def test_pass_at_k_by_hand():
+    # 1 - C(3,2)/C(4,2) = 1/2, 1 - C(6,2)/C(8,2) = 13/28, and all or nothing.
+    assert pass_at_k([1, 2, 5, 0], [4, 8, 5, 3], 2).value == pytest.approx((1 / 2 + 13 / 28 + 1 + 0) / 4)
+
+
+@pytest.mark.parametrize(("c", "n", "k"), [(1, 2000, 7), (3, 2000, 1000), (40, 1000, 25), (1999, 2000, 2), (5, 99, 95)])
+def test_many_samples_neither_overflow_nor_lose_digits(c, n, k):
+    exact = 1 - Fraction(math.comb(n - c, k), math.comb(n, k))
+    assert pass_at_k([c], [n], k).value == pytest.approx(float(exact), rel=1e-10)
+
+
+@pytest.mark.parametrize("p", [0.01, 0.3, 0.9])
+def test_pass_at_k_is_unbiased(p):
+    n, k = 9, 4
+    estimates = [pass_at_k([c], [n], k).value for c in range(n + 1)]
+    chances = [math.comb(n, c) * p**c * (1 - p) ** (n - c) for c in range(n + 1)]
+    assert np.dot(estimates, chances) == pytest.approx(1 - (1 - p) ** k)
+
+
+@given(counts)
+def test_pass_at_k_grows_with_successes_and_with_attempts(case):
+    c, n, k = case
+    found = pass_at_k([c], [n], k).value
+    assert 0 <= found <= 1
+    if c < n:
+        assert pass_at_k([c + 1], [n], k).value >= found
+    if k < n:
+        assert pass_at_k([c], [n], k + 1).value >= found
+
+
+@given(panels)
+def test_one_attempt_passes_as_often_as_samples_succeed(scores):
+    successes = [[float(score == 1) for score in samples] for samples in scores]
+    assert pass_at_k(*count_successes(scores), 1).value == pytest.approx(avg_at_k(successes, 1).value)
+
+
+def test_only_a_score_of_one_is_a_success():
+    successes, totals = count_successes([[1, 1.0, 0.999], [0.5], [0, 1]])
+    assert (successes.tolist(), totals.tolist()) == ([2, 0, 1], [3, 1, 2])
+
+
+# Intervals
+
+
+@given(panels, st.floats(0.01, 0.99))
+def test_the_interval_contains_the_mean_and_has_a_width(scores, level):
+    found = avg_at_k(scores, 1, level=level)
+    assert 0 <= found.low <= found.value <= found.high <= 1
+    assert found.low < found.high
+
+
+@given(panels, st.randoms(use_true_random=False))
+def test_the_order_of_tasks_and_samples_changes_nothing(scores, random):
+    shuffled = [random.sample(samples, len(samples)) for samples in scores]
+    random.shuffle(shuffled)
+    assert avg_at_k(shuffled, 1) == avg_at_k(scores, 1)
+    assert pass_at_k(*count_successes(shuffled), 1) == pass_at_k(*count_successes(scores), 1)
+
+
+@given(panels)
+def test_counting_failures_mirrors_the_interval(scores):
+    mean, low, high = values(avg_at_k(scores, 1))
+    mirrored = values(avg_at_k([[1 - score for score in samples] for samples in scores], 1))
+    assert mirrored == pytest.approx((1 - mean, 1 - high, 1 - low), abs=1e-6)
+
+
+@given(panels, st.floats(0.01, 0.99), st.floats(0.01, 0.99))
+def test_a_higher_level_gives_a_wider_interval(scores, first, second):
+    narrow, wide = (avg_at_k(scores, 1, level=level) for level in sorted((first, second)))
+    assert wide.low <= narrow.low
+    assert narrow.high <= wide.high
+
+
+@given(panels, st.data())
+def test_a_better_score_raises_the_mean(scores, data):
+    task = data.draw(st.integers(0, len(scores) - 1))
+    better = [list(samples) for samples in scores]
+    better[task][0] = data.draw(st.floats(better[task][0], 1))
+    assert avg_at_k(better, 1).value >= avg_at_k(scores, 1).value - 1e-15
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 3, 10, 100])
+def test_one_more_yes_raises_both_ends(tasks):
+    low, high = mean_interval(np.tri(tasks + 1, tasks, -1))
+    assert (np.diff(low) > 0).all()
+    assert (np.diff(high) > 0).all()
+
+
+@pytest.mark.parametrize("successes", [4, 10, 50, 90, 96])
+def test_yes_or_no_tasks_get_wilsons_interval(successes):
+    tasks, z = 100, NormalDist().inv_cdf(0.975)
+    z += (z**3 + z) / (4 * tasks)
+    assert z == pytest.approx(1.9842, abs=1e-3)  # Student's t with 99 degrees of freedom
+    found = pass_at_k([1] * successes + [0] * (tasks - successes), [1] * tasks, 1)
+    for end in (found.low, found.high):
+        assert abs(found.value - end) == pytest.approx(z * math.sqrt(end * (1 - end) / tasks))
+
+
+def test_samples_that_differ_within_tasks_only_narrow_the_interval():
+    alike, split = avg_at_k([[1, 0, 1, 0]] * 50, 4), avg_at_k([[1, 1, 1, 1], [0, 0, 0, 0]] * 25, 4)
+    assert alike.value == split.value == 0.5
+    assert alike.high - alike.low < 0.15 * (split.high - split.low)
+
+
+def test_when_all_or_none_succeed_the_interval_still_has_a_width():
+    none, every = avg_at_k([[0] * 4] * 100, 4), avg_at_k([[1] * 4] * 100, 4)
+    assert values(none) == (0, 0, pytest.approx(0.0379, abs=1e-4))
+    assert values(every) == (1, pytest.approx(1 - 0.0379, abs=1e-4), 1)
+    one = avg_at_k([[1]], 1)
+    assert one.low < 0.3
+
+
+# Paired differences
+
+
+def test_the_difference_is_taken_task_by_task():
+    found = paired_difference([[1, 1], [0.5], [0, 1, 0.5]], [[1], [0, 0], [1, 1]])
+    assert found.value == pytest.approx((0 + 0.5 - 0.5) / 3)
+    assert found.tasks == 3
+    by_pass = paired_difference([[1, 0, 0], [0, 0]], [[1, 0], [0.5, 0, 0]], pass_k=2)
+    assert by_pass.value == pytest.approx((2 / 3 - 1 + 0) / 2)
+
+
+pairs = st.lists(
+    st.tuples(st.lists(score, min_size=1, max_size=4), st.lists(score, min_size=1, max_size=4)), min_size=1, max_size=12
+)
+
+
+@given(pairs, st.randoms(use_true_random=False))
+def test_a_difference_has_the_symmetries_and_bounds_of_one(tasks, random):
+    a, b = zip(*tasks, strict=True)
+    found = paired_difference(a, b)
+    assert -1 <= found.low <= found.value <= found.high <= 1
+    assert found.low < found.high
+    mean, low, high = values(found)
+    assert values(paired_difference(b, a)) == pytest.approx((-mean, -high, -low), abs=1e-6)
+    random.shuffle(tasks)
+    assert paired_difference(*zip(*tasks, strict=True)) == found
+
+
+def test_pairing_helps_where_both_find_the_same_tasks_hard():
+    a = [[1, 1, 1, 1], [1, 0, 0, 0]] * 50
+    b = [[1, 1, 1, 0], [0, 0, 0, 0]] * 50
+    paired, shuffled = paired_difference(a, b), paired_difference(a, b[::-1])
+    assert paired.value == shuffled.value == 0.25
+    assert paired.high - paired.low < 0.2 * (shuffled.high - shuffled.low)
+
+
+def test_ties_do_not_prove_that_there_is_no_difference():
+    ten, hundred = (paired_difference([[1]] * tasks, [[1]] * tasks) for tasks in (10, 100))
+    assert hundred.value == 0
+    # A policy that loses 3 tasks in 100 ties on all of a hundred in one panel of twenty.
+    assert hundred.low < -0.03 < 0.03 < hundred.high
+    assert ten.high - ten.low > 5 * (hundred.high - hundred.low)
+    sure = paired_difference([[1]] * 100, [[0]] * 100)
+    assert (sure.value, sure.high) == (1, 1)
+    assert 0.9 < sure.low < 0.99
+
+
+# Coverage. A cell counts panels that contain the truth, so that it has a standard error of its own, 0.44 points: the
+# bounds of 95 +- 2 points are widened by three of these. `benchmarks/interval_coverage.py` has more panels per cell.
+
+specification = importlib.util.spec_from_file_location("interval_coverage", ROOT / "benchmarks/interval_coverage.py")
+simulation = importlib.util.module_from_spec(specification)
+specification.loader.exec_module(simulation)
+
+PANELS = 2500
+NOISE = 3 * math.sqrt(0.95 * 0.05 / PANELS)
+LOWEST, HIGHEST = 0.93 - NOISE, 0.97 + NOISE
+
+
+@pytest.mark.parametrize("concentration", simulation.CONCENTRATIONS)
+def test_intervals_of_averages_cover(concentration):
+    rng = np.random.default_rng(5)
+    found = [simulation.avg_coverage(concentration, mean, panels=PANELS, rng=rng) for mean in simulation.MEANS]
+    assert min(found) >= LOWEST, found
+    assert max(found) <= HIGHEST, found
+    assert 0.945 <= fmean(found) <= 0.965
+
+
+@pytest.mark.parametrize("deviation", simulation.LOGIT_DEVIATIONS)
+def test_intervals_of_averages_cover_in_a_family_they_were_not_chosen_on(deviation):
+    rng = np.random.default_rng(6)
+    found = [simulation.unseen_coverage(deviation, mean, panels=PANELS, rng=rng) for mean in simulation.LOGIT_MEANS]
+    assert min(found) >= LOWEST, found
+    assert max(found) <= HIGHEST, found
+
+
+@pytest.mark.parametrize("samples", [4, 8])
+@pytest.mark.parametrize("concentration", simulation.CONCENTRATIONS)
+def test_intervals_of_pass_rates_cover(concentration, samples):
+    rng = np.random.default_rng(7)
+    for mean in simulation.MEANS:
+        found = simulation.pass_coverage(concentration, mean, samples=samples, panels=PANELS, rng=rng)
+        assert found >= LOWEST, mean
+        # Nearer to 1 than this most panels have no failure at all, and an interval that includes 1 covers always.
+        if simulation.true_pass_rate(concentration, mean, simulation.K) <= 0.98 + 1e-9:
+            assert found <= HIGHEST, mean
+
+
+@pytest.mark.parametrize("same_order", [True, False])
+@pytest.mark.parametrize("concentration", simulation.CONCENTRATIONS)
+def test_intervals_of_differences_cover(concentration, same_order):
+    rng = np.random.default_rng(8)
+    for means in simulation.PAIRS:
+        found = simulation.paired_coverage(concentration, means, same_order=same_order, panels=PANELS, rng=rng)
+        assert found >= LOWEST, means
+        # Where tasks rarely differ, intervals are wider than they need to be; elsewhere they must not be.
+        if means in [(0.1, 0.3), (0.5, 0.9)]:
+            assert found <= HIGHEST, means
+
+
+def test_the_simulation_tells_a_bad_interval_from_a_good_one():
+    def normal(panel):
+        half = 1.96 * panel.std(axis=-1, ddof=1) / math.sqrt(panel.shape[-1])
+        return panel.mean(axis=-1) - half, panel.mean(axis=-1) + half
+
+    rng = np.random.default_rng(9)
+    for concentration in simulation.CONCENTRATIONS:
+        for mean in (0.02, 0.98):
+            found = simulation.avg_coverage(concentration, mean, panels=PANELS, rng=rng, interval=normal)
+            assert found < LOWEST
+    assert simulation.avg_coverage(3, 0.5, panels=PANELS, rng=rng, interval=normal) > LOWEST
+
+
+def test_the_documented_coverage_is_the_measured_one():
+    results = json.loads((ROOT / "benchmarks/results/interval_coverage.json").read_text())
+    page = (ROOT / "docs/evaluation.md").read_text()
+    assert f"{results['panels']:,} panels" in page
+    for name in ("avg@4", "pass@4 from 8", "difference, same order"):
+        for row, cells in results["parts"][name]["rows"].items():
+            label = {"inf": "all alike", "0": "0 or 1"}.get(row, row)
+            assert f"| {label} | {' | '.join(map(str, cells))} |" in page
+    for name, part in results["parts"].items():
+        cells = [cell for row in part["rows"].values() for cell in row]
+        assert re.search(rf"^\| {re.escape(name)} \|.* {min(cells)} to {max(cells)} \|", page, re.MULTILINE), name
+
+
+# What is wrong is named
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: avg_at_k([], 1), "scores is empty"),
+        (lambda: avg_at_k([[1, 0], [1]], 2), r"task 1 has 1 sample\(s\); avg@2 needs at least 2: draw more"),
+        (lambda: avg_at_k([[1], []], 1), r"task 1 has 0 sample\(s\)"),
+        (lambda: avg_at_k([[1]], 0), "k is 0; it must be a whole number of at least 1"),
+        (lambda: avg_at_k([[1, 1.5]], 1), r"the score of task 0, sample 1 is 1.5; it must be in \[0, 1\]"),
+        (lambda: avg_at_k([[1], [math.nan]], 1), "the score of task 1, sample 0 is nan"),
+        (lambda: avg_at_k([["1"]], 1), "the score of task 0, sample 0 is '1'; it must be a number"),
+        (lambda: avg_at_k([[1]], 1, level=95), "level is 95; it must be between 0 and 1"),
+        (lambda: pass_at_k([], [], 1), "successes is empty"),
+        (lambda: pass_at_k([1, 1, 0], [4, 3, 2], 4), r"task 1 has 3 sample\(s\); pass@4 needs at least 4"),
+        (lambda: pass_at_k([1, 5], [4, 4], 2), "task 1 has 5 successes in 4 samples"),
+        (lambda: pass_at_k([-1], [4], 2), "task 0 has -1 successes in 4 samples"),
+        (lambda: pass_at_k([0.5], [4], 2), "successes has dtype float64; it must hold whole numbers"),
+        (lambda: pass_at_k([1], [4, 4], 2), r"successes has shape \(1,\), totals has \(2,\)"),
+        (lambda: pass_at_k([[1]], [[4]], 2), r"successes has shape \(1, 1\); it must have one count per task"),
+        (lambda: pass_at_k([1], [4], 2.0), "k is 2.0; it must be a whole number"),
+        (lambda: paired_difference([[1]], [[1], [0]]), "a has 1 tasks, b has 2; pair them by task first"),
+        (lambda: paired_difference([[1, 0]], [[1]], pass_k=2), r"task 0 has 1 sample\(s\); pass@2"),
+        (lambda: paired_difference([], []), "scores is empty"),
+        (lambda: mean_interval(np.array([0.5, 1.1])), r"a task's value is outside \[0, 1\]"),
+        (lambda: mean_interval(np.array([])), "there are no tasks"),
+        (lambda: difference_interval(np.array([math.nan])), r"outside \[-1, 1\], or not a number"),
+    ],
+)
+def test_errors_name_what_is_wrong(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
