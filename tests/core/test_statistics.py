@@ -19,7 +19,6 @@ from seeupo.core.statistics import (
     mean_interval,
     paired_difference,
     pass_at_k,
-    task_pass_rates,
 )
 
 ROOT = Path(__file__).parents[2]

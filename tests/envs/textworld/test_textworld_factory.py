@@ -1,6 +1,8 @@
 """What can be known of the games without TextWorld: tasks, options, and what is kept of a game's words."""
 
 import os
+import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -61,6 +63,28 @@ def test_unknown_splits_and_kinds_are_refused():
 def test_there_is_no_step_before_a_reset():
     with pytest.raises(RuntimeError, match="call reset first"):
         TextworldFactory().make().step("look")
+
+
+@pytest.mark.parametrize(("won", "score"), [(True, 1.0), (False, 0.0)])
+def test_a_game_can_end_by_winning_or_losing(monkeypatch, won, score):
+    class Game:
+        def reset(self):
+            return {"feedback": "Begin.", "won": False, "lost": False}
+
+        def step(self, command):
+            return {"feedback": "The end.", "won": won, "lost": not won}, 0, True
+
+        def close(self): ...
+
+    package = SimpleNamespace(EnvInfos=lambda **infos: infos, start=lambda game, infos: Game())
+    monkeypatch.setitem(sys.modules, "textworld", package)
+    monkeypatch.setattr("seeupo.envs.textworld.env.game_file", lambda recipe: "game.z8")
+    env = TextworldFactory().make()
+    env.reset(TextworldFactory().tasks("train")[0], seed=0)
+    result = env.step("look")
+    assert (result.terminated, result.reward, env.score()) == (True, score, score)
+    with pytest.raises(RuntimeError, match="call reset first"):
+        env.step("look")
 
 
 def test_only_the_story_is_kept_of_what_a_game_prints():
