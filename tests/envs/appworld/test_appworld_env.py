@@ -161,15 +161,22 @@ def ancestors(process):
 
 
 def test_no_episode_sees_what_another_has_left(env, tasks):
-    env.reset(tasks["quest"], seed=0)
-    left = "for place in ('/tmp/left', '/dev/shm/left'): __import__('_io').open(place, 'w').close()"
-    env.step(python(f"import builtins, json\n{left}\nbuiltins.mine = 1\njson.dumps = lambda *_, **__: 'patched'"))
-    env.reset(tasks["quest"], seed=0)
-    look = "print([os.path.exists(place) for place in ('/tmp/left', '/dev/shm/left')])"
-    answer = env.step(
-        python(f"import builtins, json, os\n{look}\nprint(hasattr(builtins, 'mine'), json.dumps({{'a': 1}}))")
+    look = (
+        "import builtins, json, os\n"
+        "print([os.path.exists(place) for place in ('/tmp/left', '/dev/shm/left')])\n"
+        "print(hasattr(builtins, 'mine'), json.loads('1'))"
     )
-    assert shown(answer) == 'Output:\n```\n[false, false]\nFalse {"a": 1}\n```'
+    leave = (
+        "import builtins, json\n"
+        "real_open = getattr(__import__('_io'), 'open')\n"
+        "for place in ('/tmp/left', '/dev/shm/left'): real_open(place, 'w').close()\n"
+        "builtins.mine, json.loads = 1, lambda text: 'patched'"
+    )
+    env.reset(tasks["quest"], seed=0)
+    env.step(python(leave))
+    assert shown(env.step(python(look))) == "Output:\n```\n[true, true]\nTrue patched\n```"
+    env.reset(tasks["quest"], seed=0)
+    assert shown(env.step(python(look))) == "Output:\n```\n[false, false]\nFalse 1\n```"
 
 
 def test_the_same_actions_give_the_same_results(env, tasks):

@@ -258,6 +258,8 @@ def test_a_hostile_action_has_no_effect(env, tasks, data, host, name):
     assert not result.terminated or result.info.get("ended_by") == "action"
     if name in FINDS_NOTHING:
         assert "nothing found" in message.content, message.content
+    elif name in ANSWERS:
+        assert "Execution failed" in message.content, message.content
     assert env.score() == 0.0
     assert host.is_untouched()
 
