@@ -343,6 +343,52 @@ def evaluate(compare: tuple[Path, Path] | None, as_json: bool, **asked: Any) -> 
         raise click.ClickException(str(error)) from None
 
 
+@main.group()
+def agents() -> None:
+    """What stands between a model and an environment."""
+
+
+SPAN_STYLES = {"repeated": "dim", "prompt": "default", "thought": "italic cyan", "action": "bold green"}
+
+
+@agents.command("show")
+@click.option("--env", "environment", required=True, help="The environment's name.")
+@click.option("--model", required=True, help="A model's name or folder.")
+@click.option("--task", "wanted", help="The task's id; by default the first one of the last split.")
+@env_options
+@click.option("--max-tokens", type=click.IntRange(min=1), default=64, show_default=True, help="Of one response.")
+@click.option("--max-turns", type=click.IntRange(min=1), default=4, show_default=True, help="Of the episode.")
+@click.option("--plain", is_flag=True, help="No thoughts: the plain template instead of the Reasoning-Augmented one.")
+def show_agent(*, environment: str, model: str, options: dict[str, object], **asked: Any) -> None:
+    """Play one episode and print its tokens: what was prompt, thought and action, and what is trained on."""
+    from rich.text import Text
+
+    from seeupo.agents.show import spans
+    from seeupo.models.catalog import ModelError
+    from seeupo.training.evaluation import EvaluationError
+    from seeupo.training.evaluation_command import one_episode
+
+    try:
+        with plain_errors():
+            chat, trajectory = one_episode(model, environment, options, **asked)
+    except (EvaluationError, ModelError) as error:
+        raise click.ClickException(str(error)) from None
+    console = Console(highlight=False)
+    legend = Text("tokens are separated by ·  ")
+    for kind, style in SPAN_STYLES.items():
+        legend.append(f"{kind}{' (trained on)' if kind in ('thought', 'action') else ''}", style).append("  ")
+    console.print(legend)
+    for turn, parts in enumerate(spans(trajectory, chat)):
+        console.rule(f"turn {turn + 1}", align="left")
+        for part in parts:
+            if part.kind == "repeated":
+                console.print(f"[{len(part.tokens)} tokens as before]", style="dim", markup=False)
+            else:
+                console.print(Text("·".join(part.tokens), SPAN_STYLES[part.kind]))
+    console.rule()
+    console.print(f"stopped by: {trajectory.stop.value}; score {trajectory.reward:g}")
+
+
 def check_outputs(json_file: Path | None, report_dir: Path | None) -> None:
     """Find out before the work begins whether its results can be written."""
     if json_file and not json_file.resolve().parent.is_dir():

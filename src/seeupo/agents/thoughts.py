@@ -7,18 +7,34 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
 OPEN, CLOSE = "<think>", "</think>"
-_BLOCK = re.compile(f"{OPEN}.*?{CLOSE}", re.DOTALL)
+_MARK = re.compile(f"{OPEN}|{CLOSE}")
 
 
-def action_of(text: str) -> str:
-    """The response without its thoughts: all that may act.
+def thought_ranges(text: str) -> list[tuple[int, int]]:
+    """Where the thoughts of a response begin and end, marks included.
 
     A thought that was never closed goes to the end; one that was never opened began with the response, as it does where
     the template has opened it.
     """
-    text = _BLOCK.sub("", text)
-    text = text.rpartition(CLOSE)[2]
-    return text.partition(OPEN)[0].strip()
+    ranges: list[tuple[int, int]] = []
+    opened: int | None = None
+    for mark in _MARK.finditer(text):
+        if mark.group() == OPEN:
+            opened = mark.start() if opened is None else opened
+        elif opened is not None:
+            ranges.append((opened, mark.end()))
+            opened = None
+        else:
+            ranges = [(0, mark.end())]
+    return ranges if opened is None else [*ranges, (opened, len(text))]
+
+
+def action_of(text: str) -> str:
+    """The response without its thoughts: all that may act."""
+    kept, place = "", 0
+    for start, end in thought_ranges(text):
+        kept, place = kept + text[place:start], end
+    return (kept + text[place:]).strip()
 
 
 def without_thoughts(ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> tuple[str, tuple[int, ...]]:

@@ -15,9 +15,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from seeupo.agents.chat import ChatFormat
 from seeupo.envs.pool import EnvPool
 from seeupo.training.evaluation import Evaluation, EvaluationError, Plan, Player, attempts, compare, panel_of
 from seeupo.training.players import tasks_of
+from seeupo.types import Trajectory
 
 SECONDS_BETWEEN_WRITES = 5.0
 
@@ -179,6 +181,40 @@ def _model_player(asked: Asked, pool: EnvPool) -> Player:
     template = Template(reasoning=not asked.plain)
     chat = chat_format(loaded.tokenizer)
     return PolicyPlayer(Runner(sampler, pool, chat, template, settings, context_length=loaded.context_length))
+
+
+def one_episode(
+    model: str,
+    environment: str,
+    options: Mapping[str, Any],
+    *,
+    wanted: str | None,
+    max_tokens: int,
+    max_turns: int,
+    plain: bool,
+) -> tuple[ChatFormat, Trajectory]:
+    """One episode of a model, with the format that its prompts were made in."""
+    from seeupo.agents.chat import chat_format
+    from seeupo.agents.runner import Attempt, Runner, RunnerSettings
+    from seeupo.agents.template import Template
+    from seeupo.engines.plain_sampler import local_sampler
+    from seeupo.models.loading import load_policy
+    from seeupo.types import SamplingParameters
+
+    loaded = load_policy(model)
+    chat = chat_format(loaded.tokenizer)
+    settings = RunnerSettings(parameters=SamplingParameters(max_tokens=max_tokens), max_turns=max_turns)
+    with EnvPool(environment, options=options, workers=1) as pool:
+        tasks = tasks_of(pool, pool.splits[-1], None)
+        task = next((task for task in tasks if wanted in (None, task.id)), None)
+        if task is None:
+            raise EvaluationError(f"split {pool.splits[-1]!r} of {environment} has no task {wanted!r}")
+        runner = Runner(
+            local_sampler(loaded), pool, chat, Template(reasoning=not plain), settings,
+            context_length=loaded.context_length,
+        )  # fmt: skip
+        (trajectory,) = runner.run([Attempt("episode", "episode", task, seed=0)])
+    return chat, trajectory
 
 
 def show_summary(result: tuple[Evaluation, Path], *, as_json: bool) -> None:

@@ -164,19 +164,19 @@ def test_no_episode_sees_what_another_has_left(env, tasks):
     look = (
         "import builtins, json, os\n"
         "print([os.path.exists(place) for place in ('/tmp/left', '/dev/shm/left')])\n"
-        "print(hasattr(builtins, 'mine'), json.loads('1'))"
+        "print(hasattr(builtins, 'mine'), json.scanner == 'patched')"
     )
     leave = (
         "import builtins, json\n"
         "real_open = getattr(__import__('_io'), 'open')\n"
         "for place in ('/tmp/left', '/dev/shm/left'): real_open(place, 'w').close()\n"
-        "builtins.mine, json.loads = 1, lambda text: 'patched'"
+        "builtins.mine, json.scanner = 1, 'patched'"
     )
     env.reset(tasks["quest"], seed=0)
     env.step(python(leave))
-    assert shown(env.step(python(look))) == "Output:\n```\n[true, true]\nTrue patched\n```"
+    assert shown(env.step(python(look))) == "Output:\n```\n[true, true]\nTrue True\n```"
     env.reset(tasks["quest"], seed=0)
-    assert shown(env.step(python(look))) == "Output:\n```\n[false, false]\nFalse 1\n```"
+    assert shown(env.step(python(look))) == "Output:\n```\n[false, false]\nFalse False\n```"
 
 
 def test_the_same_actions_give_the_same_results(env, tasks):

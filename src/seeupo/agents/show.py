@@ -1,0 +1,61 @@
+"""An episode token by token: what was prompt, thought and action, and what is trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import Literal
+
+from seeupo.agents.chat import ChatFormat
+from seeupo.agents.thoughts import thought_ranges
+from seeupo.types import Sample, Trajectory
+
+Kind = Literal["prompt", "repeated", "thought", "action"]
+
+
+@dataclass(frozen=True)
+class Span:
+    """Tokens of one kind in a row. "repeated" ones stand at the beginning of the turn before's sample, too."""
+
+    kind: Kind
+    tokens: tuple[str, ...]
+
+    @property
+    def trained(self) -> bool:
+        return self.kind in ("thought", "action")
+
+
+def spans(trajectory: Trajectory, chat: ChatFormat) -> Iterator[list[Span]]:
+    """Per turn, the sample's tokens as text, in order."""
+    before: tuple[int, ...] = ()
+    for sample in trajectory.samples:
+        same = next((n for n, (a, b) in enumerate(zip(before, sample.prompt_ids, strict=False)) if a != b), None)
+        repeated = min(len(before), len(sample.prompt_ids)) if same is None else same
+        parts = [
+            Span("repeated", _texts(chat, sample.prompt_ids[:repeated])),
+            Span("prompt", _texts(chat, sample.prompt_ids[repeated:])),
+            *_response(sample, chat),
+        ]
+        yield [part for part in parts if part.tokens]
+        before = sample.prompt_ids + sample.action_ids
+
+
+def _response(sample: Sample, chat: ChatFormat) -> Iterator[Span]:
+    """The sampled tokens; one that is partly thought counts as thought."""
+    ids = sample.action_ids
+    thoughts = thought_ranges(chat.decode(ids))
+    ends = [len(chat.decode(ids[:count])) for count in range(len(ids) + 1)]
+    kinds: list[Kind] = [
+        "thought" if any(low < end and start < high for low, high in thoughts) else "action"
+        for start, end in pairwise(ends)
+    ]
+    first = 0
+    for kind, members in groupby(kinds):
+        count = len(list(members))
+        yield Span(kind, _texts(chat, ids[first : first + count]))
+        first += count
+
+
+def _texts(chat: ChatFormat, ids: Sequence[int]) -> tuple[str, ...]:
+    return tuple(str(chat.tokenizer.decode([token])) for token in ids)
