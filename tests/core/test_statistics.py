@@ -156,6 +156,15 @@ def test_yes_or_no_tasks_get_wilsons_interval(successes):
         assert abs(found.value - end) == pytest.approx(z * math.sqrt(end * (1 - end) / tasks))
 
 
+def test_other_tasks_get_wilsons_interval_for_their_spread():
+    # Mean 1/2, squares 8 * 0.02 * 8 / 7 with the sample variance, of 2 at most; an eighth is added to both.
+    share, z = (8 * 0.02 * 8 / 7 + 0.125) / (2 + 0.125), NormalDist().inv_cdf(0.95)
+    z += (z**3 + z) / (4 * 8)
+    found = avg_at_k([[0.3], [0.5], [0.5], [0.7]] * 2, 1, level=0.9)
+    for end in (found.low, found.high):
+        assert abs(found.value - end) == pytest.approx(z * math.sqrt(end * (1 - end) * share / 8))
+
+
 def test_samples_that_differ_within_tasks_only_narrow_the_interval():
     alike, split = avg_at_k([[1, 0, 1, 0]] * 50, 4), avg_at_k([[1, 1, 1, 1], [0, 0, 0, 0]] * 25, 4)
     assert alike.value == split.value == 0.5
