@@ -57,13 +57,22 @@ def endless_sampler(policy: LoadedPolicy) -> LocalSampler:
 
 
 class Sides:
-    """The three ways to sample; each takes prompts and gives completions."""
+    """The three ways to sample; each takes prompts and gives completions.
 
-    def __init__(self, policy: LoadedPolicy, folder: str, *, vllm: bool) -> None:
-        self.policy, self.sampler, self.turn = policy, endless_sampler(policy), 0
-        self.vllm = Worker("sampling_vllm.py", folder, python=peer_environment("vllm", VLLM)) if vllm else None
-        self.names = ["ours", "hugging_face", *(["vllm"] if vllm else [])]
+    vLLM's process lives only while it is measured: its threads keep both cores busy between requests.
+    """
+
+    def __init__(self, policy: LoadedPolicy, folder: str) -> None:
+        self.policy, self.folder, self.sampler, self.turn = policy, folder, endless_sampler(policy), 0
+        self.vllm: Worker | None = None
         self.fresh = True
+
+    def prepare(self, side: str) -> None:
+        if side == "vllm" and self.vllm is None:
+            self.vllm = Worker("sampling_vllm.py", self.folder, python=peer_environment("vllm", VLLM))
+        elif side != "vllm" and self.vllm is not None:
+            self.vllm.close()
+            self.vllm = None
 
     def start(self) -> None:
         """Forget what earlier measurements have computed."""
@@ -124,22 +133,28 @@ def main() -> None:
     options = parser.parse_args()
     folder = str(fetch("smollm2-135m", report=print))
     policy = load_policy(folder)
-    sides = Sides(policy, folder, vllm=options.vllm)
-    facts = machine()
+    sides, facts = Sides(policy, folder), machine()
+    names = ["ours", "hugging_face", *(["vllm"] if options.vllm else [])]
+    rounds = ["ours", "hugging_face"] * options.repeats
+    if options.vllm:
+        rounds += [*["vllm"] * options.repeats, "ours"]
+    rates = {batch: dict.fromkeys(names, 0.0) for batch in options.batches}
+    seconds = dict.fromkeys(names, float("inf"))
+    for side in rounds:
+        sides.prepare(side)
+        for batch, best in rates.items():
+            best[side] = max(best[side], decoding_rate(sides, side, batch))
+        seconds[side] = min(seconds[side], rollout_seconds(sides, side, options.groups))
+    sides.prepare("ours")
+
     results: dict[str, Any] = {"machine": facts, "vllm": VLLM if options.vllm else None, "decoding": {}}
-    rows = [["what", *sides.names, *(f"ours / {name}" for name in sides.names[1:])]]
-    for batch in options.batches:
-        best = dict.fromkeys(sides.names, 0.0)
-        for _ in range(options.repeats):
-            best = {side: max(rate, decoding_rate(sides, side, batch)) for side, rate in best.items()}
-        ratios = {name: best["ours"] / best[name] for name in sides.names[1:]}
+    rows = [["what", *names, *(f"ours / {name}" for name in names[1:])]]
+    for batch, best in rates.items():
+        ratios = {name: best["ours"] / best[name] for name in names[1:]}
         results["decoding"][str(batch)] = {"tokens_per_second": best, "ratios": ratios}
         cells = [*(f"{rate:.0f} tokens/s" for rate in best.values()), *(f"{ratio:.1f}x" for ratio in ratios.values())]
         rows.append([f"decoding, batch {batch}", *cells])
-    seconds = dict.fromkeys(sides.names, float("inf"))
-    for _ in range(options.repeats):
-        seconds = {side: min(least, rollout_seconds(sides, side, options.groups)) for side, least in seconds.items()}
-    ratios = {name: seconds[name] / seconds["ours"] for name in sides.names[1:]}
+    ratios = {name: seconds[name] / seconds["ours"] for name in names[1:]}
     results["rollout"] = {"groups": options.groups, "turns": TURNS, "seconds": seconds, "ratios": ratios}
     cells = [*(f"{second:.1f} s" for second in seconds.values()), *(f"{ratio:.1f}x" for ratio in ratios.values())]
     rows.append([f"{TURNS} turns, {options.groups} x {GROUP} rows", *cells])

@@ -28,7 +28,7 @@ def answer(message: dict[str, Any]) -> dict[str, Any]:
     if message["fresh"]:
         llm.reset_prefix_cache()
     new = message["new"]
-    parameters = SamplingParams(temperature=1.0, max_tokens=new, min_tokens=new, ignore_eos=True, logprobs=0, seed=0)
+    parameters = SamplingParams(temperature=1.0, max_tokens=new, min_tokens=new, ignore_eos=True, logprobs=0)
     prompts = [{"prompt_token_ids": prompt} for prompt in message["prompts"]]
     started = time.perf_counter()
     outputs = llm.generate(prompts, parameters, use_tqdm=False)

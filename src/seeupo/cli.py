@@ -284,11 +284,15 @@ def play_env(name: str, wanted: str | None, split: str | None, options: dict[str
     from seeupo.envs.pool import EnvPool
 
     def ask() -> str | None:
+        lines: list[str] = []
         try:
-            return str(click.prompt(click.style("action", bold=True), default="", show_default=False))
+            # A block of code that was opened goes on to its closing fence.
+            while not lines or sum(line.startswith("```") for line in lines) == 1:
+                lines.append(str(click.prompt("..." if lines else "action", default="", show_default=False)))
         except click.Abort:
             click.echo()
             return None
+        return "\n".join(lines)
 
     with plain_errors(), EnvPool(name, options=options, workers=1) as pool:
         tasks = [task for each in ([split] if split else pool.splits) for task in pool.tasks(each)]

@@ -48,3 +48,9 @@ def test_the_command_plays_in_the_terminal():
     assert done.exit_code == 0, done.output
     assert "task " in done.output
     assert "score 0 after 1 actions" in done.output
+
+
+def test_a_block_of_code_is_read_to_its_closing_fence():
+    done = CliRunner().invoke(main, ["envs", "play", "pocket"], input="```python\nprint(1)\n```\n")
+    assert done.exit_code == 0, done.output
+    assert "score 0 after 1 actions" in done.output

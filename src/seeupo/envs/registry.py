@@ -12,6 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import Any
 
+from seeupo.envs.appworld.packages import REQUIREMENTS as APPWORLD
 from seeupo.envs.failures import EnvError, nearest
 from seeupo.envs.sandbox import Limits
 
@@ -74,6 +75,20 @@ SPECS: tuple[EnvSpec, ...] = (
         factory="seeupo.envs.bfcl.world:BfclFactory",
         requirements=("bfcl-eval==2026.3.23", "filelock==3.20.0", "mpmath==1.3.0"),
         ceilings=({"max_steps": 10, "expert_step": "turn"}, {"max_steps": 10, "expert_step": "call"}),
+    ),
+    EnvSpec(
+        name="appworld",
+        summary="errands in nine simulated apps, done by writing Python code",
+        licence="Apache-2.0; its apps and data must not be published",
+        tasks="90 train, 57 dev, 168 + 417 test",
+        factory="seeupo.envs.appworld.factory:AppWorldFactory",
+        requirements=APPWORLD,
+        prepare="seeupo.envs.appworld.prepare:prepare",
+        mounts="seeupo.envs.appworld.data:mounts",
+        runs_model_code=True,
+        judged_apart=True,
+        episodes_per_worker=1,
+        limits=Limits(call_seconds=300, memory_mb=3072, open_files=512, processes=128),
     ),
     EnvSpec(
         name="textworld",

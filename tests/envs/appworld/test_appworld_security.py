@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+import seeupo
+
 SECRET = "a-secret-of-the-host"
 IN_THE_CHECKS = "ground_truth_answer"
 """A word that stands in the tasks' checks and nowhere else."""
@@ -60,7 +62,7 @@ ANSWERS = {
         "    try:\n"
         "        for entry in os.scandir(place):\n"
         "            if entry.is_dir(follow_symlinks=False): frontier.append(entry.path)\n"
-        "            if entry.name in ('ground_truth', 'evaluation.py', 'answer.json'): found.append(entry.path)\n"
+        "            if entry.name in ('ground_truth', 'answer.json', 'test_data.json'): found.append(entry.path)\n"
         "    except OSError: pass\n"
         "assert not found, found\nprint('nothing', 'found')"
     ),
@@ -227,17 +229,6 @@ def host():
     shutil.rmtree(canary)
 
 
-@pytest.fixture(scope="module")
-def files(data, python):
-    """The contents of what workers may read, to be compared."""
-    package = python.parent.parent / "lib"
-    return lambda: {
-        path: path.read_bytes()
-        for folder in (data, *package.glob("python*/site-packages/appworld"), Path("src/seeupo/envs"))
-        for path in folder.rglob("*.[pt][yx]*")
-    }
-
-
 def test_there_are_enough_of_them():
     assert len(PAYLOADS) >= 40
 
@@ -264,9 +255,12 @@ def test_a_hostile_action_has_no_effect(env, tasks, data, host, name):
     assert host.is_untouched()
 
 
-def test_what_was_mounted_is_as_it_was_and_episodes_succeed(pool, env, tasks, files, host):
+def test_what_was_mounted_is_as_it_was_and_episodes_succeed(pool, env, tasks, data, python):
     """Last in this file: after all of the above."""
-    assert not any(b"owned" in content for path, content in files().items())
+    places = [data, Path(seeupo.__file__).parent, *python.parent.parent.glob("lib/python*/site-packages/appworld")]
+    written = [path for place in places for kind in ("*.py", "*.txt") for path in place.rglob(kind)]
+    assert len(written) > 100
+    assert not any(b"owned" in path.read_bytes() for path in written)
     expert = pool.expert(tasks["quest"])
     assert env.step(expert(env.reset(tasks["quest"], seed=0))).terminated
     assert env.score() == 1.0

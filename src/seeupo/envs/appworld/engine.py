@@ -13,16 +13,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import seeupo
+from seeupo.envs.appworld.scratch import SCRATCH, clear, in_sandbox
 
 ANSWER_SECONDS = 90.0
 LOST = 70
-SCRATCH = (Path("/tmp"), Path("/dev/shm"))
-"""All that can be written to in a sandbox."""
 PR_SET_DUMPABLE = 4
 LARGEST_ANSWER = 16 * 2**20
 LONGEST_HEAD = 1 << 16
@@ -104,7 +102,7 @@ class Engine:
         """Remove all that was written, so that no episode can tell the next one anything, and lay the root out anew."""
         try:
             for place in SCRATCH if in_sandbox() else [self.root]:
-                clear(place, mounted())
+                clear(place)
             self.root.mkdir(exist_ok=True)
             (self.root / "data").symlink_to(self.data)
         except (OSError, RecursionError) as error:
@@ -145,39 +143,6 @@ class Engine:
             ready, _, _ = select.select([self.source.stdout], [], [], ANSWER_SECONDS)
             line = self.source.stdout.readline().strip() if ready else ""
         return line or give_up("AppWorld's engine process has ended or does not answer")
-
-
-def in_sandbox() -> bool:
-    """Whether /tmp is a worker's own. Both signs are needed, because what is there will be removed."""
-    return os.environ.get("HOME") == "/tmp" and Path("/proc/1/comm").read_text().strip() == "bwrap"
-
-
-def mounted() -> list[Path]:
-    """Where something is mounted: the environment's data and packages may be in places below /tmp."""
-    lines = Path("/proc/self/mounts").read_text().splitlines()
-    return [Path(line.split(" ")[1].encode().decode("unicode_escape")) for line in lines]
-
-
-def clear(folder: Path, mounts: Sequence[Path]) -> None:
-    """Remove all that is in a folder but what is mounted there."""
-    for entry in folder.iterdir():
-        if entry in mounts:
-            continue
-        if any(mount.is_relative_to(entry) for mount in mounts):
-            clear(entry, mounts)
-        else:
-            remove(entry)
-
-
-def remove(entry: Path) -> None:
-    """A file, or a folder with all that is in it, also where the permissions were taken away."""
-    if entry.is_symlink() or not entry.is_dir():
-        entry.unlink()
-        return
-    entry.chmod(0o700)
-    for inner in entry.iterdir():
-        remove(inner)
-    entry.rmdir()
 
 
 def give_up(reason: str) -> NoReturn:

@@ -59,7 +59,7 @@ def serve(listener: socket.socket, memory_bytes: int) -> NoReturn:
     limit = memory_bytes if most == resource.RLIM_INFINITY else min(memory_bytes, most)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     try:
-        # The plain event loop: the faster ones keep timers of their own, which AppWorld's frozen clock would stop.
+        # The event loop and the parser that need no package of their own: an episode is not many requests.
         config = uvicorn.Config(app, loop="asyncio", http="h11", ws="none", lifespan="off", log_config=None)
         uvicorn.Server(config).run(sockets=[listener])
     finally:
