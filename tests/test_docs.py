@@ -45,8 +45,14 @@ def test_performance_figures_are_the_measured_ones():
             assert f"**{cost['seeupo_against'][way]:.2f}x**" in row
     sampling = results("sampling_speed")
     for batch, found in sampling["decoding"].items():
-        assert re.search(rf"decoding, batch {batch} \|.*\| {found['ratio']:.1f}x \|", page)
-    assert f"**{sampling['rollout']['ratio']:.1f}x**" in page
+        ratios = [found["ratios"][name] for name in ("hugging_face", "vllm")]
+        assert re.search(rf"decoding, batch {batch} \|.*\| {ratios[0]:.1f}x \| {ratios[1]:.1f}x \|", page)
+    ratios = [sampling["rollout"]["ratios"][name] for name in ("hugging_face", "vllm")]
+    assert f"| **{ratios[0]:.1f}x** | **{ratios[1]:.1f}x** |" in page
+    for phase, share in sampling["share_of_matrix_product_rate"].items():
+        assert f"| {phase} | {share:.0%} |" in page
+    for case in results("update_speed")["cases"].values():
+        assert f"{case['share_of_matrix_product_rate']:.0%}" in page
 
 
 def test_the_example_in_the_readme_runs(capsys):

@@ -14,6 +14,7 @@ from seeupo.envs.bfcl.calls import PARSERS, ActionFormat, DecodeError, parse_pyt
 from seeupo.envs.bfcl.execution import Backends
 from seeupo.envs.bfcl.tools import Documentation, Function
 from seeupo.envs.failures import EnvError, nearest
+from seeupo.envs.observation import cut
 from seeupo.types import Expert, Message, StepResult, Task, Tool
 
 PAPER_SPLITS = {"train": slice(0, 100), "test": slice(100, 200)}  # of base
@@ -66,7 +67,7 @@ class BfclEnv:
         if calls:
             outcomes = [self._backends.execute(call) for call in calls]
             self._calls[-1].append([outcome.checked for outcome in outcomes])
-            messages = tuple(Message("tool", self._cut(outcome.text)) for outcome in outcomes)
+            messages = tuple(Message("tool", cut(outcome.text, self.max_observation)) for outcome in outcomes)
             if len(self._calls[-1]) > self.steps_per_user_turn:
                 self._stop = "steps_per_user_turn"
         elif len(self._calls) == len(self._entry["question"]):
@@ -127,10 +128,6 @@ class BfclEnv:
         if self.action_format == "python" or self.documentation == "signatures":
             return ()
         return tools.as_tools(self._functions, returns=self.documentation == "official")
-
-    def _cut(self, text: str) -> str:
-        beyond = len(text) - self.max_observation
-        return text if beyond <= 0 else f"{text[: self.max_observation]}[... {beyond} characters cut]"
 
     def _info(self) -> dict[str, Any]:
         info = {"user_turn": len(self._calls), "user_turns": len(self._entry["question"])}
