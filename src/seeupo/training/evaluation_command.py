@@ -9,17 +9,20 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from seeupo.agents.chat import ChatFormat
 from seeupo.envs.pool import EnvPool
 from seeupo.training.evaluation import Evaluation, EvaluationError, Plan, Player, attempts, compare, panel_of
 from seeupo.training.players import tasks_of
-from seeupo.types import Trajectory
+
+if TYPE_CHECKING:
+    from seeupo.agents.chat import ChatFormat
+    from seeupo.agents.runner import Runner, RunnerSettings
+    from seeupo.types import Trajectory
 
 SECONDS_BETWEEN_WRITES = 5.0
 
@@ -160,16 +163,11 @@ def _endpoint_player(asked: Asked, pool: EnvPool) -> Iterator[Player]:
 
 
 def _model_player(asked: Asked, pool: EnvPool) -> Player:
-    from seeupo.agents.chat import chat_format
-    from seeupo.agents.runner import Runner, RunnerSettings
-    from seeupo.agents.template import Template
-    from seeupo.engines.plain_sampler import local_sampler
-    from seeupo.models.loading import load_policy
+    from seeupo.agents.runner import RunnerSettings
     from seeupo.training.players import PolicyPlayer
     from seeupo.types import SamplingParameters
 
     assert asked.policy is not None
-    loaded = load_policy(asked.policy)
     greedy = asked.temperature == 0
     parameters = SamplingParameters(
         max_tokens=asked.max_tokens, temperature=1.0 if greedy else asked.temperature, top_k=1 if greedy else 0
@@ -177,10 +175,21 @@ def _model_player(asked: Asked, pool: EnvPool) -> Player:
     settings = RunnerSettings(
         parameters=parameters, max_turns=asked.max_turns, concurrency=asked.concurrency, deterministic=True
     )
-    sampler = local_sampler(loaded, training=False, max_rows=asked.concurrency)
-    template = Template(reasoning=not asked.plain)
-    chat = chat_format(loaded.tokenizer)
-    return PolicyPlayer(Runner(sampler, pool, chat, template, settings, context_length=loaded.context_length))
+    return PolicyPlayer(model_runner(asked.policy, pool, settings, plain=asked.plain))
+
+
+def model_runner(model: str, pool: EnvPool, settings: RunnerSettings, *, plain: bool) -> Runner:
+    """A model of this process, ready to play."""
+    from seeupo.agents.chat import chat_format
+    from seeupo.agents.runner import Runner
+    from seeupo.agents.template import Template
+    from seeupo.engines.plain_sampler import local_sampler
+    from seeupo.models.loading import load_policy
+
+    loaded = load_policy(model)
+    sampler = local_sampler(loaded, training=False, max_rows=settings.concurrency)
+    chat, template = chat_format(loaded.tokenizer), Template(reasoning=not plain)
+    return Runner(sampler, pool, chat, template, settings, context_length=loaded.context_length)
 
 
 def one_episode(
@@ -194,27 +203,18 @@ def one_episode(
     plain: bool,
 ) -> tuple[ChatFormat, Trajectory]:
     """One episode of a model, with the format that its prompts were made in."""
-    from seeupo.agents.chat import chat_format
-    from seeupo.agents.runner import Attempt, Runner, RunnerSettings
-    from seeupo.agents.template import Template
-    from seeupo.engines.plain_sampler import local_sampler
-    from seeupo.models.loading import load_policy
+    from seeupo.agents.runner import Attempt, RunnerSettings
     from seeupo.types import SamplingParameters
 
-    loaded = load_policy(model)
-    chat = chat_format(loaded.tokenizer)
-    settings = RunnerSettings(parameters=SamplingParameters(max_tokens=max_tokens), max_turns=max_turns)
+    settings = RunnerSettings(parameters=SamplingParameters(max_tokens=max_tokens), max_turns=max_turns, concurrency=1)
     with EnvPool(environment, options=options, workers=1) as pool:
         tasks = tasks_of(pool, pool.splits[-1], None)
         task = next((task for task in tasks if wanted in (None, task.id)), None)
         if task is None:
             raise EvaluationError(f"split {pool.splits[-1]!r} of {environment} has no task {wanted!r}")
-        runner = Runner(
-            local_sampler(loaded), pool, chat, Template(reasoning=not plain), settings,
-            context_length=loaded.context_length,
-        )  # fmt: skip
+        runner = model_runner(model, pool, settings, plain=plain)
         (trajectory,) = runner.run([Attempt("episode", "episode", task, seed=0)])
-    return chat, trajectory
+    return runner.chat, trajectory
 
 
 def show_summary(result: tuple[Evaluation, Path], *, as_json: bool) -> None:

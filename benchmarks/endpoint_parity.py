@@ -1,0 +1,98 @@
+"""The same model in this process and behind vLLM's OpenAI-compatible server: same tasks, temperature 0.
+
+Says on how many tasks the two come to the same outcome, and how many of their episodes agree action by action.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from sampling_speed import VLLM
+from side_by_side import machine, peer_environment, write_results
+
+from seeupo.agents.chat import chat_format
+from seeupo.agents.runner import Attempt as RunnerAttempt
+from seeupo.agents.runner import Runner, RunnerSettings
+from seeupo.agents.template import Template
+from seeupo.engines.local_sampler import LocalSampler
+from seeupo.envs.pool import EnvPool
+from seeupo.models.catalog import fetch
+from seeupo.models.loading import load_policy
+from seeupo.training.endpoint import Endpoint
+from seeupo.training.evaluation import Attempt
+from seeupo.training.players import endpoint_player
+from seeupo.types import SamplingParameters
+
+OPTIONS = {"surface": "natural", "tools": "signatures", "distractors": False}
+MAX_TOKENS, MAX_TURNS, PORT = 48, 4, 18765
+
+
+@contextmanager
+def server(folder: str) -> Iterator[str]:
+    python = peer_environment("vllm", VLLM)
+    command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", folder, "--dtype", "float32",
+               "--served-model-name", "smollm2", "--host", "127.0.0.1", "--port", str(PORT),
+               "--max-model-len", "2048", "--generation-config", "vllm"]  # fmt: skip
+    environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "2", "HF_HUB_OFFLINE": "1"}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(240):
+            if process.poll() is not None:
+                raise RuntimeError("the server ended before it answered")
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{PORT}/health", timeout=2)
+                break
+            except OSError:
+                time.sleep(1)
+        yield f"http://127.0.0.1:{PORT}/v1"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", type=int, default=40)
+    options = parser.parse_args()
+    folder = str(fetch("smollm2-135m", report=print))
+    template = Template(reasoning=False)
+    with EnvPool("pocket", options=OPTIONS) as pool:
+        attempts = [Attempt(task, 0, 0) for task in pool.tasks("test")[: options.tasks]]
+        with server(folder) as url:
+            endpoint = Endpoint(url=url, model="smollm2", temperature=0.0, max_tokens=MAX_TOKENS)
+            player, executor = endpoint_player(pool, endpoint, template, MAX_TURNS, concurrency=8)
+            behind = {episode.task: (episode.score, episode.turns) for episode in player.play(attempts)}
+            executor.shutdown()
+        policy = load_policy(folder)
+        # Through the endpoint a tool's message is the user's, so here it is as well.
+        chat = replace(chat_format(policy.tokenizer), tool_role=False)
+        parameters = SamplingParameters(max_tokens=MAX_TOKENS, top_k=1)
+        settings = RunnerSettings(parameters=parameters, max_turns=MAX_TURNS, concurrency=8)
+        runner = Runner(
+            LocalSampler(policy, training=False), pool, chat, template, settings, context_length=policy.context_length
+        )
+        here = {
+            trajectory.task: (trajectory.reward, len(trajectory.samples))
+            for trajectory in runner.run([RunnerAttempt(a.task.id, a.task.id, a.task, 0) for a in attempts])
+        }
+    same_score = sum(here[task][0] == behind[task][0] for task in here) / len(here)
+    same_turns = sum(here[task] == behind[task] for task in here) / len(here)
+    results: dict[str, Any] = {
+        "machine": machine(), "vllm": VLLM, "tasks": len(here), "same_score": same_score,
+        "same_score_and_turns": same_turns, "solved_here": sum(score == 1 for score, _ in here.values()),
+        "solved_behind_the_server": sum(score == 1 for score, _ in behind.values()),
+    }  # fmt: skip
+    print(f"{len(here)} tasks: same score on {same_score:.0%}, same score after as many turns on {same_turns:.0%}")
+    write_results("endpoint_parity", results)
+
+
+if __name__ == "__main__":
+    main()
