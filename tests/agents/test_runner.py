@@ -1,8 +1,11 @@
 import math
+import os
+import signal
 
 import pytest
 
 from agents.worlds import EchoFactory
+from envs.worlds import TOY, quick
 from seeupo.agents.chat import chat_format
 from seeupo.agents.runner import Attempt, Runner, RunnerSettings, seed_of_turn
 from seeupo.agents.template import Template
@@ -148,6 +151,49 @@ def test_invalid_utf8_is_an_ordinary_action():
         _, found = run(pool, attempts(pool, 4), sampler=Scripted(broken))
     assert all(trajectory.samples[0].action_ids == tuple(broken) for trajectory in found.values())
     assert all("1 letters" in trajectory.texts[2] for trajectory in found.values())
+
+
+class SaysByEpisode(Scripted):
+    """A sampler that says one thing in the first episode and another in the rest."""
+
+    def __init__(self, first, rest, *, before_turn=lambda: None):
+        super().__init__(())
+        self.first, self.rest, self.before_turn = (
+            POLICY.tokenizer.encode(first),
+            POLICY.tokenizer.encode(rest),
+            before_turn,
+        )
+
+    def poll(self):
+        self.before_turn()
+        ready, self.waiting = self.waiting, []
+        for name in ready:
+            self.ids = tuple(self.first if name == "e000" else self.rest)
+            self.waiting = [name]
+            yield from super().poll()
+
+
+def test_a_step_that_hangs_ends_its_episode_with_the_official_score_and_the_rest_goes_on():
+    with EnvPool(TOY, workers=2, limits=quick(), unsandboxed=True) as pool:
+        _, found = run(pool, attempts(pool, 6), sampler=SaysByEpisode("hang", "say hello"), max_turns=2)
+    hung = found["e000"]
+    assert (hung.stop, hung.status, hung.reward) == (StopReason.ENVIRONMENT, Status.OK, 0.0)
+    assert "it took longer than the time limit" in hung.texts[-1]
+    assert {found[name].stop for name in found if name != "e000"} == {StopReason.TURN_LIMIT}
+
+
+def test_workers_that_are_killed_between_turns_are_replaced_and_nobody_notices():
+    with EnvPool(TOY, workers=2, unsandboxed=True) as pool:
+
+        def kill_all():
+            for pid in pool.worker_pids:
+                os.kill(pid, signal.SIGKILL)
+
+        sampler = SaysByEpisode("add 1", "say hello", before_turn=kill_all)
+        _, found = run(pool, attempts(pool, 6), sampler=sampler, max_turns=3, deterministic=True)
+    assert {trajectory.status for trajectory in found.values()} == {Status.OK}
+    assert found["e000"].texts[1:6:2] == ("add 1", "add 1", "add 1")
+    assert len(set(found["e000"].texts[2:7:2])) == 3  # it goes on counting where it was
 
 
 def test_thoughts_do_not_act():
