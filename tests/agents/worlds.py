@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 
+from seeupo.envs.pocket import PocketFactory
 from seeupo.types import Message, StepResult, Task
 
 
@@ -50,3 +51,30 @@ class EchoFactory:
 
     def expert(self, task):
         return lambda result: "hello"
+
+
+class Delayed:
+    """Another world, with answers that come after a random time."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __getattr__(self, name):
+        time.sleep(random.random() * 0.002)
+        return getattr(self.inner, name)
+
+
+class DelayedPocket:
+    splits = ("train",)
+
+    def __init__(self):
+        self.inner = PocketFactory()
+
+    def tasks(self, split):
+        return self.inner.tasks(split)
+
+    def make(self):
+        return Delayed(self.inner.make())
+
+    def expert(self, task):
+        return self.inner.expert(task)

@@ -229,7 +229,8 @@ def show_summary(result: tuple[Evaluation, Path], *, as_json: bool) -> None:
         table.add_column(column)
     for kind, part in [("all", summary), *summary["kinds"].items()]:
         table.add_row(kind, str(part["tasks"]), *(_cell(part[f"{name}@{plan.k}"]) for name in ("avg", "pass")))
-    console.print(f"{plan.policy} on {plan.environment}, split {plan.split}, {plan.samples} attempts at each task")
+    how = "".join(f", {name.replace('_', ' ')} {value}" for name, value in plan.sampling.items())
+    console.print(f"{plan.policy} on {plan.environment}, split {plan.split}, {plan.samples} attempts at each task{how}")
     console.print(table)
     stops = ", ".join(f"{name} {count}" for name, count in summary["stops"].items())
     console.print(f"{summary['episodes']} episodes: {stops}; {summary['cut_responses']} responses cut at their limit")
