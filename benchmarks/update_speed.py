@@ -17,7 +17,6 @@ from side_by_side import Worker, machine, peer_environment, table, write_results
 from seeupo.models.catalog import fetch
 
 GROUP = 8
-WEIGHTS = 106e6  # of SmolLM2-135M, without its embeddings, which are only projected to where an action stands
 CASES: dict[str, dict[str, Any]] = {
     "400/40": {"prompt": 400, "action": 40, "rows": [8, 2], "repeats": 3},
     "1500/60": {"prompt": 1500, "action": 60, "rows": [1], "repeats": 2},
@@ -76,11 +75,7 @@ def main() -> None:
         for (way, count), found in best.items():
             ratio = f"{found['seconds'] / ours:.1f}x"
             rows.append([name, way, str(count or ""), f"{found['seconds']:.1f}", f"{found['peak_gib']:.1f}", ratio])
-        # Forward and backward are three passes of two operations per weight and distinct token.
-        distinct = case["prompt"] + GROUP * case["action"]
-        gflops = 6 * WEIGHTS * distinct / ours / 1e9
         results["cases"][name] = {
-            "share_of_matrix_product_rate": gflops / results["machine"]["gflops_of_matrix_products"],
             "ways": [{"way": way, "rows_at_once": count, **found} for (way, count), found in best.items()],
             "relative_gradient_difference_to_trl": difference,
         }

@@ -382,6 +382,8 @@ def show_agent(*, environment: str, model: str, options: dict[str, object], **as
     for kind, style in SPAN_STYLES.items():
         legend.append(f"{kind}{' (trained on)' if kind in ('thought', 'action') else ''}", style).append("  ")
     console.print(legend)
+    for note in chat.notes:
+        console.print(f"The chat template differs from what is shown: {note}.", style="yellow")
     for turn, parts in enumerate(spans(trajectory, chat)):
         console.rule(f"turn {turn + 1}", align="left")
         for part in parts:

@@ -96,7 +96,7 @@ def check_sizes_of_the_documentation() -> None:
 
 def check_results_are_tool_messages_one_a_call() -> None:
     env, _ = start("multi_turn_base_0")
-    result = env.step("<think>[rm(file_name='document')]</think>[ls(), pwd(), nothing()]")
+    result = env.step("[ls(), pwd(), nothing()]")
     assert [message.role for message in result.messages] == ["tool", "tool", "tool"]
     assert [message.content for message in result.messages] == [
         '{"current_directory_content": ["document", "archive"]}',
@@ -107,12 +107,12 @@ def check_results_are_tool_messages_one_a_call() -> None:
 
 
 def check_words_end_the_user_turn() -> None:
-    for text in ("The file was moved.", "[]", "[ls(", "", "<think>[ls()]"):
+    for text in ("The file was moved.", "[]", "[ls(", "", "<think>[ls()]</think>[ls()]"):
         env, first = start("multi_turn_base_0")
         result = env.step(text)
         assert [message.role for message in result.messages] == ["user"]
         assert result.info["user_turn"] == first.info["user_turn"] + 1
-        assert ("no_call" in result.info) == (text not in ("[]", "", "<think>[ls()]"))
+        assert ("no_call" in result.info) == (text not in ("[]", ""))
 
 
 def check_only_the_chosen_format_makes_calls() -> None:

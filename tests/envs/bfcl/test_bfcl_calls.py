@@ -17,7 +17,6 @@ from seeupo.envs.bfcl.calls import (
     canonical,
     parse_python,
     parse_tool_calls,
-    without_thoughts,
     write_action,
 )
 
@@ -171,17 +170,3 @@ def test_any_text_is_parsed_or_refused(text: str) -> None:
             continue
         assert all(isinstance(call, Call) and call.name.isidentifier() for call in calls)
         json.dumps([str(call) for call in calls]).encode()
-
-
-@pytest.mark.parametrize(
-    ("text", "action"),
-    [
-        ("[ls()]", "[ls()]"),
-        ("<think>[rm(file_name='a')]</think>[ls()]", "[ls()]"),
-        ("[rm(file_name='a')]</think>[ls()]", "[ls()]"),
-        ("<think>a</think>b</think>[ls()]", "[ls()]"),
-        ("  <think>I should call [ls()]", ""),
-    ],
-)
-def test_thoughts_are_no_action(text: str, action: str) -> None:
-    assert without_thoughts(text) == action

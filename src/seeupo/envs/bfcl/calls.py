@@ -40,13 +40,6 @@ class Call:
     positional: tuple[Value, ...] = ()
 
 
-def without_thoughts(text: str) -> str:
-    """What follows the model's thoughts; nothing if they never end."""
-    if "</think>" in text:
-        return text.rpartition("</think>")[2]
-    return "" if text.lstrip().startswith("<think>") else text
-
-
 def parse_python(text: str) -> list[Call]:
     """Calls of the official form `[f(a=1), g()]`. As officially, backticks around it may stand, brackets may lack."""
     source = _of_bearable_size(text).strip("` \t\r\n")

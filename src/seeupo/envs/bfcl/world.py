@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from seeupo.envs.bfcl import official, tools
-from seeupo.envs.bfcl.calls import PARSERS, ActionFormat, DecodeError, parse_python, without_thoughts, write_action
+from seeupo.envs.bfcl.calls import PARSERS, ActionFormat, DecodeError, parse_python, write_action
 from seeupo.envs.bfcl.execution import Backends
 from seeupo.envs.bfcl.tools import Documentation, Function
 from seeupo.envs.failures import EnvError, nearest
@@ -60,7 +60,7 @@ class BfclEnv:
         self._steps += 1
         why_none = None
         try:
-            calls = PARSERS[self.action_format](without_thoughts(text))
+            calls = PARSERS[self.action_format](text)
         except DecodeError as error:
             calls, why_none = [], str(error)
         offered = None
