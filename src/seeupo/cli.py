@@ -94,6 +94,74 @@ def theory(seed: int, problems: int, json_file: Path | None, report_dir: Path | 
         messages.print(f"Written: {written}")
 
 
+@main.command("train", context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+@click.argument("recipe", required=False)
+@click.argument("overrides", nargs=-1, type=click.UNPROCESSED)
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="The run's folder, new or empty.")
+@click.option("--resume", "again", type=click.Path(path_type=Path), metavar="RUN", help="Go on with a run.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
+def train_command(
+    recipe: str | None, overrides: tuple[str, ...], out: Path | None, again: Path | None, dry_run: bool
+) -> None:
+    """Train an agent as RECIPE says: a name (see `seeupo recipes list`) or a TOML file; by default tiny-pocket.
+
+    Any key of the recipe can be given as --section.key VALUE, for instance --run.seed 1 or --algorithm.order natural.
+    Ctrl-C finishes the step under way and saves; a second one stops at once.
+    """
+    from seeupo.training.train_command import run_training, show_plan
+
+    if recipe is not None and recipe.startswith("--"):  # the first override, if no recipe was named
+        overrides, recipe = (recipe, *overrides), None
+    with training_errors():
+        if dry_run:
+            show_plan(recipe, overrides)
+        else:
+            sys.exit(run_training(recipe, overrides, out=out, again=again))
+
+
+@contextmanager
+def training_errors() -> Iterator[None]:
+    """What keeps a run from beginning or going on, as lines for people instead of a traceback."""
+    from seeupo.models.catalog import ModelError
+    from seeupo.training.checkpoints import CheckpointError
+    from seeupo.training.configuration import ConfigurationError
+    from seeupo.training.evaluation import EvaluationError
+    from seeupo.training.failures import TrainingError
+    from seeupo.training.run_folder import RunError
+    from seeupo.training.trackers import TrackerError
+
+    known = (CheckpointError, ConfigurationError, EvaluationError, ModelError, RunError, TrackerError, TrainingError)
+    try:
+        with plain_errors():
+            yield
+    except known as error:
+        raise click.ClickException(str(error)) from None
+
+
+@main.group()
+def recipes() -> None:
+    """Complete training runs that come with this package."""
+
+
+@recipes.command("list")
+def list_recipes() -> None:
+    """List the recipes, each with the first line of what it says about itself."""
+    from seeupo.training.configuration import recipe_names, recipe_text
+
+    for name in recipe_names():
+        click.echo(f"{name:<16} {recipe_text(name).partition(chr(10))[0].removeprefix('# ')}")
+
+
+@recipes.command("show")
+@click.argument("name")
+def show_recipe(name: str) -> None:
+    """Print a recipe; `seeupo recipes show NAME > my.toml` is a way to begin one of your own."""
+    from seeupo.training.configuration import recipe_text
+
+    with training_errors():
+        click.echo(recipe_text(name), nl=False)
+
+
 @main.group()
 def models() -> None:
     """Models that can be had by name."""
@@ -312,14 +380,17 @@ def play_env(name: str, wanted: str | None, split: str | None, options: dict[str
 @click.option("--tasks", type=click.IntRange(min=1), help="At most so many tasks.")
 @click.option("--samples", type=click.IntRange(min=1), default=4, show_default=True, help="Attempts at each task.")
 @click.option("-k", type=click.IntRange(min=1), default=4, show_default=True, help="Of avg@k and pass@k.")
+@click.option("--temperature", type=click.FloatRange(min=0), help="0 takes the likeliest.  [default: 1.0, or a run's]")
+@click.option("--max-tokens", type=click.IntRange(min=1), help="Of one response.  [default: 256, or a run's]")
+@click.option("--max-turns", type=click.IntRange(min=1), help="Of one episode.  [default: 10, or a run's]")
 @click.option(
-    "--temperature", type=click.FloatRange(min=0), default=1.0, show_default=True, help="0 takes the likeliest."
+    "--plain",
+    is_flag=True,
+    default=None,
+    help="No thoughts: the plain template instead of the Reasoning-Augmented one.  [default: no, or a run's]",
 )
-@click.option("--max-tokens", type=click.IntRange(min=1), default=256, show_default=True, help="Of one response.")
-@click.option("--max-turns", type=click.IntRange(min=1), default=10, show_default=True, help="Of one episode.")
-@click.option("--plain", is_flag=True, help="No thoughts: the plain template instead of the Reasoning-Augmented one.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of everything that is drawn.")
-@click.option("--concurrency", type=click.IntRange(min=1), default=32, show_default=True, help="Episodes at a time.")
+@click.option("--concurrency", type=click.IntRange(min=1), help="Episodes at a time.  [default: 32, or a run's]")
 @click.option("--endpoint", metavar="URL", help="An OpenAI-compatible server, up to /v1, instead of POLICY.")
 @click.option("--model", help="The model's name at the endpoint.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="The result file.")
@@ -330,9 +401,11 @@ def play_env(name: str, wanted: str | None, split: str | None, options: dict[str
 def evaluate(compare: tuple[Path, Path] | None, as_json: bool, **asked: Any) -> None:
     """Evaluate POLICY in an environment: avg@k and pass@k with intervals.
 
-    POLICY is a folder, a model's name, `expert` or `random`. The key of an endpoint is read from OPENAI_API_KEY.
+    POLICY is a run, a folder, a model's name, `expert` or `random`. A run is evaluated in the environment and with the
+    settings that it was trained with, unless others are given. The key of an endpoint is read from OPENAI_API_KEY.
     """
     from seeupo.models.catalog import ModelError
+    from seeupo.training.configuration import ConfigurationError
     from seeupo.training.endpoint import EndpointError
     from seeupo.training.evaluation import EvaluationError
     from seeupo.training.evaluation_command import run_evaluation, show_comparison, show_summary
@@ -343,7 +416,7 @@ def evaluate(compare: tuple[Path, Path] | None, as_json: bool, **asked: Any) -> 
                 show_comparison(*compare, as_json=as_json)
             else:
                 show_summary(run_evaluation(**asked), as_json=as_json)
-    except (EvaluationError, EndpointError, ModelError) as error:
+    except (ConfigurationError, EvaluationError, EndpointError, ModelError) as error:
         raise click.ClickException(str(error)) from None
 
 

@@ -364,3 +364,10 @@ class EnvFactory(Protocol):
 
     def expert(self, task: Task) -> Expert | None:
         """A scripted player that solves the task, or None where nobody knows how."""
+
+
+class NoisyExpertFactory(EnvFactory, Protocol):
+    """A factory that may also offer an expert who makes mistakes, for demonstrations to start a model from."""
+
+    def noisy_expert(self, task: Task, *, seed: int, rates: Mapping[str, float]) -> Expert:
+        """A player whose mistakes are drawn from the seed; `rates` names them, and without any it has its own."""

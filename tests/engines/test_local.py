@@ -13,6 +13,7 @@ from seeupo.engines.local import LoraSettings
 from seeupo.engines.local_sampler import LocalSampler
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.models.logprobs import padded_logprobs
+from seeupo.training.warm_start import LogLikelihood
 from seeupo.types import GenerationRequest, Sample, SamplingParameters
 
 SAMPLES = random_samples(0, count=20)
@@ -266,3 +267,29 @@ def test_seeupo_raises_the_probability_of_what_was_rewarded():
     for _ in range(5):
         SeeUPO().update(local, batch)
     assert sum(float(row.sum()) for row in local.logprobs(best.samples)) > before + 1
+
+
+@pytest.mark.parametrize("lora", [None, LoraSettings(rank=2)], ids=["full", "lora"])
+def test_a_reference_kept_after_a_warm_start_is_saved_with_the_policy(lora, tmp_path):
+    local = engine(lora=lora, reference=True)
+    local.step(SAMPLES, LogLikelihood(), normalizer=1.0)
+    local.keep_reference()
+    kept = torch.cat(local.logprobs(SAMPLES))
+    local.use_optimizer(OptimizerSettings(learning_rate=1e-2, beta1=0.0))
+    local.step(SAMPLES, LogLikelihood(), normalizer=1.0)
+    local.save(tmp_path)
+    again = engine(lora=lora, reference=True, beta1=0.0)
+    again.load(tmp_path)
+    for each in (local, again):
+        torch.testing.assert_close(torch.cat(each.logprobs(SAMPLES, policy="reference")), kept, rtol=0, atol=1e-6)
+        assert not torch.allclose(torch.cat(each.logprobs(SAMPLES)), kept)
+    assert torch.equal(torch.cat(local.logprobs(SAMPLES)), torch.cat(again.logprobs(SAMPLES)))
+
+
+def test_other_settings_begin_with_a_fresh_optimizer():
+    local = engine(learning_rate=1e-2)
+    local.step(SAMPLES, LogLikelihood(), normalizer=1.0)
+    local.use_optimizer(OptimizerSettings(learning_rate=0.0, trainable=("lm_head|embed",)))
+    before = torch.cat(local.logprobs(SAMPLES))
+    local.step(SAMPLES, LogLikelihood(), normalizer=1.0)
+    assert torch.equal(torch.cat(local.logprobs(SAMPLES)), before)

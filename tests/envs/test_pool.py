@@ -13,7 +13,7 @@ import seeupo
 from envs.toy import ToyFactory
 from envs.worlds import TOY, alive, children, everywhere, kill, needs_sandbox, quick
 from seeupo.envs.failures import CallTimedOut, EnvError, EnvRaised, NotReproducible, PoolClosed, WorkerLost
-from seeupo.envs.pool import EnvPool
+from seeupo.envs.pool import EnvPool, Mistakes
 from seeupo.types import Task
 
 
@@ -435,7 +435,7 @@ def test_a_program_that_ends_leaves_no_process_behind(unsandboxed, how, tmp_path
     program = f"""
         import os, signal, sys, threading
         from envs.worlds import TOY, children
-        from seeupo.envs.pool import EnvPool
+        from seeupo.envs.pool import EnvPool, Mistakes
         pool = EnvPool(TOY, workers=2, unsandboxed={unsandboxed})
         for _ in range(2):
             episode = pool.start(pool.tasks("train")[0], 0)
@@ -471,3 +471,19 @@ def test_a_program_that_ends_leaves_no_process_behind(unsandboxed, how, tmp_path
 def test_a_sandbox_is_used_where_there_is_one(pool_of):
     pool = pool_of(unsandboxed=False)
     assert begun(pool).step("look").result().info["uid"] != os.getuid()
+
+
+def test_experts_make_mistakes_where_they_can():
+    with EnvPool("pocket", options={"test_tasks": 10}) as pool:
+        for task in pool.tasks("test"):
+            slips = dict.fromkeys(("wrong_choice", "wrong_word", "skipped_lookup", "wrong_tool"), 0.0)
+            expert = pool.expert(task, mistakes=Mistakes(0, {**slips, "stops_early": 1.0}))
+            assert expert(pool.env().reset(task, seed=0)) == "done"
+        with pytest.raises(EnvError, match="no mistake 'laziness'"):
+            pool.expert(task, mistakes=Mistakes(0, {"laziness": 1.0}))
+
+
+def test_where_no_expert_makes_mistakes_that_is_said(pool_of):
+    pool = pool_of()
+    with pytest.raises(EnvError, match="ToyFactory has no expert that makes mistakes"):
+        pool.expert(pool.tasks("train")[0], mistakes=Mistakes(0, {}))

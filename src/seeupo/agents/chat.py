@@ -56,6 +56,12 @@ class ChatFormat:
     def encode(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer.encode(text, add_special_tokens=False))
 
+    def response(self, text: str) -> tuple[int, ...]:
+        """A response as it would have been sampled: its tokens and the one that ends a turn."""
+        follows = self.between([Message("user", "")])[:1]
+        ends = follows if follows and follows[0] in self.tokenizer.all_special_ids else (self.tokenizer.eos_token_id,)
+        return (*self.encode(text), *ends)
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of sampled ids, without the tokens that end a turn."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))

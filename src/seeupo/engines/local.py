@@ -28,6 +28,8 @@ from seeupo.types import CriticLoss, Objective, Sample, StepMetrics, Trajectory,
 
 ADAPTERS = "adapters.safetensors"
 """Where an engine with lora keeps what it has trained, by the names of the parameters."""
+REFERENCE = "reference.safetensors"
+"""A reference policy that is neither the model's beginning nor its state without adapters."""
 CRITIC = "critic"
 """The folder of a critic."""
 
@@ -91,12 +93,27 @@ class LocalEngine:
         self._critic = LocalCritic(policy.model, critic) if critic is not None else None
         if lora is not None:
             _add_adapters(policy.model, lora)
-        self._reference = policy.model if reference and lora else _frozen_copy(policy.model) if reference else None
+        self._reference: PreTrainedModel | None = None
+        if reference:
+            self.keep_reference()
         if gradient_checkpointing:
             policy.model.gradient_checkpointing_enable()
             policy.model.train()  # transformers checkpoints in training mode only; dropout is off anyway
+        self.use_optimizer(optimizer)
+
+    def use_optimizer(self, settings: OptimizerSettings) -> None:
+        """Train on with other settings and a fresh optimizer, as after a warm start."""
+        self.settings = settings
         self._trained = self._choose_trainable()
-        self._optimizer = Optimizer(self._trained, optimizer)
+        self._optimizer = Optimizer(self._trained, settings)
+
+    def keep_reference(self) -> None:
+        """Keep the policy as it is now as the reference."""
+        untrained = self.lora is not None and not any(
+            bool(parameter.any()) for name, parameter in self.policy.model.named_parameters() if "lora_B" in name
+        )
+        # Adapters that have not been trained can be switched off; anything else needs a copy.
+        self._reference = self.policy.model if untrained else _frozen_copy(self.policy.model)
 
     def start_iteration(self, iteration: int) -> None:
         """Tell the engine which iteration the next steps belong to; it sets the learning rate."""
@@ -111,7 +128,7 @@ class LocalEngine:
                 raise ValueError("this engine keeps no reference policy; make it with reference=True")
             model = self._reference
         found: list[Tensor] = [torch.empty(0)] * len(samples)
-        without_adapters = policy == "reference" and self.lora is not None
+        without_adapters = policy == "reference" and model is self.policy.model
         with torch.no_grad(), _disabled(model) if without_adapters else nullcontext():
             for batch in self._packed(samples):
                 action = self._action_logprobs(model, batch)
@@ -154,6 +171,8 @@ class LocalEngine:
         if self.lora is not None:
             save_file({name: p.detach().contiguous() for name, p in self._trained.items()}, path / ADAPTERS)
         self.policy.tokenizer.save_pretrained(path)
+        if self._reference not in (None, self.policy.model):
+            save_file(_distinct(self._reference), path / REFERENCE)
         state = {"iteration": self.iteration, "optimizers": self._optimizer.state()}
         if self._critic is not None:
             state["critic"] = self._critic.save(path / CRITIC)
@@ -162,7 +181,8 @@ class LocalEngine:
     def load(self, path: Path) -> None:
         """Go back to what `save` wrote; training goes on exactly as it would have."""
         weights: dict[str, Tensor] = {}
-        for file in [path / ADAPTERS] if self.lora is not None else sorted(path.glob("*.safetensors")):
+        files = [path / ADAPTERS] if self.lora is not None else sorted(path.glob("model*.safetensors"))
+        for file in files:
             if not file.exists():
                 raise ValueError(f"{path} has no adapters; it was not saved by an engine with lora")
             weights |= load_file(file)
@@ -172,6 +192,9 @@ class LocalEngine:
         if missing:
             raise ValueError(f"{path} has no weights for {min(missing)}; it is of another model")
         self.policy.model.load_state_dict(weights, strict=False)
+        if (path / REFERENCE).exists():
+            self._reference = _frozen_copy(self.policy.model)
+            self._reference.load_state_dict(load_file(path / REFERENCE), strict=False)
         saved = torch.load(path / "optimizer.pt", weights_only=True)
         self.iteration = saved["iteration"]
         self._optimizer.load_state(saved["optimizers"])
@@ -247,6 +270,11 @@ def _disabled(model: PreTrainedModel) -> Iterator[None]:
         yield
     finally:
         model.enable_adapters()
+
+
+def _distinct(model: PreTrainedModel) -> dict[str, Tensor]:
+    """The weights by name, tied ones once."""
+    return {name: parameter.detach().contiguous() for name, parameter in model.named_parameters()}
 
 
 def _frozen_copy(model: PreTrainedModel) -> PreTrainedModel:

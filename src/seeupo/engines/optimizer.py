@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import torch
@@ -34,7 +34,7 @@ class OptimizerSettings:
     learning_rate: float = 1e-6
     schedule: Schedule = "constant"
     warmup: int = 0
-    iterations: int | None = None
+    iterations: int | None = field(default=None, metadata={"set_by": "run.iterations"})
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
@@ -54,8 +54,6 @@ class OptimizerSettings:
         check_count("warmup", self.warmup, 0)
         if self.max_grad_norm is not None:
             check_at_least("max_grad_norm", self.max_grad_norm, 0)
-        if self.schedule != "constant" and self.iterations is None:
-            raise ValueError(f"schedule={self.schedule!r} needs the number of iterations to decay over")
 
     def rate_at(self, iteration: int) -> float:
         """The learning rate of an iteration, counted from 0."""
@@ -71,6 +69,8 @@ class Optimizer:
     """AdamW on named parameters, one clipped step at a time."""
 
     def __init__(self, parameters: Mapping[str, torch.nn.Parameter], settings: OptimizerSettings) -> None:
+        if settings.schedule != "constant" and settings.iterations is None:
+            raise ValueError(f"schedule={settings.schedule!r} needs the number of iterations to decay over")
         self.parameters, self.settings = dict(parameters), settings
         self.by_agent: dict[int | None, torch.optim.AdamW] = {}
 

@@ -33,6 +33,14 @@ from seeupo.types import EnvFactory, Task
 T = TypeVar("T")
 
 
+@dataclass(frozen=True)
+class Mistakes:
+    """How an expert goes wrong: drawn from a seed, at rates that the environment names; without any, its own."""
+
+    seed: int
+    rates: Mapping[str, float]
+
+
 class EnvPool:
     """Episodes of one environment, in worker processes or, for trusted code, in this process."""
 
@@ -87,16 +95,22 @@ class EnvPool:
         """A blocking view, for one episode at a time."""
         return BlockingEnv(self.start)
 
-    def expert(self, task: Task) -> PooledExpert | None:
-        """A player that solves the task, or None where nobody knows how."""
+    def expert(self, task: Task, *, mistakes: Mistakes | None = None) -> PooledExpert | None:
+        """A player that solves the task, or sets out to and makes mistakes; None where nobody knows how."""
         name = self._new_session()
-        session = Session(name, task.id, {"op": "expert", "session": name, "task": task_to_json(task)})
+        noise = None if mistakes is None else {"seed": mistakes.seed, "rates": dict(mistakes.rates)}
+        request = {"op": "expert", "session": name, "task": task_to_json(task), "mistakes": noise}
+        session = Session(name, task.id, request)
         slot = self._knowing()
         slot.experts += 1
         expert = PooledExpert(slot, session)
         future: Future[bool] = Future()
         slot.submit(lambda slot: slot.open(session, partial(expect, kind=bool, what="an expert")), future)
         return expert if future.result() else None
+
+    def vocabulary(self) -> tuple[str, ...]:
+        """All words of an environment that has a closed vocabulary; empty for others."""
+        return self._ask({"op": "vocabulary"}, words_from_json)
 
     @property
     def worker_pids(self) -> list[int]:
@@ -195,6 +209,10 @@ def mounts_of(spec: EnvSpec, options: Mapping[str, Any], role: str) -> Mapping[P
 
 def splits_from_json(value: Any) -> tuple[str, ...]:
     return tuple(expect(split, str, "a split") for split in expect(value, list, "the splits"))
+
+
+def words_from_json(value: Any) -> tuple[str, ...]:
+    return tuple(expect(word, str, "a word") for word in expect(value, list, "a vocabulary"))
 
 
 def tasks_from_json(value: Any) -> tuple[Task, ...]:

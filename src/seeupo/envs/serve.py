@@ -42,6 +42,9 @@ class Host:
             "score": lambda request: self.episodes[request["session"]].score(),
             "save": lambda request: self.episodes[request["session"]].save(),
             "judge": lambda request: self.factory.judge(task_from_json(request["task"]), request["saved"]),
+            "vocabulary": lambda request: (
+                list(self.factory.vocabulary()) if hasattr(self.factory, "vocabulary") else []
+            ),
             "expert": self.hire,
             "advise": lambda request: self.experts[request["session"]](result_from_json(request["result"])),
             "close": self.close,
@@ -58,7 +61,13 @@ class Host:
         return result_to_json(result)
 
     def hire(self, request: Mapping[str, Any]) -> bool:
-        expert = self.factory.expert(task_from_json(request["task"]))
+        task, mistakes = task_from_json(request["task"]), request["mistakes"]
+        if mistakes is None:
+            expert = self.factory.expert(task)
+        elif hasattr(self.factory, "noisy_expert"):
+            expert = self.factory.noisy_expert(task, seed=mistakes["seed"], rates=mistakes["rates"])
+        else:
+            raise EnvError(f"{type(self.factory).__name__} has no expert that makes mistakes; ask for none")
         if expert is not None:
             self.experts[request["session"]] = expert
         return expert is not None

@@ -12,6 +12,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from seeupo.core.checks import check_count
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+UNKNOWN = "<unk>"
+ROLES = ("system", "user", "assistant", "tool")
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
@@ -24,6 +26,7 @@ class TinyConfig:
     """Size of a `tiny` model. The defaults give 0.6 million weights.
 
     Attributes:
+        words: a closed vocabulary: each word is one token, wherever it stands, and anything else is unknown.
         corpus: texts that the tokenizer learns its words from; without any it spells everything in bytes.
         vocabulary: at most this many tokens, 256 bytes and the special tokens included.
     """
@@ -33,6 +36,7 @@ class TinyConfig:
     heads: int = 4
     context: int = 1024
     vocabulary: int = 1024
+    words: Sequence[str] = ()
     corpus: Sequence[str] = ()
     seed: int = 0
 
@@ -45,7 +49,28 @@ class TinyConfig:
 
 
 def tiny_tokenizer(config: TinyConfig) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer with ChatML turns; the same corpus gives the same tokens."""
+    """A tokenizer with ChatML turns: of whole words if there are any, otherwise byte-level BPE."""
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=_of_words(config.words) if config.words else _of_bytes(config),
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        clean_up_tokenization_spaces=False,
+    )
+    wrapped.chat_template = CHAT_TEMPLATE
+    return wrapped
+
+
+def _of_words(words: Sequence[str]) -> Tokenizer:
+    """One token per word, set apart by white space, which is not kept."""
+    known = dict.fromkeys((*SPECIAL_TOKENS, UNKNOWN, *ROLES, *words))
+    tokenizer = Tokenizer(models.WordLevel({word: n for n, word in enumerate(known)}, unk_token=UNKNOWN))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    return tokenizer
+
+
+def _of_bytes(config: TinyConfig) -> Tokenizer:
+    """The same corpus gives the same tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -56,14 +81,7 @@ def tiny_tokenizer(config: TinyConfig) -> PreTrainedTokenizerFast:
         show_progress=False,
     )
     tokenizer.train_from_iterator(config.corpus, trainer)
-    wrapped = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        clean_up_tokenization_spaces=False,
-    )
-    wrapped.chat_template = CHAT_TEMPLATE
-    return wrapped
+    return tokenizer
 
 
 def tiny_model(config: TinyConfig, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
@@ -76,6 +94,8 @@ def tiny_model(config: TinyConfig, tokenizer: PreTrainedTokenizerFast) -> LlamaF
         num_attention_heads=config.heads,
         num_key_value_heads=config.heads,
         max_position_embeddings=config.context,
+        initializer_range=config.width
+        ** -0.5,  # the usual 0.02 is for models a hundred times as wide, and learns slowly here
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import seeupo
 from seeupo.core.statistics import Estimate, avg_at_k, count_successes, paired_difference, pass_at_k
+from seeupo.training.whole_files import write_text
 from seeupo.types import Task
 
 FORMAT, VERSION = "seeupo-evaluation", 1
@@ -169,9 +170,7 @@ class Evaluation:
             "episodes": [asdict(episode) for _, episode in sorted(self.episodes.items())],
         }
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(path.name + ".partial")
-        partial.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        partial.replace(path)
+        write_text(path, json.dumps(record, indent=1) + "\n")
 
     @classmethod
     def read(cls, path: Path) -> Evaluation:

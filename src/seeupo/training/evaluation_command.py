@@ -54,9 +54,50 @@ class Asked:
         return self.policy or f"{self.model} at {self.endpoint}"
 
 
+USUAL = {"temperature": 1.0, "max_tokens": 256, "max_turns": 10, "plain": False, "concurrency": 32}
+"""What is taken where nobody says otherwise."""
+
+
+def asked_for(**given: Any) -> Asked:
+    """What was given, then what a run was trained with if the policy is one, then what is usual."""
+    of_run = _settings_of_run(given["policy"]) if given["policy"] is not None else {}
+    chosen = {name: value for name, value in given.items() if value is not None and value != {}}
+    return Asked(**{**given, **USUAL, **of_run, **chosen})
+
+
+def _settings_of_run(policy: str) -> dict[str, Any]:
+    """How the policy of a run was trained to be asked; nothing if it is no run."""
+    from seeupo.training.configuration import read_recipe
+    from seeupo.training.run_folder import RECIPE
+
+    if not (Path(policy) / RECIPE).is_file():
+        return {}
+    recipe = read_recipe(str(Path(policy) / RECIPE))
+    return {
+        "environment": recipe.environment.name,
+        "options": recipe.environment.options,
+        "split": recipe.environment.test_split,
+        "temperature": recipe.agent.temperature,
+        "max_tokens": recipe.agent.max_tokens,
+        "max_turns": recipe.agent.max_turns,
+        "plain": not recipe.agent.reasoning,
+        "concurrency": recipe.agent.concurrency,
+    }
+
+
+def model_of(policy: str) -> str:
+    """The model that is meant: a run's policy, or what was named."""
+    run = Path(policy)
+    if not (run / "recipe.toml").is_file():
+        return policy
+    if not (run / "policy").is_dir():
+        raise EvaluationError(f"{run} has no policy yet; end the run first: seeupo train --resume {run}")
+    return str(run / "policy")
+
+
 def run_evaluation(**options: Any) -> tuple[Evaluation, Path]:
     """Play all that is missing; an interrupt or an error keeps what has been played."""
-    asked = Asked(**options)
+    asked = asked_for(**options)
     if asked.environment is None:
         raise EvaluationError("which environment? name it with --env; seeupo envs list shows them")
     if (asked.policy is None) == (asked.endpoint is None):
@@ -175,7 +216,7 @@ def _model_player(asked: Asked, pool: EnvPool) -> Player:
     settings = RunnerSettings(
         parameters=parameters, max_turns=asked.max_turns, concurrency=asked.concurrency, deterministic=True
     )
-    return PolicyPlayer(model_runner(asked.policy, pool, settings, plain=asked.plain))
+    return PolicyPlayer(model_runner(model_of(asked.policy), pool, settings, plain=asked.plain))
 
 
 def model_runner(model: str, pool: EnvPool, settings: RunnerSettings, *, plain: bool) -> Runner:

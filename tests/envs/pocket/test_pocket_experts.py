@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from envs.pocket.examples import SETTINGS, factory, play, task_of
+from seeupo.envs.failures import EnvError
 from seeupo.envs.pocket import MistakeRates, random_policy
 from seeupo.envs.pocket.experts import NO_MISTAKES
 from seeupo.envs.pocket.kinds import KINDS
@@ -13,7 +14,7 @@ from seeupo.envs.pocket.tasks import solution
 
 
 def rates(**changed):
-    return MistakeRates(**dict.fromkeys(NO_MISTAKES.__dataclass_fields__, 0.0) | changed)
+    return dict.fromkeys(NO_MISTAKES.__dataclass_fields__, 0.0) | changed
 
 
 def label(options):
@@ -77,9 +78,9 @@ def test_noise_is_repeatable_and_without_rates_there_is_none():
     world = factory()
     env = world.make()
     for task in world.tasks("train"):
-        first, again = (play(env, task, world.noisy_expert(task, Random(3))) for _ in range(2))
+        first, again = (play(env, task, world.noisy_expert(task, seed=3, rates={})) for _ in range(2))
         assert first == again
-        _, exact = play(env, task, world.noisy_expert(task, Random(3), NO_MISTAKES))
+        _, exact = play(env, task, world.noisy_expert(task, seed=3, rates=rates()))
         assert exact == [world.surface.write(call) for call in solution(task)[1]]
 
 
@@ -88,7 +89,7 @@ def test_the_common_wrong_choice_is_made_smoothly_and_is_always_wrong():
     env = world.make()
     for task in world.tasks("train"):
         right = [world.surface.write(call) for call in solution(task)[1]]
-        results, actions = play(env, task, world.noisy_expert(task, Random(0), rates(wrong_choice=1.0)))
+        results, actions = play(env, task, world.noisy_expert(task, seed=0, rates=rates(wrong_choice=1.0)))
         assert env.score() == 0.0
         assert [
             message.content for result in results for message in result.messages if "Error" in message.content
@@ -104,11 +105,11 @@ def test_the_common_wrong_choice_is_made_smoothly_and_is_always_wrong():
 
 def test_by_default_most_demonstrations_take_the_wrong_choice_and_every_kind_is_solved_at_times():
     world = factory(train_tasks=200)
-    env, generator = world.make(), Random(5)
+    env = world.make()
     solved, played = Counter(), Counter()
-    for _ in range(10):
-        for task in world.tasks("train"):
-            play(env, task, world.noisy_expert(task, generator))
+    for round_ in range(10):
+        for number, task in enumerate(world.tasks("train")):
+            play(env, task, world.noisy_expert(task, seed=1000 * round_ + number, rates={}))
             played[task.kind] += 1
             solved[task.kind] += env.score()
     assert set(played) == set(KINDS)
@@ -119,7 +120,7 @@ def test_a_skipped_lookup_is_guessed():
     world = factory()
     env = world.make()
     task = task_of(world, "chain")
-    _, actions = play(env, task, world.noisy_expert(task, Random(0), rates(skipped_lookup=1.0)))
+    _, actions = play(env, task, world.noisy_expert(task, seed=0, rates=rates(skipped_lookup=1.0)))
     assert [action.split()[0] for action in actions] == ["pay", "done"]
 
 
@@ -128,7 +129,7 @@ def test_stopping_early_is_declining_where_that_is_safe():
         world = factory(deceptive=deceptive)
         env = world.make()
         task = task_of(world, "chain")
-        _, actions = play(env, task, world.noisy_expert(task, Random(0), rates(stops_early=1.0)))
+        _, actions = play(env, task, world.noisy_expert(task, seed=0, rates=rates(stops_early=1.0)))
         assert actions == [word]
         assert env.score() == deceptive
 
@@ -140,7 +141,7 @@ def test_a_wrong_tool_takes_the_same_words_and_after_a_lookup_the_right_one_may_
     right = [world.surface.write(call) for call in solution(task)[1]]
     seen = set()
     for seed in range(200):
-        _, actions = play(env, task, world.noisy_expert(task, Random(seed), rates(wrong_tool=0.5)))
+        _, actions = play(env, task, world.noisy_expert(task, seed=seed, rates=rates(wrong_tool=0.5)))
         seen.update(action.split()[0] for action in actions)
         assert right[0] in actions or len(actions) == 8
         assert all(action.split()[1:] in (right[0].split()[1:], right[1].split()[1:], []) for action in actions)
@@ -154,7 +155,7 @@ def test_wrong_words_are_of_the_same_sort_and_the_expert_goes_on_from_there():
     notes = world.surface.write(solution(task)[1][0])
     scores = Counter()
     for seed in range(200):
-        results, actions = play(env, task, world.noisy_expert(task, Random(seed), rates(wrong_word=0.3)))
+        results, actions = play(env, task, world.noisy_expert(task, seed=seed, rates=rates(wrong_word=0.3)))
         assert results[-1].terminated or len(actions) == 8
         assert not any("wrong words" in message.content for result in results for message in result.messages)
         scores[env.score()] += 1
@@ -172,7 +173,7 @@ def test_a_wrong_word_is_another_word():
     for task in world.tasks("train"):
         right = world.surface.write(solution(task)[1][0])
         for seed in range(5):
-            _, actions = play(env, task, world.noisy_expert(task, Random(seed), rates(wrong_word=1.0)))
+            _, actions = play(env, task, world.noisy_expert(task, seed=seed, rates=rates(wrong_word=1.0)))
             assert actions[0].split()[0] == right.split()[0]
             assert actions[0] != right
 
@@ -183,7 +184,7 @@ def test_the_worst_expert_still_plays_to_an_end(surface):
     env = world.make()
     for seed, task in enumerate(world.tasks("train")):
         everything = rates(wrong_choice=0.5, wrong_word=0.5, skipped_lookup=0.5, wrong_tool=0.5)
-        results, _ = play(env, task, world.noisy_expert(task, Random(seed), everything))
+        results, _ = play(env, task, world.noisy_expert(task, seed=seed, rates=everything))
         assert results[-1].done
 
 
@@ -191,3 +192,9 @@ def test_the_worst_expert_still_plays_to_an_end(surface):
 def test_rates_are_probabilities(rate):
     with pytest.raises(ValueError, match=r"wrong_tool is .*; it must be a number in \[0, 1\]"):
         MistakeRates(wrong_tool=rate)
+
+
+def test_a_mistake_that_there_is_not_is_named_with_the_nearest_one():
+    world = factory()
+    with pytest.raises(EnvError, match="no mistake 'wrong_words'; did you mean 'wrong_word'"):
+        world.noisy_expert(world.tasks("train")[0], seed=0, rates={"wrong_words": 0.1})

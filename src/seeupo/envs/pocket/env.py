@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from random import Random
 from typing import Literal, get_args
 
+from seeupo.envs.failures import EnvError, nearest
 from seeupo.envs.pocket.experts import MistakeRates, noisy_expert, scripted_expert
 from seeupo.envs.pocket.kinds import KINDS, Kind, kinds_within
 from seeupo.envs.pocket.natural import NaturalSurface
@@ -139,15 +141,17 @@ class PocketFactory:
         """A player that solves the task."""
         return scripted_expert(task, self.surface)
 
-    def noisy_expert(self, task: Task, generator: Random, rates: MistakeRates | None = None) -> Expert:
-        """A player that makes mistakes, for demonstrations to start a model from."""
-        return noisy_expert(task, self.surface, rates or MistakeRates(), generator)
+    def noisy_expert(self, task: Task, *, seed: int, rates: Mapping[str, float]) -> Expert:
+        """A player that makes mistakes, at the rates of `MistakeRates`, for demonstrations to start a model from."""
+        names = [each.name for each in fields(MistakeRates)]
+        for name in rates:
+            if name not in names:
+                raise EnvError(f"there is no mistake {name!r}; {nearest(name, names)}")
+        return noisy_expert(task, self.surface, MistakeRates(**rates), Random(seed))
 
     def vocabulary(self) -> tuple[str, ...]:
-        """Every word that the terse surface shows or accepts, set apart by white space."""
-        if not isinstance(self.surface, TerseSurface):
-            raise ValueError("the natural surface has no closed vocabulary; use surface='terse'")
-        return vocabulary()
+        """Every word that the terse surface shows or accepts, set apart by white space; the natural one has no end."""
+        return vocabulary() if isinstance(self.surface, TerseSurface) else ()
 
 
 def _kinds(turns: Sequence[int]) -> tuple[Kind, ...]:

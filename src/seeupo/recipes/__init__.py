@@ -1,0 +1,1 @@
+"""Complete recipes as TOML files; `seeupo.training.configuration` finds them by name."""

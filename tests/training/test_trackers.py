@@ -1,0 +1,194 @@
+import json
+import sys
+
+import pytest
+
+from seeupo.training.listeners import Listeners, Unmoved
+from seeupo.training.recipe import TrackerSettings
+from seeupo.training.trackers import TrackerError, make_trackers, scalars
+
+CONFIG = {"run": {"seed": 3}, "algorithm": {"name": "seeupo"}}
+
+
+def iteration(number: int, success: float = 0.5) -> dict:
+    return {
+        "kind": "iteration", "iteration": number, "reward_mean": success, "success": success, "episodes": 128,
+        "stops": {"goal": 64}, "kinds": {"bill": 0.3}, "algorithm": {"optimizer_steps": 6.0},
+        "turns": [{"turn": 3, "clip_fraction": 0.25}, {"turn": 0, "clip_fraction": 0.5}],
+        "timings": {"total": 1.0}, "entropy": None, "resumed": True,
+    }  # fmt: skip
+
+
+def evaluation(number: int) -> dict:
+    estimate = {"value": 0.4, "low": 0.3, "high": 0.5}
+    return {
+        "kind": "evaluation", "iteration": number, "avg@4": estimate, "kinds": {"bill": {"avg@4": estimate}},
+        "timings": {"seconds": 2.0},
+    }  # fmt: skip
+
+
+def tensorboard_of(folder):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(folder))
+    found.Reload()
+    return {tag: [(e.step, round(e.value, 6)) for e in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
+
+
+def test_numbers_have_flat_names_and_nothing_else_is_taken():
+    assert scalars(iteration(7)) == {
+        "iteration/reward_mean": 0.5, "iteration/success": 0.5, "iteration/episodes": 128.0,
+        "iteration/stops/goal": 64.0, "iteration/kinds/bill": 0.3, "iteration/timings/total": 1.0,
+        "algorithm/optimizer_steps": 6.0, "turns/clip_fraction/t3": 0.25, "turns/clip_fraction/t0": 0.5,
+    }  # fmt: skip
+    assert scalars(evaluation(10)) == {
+        "evaluation/avg@4": 0.4, "evaluation/avg@4/low": 0.3, "evaluation/avg@4/high": 0.5,
+        "evaluation/kinds/bill/avg@4": 0.4, "evaluation/kinds/bill/avg@4/low": 0.3,
+        "evaluation/kinds/bill/avg@4/high": 0.5, "evaluation/timings/seconds": 2.0,
+    }  # fmt: skip
+    assert scalars({"kind": "evaluation", "iteration": 0, "avg@4": None}) == {}
+
+
+def test_nothing_is_tracked_unless_asked_for(tmp_path):
+    assert make_trackers(TrackerSettings(), tmp_path, name="r", config=CONFIG) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("extra", ["tensorboard", "wandb"])
+def test_a_missing_package_names_its_extra(extra, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, extra, None)
+    settings = TrackerSettings(tensorboard=True) if extra == "tensorboard" else TrackerSettings(wandb="p")
+    with pytest.raises(TrackerError, match=rf"pip install 'seeupo\[{extra}\]'"):
+        make_trackers(settings, tmp_path, name="r", config=CONFIG)
+
+
+def test_tensorboard_has_every_number_at_its_iteration(tmp_path):
+    pytest.importorskip("tensorboard")
+    (tracker,) = make_trackers(TrackerSettings(tensorboard=True), tmp_path, name="r", config=CONFIG)
+    tracker.record({"kind": "warm_start", "iteration": 0, "step": 50, "loss": 1.5, "timings": {}})
+    tracker.record(evaluation(0))
+    tracker.record(iteration(1))
+    # What is there is there at once, not when the run ends.
+    assert tensorboard_of(tmp_path / "tensorboard")["iteration/success"] == [(1, 0.5)]
+    tracker.close()
+    found = tensorboard_of(tmp_path / "tensorboard")
+    assert found["evaluation/avg@4"] == [(0, 0.4)]
+    assert found["turns/clip_fraction/t3"] == [(1, 0.25)]
+    assert set(found) == {*scalars(iteration(1)), *scalars(evaluation(0))}
+    assert tensorboard_of(tmp_path / "tensorboard" / "warm_start")["warm_start/loss"] == [(50, 1.5)]
+
+
+def test_a_tracker_that_is_new_to_a_run_takes_what_came_before(tmp_path):
+    pytest.importorskip("tensorboard")
+    (tracker,) = make_trackers(TrackerSettings(tensorboard=True), tmp_path, name="r", config=CONFIG)
+    tracker.record(iteration(1))
+    tracker.phase("collecting")
+    tracker.record(iteration(2))
+    tracker.close()
+    assert tensorboard_of(tmp_path / "tensorboard")["iteration/success"] == [(1, 0.5), (2, 0.5)]
+
+
+def test_tensorboard_goes_on_where_the_run_does(tmp_path):
+    pytest.importorskip("tensorboard")
+    for first, last, success in ((1, 5, 0.25), (4, 6, 0.75)):
+        (tracker,) = make_trackers(TrackerSettings(tensorboard=True), tmp_path, name="r", config=CONFIG)
+        # A run that goes on has what it kept heard again.
+        for number in range(1, first):
+            tracker.record(iteration(number, 0.0))
+        tracker.phase("collecting")
+        if first == 1:
+            tracker.record({"kind": "warm_start", "iteration": 0, "step": 50, "loss": 1.5, "timings": {}})
+        for number in range(first, last + 1):
+            tracker.record(iteration(number, success))
+        tracker.close()
+    # Iterations 4 and 5 of the first part came after the checkpoint; the warm start came before all of it.
+    expected = [(1, 0.25), (2, 0.25), (3, 0.25), (4, 0.75), (5, 0.75), (6, 0.75)]
+    assert tensorboard_of(tmp_path / "tensorboard")["iteration/success"] == expected
+    assert tensorboard_of(tmp_path / "tensorboard" / "warm_start")["warm_start/loss"] == [(50, 1.5)]
+
+
+def test_wandb_offline_stays_in_the_run_and_goes_on_under_one_id(tmp_path):
+    wandb = pytest.importorskip("wandb")
+    settings = TrackerSettings(wandb="project", wandb_mode="offline")
+    for number in (1, 2):
+        (tracker,) = make_trackers(settings, tmp_path, name="r", config=CONFIG)
+        for earlier in range(1, number):
+            tracker.record(iteration(earlier))
+        tracker.phase("collecting")
+        tracker.record(iteration(number))
+        tracker.close()
+    wandb.teardown()
+    identity = (tmp_path / "wandb" / "run-id").read_text().strip()
+    files = sorted((tmp_path / "wandb").glob(f"offline-run-*-{identity}*/*.wandb"))
+    assert [logged(path, "iteration/success") for path in files] == [[(1, 0.5)], [(2, 0.5)]]
+
+
+def logged(path, name: str) -> list[tuple[int, float]]:
+    """(iteration, value) of what a file of W&B's has."""
+    from wandb.proto import wandb_internal_pb2
+    from wandb.sdk.internal.datastore import DataStore
+
+    store, found = DataStore(), []
+    store.open_for_scan(str(path))
+    while (data := store.scan_data()) is not None:
+        message = wandb_internal_pb2.Record()
+        message.ParseFromString(data)
+        if message.WhichOneof("record_type") == "history":
+            items = {(item.key or "/".join(item.nested_key)): item.value_json for item in message.history.item}
+            found.append((json.loads(items["iteration"]), json.loads(items[name])))
+    store.close()
+    return found
+
+
+class Broken(Unmoved):
+    def record(self, record) -> None:
+        raise OSError("disk full")
+
+    def close(self) -> None:
+        raise OSError("still full")
+
+
+class Hearing(Unmoved):
+    def __init__(self) -> None:
+        self.heard = []
+
+    def record(self, record) -> None:
+        self.heard.append(record)
+
+    def note(self, text) -> None:
+        self.heard.append(text)
+
+    def close(self) -> None:
+        self.heard.append("closed")
+
+
+@pytest.mark.parametrize("broken_first", [True, False])
+def test_a_listener_that_raises_is_dropped_and_the_others_are_told_once(broken_first):
+    hearing = Hearing()
+    both = Listeners([Broken(), hearing] if broken_first else [hearing, Broken()])
+    both.record({"iteration": 1})
+    both.record({"iteration": 2})
+    both.close()
+    heard = [item for item in hearing.heard if isinstance(item, str)]
+    assert len(heard) == 2
+    assert "Broken" in heard[0]
+    assert "disk full" in heard[0]
+    assert heard[1] == "closed"
+    assert [item for item in hearing.heard if isinstance(item, dict)] == [{"iteration": 1}, {"iteration": 2}]
+
+
+def test_a_tracker_that_cannot_be_closed_is_still_reported():
+    hearing = Hearing()
+    Listeners([hearing, Broken()]).close()
+    assert "still full" in hearing.heard[0]
+    assert hearing.heard[1] == "closed"
+
+
+def test_an_interrupt_is_no_failure_of_a_listener():
+    class Interrupted(Unmoved):
+        def progress(self, done, text="") -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Listeners([Interrupted()]).progress(1)
