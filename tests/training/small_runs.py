@@ -1,4 +1,4 @@
-"""A recipe that takes a second or two: a very small model on easy tasks."""
+"""A recipe that takes a second or two: a very small model that can learn to decline, which is worth something."""
 
 from dataclasses import replace
 
@@ -18,12 +18,16 @@ from seeupo.training.recipe import (
 SMALL = Recipe(
     run=RunSettings(iterations=3, checkpoint_every=1, keep_checkpoints=2, seed=3),
     model=ModelSettings(tiny=TinySettings(width=32, layers=1, heads=2, context=128)),
-    environment=EnvironmentSettings(options={"turns": [2, 3], "train_tasks": 64, "test_tasks": 8, "max_turns": 4}),
+    environment=EnvironmentSettings(
+        options={"turns": [2, 3], "train_tasks": 64, "test_tasks": 8, "max_turns": 4, "deceptive": 0.5}
+    ),
     agent=AgentSettings(reasoning=False, max_tokens=6, max_turns=4, concurrency=16),
     collect=CollectSettings(tasks=4, group_size=4),
     optimizer=OptimizerSettings(learning_rate=1e-3, beta1=0.0),
     evaluation=EvaluationSettings(tasks=4, samples=2, k=2, every=2),
-    warm_start=WarmStartSettings(episodes=32, noisy=0.5, batches=10, batch_episodes=8, learning_rate=3e-3),
+    warm_start=WarmStartSettings(
+        episodes=32, noisy=0.9, batches=20, batch_episodes=8, learning_rate=1e-2, mistakes={"stops_early": 0.4}
+    ),
 )
 
 

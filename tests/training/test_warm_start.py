@@ -1,5 +1,7 @@
 """Demonstrations, and learning from them."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -22,7 +24,7 @@ def test_a_demonstration_is_what_the_policy_would_have_seen_and_said():
             assert decode(last.action_ids).split()[0] == "done"
             assert decode(first.prompt_ids).split()[0] == "user"
             assert all(sample.action_ids[-1] == parts.policy.tokenizer.eos_token_id for sample in demonstration)
-            for one, other in zip(demonstration, demonstration[1:], strict=False):
+            for one, other in itertools.pairwise(demonstration):
                 assert other.prompt_ids[: len(one.prompt_ids) + len(one.action_ids)] == one.prompt_ids + one.action_ids
             # What a policy samples for the same words is the same tokens: nothing is learned in a form it never meets.
             assert parts.runner.chat.response(decode(first.action_ids)) == first.action_ids
@@ -85,7 +87,7 @@ def test_trajectories_that_cannot_be_learned_from_are_refused(tmp_path):
     path = written(tmp_path / "mine.jsonl.gz", 0.0)
     with pytest.raises(TrainingError, match=r"none of the 1 trajectories .* lower warm_start.min_reward"):
         demonstrations_in(path, WarmStartSettings(min_reward=1.0), vocabulary=10)
-    with pytest.raises(TrainingError, match="contains token 5 and the model knows 5; .* another tokenizer"):
+    with pytest.raises(TrainingError, match=r"contains token 5 and the model knows 5; .* another tokenizer"):
         demonstrations_in(path, WarmStartSettings(), vocabulary=5)
     with pytest.raises(TrainingError, match=r"warm_start.file: .*nowhere"):
         demonstrations_in(tmp_path / "nowhere.jsonl.gz", WarmStartSettings(), vocabulary=5)

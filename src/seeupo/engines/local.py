@@ -23,6 +23,7 @@ from seeupo.engines.optimizer import Optimizer, OptimizerSettings
 from seeupo.models.batching import PaddedBatch, micro_batches
 from seeupo.models.loading import LoadedPolicy
 from seeupo.models.logprobs import ActionLogProbs, action_logprobs
+from seeupo.models.saving import save_model
 from seeupo.models.tree import TreeBatch
 from seeupo.types import CriticLoss, Objective, Sample, StepMetrics, Trajectory, samples_of
 
@@ -167,10 +168,9 @@ class LocalEngine:
 
     def save(self, path: Path) -> None:
         """Write the model (or its adapters), tokenizer and optimizer into a folder that transformers can load."""
-        self.policy.model.save_pretrained(path)
+        save_model(self.policy.model, self.policy.tokenizer, path)
         if self.lora is not None:
             save_file({name: p.detach().contiguous() for name, p in self._trained.items()}, path / ADAPTERS)
-        self.policy.tokenizer.save_pretrained(path)
         if self._reference not in (None, self.policy.model):
             save_file(_distinct(self._reference), path / REFERENCE)
         state = {"iteration": self.iteration, "optimizers": self._optimizer.state()}

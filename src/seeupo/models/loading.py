@@ -9,12 +9,12 @@ from pathlib import Path
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import logging as transformers_logging
 
 from seeupo.models.batching import Packing
 from seeupo.models.catalog import CATALOG, ModelError, fetched, first_line
 from seeupo.models.exact_norm import use_exact_norms
 from seeupo.models.logprobs import padded_logprobs, tree_logprobs
+from seeupo.models.saving import no_progress_bars
 from seeupo.models.tiny import TinyConfig, tiny_model, tiny_tokenizer
 from seeupo.models.tree import pack_batches
 from seeupo.types import Sample
@@ -99,22 +99,20 @@ def _locate(name_or_path: str) -> str:
 
 
 def _from_pretrained(path: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    transformers_logging.disable_progress_bar()
     try:
-        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
-        model = AutoModelForCausalLM.from_pretrained(
-            path,
-            config=config,
-            use_safetensors=True,
-            trust_remote_code=False,
-            attn_implementation="sdpa",
-            dtype=torch.float32,
-        )
-        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+        with no_progress_bars():
+            config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+            model = AutoModelForCausalLM.from_pretrained(
+                path,
+                config=config,
+                use_safetensors=True,
+                trust_remote_code=False,
+                attn_implementation="sdpa",
+                dtype=torch.float32,
+            )
+            tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"{path} could not be loaded: {first_line(error)}") from None
-    finally:
-        transformers_logging.enable_progress_bar()
     return model, tokenizer
 
 

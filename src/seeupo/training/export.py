@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from seeupo.models.loading import LoadedPolicy
+from seeupo.models.saving import save_model
 
 ADAPTED = ".base_layer."
 """Where peft puts the weights of a layer that it adds an adapter to."""
@@ -23,8 +24,7 @@ def export_policy(policy: LoadedPolicy, path: Path, card: str) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
-        without_adapters(policy.model).save_pretrained(partial)
-        policy.tokenizer.save_pretrained(partial)
+        save_model(without_adapters(policy.model), policy.tokenizer, partial)
         (partial / "README.md").write_text(card, encoding="utf-8")
         if path.exists():
             shutil.rmtree(path)

@@ -1,0 +1,311 @@
+"""Runs from beginning to end: what they leave, and that stopping them changes nothing."""
+
+import gzip
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from envs.counting import CountingFactory
+from seeupo.agents.trajectories import read_trajectories
+from seeupo.engines.local import LoraSettings
+from seeupo.models.loading import load_policy
+from seeupo.models.logprobs import padded_logprobs
+from seeupo.training.configuration import read_recipe, recipe_to_toml
+from seeupo.training.failures import TrainingError
+from seeupo.training.listeners import Unmoved
+from seeupo.training.loop import Interrupted
+from seeupo.training.recipe import TinySettings
+from seeupo.training.run_folder import RunError
+from seeupo.training.train import resume, train
+from training.small_runs import small
+
+
+def metrics(folder):
+    """The records of a run without what a clock has measured."""
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for record in records:
+        record.pop("timings", None)
+    return records
+
+
+def weights(folder):
+    return (folder / "policy" / "model.safetensors").read_bytes()
+
+
+def trajectories(folder):
+    found = {}
+    for path in sorted((folder / "trajectories").iterdir()):
+        lines = gzip.decompress(path.read_bytes()).decode().splitlines()
+        found[path.name] = [{k: v for k, v in json.loads(line).items() if k != "timings"} for line in lines]
+    return found
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that nobody disturbed."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    return train(small(), folder=folder)
+
+
+def test_a_run_leaves_everything_that_is_needed_to_look_at_it_and_repeat_it(whole):
+    folder = whole.folder
+    assert whole.reason == "all 3 iterations are done"
+    kinds = [(record["kind"], record["iteration"]) for record in metrics(folder) if record["kind"] != "warm_start"]
+    assert kinds == [
+        ("evaluation", 0),
+        ("iteration", 1),
+        ("iteration", 2),
+        ("evaluation", 2),
+        ("iteration", 3),
+        ("evaluation", 3),
+    ]
+    assert read_recipe(str(folder / "recipe.toml")) == small()
+    assert sorted(path.name for path in (folder / "checkpoints").iterdir() if path.is_dir())[-2:] == ["00002", "00003"]
+    facts = json.loads((folder / "facts.json").read_text())
+    assert facts["versions"]["torch"] == torch.__version__
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["iterations"] == 3
+    assert set(summary["before"]) == set(summary["after"])
+    assert summary["seconds"].keys() >= {"warm start", "collect", "update", "evaluate", "checkpoint"}
+
+
+def test_trajectories_carry_their_credit(whole):
+    for path in sorted((whole.folder / "trajectories").iterdir()):
+        found = list(read_trajectories(path))
+        assert len(found) == 16
+        assert all(trajectory.credit is not None for trajectory in found)
+
+
+def test_the_policy_loads_in_plain_transformers_and_says_the_same(whole):
+    model = AutoModelForCausalLM.from_pretrained(whole.policy, dtype=torch.float32)
+    AutoTokenizer.from_pretrained(whole.policy)
+    mine = load_policy(str(whole.folder / "checkpoints" / "00003")).model
+    (*_, last) = read_trajectories(whole.folder / "trajectories" / "00003.jsonl.gz")
+    with torch.no_grad():
+        theirs, ours = (padded_logprobs(each, last.samples).logprobs for each in (model, mine))
+    torch.testing.assert_close(theirs, ours, rtol=0, atol=1e-5)
+    card = (whole.policy / "README.md").read_text()
+    assert "| before | 0." in card
+    assert recipe_to_toml(small()).rstrip() in card
+
+
+def test_the_same_recipe_gives_the_same_run(whole, tmp_path):
+    again = train(small(), folder=tmp_path / "again")
+    assert weights(again.folder) == weights(whole.folder)
+    assert metrics(again.folder) == metrics(whole.folder)
+    assert trajectories(again.folder) == trajectories(whole.folder)
+
+
+def test_another_seed_gives_another_run(whole, tmp_path):
+    other = train(small(run={"seed": 4}), folder=tmp_path / "other")
+    assert weights(other.folder) != weights(whole.folder)
+
+
+class Impatient:
+    """Asks to stop at the n-th moment at which that is possible."""
+
+    def __init__(self, moment):
+        self.left = moment
+
+    def __call__(self):
+        self.left -= 1
+        if self.left == 0:
+            raise Interrupted
+
+
+@pytest.mark.parametrize("moment", [1, 33, 40, 45, 50, 60, 75, 90])
+def test_an_interrupt_at_any_moment_costs_nothing(whole, tmp_path, moment):
+    with pytest.raises(Interrupted):
+        train(small(), folder=tmp_path / "run", pause=Impatient(moment))
+    assert resume(tmp_path / "run").reason == whole.reason
+    assert weights(tmp_path / "run") == weights(whole.folder)
+    assert metrics(tmp_path / "run") == metrics(whole.folder)
+    assert trajectories(tmp_path / "run") == trajectories(whole.folder)
+
+
+SCRIPT = """
+import sys
+from seeupo.training.train import resume, train
+if sys.argv[1] == "train":
+    train(sys.argv[2], folder=sys.argv[3])
+else:
+    resume(sys.argv[3])
+"""
+
+
+def test_kill_nine_at_random_moments_costs_nothing(whole, tmp_path):
+    """Killed and resumed until it comes to its end; the last attempt is left alone."""
+    recipe, folder, draw = tmp_path / "small.toml", tmp_path / "run", random.Random(0)
+    recipe.write_text(recipe_to_toml(small()))
+    kills = 0
+    for attempt in range(21):
+        how = "resume" if (folder / "recipe.toml").exists() else "train"
+        process = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, how, str(recipe), str(folder)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        if attempt < 20:
+            wait_for_work(process, folder)
+            time.sleep(draw.uniform(0.0, 0.6))
+            if process.poll() is None:
+                os.kill(process.pid, signal.SIGKILL)
+                kills += 1
+        said, _ = process.communicate()
+        if process.returncode == 0:
+            break
+        assert process.returncode == -signal.SIGKILL, said
+    assert process.returncode == 0, said
+    assert kills >= 3
+    assert weights(folder) == weights(whole.folder)
+    assert metrics(folder) == metrics(whole.folder)
+    assert trajectories(folder) == trajectories(whole.folder)
+
+
+def wait_for_work(process, folder):
+    """Until the process has begun to do something in the folder: loading libraries is not what is tested."""
+
+    def touched():
+        return max((path.stat().st_mtime_ns for path in (folder, *folder.glob("*")) if path.exists()), default=0)
+
+    before = touched()
+    while process.poll() is None and touched() == before:
+        time.sleep(0.02)
+
+
+def test_a_second_process_is_refused(whole, tmp_path):
+    class Second(Unmoved):
+        def phase(self, name, total=None):
+            if name == "collecting":
+                with pytest.raises(RunError, match="is being worked on by process"):
+                    resume(tmp_path / "run")
+                self.tried = True
+
+    second = Second()
+    train(small(), folder=tmp_path / "run", listener=second)
+    assert second.tried
+
+
+def test_a_damaged_checkpoint_is_passed_over_with_a_note(whole, tmp_path):
+    with pytest.raises(Interrupted):
+        train(small(), folder=tmp_path / "run", pause=Impatient(75))
+    *_, newest = sorted(path for path in (tmp_path / "run" / "checkpoints").iterdir() if path.is_dir())
+    file = newest / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-10])
+    notes = []
+
+    class Notes(Unmoved):
+        def note(self, text):
+            notes.append(text)
+
+    resume(tmp_path / "run", listener=Notes())
+    assert any("is damaged" in note and "used instead" in note for note in notes)
+    assert weights(tmp_path / "run") == weights(whole.folder)
+    assert metrics(tmp_path / "run") == metrics(whole.folder)
+
+
+def test_a_finished_run_can_go_on_longer(whole, tmp_path):
+    longer = train(small(run={"iterations": 2}), folder=tmp_path / "run")
+    assert longer.reason == "all 2 iterations are done"
+    recipe = small()
+    again = resume(tmp_path / "run", settings=recipe.run)
+    assert again.summary["iterations"] == 3
+    assert weights(again.folder) == weights(whole.folder)
+
+
+def test_a_run_stops_at_its_target_by_patience_and_by_time(tmp_path):
+    by_target = train(small(run={"target": 0.0}), folder=tmp_path / "target")
+    assert by_target.reason == "the target of 0 is reached"
+    by_patience = train(
+        small(run={"patience": 1, "iterations": 30}, evaluation={"every": 1}, optimizer={"learning_rate": 0.0}),
+        folder=tmp_path / "patience",
+    )
+    assert by_patience.reason == "the last 1 evaluations brought nothing better"
+    assert by_patience.summary["iterations"] < 30
+    by_time = train(small(run={"max_minutes": 1e-6}), folder=tmp_path / "time")
+    assert "time limit" in by_time.reason
+
+
+def test_a_model_that_says_nothing_and_rewards_that_are_all_equal_go_on_and_are_told(tmp_path):
+    notes = []
+
+    class Notes(Unmoved):
+        def note(self, text):
+            notes.append(text)
+
+    recipe = small(warm_start=None, run={"iterations": 12, "checkpoint_every": 12}, evaluation={"every": 0})
+    result = train(recipe, folder=tmp_path / "run", listener=Notes())
+    assert result.summary["iterations"] == 12
+    assert any("all rewards" in note.lower() or "equal" in note for note in notes), notes
+
+
+@pytest.mark.parametrize("kl_coef", [0.0, 0.01])
+def test_lora_is_merged_into_a_policy_that_stands_alone(tmp_path, kl_coef):
+    from seeupo.algorithms import SeeUPO
+
+    recipe = small(model={"lora": LoraSettings(rank=2)}, algorithm=SeeUPO(kl_coef=kl_coef))
+    with pytest.raises(Interrupted):
+        train(recipe, folder=tmp_path / "run", pause=Impatient(75))
+    resumed = resume(tmp_path / "run")
+    undisturbed = train(recipe, folder=tmp_path / "other")
+    assert weights(resumed.folder) == weights(undisturbed.folder)
+    model = AutoModelForCausalLM.from_pretrained(resumed.policy)
+    assert not any("lora" in name for name, _ in model.named_parameters())
+
+
+def of_counting(**sections):
+    changes = {
+        "model": {"tiny": TinySettings(width=32, layers=1, heads=2, context=256, words=False)},
+        "environment": {"train_split": "easy", "test_split": "odd"},
+        "warm_start": {"noisy": 0.0},
+    }
+    return small(**{**changes, **sections})
+
+
+def test_an_environment_of_ones_own(tmp_path):
+    result = train(of_counting(), folder=tmp_path / "run", environment=CountingFactory())
+    assert result.summary["environment"] == "CountingFactory"
+    with pytest.raises(TrainingError, match="go on with the environment that it was begun with"):
+        resume(tmp_path / "run")
+
+
+def test_an_environment_without_an_expert_needs_none_or_says_so(tmp_path):
+    silent = CountingFactory(help_wanted=False)
+    with pytest.raises(TrainingError, match=r"nobody knows how to solve task easy-.*give warm_start.file"):
+        train(of_counting(), folder=tmp_path / "one", environment=silent)
+    assert train(of_counting(warm_start=None), folder=tmp_path / "other", environment=silent).summary["iterations"] == 3
+
+
+class Broken(CountingFactory):
+    """Every action breaks it."""
+
+    def make(self):
+        env = super().make()
+        env.step = lambda text: 1 / 0
+        return env
+
+
+def test_an_environment_that_always_crashes_ends_the_run_with_its_own_words(tmp_path):
+    with pytest.raises(TrainingError, match=r"no group of iteration 1 came out whole, in 3 rounds.*division by zero"):
+        train(of_counting(warm_start=None), folder=tmp_path / "run", environment=Broken())
+
+
+def test_a_folder_that_holds_something_is_refused_before_anything_is_done(whole):
+    with pytest.raises(RunError, match="holds something already"):
+        train(small(), folder=whole.folder)
+
+
+def test_trajectories_of_a_run_can_start_another(whole, tmp_path):
+    file = Path(whole.folder / "trajectories" / "00001.jsonl.gz")
+    result = train(small(warm_start={"file": str(file)}), folder=tmp_path / "run")
+    assert result.summary["iterations"] == 3
