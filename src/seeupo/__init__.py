@@ -1,3 +1,28 @@
-"""SeeUPO: train language-model agents over many turns by sequence-level sequential policy updates."""
+"""SeeUPO: train language-model agents over many turns by sequence-level sequential policy updates.
+
+`train`, `resume` and `evaluate` are what the command line calls; a `Recipe` says what to do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from seeupo.training.evaluation_command import evaluate as evaluate
+    from seeupo.training.recipe import Recipe as Recipe
+    from seeupo.training.train import resume as resume
+    from seeupo.training.train import train as train
 
 __version__ = "0.1.0"
+__all__ = ["Recipe", "evaluate", "resume", "train"]
+
+_PLACES = {"Recipe": "recipe", "evaluate": "evaluation_command", "resume": "train", "train": "train"}
+
+
+def __getattr__(name: str) -> Any:
+    """Load what needs torch when it is asked for: environments import this package without it."""
+    if name not in _PLACES:
+        raise AttributeError(f"module 'seeupo' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"seeupo.training.{_PLACES[name]}"), name)

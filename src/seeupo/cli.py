@@ -139,6 +139,41 @@ def training_errors() -> Iterator[None]:
 
 
 @main.group()
+def study() -> None:
+    """Questions answered by many runs; `seeupo theory` is another one."""
+
+
+@study.command()
+@click.argument("recipe", default="tiny-pocket")
+@click.option(
+    "--seeds", type=click.IntRange(min=1), default=10, show_default=True, help="Runs, each with its own seed."
+)
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at a time.")
+@click.option("--threads", type=click.IntRange(min=1), help="Threads of each run.  [default: as many as cores]")
+@click.option(
+    "--folder", type=click.Path(file_okay=False, path_type=Path), default=Path("runs/reliability"), show_default=True,
+    help="Where the runs are; those that are there already are not made again.",
+)  # fmt: skip
+@click.option(
+    "--json", "json_file", type=click.Path(dir_okay=False), callback=not_empty, metavar="FILE", help="Write the table."
+)
+def reliability(
+    *, recipe: str, seeds: int, jobs: int, threads: int | None, folder: Path, json_file: Path | None
+) -> None:
+    """Train RECIPE with several seeds, and beside each go on with supervised learning for as many steps."""
+    from seeupo.studies.reliability import Study, markdown
+
+    check_outputs(json_file, None)
+    with training_errors():
+        made = Study(recipe, seeds, folder, jobs, threads)
+        table = made.run(lambda text: click.echo(text, err=True))
+    if json_file:
+        write_whole(json_file, json.dumps(table, indent=1))
+    for line in markdown(table):
+        click.echo(line)
+
+
+@main.group()
 def recipes() -> None:
     """Complete training runs that come with this package."""
 

@@ -13,6 +13,7 @@ from typing import Any
 
 Record = Mapping[str, Any]
 LONGEST = 20  # iterations that an alarm looks back
+QUIET = 30  # iterations in which an alarm that came and went is not repeated
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class History:
 
 
 class Alarms:
-    """Hears every record and says what is wrong, each thing once until it has been right again.
+    """Hears every record and says what is wrong, each thing once until it has been right again, and not too often.
 
     A run that goes on from a checkpoint lets it hear the earlier records first, to know what is usual.
     """
@@ -86,6 +87,7 @@ class Alarms:
     def __init__(self) -> None:
         self._history = History()
         self._raised: set[Alarm] = set()
+        self._said: dict[Alarm, int] = {}
 
     def hear(self, record: Record) -> list[str]:
         """What is newly wrong after this record; most often nothing."""
@@ -101,7 +103,10 @@ class Alarms:
                 self._raised.remove(alarm)
             elif alarm not in self._raised and alarm.is_bad(value):
                 self._raised.add(alarm)
-                texts.append(f"iteration {record['iteration']}: {alarm.text(value, self._history)}")
+                iteration = int(record["iteration"])
+                if iteration - self._said.get(alarm, -QUIET) >= QUIET:
+                    self._said[alarm] = iteration
+                    texts.append(f"iteration {iteration}: {alarm.text(value, self._history)}")
         return texts
 
 
@@ -186,9 +191,9 @@ def entropy_over_floor(history: History) -> float | None:
     entropy, first = number(history.latest, "entropy"), history.first_entropy
     if entropy is None:
         return None
-    if float(history.latest["success"]) >= 0.9:
+    if float(history.latest["success"]) >= 0.8:
         return math.inf  # A policy that solves its tasks may be sure of itself.
-    return entropy / max(0.05, 0.1 * (first or 0.0))
+    return entropy / max(0.01, 0.1 * (first or 0.0))
 
 
 def entropy_text(over_floor: float, history: History) -> str:

@@ -16,13 +16,22 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from seeupo.envs.pool import EnvPool
-from seeupo.training.evaluation import Evaluation, EvaluationError, Plan, Player, attempts, compare, panel_of
+from seeupo.training.evaluation import (
+    Attempt,
+    Evaluation,
+    EvaluationError,
+    Plan,
+    Player,
+    attempts,
+    compare,
+    panel_of,
+)
 from seeupo.training.players import tasks_of
 
 if TYPE_CHECKING:
     from seeupo.agents.chat import ChatFormat
     from seeupo.agents.runner import Runner, RunnerSettings
-    from seeupo.types import Trajectory
+    from seeupo.types import EnvFactory, Trajectory
 
 SECONDS_BETWEEN_WRITES = 5.0
 
@@ -105,28 +114,88 @@ def run_evaluation(**options: Any) -> tuple[Evaluation, Path]:
     if asked.endpoint is not None and asked.model is None:
         raise EvaluationError("an endpoint needs the model's name: --model NAME")
     with EnvPool(asked.environment, options=asked.options) as pool:
-        split = asked.split or pool.splits[-1]
-        tasks = tasks_of(pool, split, asked.tasks)
-        plan = Plan(
-            policy=asked.name,
-            environment=asked.environment,
-            split=split,
-            options=dict(asked.options),
-            samples=asked.samples,
-            k=asked.k,
-            seed=asked.seed,
-            max_turns=asked.max_turns,
-            sampling=_sampling(asked),
-            panel=panel_of(tasks),
-        )
-        path = asked.out or Path("runs/eval") / f"{_slug(asked.name)}-{asked.environment}-{split}.json"
+        plan, wanted = plan_for(asked, pool)
+        path = asked.out or Path("runs/eval") / f"{_slug(asked.name)}-{pool.name}-{plan.split}.json"
         evaluation = _begin(plan, path, resume=asked.resume)
-        wanted = evaluation.missing(attempts(tasks, asked.samples, asked.seed))
-        if wanted:
+        if missing := evaluation.missing(wanted):
             with player_for(asked, pool) as player:
-                _play(evaluation, player, wanted, path)
+                _play(evaluation, player, missing, path)
         evaluation.write(path)
     return evaluation, path
+
+
+def evaluate(
+    policy: Path | str,
+    environment: EnvFactory | str | None = None,
+    *,
+    split: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    tasks: int | None = None,
+    samples: int = 4,
+    k: int = 4,
+    temperature: float | None = None,
+    max_tokens: int | None = None,
+    max_turns: int | None = None,
+    plain: bool | None = None,
+    seed: int = 0,
+) -> Evaluation:
+    """Evaluate a run, a model's folder or name, `expert` or `random`, as `seeupo eval` does, and write nothing.
+
+    Args:
+        environment: a name or a factory of your own; a run knows its own.
+        options: of an environment that is named.
+
+    What is not given is as it was trained with, if the policy is a run.
+    """
+    asked = asked_for(
+        policy=str(policy),
+        environment=environment if isinstance(environment, str) else None,
+        split=split,
+        options=dict(options or {}),
+        tasks=tasks,
+        samples=samples,
+        k=k,
+        temperature=temperature,
+        max_tokens=max_tokens,
+        max_turns=max_turns,
+        plain=plain,
+        seed=seed,
+        concurrency=None,
+        endpoint=None,
+        model=None,
+        out=None,
+        resume=False,
+    )
+    own = None if isinstance(environment, str) else environment
+    place = own or asked.environment
+    if place is None:
+        raise EvaluationError("which environment? name it, or give a factory")
+    with EnvPool(place, options=None if own else asked.options) as pool:
+        plan, wanted = plan_for(asked, pool)
+        evaluation = Evaluation(plan, {})
+        with player_for(asked, pool) as player:
+            for episode in player.play(wanted):
+                evaluation.add(episode)
+    return evaluation
+
+
+def plan_for(asked: Asked, pool: EnvPool) -> tuple[Plan, list[Attempt]]:
+    """What is asked for, in an environment that is open, and all attempts that it takes."""
+    split = asked.split or pool.splits[-1]
+    tasks = tasks_of(pool, split, asked.tasks)
+    plan = Plan(
+        policy=asked.name,
+        environment=pool.name,
+        split=split,
+        options=dict(asked.options),
+        samples=asked.samples,
+        k=asked.k,
+        seed=asked.seed,
+        max_turns=asked.max_turns,
+        sampling=_sampling(asked),
+        panel=panel_of(tasks),
+    )
+    return plan, attempts(tasks, asked.samples, asked.seed)
 
 
 def _sampling(asked: Asked) -> dict[str, Any]:
