@@ -46,9 +46,9 @@ def without_adapters(model: PreTrainedModel) -> PreTrainedModel:
     for name, layer in layers.items():
         (adapter,) = layer.active_adapters
         weights[f"{name}.weight"] = weights[f"{name}.weight"] + layer.get_delta_weight(adapter).detach()
-    with torch.device("meta"):
-        merged = AutoModelForCausalLM.from_config(model.config)
-    merged.load_state_dict(weights, assign=True)
+    with torch.random.fork_rng(devices=[]):  # its first weights are drawn, and thrown away
+        merged = AutoModelForCausalLM.from_config(model.config, dtype=model.dtype)
+    merged.load_state_dict(weights)
     merged.tie_weights()
     if model.generation_config is not None:
         merged.generation_config = model.generation_config

@@ -210,6 +210,7 @@ class Loop:
             self._heard(step, f"loss {loss:.3f}")
             if time.monotonic() - written > SECONDS_BETWEEN_CHECKPOINTS:
                 self.checkpoint()
+                self.listener.phase("warm start", settings.batches)
                 written = time.monotonic()
         engine.use_optimizer(replace(self.recipe.optimizer, iterations=self.recipe.run.iterations))
         if needs_reference(self.recipe):

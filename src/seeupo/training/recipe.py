@@ -273,6 +273,13 @@ class Recipe:
     warm_start: WarmStartSettings | None = None
     trackers: TrackerSettings = field(default_factory=TrackerSettings)
 
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any]) -> Recipe:
+        """A recipe from sections and keys, as in a TOML file; what is not given has its default."""
+        from seeupo.training.configuration import recipe_from_table
+
+        return recipe_from_table(table)
+
     def __post_init__(self) -> None:
         if self.model.lora is not None and self.optimizer.trainable:
             raise ValueError("model.lora and optimizer.trainable exclude each other; leave one out")
