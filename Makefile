@@ -7,7 +7,7 @@ SETUP := .venv/.set-up
 
 help:
 	@echo "make test         set up, lint, type-check and test"
-	@echo "make train        set up and run the main job (until the trainer is here: the theory study)"
+	@echo "make train        set up and train an agent on this machine, in a few minutes"
 	@echo "make theory       measure the paper's claims and refresh docs/theory"
 	@echo "make envs         install the benchmarks that some tests use, each in an interpreter of its own"
 	@echo "make wheel-check  build the wheel and use it in an empty environment"
@@ -23,7 +23,7 @@ lint: $(SETUP)
 	$(BIN)/lint-imports --no-logo
 
 train: $(SETUP)
-	$(BIN)/seeupo theory
+	$(BIN)/seeupo train
 
 theory: $(SETUP)
 	@mkdir -p docs/theory
@@ -39,6 +39,8 @@ wheel-check: $(SETUP)
 	build/wheel/env/bin/pip install --quiet -c constraints.txt torch
 	build/wheel/env/bin/pip install --quiet -c constraints.txt build/wheel/*.whl
 	cd build/wheel && env/bin/seeupo --version && env/bin/seeupo theory --problems 4 --json theory.json > /dev/null
+	cd build/wheel && env/bin/seeupo train tiny-pocket --out run --run.iterations 1 --evaluation.tasks 4 \
+	    --warm_start.batches 2 --warm_start.episodes 64 --collect.tasks 2 > /dev/null
 
 clean:
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
