@@ -106,11 +106,15 @@ def test_an_evaluation_without_a_scored_task_is_shown_as_unknown():
     assert "avg@4 unknown" in line(drawn(shown), "held out")
 
 
-def test_the_curve_is_drawn_from_0_to_1_and_has_the_latest_40():
+def test_the_curve_is_drawn_from_0_to_1_and_shows_the_whole_run():
     shown = board()
-    for number in range(60):
-        shown.record(iteration(number, 1.0 if number == 59 else 0.0))
-    assert line(drawn(shown), "success").split() == ["success", "▁" * 39 + "█", "1.00"]
+    for number in range(30):
+        shown.record(iteration(number, 1.0 if number == 29 else 0.0))
+    assert line(drawn(shown), "success").split() == ["success", "▁" * 29 + "█", "1.00"]
+    for number in range(30, 80):
+        shown.record(iteration(number, 1.0 if number >= 70 else 0.0))
+    # Two iterations a block by now.
+    assert line(drawn(shown), "success").split() == ["success", "▁" * 14 + "▅" + "▁" * 20 + "█" * 5, "1.00"]
 
 
 def test_the_phase_has_a_bar_and_time_left_is_reckoned_from_the_pace():
@@ -282,7 +286,7 @@ def test_a_picture_shows_the_end_of_a_run_and_loads_nothing(tmp_path):
         iteration(5, 0.9, timings=parts),
         evaluation(5, 0.8),
     ]
-    picture(metrics, tmp_path / "pictures" / "run.svg", title="a run")
+    picture(metrics, tmp_path / "pictures" / "run.svg", title="a run", iterations=5)
     text = (tmp_path / "pictures" / "run.svg").read_text()
     ElementTree.fromstring(text)
     assert "url(http" not in text

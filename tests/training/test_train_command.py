@@ -143,9 +143,9 @@ def test_a_scheduler_that_ends_the_process_is_heard_too(recipe, tmp_path):
 def test_on_a_terminal_there_is_a_live_display(recipe, tmp_path):
     """A pseudo-terminal of 100 columns: what is drawn has the parts that a person looks for."""
     parent, child = pty.openpty()
-    os.environ.setdefault("COLUMNS", "100")
+    environment = {**os.environ, "COLUMNS": "100", "TERM": "xterm-256color"}
     command = [sys.executable, "-m", "seeupo", "train", str(recipe), "--out", str(tmp_path / "run")]
-    process = subprocess.Popen(command, stdin=child, stdout=child, stderr=child, close_fds=True)
+    process = subprocess.Popen(command, stdin=child, stdout=child, stderr=child, env=environment)
     os.close(child)
     seen = []
 

@@ -40,6 +40,8 @@ class LoraSettings:
     """Low-rank adapters on linear layers (needs the extra 'lora'); everything else is frozen.
 
     Attributes:
+        rank: of each adapter.
+        alpha: what an adapter adds is multiplied with alpha / rank.
         targets: names of the layers that get one.
         seed: of their initialisation.
     """

@@ -26,6 +26,7 @@ class OptimizerSettings:
         iterations: of the whole run; needed to decay.
         beta1: momentum. 0 switches it off: it carries one turn's update into the steps of the next turns, so that turns
             move further than M has recorded.
+        beta2, eps, weight_decay: of AdamW; norms and biases are not decayed.
         moments: "shared" by all turns, or "per_agent": each turn has Adam moments of its own.
         max_grad_norm: gradients are clipped to this norm; None for no clip.
         trainable: regular expressions; a parameter whose name contains none of them is frozen. Empty trains all.

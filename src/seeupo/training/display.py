@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ class Board:
         self.iteration = max(self.iteration, int(record.get("iteration", 0)))
         kind = record.get("kind")
         if kind == "iteration":
-            self.successes = (*self.successes, float(record["success"]))[-CURVE:]
+            self.successes = (*self.successes, float(record["success"]))
             self.turns = tuple(sorted(record.get("turns") or (), key=lambda turn: turn["turn"])) or self.turns
             self.tokens_per_second = _number(record.get("timings"), "tokens_per_second")
             if self.begun:
@@ -99,7 +100,7 @@ class Board:
         if self.name:
             yield self._phase_line(width)
         if self.successes:
-            curve = Text(_curve(self.successes[-max(1, min(CURVE, width - LABEL - 6)) :]), style="green")
+            curve = Text(_curve(self.successes, max(1, min(CURVE, width - LABEL - 6))), style="green")
             yield _row("success", [curve, Text(f"{self.successes[-1]:.2f}", style="bold")], width)
         if self.evaluations:
             yield self._held_out_line(width)
@@ -250,10 +251,11 @@ class PlainDisplay:
         self._console.print(Text(line), soft_wrap=True)
 
 
-def picture(metrics: Sequence[Mapping[str, Any]], path: Path, *, title: str = "seeupo train", width: int = 80) -> None:
+def picture(
+    metrics: Sequence[Mapping[str, Any]], path: Path, *, title: str = "seeupo train", iterations: int, width: int = 80
+) -> None:
     """Draw the display as it stood at the end of these records (the lines of metrics.jsonl) into an SVG file."""
     now = 0.0
-    iterations = max((int(record.get("iteration", 0)) for record in metrics), default=0)
     board = Board(title, iterations, lambda: now)
     for record in metrics:
         timings = record.get("timings") or {}
@@ -283,8 +285,15 @@ def _unbroken(line: Text) -> Text:
     return line
 
 
-def _curve(values: Sequence[float]) -> str:
-    """One block for each value; the scale is always 0 to 1, so that a curve never looks better than it is."""
+def _curve(values: Sequence[float], width: int) -> str:
+    """One block for each value, or for the mean of neighbours if there are more than `width`.
+
+    The scale is always 0 to 1, so that a curve never looks better than it is.
+    """
+    if len(values) > width:
+        edges = [round(place * len(values) / width) for place in range(width + 1)]
+        parts = [values[first:last] for first, last in pairwise(edges)]
+        values = [sum(part) / len(part) for part in parts]
     return "".join(BLOCKS[round(min(1.0, max(0.0, value)) * (len(BLOCKS) - 1))] for value in values)
 
 

@@ -14,6 +14,7 @@ from seeupo.algorithms import SeeUPO
 from seeupo.core.checks import check_at_least, check_count
 from seeupo.engines.local import LoraSettings
 from seeupo.engines.optimizer import OptimizerSettings
+from seeupo.models.tiny import TinyConfig
 from seeupo.types import Algorithm
 
 
@@ -61,6 +62,8 @@ class TinySettings:
     """The size of the model `tiny`, which is made from a seed when it is used.
 
     Attributes:
+        width, layers, heads: of the transformer; the width is a multiple of twice the heads.
+        context: how many tokens it takes.
         words: one token for each word of the environment's closed vocabulary, which `pocket` in its terse surface has;
             otherwise everything is spelled in bytes.
     """
@@ -71,6 +74,9 @@ class TinySettings:
     context: int = 1024
     words: bool = True
 
+    def __post_init__(self) -> None:
+        TinyConfig(width=self.width, layers=self.layers, heads=self.heads, context=self.context)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings:
@@ -78,6 +84,8 @@ class ModelSettings:
 
     Attributes:
         name: `tiny`, a model of `seeupo models list`, a folder with safetensors, or owner/name of a model hub.
+        device: that PyTorch knows, such as "cpu" or "cuda".
+        dtype: of the weights. On CPUs float32 is the fast one.
         tiny: how large `tiny` is.
         lora: train low-rank adapters only; none trains the weights themselves, or those that optimizer.trainable names.
         batch_tokens: how many tokens go through the model at once in an update.
@@ -116,6 +124,10 @@ class EnvironmentSettings:
     test_split: str = "test"
     workers: int | None = None
     unsandboxed: bool = False
+
+    def __post_init__(self) -> None:
+        if self.workers is not None:
+            check_count("workers", self.workers, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
