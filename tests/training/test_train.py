@@ -15,7 +15,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from envs.counting import CountingFactory
-from seeupo.agents.trajectories import read_trajectories
+from seeupo.agents.trajectories import read_trajectories, write_trajectories
 from seeupo.engines.local import LoraSettings
 from seeupo.models.loading import load_policy
 from seeupo.models.logprobs import padded_logprobs
@@ -23,10 +23,22 @@ from seeupo.training.configuration import read_recipe, recipe_to_toml
 from seeupo.training.failures import TrainingError
 from seeupo.training.listeners import Unmoved
 from seeupo.training.loop import Interrupted
+from seeupo.training.parts import assemble
 from seeupo.training.recipe import TinySettings
 from seeupo.training.run_folder import RunError
 from seeupo.training.train import resume, train
+from seeupo.types import Message, Sample, Trajectory
 from training.small_runs import small
+
+
+class Notes(Unmoved):
+    """Writes down what a person would be told."""
+
+    def __init__(self):
+        self.texts = []
+
+    def note(self, text):
+        self.texts.append(text)
 
 
 def metrics(folder):
@@ -202,14 +214,9 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_note(whole, tmp_path):
     *_, newest = sorted(path for path in (tmp_path / "run" / "checkpoints").iterdir() if path.is_dir())
     file = newest / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-10])
-    notes = []
-
-    class Notes(Unmoved):
-        def note(self, text):
-            notes.append(text)
-
-    resume(tmp_path / "run", listener=Notes())
-    assert any("is damaged" in note and "used instead" in note for note in notes)
+    notes = Notes()
+    resume(tmp_path / "run", listener=notes)
+    assert any("is damaged" in note and "used instead" in note for note in notes.texts)
     assert weights(tmp_path / "run") == weights(whole.folder)
     assert metrics(tmp_path / "run") == metrics(whole.folder)
 
@@ -237,16 +244,11 @@ def test_a_run_stops_at_its_target_by_patience_and_by_time(tmp_path):
 
 
 def test_a_model_that_says_nothing_and_rewards_that_are_all_equal_go_on_and_are_told(tmp_path):
-    notes = []
-
-    class Notes(Unmoved):
-        def note(self, text):
-            notes.append(text)
-
+    notes = Notes()
     recipe = small(warm_start=None, run={"iterations": 12, "checkpoint_every": 12}, evaluation={"every": 0})
-    result = train(recipe, folder=tmp_path / "run", listener=Notes())
+    result = train(recipe, folder=tmp_path / "run", listener=notes)
     assert result.summary["iterations"] == 12
-    assert any("all rewards" in note.lower() or "equal" in note for note in notes), notes
+    assert any("all rewards" in note.lower() or "equal" in note for note in notes.texts), notes
 
 
 @pytest.mark.parametrize("kl_coef", [0.0, 0.01])
@@ -275,8 +277,20 @@ def of_counting(**sections):
 def test_an_environment_of_ones_own(tmp_path):
     result = train(of_counting(), folder=tmp_path / "run", environment=CountingFactory())
     assert result.summary["environment"] == "CountingFactory"
-    with pytest.raises(TrainingError, match="go on with the environment that it was begun with"):
+    with pytest.raises(TrainingError, match=r"CountingFactory; go on from Python: seeupo.resume"):
         resume(tmp_path / "run")
+    assert resume(tmp_path / "run", environment=CountingFactory()).summary["after"] == result.summary["after"]
+
+
+def test_a_run_goes_on_with_the_tasks_that_it_was_begun_with(tmp_path):
+    train(of_counting(), folder=tmp_path / "run", environment=CountingFactory())
+
+    class Other(CountingFactory):
+        def tasks(self, split):
+            return super().tasks(split)[:1]
+
+    with pytest.raises(TrainingError, match="go on with the environment that it was begun with"):
+        resume(tmp_path / "run", environment=Other())
 
 
 def test_an_environment_without_an_expert_needs_none_or_says_so(tmp_path):
@@ -309,3 +323,45 @@ def test_trajectories_of_a_run_can_start_another(whole, tmp_path):
     file = Path(whole.folder / "trajectories" / "00001.jsonl.gz")
     result = train(small(warm_start={"file": str(file)}), folder=tmp_path / "run")
     assert result.summary["iterations"] == 3
+
+
+FULL_DISK = """
+import resource, sys
+from seeupo.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+main(sys.argv[1:])
+"""
+
+
+def test_a_full_disk_ends_the_run_in_one_line_and_what_was_saved_is_kept(whole, tmp_path):
+    """No file may grow beyond a limit: to a program that is what a full disk looks like."""
+    recipe = tmp_path / "small.toml"
+    recipe.write_text(recipe_to_toml(small()))
+    folder = tmp_path / "run"
+    ended = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, "train", str(recipe), "--out", str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert "could not be written" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert resume(folder).summary["iterations"] == 3
+    assert weights(folder) == weights(whole.folder)
+
+
+def test_a_model_that_only_ends_its_turn_goes_on_and_is_told(tmp_path):
+    """Learned from trajectories in which nothing else is said."""
+    with assemble(small()) as parts:
+        end = parts.policy.tokenizer.eos_token_id
+        opening = parts.runner.chat.opening([Message("user", "say on which day tea is now")], ())
+    silent = [Trajectory(f"t{n}", "g", "x", (Sample(f"t{n}", 0, opening, (end,)),), 1.0) for n in range(8)]
+    write_trajectories(tmp_path / "silent.jsonl.gz", silent, facts={})
+    recipe = small(warm_start={"file": str(tmp_path / "silent.jsonl.gz"), "batches": 60}, run={"iterations": 12})
+    notes = Notes()
+    result = train(recipe, folder=tmp_path / "run", listener=notes)
+    assert result.summary["iterations"] == 12
+    found = [t for path in (tmp_path / "run" / "trajectories").iterdir() for t in read_trajectories(path)]
+    assert sum(len(s.action_ids) == 1 for t in found for s in t.samples) > 0.9 * sum(len(t.samples) for t in found)
+    assert any("training cannot progress" in text for text in notes.texts), notes.texts

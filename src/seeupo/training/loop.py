@@ -164,7 +164,8 @@ class Loop:
         with self._clock("evaluate"):
             name = f"{self.folder.path.name}, iteration {iteration}"
             evaluation = evaluate(self.recipe, self.parts, name, self._heard)
-            evaluation.write(self.folder.evaluation_path(iteration))
+            with self.folder.writing("evaluations"):
+                evaluation.write(self.folder.evaluation_path(iteration))
         found = evaluation.summary()
         score = found[f"avg@{settings.k}"]["value"] if found[f"avg@{settings.k}"] else 0.0
         progress = self.progress
@@ -223,7 +224,7 @@ class Loop:
             self.checkpoint()
 
     def checkpoint(self) -> None:
-        """Save the run as it is now, unless that was done already."""
+        """Save the run as it is now."""
         self.listener.phase("checkpoint")
         progress = self.progress
         with self._clock("checkpoint"):

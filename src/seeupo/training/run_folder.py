@@ -106,10 +106,10 @@ class RunFolder:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Work on the run alone. The lock goes with the process, however it ends."""
-        with self._writing(LOCK):
+        with self.writing(LOCK):
             handle = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            with self._writing(LOCK):
+            with self.writing(LOCK):
                 try:
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
@@ -144,7 +144,7 @@ class RunFolder:
         check_count("iteration", record.get("iteration"), 0)
         line = json.dumps(_plain(record), allow_nan=False).encode() + b"\n"
         # Without a buffer, which would be written again when the file is closed after an error.
-        with self._writing(METRICS), (self.path / METRICS).open("a+b", buffering=0) as file:
+        with self.writing(METRICS), (self.path / METRICS).open("a+b", buffering=0) as file:
             end = _end_of_lines(file)
             file.truncate(end)
             try:
@@ -174,12 +174,12 @@ class RunFolder:
         path = self.path / METRICS
         covers = covers or (lambda record: bool(record["iteration"] <= iteration))
         kept = b"".join(line for line, record in self._records() if covers(record))
-        with self._writing(METRICS):
+        with self.writing(METRICS):
             if path.exists() and path.read_bytes() != kept:
                 with written_whole(path) as partial:
                     partial.write_bytes(kept)
         for folder in (self.path / "trajectories", self.path / "evaluations"):
-            with self._writing(folder.name):
+            with self.writing(folder.name):
                 for file in sorted(folder.iterdir()) if folder.is_dir() else ():
                     match = NUMBERED.fullmatch(file.name)
                     if match and (int(match[1]) > iteration or file.suffix == ".partial"):
@@ -189,7 +189,7 @@ class RunFolder:
         """Write the trajectories of an iteration, with `facts` in the file's header."""
         check_count("iteration", iteration, 0)
         path = self.path / "trajectories" / f"{iteration:05d}.jsonl.gz"
-        with self._writing(f"trajectories/{path.name}"):
+        with self.writing(f"trajectories/{path.name}"):
             path.parent.mkdir(exist_ok=True)
             with written_whole(path) as partial:
                 write_trajectories(partial, trajectories, facts=facts)
@@ -200,7 +200,7 @@ class RunFolder:
         return self.path / "evaluations" / f"{iteration:05d}.json"
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        with self._writing(SUMMARY):
+        with self.writing(SUMMARY):
             write_text(self.path / SUMMARY, json.dumps(_plain(summary), indent=1, allow_nan=False) + "\n")
 
     @property
@@ -230,7 +230,8 @@ class RunFolder:
                 ) from None
 
     @contextmanager
-    def _writing(self, name: str) -> Iterator[None]:
+    def writing(self, name: str) -> Iterator[None]:
+        """Whoever writes into the run: what goes wrong with the disk becomes a line for people."""
         try:
             yield
         except OSError as error:

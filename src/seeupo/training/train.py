@@ -61,7 +61,12 @@ def train(
     recipe = read_recipe(recipe) if isinstance(recipe, str) else recipe
     path = Path(folder) if folder is not None else next_folder(Path(name).stem)
     with assemble(recipe, environment) as parts:
-        facts = {**facts_of_this_machine(), "panel": panel_of(parts.test_tasks), "model": parts.policy.source}
+        facts = {
+            **facts_of_this_machine(),
+            "panel": panel_of(parts.test_tasks),
+            "model": parts.policy.source,
+            "own_environment": None if environment is None else parts.pool.name,
+        }
         run = RunFolder.create(path, recipe_to_toml(recipe), facts)
         return _carry_out(recipe, parts, run, listener or Unmoved(), pause, again=False)
 
@@ -79,6 +84,11 @@ def resume(
     recipe = read_recipe(str(run.path / RECIPE))
     if settings is not None:
         recipe = replace(recipe, run=settings)
+    if environment is None and (own := run.facts().get("own_environment")) is not None:
+        raise TrainingError(
+            f"{run.path} was begun with an environment of somebody's own, {own}; "
+            "go on from Python: seeupo.resume(folder, environment=...)"
+        )
     with assemble(recipe, environment) as parts:
         begun, now = run.facts()["panel"], panel_of(parts.test_tasks)
         if begun != now:
@@ -98,7 +108,8 @@ def _carry_out(
             loop.go_on()
         reason = loop.run()
         summary = summarize(recipe, parts, run, loop.progress, reason)
-        export_policy(parts.policy, run.policy_path, model_card(summary, recipe_to_toml(recipe)))
+        with run.writing("policy"):
+            export_policy(parts.policy, run.policy_path, model_card(summary, recipe_to_toml(recipe)))
         run.write_summary(summary)
     return Result(run.path, reason, summary)
 
