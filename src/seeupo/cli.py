@@ -113,6 +113,8 @@ def train_command(
     if recipe is not None and recipe.startswith("--"):  # the first override, if no recipe was named
         overrides, recipe = (recipe, *overrides), None
     with training_errors():
+        if dry_run and again is not None:
+            raise click.UsageError("--dry-run shows what a new run would do; leave --resume out")
         if dry_run:
             show_plan(recipe, overrides)
         else:
@@ -464,14 +466,17 @@ SPAN_STYLES = {"repeated": "dim", "prompt": "default", "thought": "italic cyan",
 
 
 @agents.command("show")
-@click.option("--env", "environment", required=True, help="The environment's name.")
-@click.option("--model", required=True, help="A model's name or folder.")
+@click.option("--env", "environment", help="The environment's name; a run has its own.")
+@click.option("--model", required=True, help="A run, a model's name, or a folder.")
 @click.option("--task", "wanted", help="The task's id; by default the first one of the last split.")
 @env_options
-@click.option("--max-tokens", type=click.IntRange(min=1), default=64, show_default=True, help="Of one response.")
-@click.option("--max-turns", type=click.IntRange(min=1), default=4, show_default=True, help="Of the episode.")
-@click.option("--plain", is_flag=True, help="No thoughts: the plain template instead of the Reasoning-Augmented one.")
-def show_agent(*, environment: str, model: str, options: dict[str, object], **asked: Any) -> None:
+@click.option("--max-tokens", type=click.IntRange(min=1), help="Of one response.  [default: 64, or a run's]")
+@click.option("--max-turns", type=click.IntRange(min=1), help="Of the episode.  [default: 4, or a run's]")
+@click.option(
+    "--plain", is_flag=True, default=None,
+    help="No thoughts: the plain template instead of the Reasoning-Augmented one.  [default: no, or a run's]",
+)  # fmt: skip
+def show_agent(*, environment: str | None, model: str, options: dict[str, object], **asked: Any) -> None:
     """Play one episode and print its tokens: what was prompt, thought and action, and what is trained on."""
     from rich.text import Text
 

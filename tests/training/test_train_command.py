@@ -103,6 +103,19 @@ def test_mistakes_are_lines_for_people(recipe, tmp_path, monkeypatch, arguments,
     assert not (tmp_path / "runs").exists() or not list((tmp_path / "runs").glob("*/policy"))
 
 
+def test_a_section_can_be_switched_off(recipe, tmp_path):
+    result = run("train", recipe, "--warm_start", "none", "--dry-run")
+    assert result.exit_code == 0, result.output
+    assert "warm start" not in result.output
+
+
+def test_an_episode_of_a_run_is_shown_as_it_was_trained(finished):
+    folder, _ = finished
+    result = run("agents", "show", "--model", folder)
+    assert result.exit_code == 0, result.output
+    assert "turn 1" in result.output
+
+
 def test_going_on_keeps_to_what_was_begun(finished):
     folder, _ = finished
     assert "only keys of [run] can change" in run("train", "--resume", folder, "--algorithm.order", "natural").output

@@ -89,8 +89,8 @@ def test_trajectories_that_cannot_be_learned_from_are_refused(tmp_path):
         demonstrations_in(path, WarmStartSettings(min_reward=1.0), vocabulary=10)
     with pytest.raises(TrainingError, match=r"contains token 5 and the model knows 5; .* another tokenizer"):
         demonstrations_in(path, WarmStartSettings(), vocabulary=5)
-    with pytest.raises(TrainingError, match=r"warm_start.file: .*nowhere"):
+    with pytest.raises(TrainingError, match=r"warm_start.file cannot be read: .*nowhere"):
         demonstrations_in(tmp_path / "nowhere.jsonl.gz", WarmStartSettings(), vocabulary=5)
     (tmp_path / "text").write_text("hello")
-    with pytest.raises(TrainingError, match=r"warm_start.file: "):
+    with pytest.raises(TrainingError, match=r"warm_start.file cannot be read: "):
         demonstrations_in(tmp_path / "text", WarmStartSettings(), vocabulary=5)

@@ -192,7 +192,7 @@ def sandbox_for(spec: EnvSpec) -> Bubblewrap | None:
     if spec.runs_model_code:
         raise EnvError(
             f"{spec.name} executes what the model writes and needs a sandbox: {found}. "
-            "To run it unprotected all the same, pass unsandboxed=True."
+            "To run it unprotected all the same, pass unsandboxed=True (in a recipe: environment.unsandboxed = true)."
         )
     warn_unsandboxed(found)
     return None

@@ -1,1 +1,1 @@
-"""What is done with policies, environments and algorithms together: evaluation, and later the training loop."""
+"""What is done with policies, environments and algorithms together: training and evaluation."""

@@ -201,7 +201,7 @@ def entropy_text(over_floor: float, history: History) -> str:
     began = "" if first is None else f", {first:.3f} over the first 5 iterations"
     return (
         f"entropy is {history.latest['entropy']:.3f}{began}, with success {history.latest['success']:.2f}: the policy "
-        "says nearly the same each time and will find nothing better. Go back to an earlier checkpoint with a lower "
+        "says nearly the same each time and will find nothing better. Begin again with a lower "
         "optimizer.learning_rate, or reward variety (algorithm.entropy_coef, say 0.001)."
     )
 
@@ -257,8 +257,9 @@ ALARMS = (
         clear=0.7,
         text=lambda share, history: (
             f"success over the last 10 iterations is {history.mean_success(10):.2f}, {share:.0%} of its best, "
-            f"{history.best_success:.2f}: the policy has lost what it could do. Go back to the best checkpoint with a "
-            "lower optimizer.learning_rate, or hold it closer to where it began (algorithm.kl_coef, say 0.002)."
+            f"{history.best_success:.2f}: the policy has lost what it could do. The best checkpoint is kept. Begin "
+            "again with a lower optimizer.learning_rate, or hold it closer to where it began (algorithm.kl_coef, "
+            "say 0.002)."
         ),
     ),
     Alarm(
@@ -297,7 +298,7 @@ ALARMS = (
         at=0.75,
         clear=0.25,
         text=lambda count, history: (
-            "a gradient norm was not finite: the weights can no longer be trusted. Go back to the last checkpoint with "
+            "a gradient norm was not finite: the weights can no longer be trusted. Begin again with "
             'a lower optimizer.learning_rate, set optimizer.max_grad_norm, or use model.dtype = "float32".'
         ),
     ),
@@ -317,7 +318,7 @@ ALARMS = (
         clear=0.025,
         text=lambda share, history: (
             f"{share:.1%} of the episodes failed by fault of the infrastructure, more than 5%: what is left may be a "
-            "biased selection of the tasks. The run's notes say how they failed; fewer environment.workers, a lower "
+            "biased selection of the tasks. A note says how the last one failed; fewer environment.workers, a lower "
             "agent.concurrency or a longer agent.episode_seconds often help, `seeupo envs check` finds the rest."
         ),
     ),

@@ -303,26 +303,26 @@ def model_runner(model: str, pool: EnvPool, settings: RunnerSettings, *, plain: 
 
 
 def one_episode(
-    model: str,
-    environment: str,
-    options: Mapping[str, Any],
-    *,
-    wanted: str | None,
-    max_tokens: int,
-    max_turns: int,
-    plain: bool,
+    model: str, environment: str | None, options: Mapping[str, Any], *, wanted: str | None, **given: Any
 ) -> tuple[ChatFormat, Trajectory]:
-    """One episode of a model, with the format that its prompts were made in."""
+    """One episode of a model, with the format that its prompts were made in; what is not given is as a run has it."""
     from seeupo.agents.runner import Attempt, RunnerSettings
     from seeupo.types import SamplingParameters
 
-    settings = RunnerSettings(parameters=SamplingParameters(max_tokens=max_tokens), max_turns=max_turns, concurrency=1)
+    chosen = {name: value for name, value in given.items() if value is not None}
+    of_run = _settings_of_run(model)
+    how = {"max_tokens": 64, "max_turns": 4, "plain": False, "temperature": 1.0, **of_run, **chosen}
+    environment, options = environment or of_run.get("environment"), options or of_run.get("options", {})
+    if environment is None:
+        raise EvaluationError("which environment? name it with --env; seeupo envs list shows them")
+    parameters = SamplingParameters(max_tokens=how["max_tokens"], temperature=how["temperature"])
+    settings = RunnerSettings(parameters=parameters, max_turns=how["max_turns"], concurrency=1)
     with EnvPool(environment, options=options, workers=1) as pool:
         tasks = tasks_of(pool, pool.splits[-1], None)
         task = next((task for task in tasks if wanted in (None, task.id)), None)
         if task is None:
             raise EvaluationError(f"split {pool.splits[-1]!r} of {environment} has no task {wanted!r}")
-        runner = model_runner(model, pool, settings, plain=plain)
+        runner = model_runner(model_of(model), pool, settings, plain=how["plain"])
         (trajectory,) = runner.run([Attempt("episode", "episode", task, seed=0)])
     return runner.chat, trajectory
 

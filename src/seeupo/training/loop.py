@@ -16,6 +16,7 @@ import torch
 
 from seeupo.training.alarms import Alarms
 from seeupo.training.collecting import Collected, Collector, seed_of, shaped
+from seeupo.training.failures import TrainingError
 from seeupo.training.held_out import evaluate
 from seeupo.training.listeners import Listener
 from seeupo.training.measures import iteration_record, sampler_gap
@@ -106,6 +107,11 @@ class Loop:
     def go_on(self) -> None:
         """Take up the last checkpoint, and forget whatever came after it."""
         latest = self.checkpoints.latest()
+        if latest is None and list(self.checkpoints.folder.glob("damaged-*")):
+            raise TrainingError(
+                f"{self.folder.path} has no whole checkpoint to go on from; begin anew in another folder, "
+                "or bring a checkpoint back from a copy"
+            )
         if latest is not None:
             self.progress = Progress(**latest.state)
             if not self._warm and self.recipe.warm_start is not None:
@@ -122,7 +128,10 @@ class Loop:
         """Sample the groups of the next iteration."""
         self.listener.phase("collecting", self.recipe.collect.tasks * self.recipe.collect.group_size)
         with self._clock("collect"):
-            return self.collector.collect(self.progress.iteration + 1)
+            collected = self.collector.collect(self.progress.iteration + 1)
+        if collected.failed_episodes:
+            self.listener.note(f"{collected.failed_episodes} episodes failed, the last one so: {collected.failure}")
+        return collected
 
     def update(self, collected: Collected) -> None:
         """One iteration of the algorithm on what was collected. It is never left half done."""

@@ -62,7 +62,7 @@ def iteration_record(
         "action_tokens": action_tokens,
         "prompt_tokens": sum(len(sample.prompt_ids) for sample in samples),
         "cut_responses": int(sum(trajectory.timings["cut_responses"] for trajectory in trajectories)),
-        "entropy": -mean(logprobs),
+        "entropy": -mean(logprobs) if logprobs else None,
         "sampler_gap": gap,
         "learning_rate": learning_rate,
         "stops": dict(sorted(Counter(trajectory.stop.value for trajectory in trajectories).items())),

@@ -16,6 +16,7 @@ from seeupo.engines.plain_sampler import local_sampler
 from seeupo.envs.pool import EnvPool
 from seeupo.models.loading import LoadedPolicy, load_policy
 from seeupo.models.tiny import TinyConfig
+from seeupo.training.failures import TrainingError
 from seeupo.training.players import tasks_of
 from seeupo.training.recipe import AgentSettings, ModelSettings, Recipe
 from seeupo.types import EnvFactory, Sampler, SamplingParameters, Task
@@ -43,16 +44,7 @@ def assemble(recipe: Recipe, environment: EnvFactory | None = None) -> Iterator[
         train_tasks = tasks_of(pool, recipe.environment.train_split, None)
         test_tasks = tasks_of(pool, recipe.environment.test_split, recipe.evaluation.tasks)
         policy = load_model(recipe.model, pool, seed=recipe.run.seed)
-        engine = LocalEngine(
-            policy,
-            replace(recipe.optimizer, iterations=recipe.run.iterations),
-            lora=recipe.model.lora,
-            temperature=recipe.agent.temperature,
-            reference=needs_reference(recipe),
-            batch_tokens=recipe.model.batch_tokens,
-            row_tokens=recipe.model.row_tokens,
-            gradient_checkpointing=recipe.model.gradient_checkpointing,
-        )
+        engine = make_engine(recipe, policy)
         sampler = local_sampler(policy, training=True, max_rows=recipe.agent.concurrency)
         runner = Runner(
             sampler,
@@ -63,6 +55,23 @@ def assemble(recipe: Recipe, environment: EnvFactory | None = None) -> Iterator[
             context_length=policy.context_length,
         )
         yield Parts(pool, policy, engine, sampler, runner, train_tasks, test_tasks)
+
+
+def make_engine(recipe: Recipe, policy: LoadedPolicy) -> LocalEngine:
+    """What trains the policy; settings that do not fit it are an error for people."""
+    try:
+        return LocalEngine(
+            policy,
+            replace(recipe.optimizer, iterations=recipe.run.iterations),
+            lora=recipe.model.lora,
+            temperature=recipe.agent.temperature,
+            reference=needs_reference(recipe),
+            batch_tokens=recipe.model.batch_tokens,
+            row_tokens=recipe.model.row_tokens,
+            gradient_checkpointing=recipe.model.gradient_checkpointing,
+        )
+    except ValueError as error:
+        raise TrainingError(f"{recipe.model.name} cannot be trained as asked: {error}") from None
 
 
 def needs_reference(recipe: Recipe) -> bool:

@@ -199,6 +199,11 @@ class RunFolder:
         check_count("iteration", iteration, 0)
         return self.path / "evaluations" / f"{iteration:05d}.json"
 
+    def write_recipe(self, recipe_toml: str) -> None:
+        """Replace the recipe, for a run that goes on further than it was begun for."""
+        with self.writing(RECIPE):
+            write_text(self.path / RECIPE, recipe_toml)
+
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         with self.writing(SUMMARY):
             write_text(self.path / SUMMARY, json.dumps(_plain(summary), indent=1, allow_nan=False) + "\n")

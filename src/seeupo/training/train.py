@@ -11,6 +11,7 @@ from typing import Any
 
 import seeupo
 from seeupo.algorithms import ALGORITHMS
+from seeupo.models.catalog import first_line
 from seeupo.training.configuration import read_recipe, recipe_to_table, recipe_to_toml
 from seeupo.training.evaluation import Evaluation, compare, panel_of
 from seeupo.training.export import export_policy, model_card
@@ -103,15 +104,37 @@ def _carry_out(
     recipe: Recipe, parts: Parts, run: RunFolder, listener: Listener, pause: Callable[[], None], *, again: bool
 ) -> Result:
     with run.lock(), _heard_by(listener, recipe, run) as everyone:
-        loop = Loop(recipe, parts, run, everyone, pause)
         if again:
-            loop.go_on()
-        reason = loop.run()
+            run.write_recipe(recipe_to_toml(recipe))  # it may end elsewhere now
+        loop = Loop(recipe, parts, run, everyone, pause)
+        with _in_words(run):
+            if again:
+                loop.go_on()
+            reason = loop.run()
         summary = summarize(recipe, parts, run, loop.progress, reason)
         with run.writing("policy"):
             export_policy(parts.policy, run.policy_path, model_card(summary, recipe_to_toml(recipe)))
         run.write_summary(summary)
     return Result(run.path, reason, summary)
+
+
+@contextmanager
+def _in_words(run: RunFolder) -> Iterator[None]:
+    """What PyTorch raises when numbers or memory run out, with what to do about it."""
+    try:
+        yield
+    except FloatingPointError as error:
+        raise TrainingError(
+            f"{error}; begin again with a lower optimizer.learning_rate (or warm_start.learning_rate). "
+            f"What was learned until the last checkpoint is in {run.path}"
+        ) from error
+    except (RuntimeError, MemoryError) as error:
+        if isinstance(error, MemoryError) or "alloc" in str(error) or "out of memory" in str(error):
+            raise TrainingError(
+                f"memory ran out: {first_line(error)}; lower model.batch_tokens, agent.concurrency or "
+                f"collect.tasks, or set model.gradient_checkpointing. Go on with: seeupo train --resume {run.path}"
+            ) from error
+        raise
 
 
 def summarize(recipe: Recipe, parts: Parts, run: RunFolder, progress: Progress, reason: str) -> dict[str, Any]:

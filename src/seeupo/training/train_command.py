@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from seeupo.training.run_folder import RECIPE, RunFolder
 from seeupo.training.train import Result, next_folder, resume, train
 
 DEFAULT = "tiny-pocket"
+SECTIONS = tuple(each.name for each in fields(Recipe))
 STOPPED = 130
 """Exit code after Ctrl-C."""
 
@@ -29,7 +31,7 @@ def parse_overrides(arguments: Sequence[str]) -> list[tuple[str, str]]:
     pairs, rest = [], list(arguments)
     while rest:
         key, equals, value = rest.pop(0).partition("=")
-        if not key.startswith("--") or "." not in key:
+        if not key.startswith("--") or not ("." in key or key[2:] in SECTIONS):
             raise TrainingError(
                 f"{key!r} is no option; keys of a recipe are given like --run.seed 1, see docs/configuration.md"
             )
@@ -134,4 +136,4 @@ def show_plan(recipe_name: str | None, overrides: Sequence[str]) -> None:
 def _cell(estimate: Mapping[str, float] | None, sign: str = "") -> str:
     if estimate is None:
         return "-"
-    return f"{estimate['value']:{sign}.3f} \\[{estimate['low']:{sign}.3f}, {estimate['high']:{sign}.3f}]"
+    return f"{estimate['value']:{sign}.2f} \\[{estimate['low']:{sign}.2f}, {estimate['high']:{sign}.2f}]"

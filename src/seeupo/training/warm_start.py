@@ -75,7 +75,8 @@ def lessons_for(recipe: Recipe, parts: Parts, heard: Callable[[int], None]) -> L
     assert settings is not None
     if settings.file is not None:
         vocabulary = int(parts.policy.model.config.get_text_config().vocab_size)
-        return Lessons(demonstrations_in(Path(settings.file), settings, vocabulary=vocabulary), settings, seed=seed)
+        chosen = demonstrations_in(Path(settings.file), settings, vocabulary=vocabulary)
+        return Lessons(fitting(chosen, parts.policy.context_length), settings, seed=seed)
     runner, found = parts.runner, {}
     playing = demonstrate(
         parts.pool,
@@ -89,7 +90,19 @@ def lessons_for(recipe: Recipe, parts: Parts, heard: Callable[[int], None]) -> L
     for number, demonstration in playing:
         found[number] = demonstration
         heard(len(found))
-    return Lessons([found[number] for number in sorted(found)], settings, seed=seed)
+    chosen = fitting([found[number] for number in sorted(found)], parts.policy.context_length)
+    return Lessons(chosen, settings, seed=seed)
+
+
+def fitting(demonstrations: list[Demonstration], context: int) -> list[Demonstration]:
+    """The demonstrations, if the model can take them."""
+    longest = max(len(s.prompt_ids) + len(s.action_ids) for samples in demonstrations for s in samples)
+    if longest > context:
+        raise TrainingError(
+            f"the longest demonstration has {longest} tokens and the model takes {context}: use a model with a longer "
+            "context (model.tiny.context for tiny), or shorter tasks or prompts"
+        )
+    return demonstrations
 
 
 def demonstrate(
@@ -146,7 +159,7 @@ def demonstrations_in(path: Path, settings: WarmStartSettings, *, vocabulary: in
     try:
         trajectories = [each for each in read_trajectories(path) if each.status is Status.OK]
     except (TrajectoryFileError, OSError) as error:
-        raise TrainingError(f"warm_start.file: {error}") from None
+        raise TrainingError(f"warm_start.file cannot be read: {error}; name a file of trajectories of a run") from None
     chosen = [each.samples for each in trajectories if each.reward >= settings.min_reward and each.samples]
     if not chosen:
         raise TrainingError(
