@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from seeupo.studies.reliability import markdown
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -66,3 +68,17 @@ def test_the_example_in_the_readme_runs(capsys):
     exec(compile(example, "README.md", "exec"), {})
     last = capsys.readouterr().out.splitlines()[-1].split()
     assert float(last[1]) > 0.95 * float(last[-1])
+
+
+def test_the_default_recipes_results_are_the_measured_ones_and_good_on_every_seed():
+    table = json.loads((ROOT / "docs/results/tiny-pocket.json").read_text())
+    page = (ROOT / "docs/results/README.md").read_text()
+    assert all(line in page for line in markdown(table))
+    assert f"goes from {table['mean_before']:.2f} to {table['mean_after']:.2f}" in page
+    assert table["seeds"] == 10
+    assert table["all_double"]
+    assert table["lowest_after"] >= 0.8
+    for run in table["runs"]:
+        assert 0.1 <= run["before"]["value"] <= 0.4
+        assert run["minutes"] <= 5
+        assert run["control"]["high"] < run["after"]["low"]
