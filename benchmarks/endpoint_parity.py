@@ -1,6 +1,8 @@
 """The same model in this process and behind vLLM's OpenAI-compatible server: same tasks, temperature 0.
 
-Says on how many tasks the two come to the same outcome, and how many of their episodes agree action by action.
+Says on how many tasks the two come to the same outcome, and how many of their prompts and answers are the same.
+
+    python benchmarks/endpoint_parity.py --model runs/smollm2-pocket-001/policy --tasks 100
 """
 
 from __future__ import annotations
@@ -10,9 +12,9 @@ import os
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sampling_speed import VLLM
@@ -29,9 +31,9 @@ from seeupo.models.loading import load_policy
 from seeupo.training.endpoint import Endpoint
 from seeupo.training.evaluation import Attempt
 from seeupo.training.players import endpoint_player
-from seeupo.types import SamplingParameters
+from seeupo.types import Message, SamplingParameters
 
-OPTIONS = {"surface": "natural", "tools": "signatures", "distractors": False}
+OPTIONS = {"surface": "natural", "tools": "signatures", "distractors": False, "turns": [2, 3]}
 MAX_TOKENS, MAX_TURNS, PORT = 48, 4, 18765
 
 
@@ -58,16 +60,29 @@ def server(folder: str) -> Iterator[str]:
         process.wait()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Recorded(Endpoint):
+    """An endpoint that writes down what it was asked and what it answered."""
+
+    said: list[tuple[tuple[Message, ...], str]] = field(default_factory=list)
+
+    def complete(self, messages: Sequence[Message], *, seed: int) -> str:
+        text = super().complete(messages, seed=seed)
+        self.said.append((tuple(messages), text))
+        return text
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", type=int, default=40)
+    parser.add_argument("--model", help="a folder; by default SmolLM2-135M-Instruct as it is")
     options = parser.parse_args()
-    folder = str(fetch("smollm2-135m", report=print))
+    folder = options.model or str(fetch("smollm2-135m", report=print))
     template = Template(reasoning=False)
     with EnvPool("pocket", options=OPTIONS) as pool:
         attempts = [Attempt(task, 0, 0) for task in pool.tasks("test")[: options.tasks]]
         with server(folder) as url:
-            endpoint = Endpoint(url=url, model="smollm2", temperature=0.0, max_tokens=MAX_TOKENS)
+            endpoint = Recorded(url=url, model="smollm2", temperature=0.0, max_tokens=MAX_TOKENS)
             player, executor = endpoint_player(pool, endpoint, template, MAX_TURNS, concurrency=8)
             behind = {episode.task: (episode.score, episode.turns) for episode in player.play(attempts)}
             executor.shutdown()
@@ -79,18 +94,23 @@ def main() -> None:
         runner = Runner(
             LocalSampler(policy, training=False), pool, chat, template, settings, context_length=policy.context_length
         )
-        here = {
-            trajectory.task: (trajectory.reward, len(trajectory.samples))
-            for trajectory in runner.run([RunnerAttempt(a.task.id, a.task.id, a.task, 0) for a in attempts])
-        }
+        played = list(runner.run([RunnerAttempt(a.task.id, a.task.id, a.task, 0) for a in attempts]))
+    here = {trajectory.task: (trajectory.reward, len(trajectory.samples)) for trajectory in played}
+    answers = {chat.opening(messages, ()): text for messages, text in endpoint.said}
+    mine = {s.prompt_ids: chat.decode(s.action_ids) for trajectory in played for s in trajectory.samples}
+    same_prompts = sum(prompt in answers for prompt in mine) / len(mine)
+    common = [prompt for prompt in mine if prompt in answers]
+    same_answers = sum(mine[prompt] == answers[prompt] for prompt in common) / max(1, len(common))
     same_score = sum(here[task][0] == behind[task][0] for task in here) / len(here)
     same_turns = sum(here[task] == behind[task] for task in here) / len(here)
     results: dict[str, Any] = {
         "machine": machine(), "vllm": VLLM, "tasks": len(here), "same_score": same_score,
-        "same_score_and_turns": same_turns, "solved_here": sum(score == 1 for score, _ in here.values()),
+        "same_score_and_turns": same_turns, "same_prompts": same_prompts, "same_answers": same_answers,
+        "solved_here": sum(score == 1 for score, _ in here.values()),
         "solved_behind_the_server": sum(score == 1 for score, _ in behind.values()),
     }  # fmt: skip
     print(f"{len(here)} tasks: same score on {same_score:.0%}, same score after as many turns on {same_turns:.0%}")
+    print(f"{same_prompts:.0%} of the prompts are the same, token by token, and {same_answers:.0%} of the answers")
     write_results("endpoint_parity", results)
 
 
