@@ -178,5 +178,5 @@ def test_on_a_terminal_there_is_a_live_display(recipe, tmp_path):
     reader.join()
     os.close(parent)
     text = b"".join(seen).decode(errors="replace")
-    for words in ("warm start", "avg@2", "held-out tasks"):
+    for words in ("iteration 3 of 3", "held out", "avg@2", "held-out tasks"):
         assert words in text

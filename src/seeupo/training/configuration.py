@@ -331,8 +331,8 @@ class _Reader:
                 message = " ".join(str(error).split())
                 name = message.split(" ", 1)[0]
                 if complete or name in values:
-                    owned = name in keys_of(section) and key
-                    self.problems.append(f"{key}.{message}" if owned else f"{key}: {message}" if key else message)
+                    names_a_key = name in keys_of(section) and key
+                    self.problems.append(f"{key}.{message}" if names_a_key else f"{key}: {message}" if key else message)
                 if name not in values:
                     return None
                 del values[name]
