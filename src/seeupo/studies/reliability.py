@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from seeupo.training.configuration import read_recipe
+from seeupo.training.evaluation import shown
 from seeupo.training.failures import TrainingError
 
 
@@ -103,7 +104,7 @@ def markdown(table: Mapping[str, Any]) -> Iterator[str]:
     yield "| seed | after the warm start | after SeeUPO | supervised learning instead | minutes |"
     yield "|---|---|---|---|---|"
     for row in table["runs"]:
-        cells = " | ".join(_cell(row[when]) for when in ("before", "after", "control"))
+        cells = " | ".join(shown(row[when]) for when in ("before", "after", "control"))
         yield f"| {row['seed']} | {cells} | {row['minutes']:.1f} |"
 
 
@@ -117,10 +118,6 @@ def sentence(row: Mapping[str, Any]) -> str:
 
 def _short(row: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {**row, **{when: row[when][name] for when in ("before", "after", "control")}}
-
-
-def _cell(estimate: Mapping[str, float]) -> str:
-    return f"{estimate['value']:.3f} [{estimate['low']:.3f}, {estimate['high']:.3f}]"
 
 
 def _no_warm_start(recipe: str) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -10,6 +9,7 @@ from seeupo.agents.runner import Attempt, Runner
 from seeupo.training.failures import TrainingError
 from seeupo.training.passes import Passes
 from seeupo.training.recipe import CollectSettings, RewardShape
+from seeupo.training.seeds import seed_of
 from seeupo.types import Status, Task, Trajectory
 
 REPEATS = 3
@@ -113,11 +113,6 @@ class Collector:
         places = range(self.drawn, self.drawn + count)
         self.drawn += count
         return [self.tasks[self._passes[place]] for place in places]
-
-
-def seed_of(seed: int, name: str) -> int:
-    """A seed of its own for everything that has a name."""
-    return int.from_bytes(hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest(), "big") >> 33
 
 
 def has_equal_rewards(group: Iterable[Trajectory]) -> bool:

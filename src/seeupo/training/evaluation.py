@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import seeupo
 from seeupo.core.statistics import Estimate, avg_at_k, count_successes, paired_difference, pass_at_k
+from seeupo.training.seeds import seed_of
 from seeupo.training.whole_files import write_text
 from seeupo.types import Task
 
@@ -95,12 +96,7 @@ def panel_of(tasks: Sequence[Task]) -> str:
 
 def attempts(tasks: Sequence[Task], samples: int, seed: int) -> list[Attempt]:
     """All attempts, task by task, each with a seed of its own that depends on nothing else."""
-    return [Attempt(task, sample, _seed(seed, task.id, sample)) for task in tasks for sample in range(samples)]
-
-
-def _seed(seed: int, task: str, sample: int) -> int:
-    digest = hashlib.blake2b(f"{seed}/{task}/{sample}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 33
+    return [Attempt(task, sample, seed_of(seed, f"{task.id}/{sample}")) for task in tasks for sample in range(samples)]
 
 
 @dataclass
@@ -212,6 +208,14 @@ def compare(one: Evaluation, other: Evaluation) -> dict[str, Any]:
         f"avg@{k}": _to_json(paired_difference(rows[1], rows[0])),
         f"pass@{k}": _to_json(paired_difference(rows[1], rows[0], pass_k=k)),
     }
+
+
+def shown(estimate: Mapping[str, float] | None, *, signed: bool = False, digits: int = 3) -> str:
+    """An estimate of a summary for people: the value and its interval."""
+    if estimate is None:
+        return "-"
+    value, low, high = (f"{estimate[name]:{'+' if signed else ''}.{digits}f}" for name in ("value", "low", "high"))
+    return f"{value} [{low}, {high}]"
 
 
 def _to_json(estimate: Estimate) -> dict[str, float]:

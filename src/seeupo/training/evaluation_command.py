@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -25,6 +26,7 @@ from seeupo.training.evaluation import (
     attempts,
     compare,
     panel_of,
+    shown,
 )
 from seeupo.training.players import tasks_of
 
@@ -338,7 +340,7 @@ def show_summary(result: tuple[Evaluation, Path], *, as_json: bool) -> None:
     for column in ("", "tasks", f"avg@{plan.k}", f"pass@{plan.k}"):
         table.add_column(column)
     for kind, part in [("all", summary), *summary["kinds"].items()]:
-        table.add_row(kind, str(part["tasks"]), *(_cell(part[f"{name}@{plan.k}"]) for name in ("avg", "pass")))
+        table.add_row(kind, str(part["tasks"]), *(escape(shown(part[f"{name}@{plan.k}"])) for name in ("avg", "pass")))
     how = "".join(f", {name.replace('_', ' ')} {value}" for name, value in plan.sampling.items())
     console.print(f"{plan.policy} on {plan.environment}, split {plan.split}, {plan.samples} attempts at each task{how}")
     console.print(table)
@@ -363,16 +365,7 @@ def show_comparison(one: Path, other: Path, *, as_json: bool) -> None:
     console.print(f"{other} minus {one}, paired over {found['tasks']} tasks")
     for name, estimate in found.items():
         if name != "tasks":
-            console.print(f"{name}: {_cell(estimate, signed=True)}")
-
-
-def _cell(estimate: Mapping[str, float] | None, *, signed: bool = False) -> str:
-    if estimate is None:
-        return "-"
-    sign = "+" if signed else ""
-    return f"{estimate['value']:{sign}.3f} [{estimate['low']:{sign}.3f}, {estimate['high']:{sign}.3f}]".replace(
-        "[", "\\["
-    )
+            console.print(f"{name}: {escape(shown(estimate, signed=True))}")
 
 
 def _slug(name: str) -> str:

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from seeupo.models.loading import LoadedPolicy
 from seeupo.models.saving import save_model
+from seeupo.training.evaluation import shown
 
 ADAPTED = ".base_layer."
 """Where peft puts the weights of a layer that it adds an adapter to."""
@@ -86,12 +87,8 @@ def model_card(summary: Mapping[str, Any], recipe_toml: str) -> str:
     """What somebody who finds the folder should know."""
     k = summary["k"]
     scores = {
-        when: " | ".join(_cell(summary[when][f"{name}@{k}"]) for name in ("avg", "pass"))
+        when: " | ".join(shown(summary[when][f"{name}@{k}"]) for name in ("avg", "pass"))
         for when in ("before", "after")
     }
     version = summary["versions"]["seeupo"]
     return CARD.format(**{**summary, **scores}, version=version, recipe=recipe_toml.rstrip())
-
-
-def _cell(estimate: Mapping[str, float] | None) -> str:
-    return "-" if estimate is None else f"{estimate['value']:.3f} [{estimate['low']:.3f}, {estimate['high']:.3f}]"

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from seeupo.training.alarms import Alarms
-from seeupo.training.collecting import Collected, Collector, seed_of, shaped
+from seeupo.training.collecting import Collected, Collector, shaped
 from seeupo.training.failures import TrainingError
 from seeupo.training.held_out import evaluate
 from seeupo.training.listeners import Listener
@@ -23,6 +23,7 @@ from seeupo.training.measures import iteration_record, sampler_gap
 from seeupo.training.parts import Parts, needs_reference
 from seeupo.training.recipe import Recipe
 from seeupo.training.run_folder import RunFolder
+from seeupo.training.seeds import seed_of
 from seeupo.training.warm_start import lessons_for, optimizer_of
 
 WARM_START_RECORDS = 20

@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ def _flat(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]
             yield name, float(value)
 
 
-class Tracker(Unmoved):
+class Tracker(Unmoved, ABC):
     """Takes each record once: what is heard again when a run goes on is left out if it has been taken before."""
 
     def __init__(self, *, goes_on: bool) -> None:
@@ -67,8 +68,9 @@ class Tracker(Unmoved):
         if not self._has_it:
             self._take(record)
 
+    @abstractmethod
     def _take(self, record: Mapping[str, Any]) -> None:
-        raise NotImplementedError
+        """Write a record that has not been taken before."""
 
 
 class TensorBoard(Tracker):

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from seeupo.training.configuration import read_recipe, recipe_to_toml
 from seeupo.training.display import make_display
+from seeupo.training.evaluation import shown
 from seeupo.training.failures import TrainingError
 from seeupo.training.interrupts import interruptible
 from seeupo.training.loop import Interrupted
@@ -88,8 +90,9 @@ def show_result(result: Result, recipe: Recipe) -> None:
     for column in (f"{summary['tasks']} held-out tasks", "before", "after", "difference"):
         table.add_column(column)
     for name in (f"avg@{k}", f"pass@{k}"):
-        cells = [_cell(summary["before"][name]), _cell(summary["after"][name]), _cell(summary["difference"][name], "+")]
-        table.add_row(name, *cells)
+        found = {when: summary[when][name] for when in ("before", "after", "difference")}
+        cells = (shown(estimate, signed=when == "difference", digits=2) for when, estimate in found.items())
+        table.add_row(name, *map(escape, cells))
     minutes = sum(summary["seconds"].values()) / 60
     console.print(f"\n{verdict(summary)} ({result.reason}; {minutes:.1f} minutes)")
     console.print(table)
@@ -131,9 +134,3 @@ def show_plan(recipe_name: str | None, overrides: Sequence[str]) -> None:
     for name, text in lines.items():
         console.print(f"{name:<12} {text}", markup=False)
     console.print("Nothing was trained.")
-
-
-def _cell(estimate: Mapping[str, float] | None, sign: str = "") -> str:
-    if estimate is None:
-        return "-"
-    return f"{estimate['value']:{sign}.2f} \\[{estimate['low']:{sign}.2f}, {estimate['high']:{sign}.2f}]"
