@@ -24,7 +24,6 @@ from seeupo.training.configuration import (
     recipe_text,
     recipe_to_table,
     recipe_to_toml,
-    toml,
 )
 from seeupo.training.recipe import (
     AgentSettings,
@@ -35,6 +34,7 @@ from seeupo.training.recipe import (
     TrackerSettings,
     WarmStartSettings,
 )
+from seeupo.training.toml_writing import toml
 
 
 def problems_of(table: Mapping[str, Any]) -> list[str]:

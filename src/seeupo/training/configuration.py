@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import math
-import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
@@ -23,6 +22,7 @@ from seeupo.algorithms import ALGORITHMS
 from seeupo.envs.failures import nearest
 from seeupo.envs.options import choices, fits
 from seeupo.training.recipe import Recipe
+from seeupo.training.toml_writing import dotted, one_line, shown, toml_lines
 from seeupo.types import Algorithm
 
 REGISTRIES: Mapping[Any, Mapping[str, type]] = {Algorithm: ALGORITHMS}
@@ -100,7 +100,7 @@ def _shipped() -> Traversable:
 def _file_text(path: str) -> str:
     try:
         if Path(path).is_dir():
-            raise ConfigurationError([f"{_one_line(path)} is a folder; a recipe is a TOML file"])
+            raise ConfigurationError([f"{one_line(path)} is a folder; a recipe is a TOML file"])
         return Path(path).read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         reason = f"is not UTF-8 text (byte {error.start} is 0x{error.object[error.start]:02x}); save it as UTF-8"
@@ -112,7 +112,7 @@ def _file_text(path: str) -> str:
         )
     except (OSError, ValueError) as error:  # ValueError: the path has a null character
         reason = f"cannot be read: {getattr(error, 'strerror', None) or error}"
-    raise ConfigurationError([f"{_one_line(path)} {reason}"])
+    raise ConfigurationError([f"{one_line(path)} {reason}"])
 
 
 def _parsed(text: str, source: str) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def _parsed(text: str, source: str) -> dict[str, Any]:
         problem = "its values are nested too deeply"
     except ValueError:
         problem = "a number has more digits than can be read"
-    raise ConfigurationError([f"{_one_line(source)}, {problem}"])
+    raise ConfigurationError([f"{one_line(source)}, {problem}"])
 
 
 def _override(table: dict[str, Any], key: str, text: str) -> str | None:
@@ -141,7 +141,7 @@ def _override(table: dict[str, Any], key: str, text: str) -> str | None:
             table[name] = {}  # naming a key of a section that was off switches it on
         if not isinstance(table[name], dict):
             above = ".".join(path[:depth])
-            return f"{_one_line(key[:80])}: {_one_line(above[:80])} is {shown(table[name])}, which has no keys"
+            return f"{one_line(key[:80])}: {one_line(above[:80])} is {shown(table[name])}, which has no keys"
         table = table[name]
     value = _value_of(text)
     table[last] = value if isinstance(value, str) or not _only_text(_hint_at(path)) else text
@@ -445,7 +445,7 @@ def recipe_to_table(recipe: Recipe) -> dict[str, Any]:
 
 def recipe_to_toml(recipe: Recipe) -> str:
     """A complete file, defaults too; reading it gives the same recipe."""
-    return "\n".join(_toml_lines(recipe_to_table(recipe), "")).lstrip("\n") + "\n"
+    return "\n".join(toml_lines(recipe_to_table(recipe))).lstrip("\n") + "\n"
 
 
 def _table(section: Any, key: str, problems: list[str]) -> dict[str, Any]:
@@ -471,78 +471,3 @@ def _table(section: Any, key: str, problems: list[str]) -> dict[str, Any]:
         else:
             table[entry.name] = "none" if value is None and takes_none(entry.hint) else value
     return table
-
-
-def _toml_lines(table: Mapping[str, Any], path: str) -> Iterator[str]:
-    """The values of a table, then the tables in it: in TOML, all that follows a header belongs to its table."""
-    if path:
-        yield f"[{path}]"
-    for name, value in table.items():
-        if not isinstance(value, Mapping):
-            yield f"{_toml_key(name)} = {toml(value)}"
-    for name, value in table.items():
-        if isinstance(value, Mapping):
-            yield ""
-            yield from _toml_lines(value, f"{path}.{_toml_key(name)}" if path else _toml_key(name))
-
-
-def toml(value: Any) -> str:
-    """A value as TOML has it, on one line."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_toml_key(name)} = {toml(inner)}" for name, inner in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(toml, value)) + "]"
-    if isinstance(value, str):
-        return '"' + "".join(map(_escaped, value)) + '"'
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return float.__repr__(value) if isinstance(value, float) else str(value)
-
-
-def _toml_key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else toml(name)
-
-
-ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
-
-
-def _escaped(character: str) -> str:
-    if character in ESCAPES:
-        return ESCAPES[character]
-    if character.isprintable():
-        return character
-    return f"\\u{ord(character):04x}" if ord(character) < 2**16 else f"\\U{ord(character):08x}"
-
-
-# Values and keys in messages: on one line, and no longer than helps.
-
-
-def _one_line(text: str) -> str:
-    return text if text.isprintable() else toml(text)
-
-
-def dotted(key: str, name: object) -> str:
-    text = name if isinstance(name, str) else str(name)
-    shortened = _toml_key(text) if len(text) <= 60 else shown(text)
-    return f"{key}.{shortened}" if key else shortened
-
-
-def shown(value: object, depth: int = 2) -> str:
-    """A value for a message: as TOML has it, shortened."""
-    if isinstance(value, str):
-        return toml(value[:60]) + ("..." if len(value) > 60 else "")
-    if isinstance(value, int) and value.bit_length() > 64:
-        return f"a number of about {math.ceil(value.bit_length() * math.log10(2))} digits"
-    if isinstance(value, Mapping):
-        inner = (
-            [f"{dotted('', name)} = {shown(entry, depth - 1)}" for name, entry in list(value.items())[:4]]
-            if depth
-            else []
-        )
-        return "{" + ", ".join(inner + ["..."] * (len(inner) < len(value))) + "}"
-    if isinstance(value, list | tuple):
-        inner = [shown(entry, depth - 1) for entry in value[:6]] if depth else []
-        return "[" + ", ".join(inner + ["..."] * (len(inner) < len(value))) + "]"
-    if isinstance(value, bool | int | float):
-        return toml(value)
-    return " ".join(str(value).split())[:60]  # dates and times; None

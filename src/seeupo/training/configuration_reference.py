@@ -22,9 +22,9 @@ from seeupo.training.configuration import (
     keys_of,
     recipe_from_table,
     registered_name,
-    toml,
 )
 from seeupo.training.recipe import Recipe
+from seeupo.training.toml_writing import toml
 
 EXAMPLE = """\
 [agent]
