@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import seeupo
+from seeupo.training.whole_files import partial_of, write_text
 
 if TYPE_CHECKING:
     from seeupo.envs.check import Outcome
@@ -83,7 +84,7 @@ def theory(seed: int, problems: int, json_file: Path | None, report_dir: Path | 
     if json_file:
         facts = {"version": seeupo.__version__, "seed": seed, "problems": problems}
         text = json.dumps({**facts, "claims": [claim.to_json() for claim in claims]}, indent=1)
-        write_whole(json_file, text)
+        write_text(json_file, text + "\n")
     if report_dir:
         from seeupo.studies.theory.report import write_report
 
@@ -170,7 +171,7 @@ def reliability(
         made = Study(recipe, seeds, folder, jobs, threads)
         table = made.run(lambda text: click.echo(text, err=True))
     if json_file:
-        write_whole(json_file, json.dumps(table, indent=1))
+        write_text(json_file, json.dumps(table, indent=1) + "\n")
     for line in markdown(table):
         click.echo(line)
 
@@ -462,9 +463,6 @@ def agents() -> None:
     """What stands between a model and an environment."""
 
 
-SPAN_STYLES = {"repeated": "dim", "prompt": "default", "thought": "italic cyan", "action": "bold green"}
-
-
 @agents.command("show")
 @click.option("--env", "environment", help="The environment's name; a run has its own.")
 @click.option("--model", required=True, help="A run, a model's name, or a folder.")
@@ -478,9 +476,7 @@ SPAN_STYLES = {"repeated": "dim", "prompt": "default", "thought": "italic cyan",
 )  # fmt: skip
 def show_agent(*, environment: str | None, model: str, options: dict[str, object], **asked: Any) -> None:
     """Play one episode and print its tokens: what was prompt, thought and action, and what is trained on."""
-    from rich.text import Text
-
-    from seeupo.agents.show import spans
+    from seeupo.agents.show import show
     from seeupo.models.catalog import ModelError
     from seeupo.training.evaluation import EvaluationError
     from seeupo.training.evaluation_command import one_episode
@@ -490,22 +486,7 @@ def show_agent(*, environment: str | None, model: str, options: dict[str, object
             chat, trajectory = one_episode(model, environment, options, **asked)
     except (EvaluationError, ModelError) as error:
         raise click.ClickException(str(error)) from None
-    console = Console(highlight=False)
-    legend = Text("tokens are separated by ·  ")
-    for kind, style in SPAN_STYLES.items():
-        legend.append(f"{kind}{' (trained on)' if kind in ('thought', 'action') else ''}", style).append("  ")
-    console.print(legend)
-    for note in chat.notes:
-        console.print(f"The chat template differs from what is shown: {note}.", style="yellow")
-    for turn, parts in enumerate(spans(trajectory, chat)):
-        console.rule(f"turn {turn + 1}", align="left")
-        for part in parts:
-            if part.kind == "repeated":
-                console.print(f"[{len(part.tokens)} tokens as before]", style="dim", markup=False)
-            else:
-                console.print(Text("·".join(part.tokens), SPAN_STYLES[part.kind]))
-    console.rule()
-    console.print(f"stopped by: {trajectory.stop.value}; score {trajectory.reward:g}")
+    show(trajectory, chat, Console(highlight=False))
 
 
 def check_outputs(json_file: Path | None, report_dir: Path | None) -> None:
@@ -521,21 +502,10 @@ def check_outputs(json_file: Path | None, report_dir: Path | None) -> None:
         raise click.BadParameter(f"{report_dir} cannot be written: {error.strerror}", param_hint="--report") from None
     try:
         if json_file:
-            partial_file(json_file).touch()
-            partial_file(json_file).unlink()
+            partial_of(json_file).touch()
+            partial_of(json_file).unlink()
     except OSError as error:
         raise click.BadParameter(f"{json_file} cannot be written: {error.strerror}", param_hint="--json") from None
-
-
-def partial_file(path: Path) -> Path:
-    return path.with_name(path.name + ".partial")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that it is there complete or not at all."""
-    partial = partial_file(path)
-    partial.write_text(text + "\n", encoding="utf-8")
-    partial.replace(path)
 
 
 if __name__ == "__main__":

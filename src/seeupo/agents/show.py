@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Literal
 
+from rich.console import Console
+from rich.text import Text
+
 from seeupo.agents.chat import ChatFormat
 from seeupo.agents.thoughts import thought_ranges
 from seeupo.types import Sample, Trajectory
@@ -59,3 +62,25 @@ def _response(sample: Sample, chat: ChatFormat) -> Iterator[Span]:
 
 def _texts(chat: ChatFormat, ids: Sequence[int]) -> tuple[str, ...]:
     return tuple(str(chat.tokenizer.decode([token])) for token in ids)
+
+
+SPAN_STYLES = {"repeated": "dim", "prompt": "default", "thought": "italic cyan", "action": "bold green"}
+
+
+def show(trajectory: Trajectory, chat: ChatFormat, console: Console) -> None:
+    """Print an episode's tokens, turn by turn: what was prompt, thought and action."""
+    legend = Text("tokens are separated by ·  ")
+    for kind, style in SPAN_STYLES.items():
+        legend.append(f"{kind}{' (trained on)' if kind in ('thought', 'action') else ''}", style).append("  ")
+    console.print(legend)
+    for note in chat.notes:
+        console.print(f"The chat template differs from what is shown: {note}.", style="yellow")
+    for turn, parts in enumerate(spans(trajectory, chat)):
+        console.rule(f"turn {turn + 1}", align="left")
+        for part in parts:
+            if part.kind == "repeated":
+                console.print(f"[{len(part.tokens)} tokens as before]", style="dim", markup=False)
+            else:
+                console.print(Text("·".join(part.tokens), SPAN_STYLES[part.kind]))
+    console.rule()
+    console.print(f"stopped by: {trajectory.stop.value}; score {trajectory.reward:g}")
