@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from seeupo.studies.reliability import markdown
+from seeupo.training.evaluation import shown
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -82,3 +83,14 @@ def test_the_default_recipes_results_are_the_measured_ones_and_good_on_every_see
         assert 0.1 <= run["before"]["value"] <= 0.4
         assert run["minutes"] <= 5
         assert run["control"]["high"] < run["after"]["low"]
+
+
+def test_what_smollm2_learned_is_what_its_summary_says():
+    summary = json.loads((ROOT / "docs/results/smollm2-pocket/summary.json").read_text())
+    page = (ROOT / "docs/results/README.md").read_text()
+    for name in ("avg@4", "pass@4"):
+        cells = [shown(summary["before"][name]), shown(summary["after"][name])]
+        cells.append(shown(summary["difference"][name], signed=True))
+        assert f"| {name} | 0.000 | {' | '.join(cells)} |" in page
+    assert f"It took {sum(summary['seconds'].values()) / 60:.0f} minutes" in page
+    assert summary["difference"]["avg@4"]["low"] > 0
