@@ -15,11 +15,12 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from envs.counting import CountingFactory
-from seeupo.agents.trajectories import read_trajectories, write_trajectories
+from seeupo.agents.trajectories import read_header, read_trajectories, write_trajectories
 from seeupo.engines.local import LoraSettings
 from seeupo.models.loading import load_policy
 from seeupo.models.logprobs import padded_logprobs
 from seeupo.training.configuration import read_recipe, recipe_to_toml
+from seeupo.training.evaluation import Evaluation
 from seeupo.training.failures import TrainingError
 from seeupo.training.listeners import Unmoved
 from seeupo.training.loop import Interrupted
@@ -55,9 +56,11 @@ def weights(folder):
 
 def trajectories(folder):
     found = {}
-    for path in sorted((folder / "trajectories").iterdir()):
+    for path in sorted(folder.glob("*/*.jsonl.gz")):
         lines = gzip.decompress(path.read_bytes()).decode().splitlines()
-        found[path.name] = [{k: v for k, v in json.loads(line).items() if k != "timings"} for line in lines]
+        found[f"{path.parent.name}/{path.name}"] = [
+            {k: v for k, v in json.loads(line).items() if k != "timings"} for line in lines
+        ]
     return found
 
 
@@ -88,6 +91,16 @@ def test_a_run_leaves_everything_that_is_needed_to_look_at_it_and_repeat_it(whol
     assert summary["iterations"] == 3
     assert set(summary["before"]) == set(summary["after"])
     assert summary["seconds"].keys() >= {"warm start", "collect", "update", "evaluate", "checkpoint"}
+
+
+def test_held_out_episodes_are_kept_with_their_evaluation(whole):
+    for path in sorted((whole.folder / "evaluations").glob("*.json")):
+        evaluation = Evaluation.read(path)
+        file = path.with_suffix(".jsonl.gz")
+        assert {(t.task, t.reward) for t in read_trajectories(file)} == {
+            (episode.task, episode.score) for episode in evaluation.episodes.values()
+        }
+        assert read_header(file)["kinds"] == {e.task: e.kind for e in evaluation.episodes.values()}
 
 
 def test_trajectories_carry_their_credit(whole):

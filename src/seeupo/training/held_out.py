@@ -8,6 +8,7 @@ from seeupo.training.evaluation import Evaluation, Plan, attempts, panel_of
 from seeupo.training.parts import Parts
 from seeupo.training.players import PolicyPlayer
 from seeupo.training.recipe import Recipe
+from seeupo.types import Trajectory
 
 
 def plan_of(recipe: Recipe, parts: Parts, policy: str) -> Plan:
@@ -30,11 +31,14 @@ def plan_of(recipe: Recipe, parts: Parts, policy: str) -> Plan:
     )
 
 
-def evaluate(recipe: Recipe, parts: Parts, policy: str, heard: Callable[[int], None]) -> Evaluation:
-    """Play every held-out task several times with the policy as it is now."""
+def evaluate(
+    recipe: Recipe, parts: Parts, policy: str, heard: Callable[[int], None]
+) -> tuple[Evaluation, list[Trajectory]]:
+    """Play every held-out task several times with the policy as it is now; the episodes are sorted by their id."""
     evaluation = Evaluation(plan_of(recipe, parts, policy), {})
+    trajectories: list[Trajectory] = []
     wanted = attempts(parts.test_tasks, recipe.evaluation.samples, recipe.run.seed)
-    for episode in PolicyPlayer(parts.runner).play(wanted):
+    for episode in PolicyPlayer(parts.runner, trajectories.append).play(wanted):
         evaluation.add(episode)
         heard(len(evaluation.episodes))
-    return evaluation
+    return evaluation, sorted(trajectories, key=lambda trajectory: trajectory.id)

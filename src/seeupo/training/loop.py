@@ -19,7 +19,7 @@ from seeupo.training.collecting import Collected, Collector, shaped
 from seeupo.training.failures import TrainingError
 from seeupo.training.held_out import evaluate
 from seeupo.training.listeners import Listener
-from seeupo.training.measures import iteration_record, sampler_gap
+from seeupo.training.measures import iteration_record, kinds_of, sampler_gap
 from seeupo.training.parts import Parts, needs_reference
 from seeupo.training.recipe import Recipe
 from seeupo.training.run_folder import RunFolder
@@ -151,7 +151,7 @@ class Loop:
             iteration,
             collected,
             update,
-            {task.id: task.kind for task in self.parts.train_tasks},
+            kinds_of(collected.trajectories, self.parts.train_tasks),
             gap=gap,
             learning_rate=engine.settings.rate_at(iteration - 1),
             timings={"collect": self._lap["collect"], "update": self._lap["update"]},
@@ -160,7 +160,8 @@ class Loop:
         for name in ("action_tokens", "prompt_tokens"):
             progress.tokens[name] = progress.tokens.get(name, 0) + record[name]
         with self._clock("write"):
-            self.folder.write_trajectories(iteration, update.trajectories, {"iteration": iteration})
+            facts = {"iteration": iteration, "kinds": kinds_of(update.trajectories, self.parts.train_tasks)}
+            self.folder.write_trajectories(iteration, update.trajectories, facts)
             self._record(record)
 
     def evaluate_if_due(self, *, last: bool = False) -> None:
@@ -173,7 +174,9 @@ class Loop:
         self.listener.phase("evaluation", len(self.parts.test_tasks) * settings.samples)
         with self._clock("evaluate"):
             name = f"{self.folder.path.name}, iteration {iteration}"
-            evaluation = evaluate(self.recipe, self.parts, name, self._heard)
+            evaluation, trajectories = evaluate(self.recipe, self.parts, name, self._heard)
+            facts = {"iteration": iteration, "kinds": kinds_of(trajectories, self.parts.test_tasks)}
+            self.folder.write_trajectories(iteration, trajectories, facts, of="evaluations")
             with self.folder.writing("evaluations"):
                 evaluation.write(self.folder.evaluation_path(iteration))
         found = evaluation.summary()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from seeupo.training.collecting import Collected, has_equal_rewards
-from seeupo.types import TrainEngine, Trajectory, Update, samples_of
+from seeupo.types import Task, TrainEngine, Trajectory, Update, samples_of
 
 GAP_TRAJECTORIES = 4
 """How many trajectories the gap between sampler and trainer is measured on."""
@@ -22,6 +22,12 @@ def sampler_gap(engine: TrainEngine, trajectories: Sequence[Trajectory]) -> floa
         for mine, theirs in zip(logprobs.tolist(), sample.behaviour_logprobs or (), strict=False)
     ]
     return sum(gaps) / max(1, len(gaps))
+
+
+def kinds_of(trajectories: Iterable[Trajectory], tasks: Iterable[Task]) -> dict[str, str]:
+    """The kind of each task that the trajectories attempt, by its id."""
+    attempted = {trajectory.task for trajectory in trajectories}
+    return {task.id: task.kind for task in tasks if task.id in attempted}
 
 
 def iteration_record(

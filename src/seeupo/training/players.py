@@ -16,19 +16,21 @@ from seeupo.envs.check import Choose, Game, drive, game
 from seeupo.envs.pool import EnvPool
 from seeupo.training.endpoint import Endpoint
 from seeupo.training.evaluation import Attempt, Episode, EvaluationError
-from seeupo.types import Message, StepResult, Task, Tool
+from seeupo.types import Message, StepResult, Task, Tool, Trajectory
 
 
 @dataclass(frozen=True)
 class PolicyPlayer:
-    """A model of this process, through the episode runner."""
+    """A model of this process, through the episode runner. `heard` gets each trajectory."""
 
     runner: Runner
+    heard: Callable[[Trajectory], None] = lambda trajectory: None
 
     def play(self, attempts: Sequence[Attempt]) -> Iterator[Episode]:
         by_id = {f"{attempt.task.id}#{attempt.sample}": attempt for attempt in attempts}
         runs = [RunnerAttempt(name, each.task.id, each.task, each.seed) for name, each in by_id.items()]
         for trajectory in self.runner.run(runs):
+            self.heard(trajectory)
             attempt = by_id[trajectory.id]
             failed = trajectory.reward != trajectory.reward
             yield Episode(

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from seeupo.agents.trajectories import write_trajectories
 from seeupo.core.checks import check_count
@@ -185,11 +185,18 @@ class RunFolder:
                     if match and (int(match[1]) > iteration or file.suffix == ".partial"):
                         file.unlink()
 
-    def write_trajectories(self, iteration: int, trajectories: Iterable[Trajectory], facts: Mapping[str, Any]) -> None:
-        """Write the trajectories of an iteration, with `facts` in the file's header."""
+    def write_trajectories(
+        self,
+        iteration: int,
+        trajectories: Iterable[Trajectory],
+        facts: Mapping[str, Any],
+        *,
+        of: Literal["trajectories", "evaluations"] = "trajectories",
+    ) -> None:
+        """Write what an iteration trained on, or the episodes of its evaluation; `facts` go into the file's header."""
         check_count("iteration", iteration, 0)
-        path = self.path / "trajectories" / f"{iteration:05d}.jsonl.gz"
-        with self.writing(f"trajectories/{path.name}"):
+        path = self.path / of / f"{iteration:05d}.jsonl.gz"
+        with self.writing(f"{of}/{path.name}"):
             path.parent.mkdir(exist_ok=True)
             with written_whole(path) as partial:
                 write_trajectories(partial, trajectories, facts=facts)
