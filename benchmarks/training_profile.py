@@ -1,10 +1,11 @@
 """Where the time of a training run goes, and whether its memory grows.
 
-    python benchmarks/training_profile.py tiny-pocket --iterations 20            # shares of Python and of operations
-    python benchmarks/training_profile.py tiny-pocket --iterations 200 --memory  # memory by iteration
+    python benchmarks/training_profile.py tiny-pocket python                       # shares of Python, of a whole run
+    python benchmarks/training_profile.py smollm2-pocket operations --iterations 1 # share of matrix products
+    python benchmarks/training_profile.py tiny-pocket memory --iterations 200      # memory by iteration
 
-Shares of Python come from cProfile, which slows Python down and operations not at all: they are upper bounds. Shares of
-operations come from PyTorch's own profiler in a second run. The warm start is kept short: iterations are looked at.
+Both profilers slow down what is not a matrix product: the shares of Python are upper bounds, those of products lower
+ones. With `--iterations` the warm start and the evaluations are kept short: iterations are looked at.
 """
 
 from __future__ import annotations
@@ -30,18 +31,19 @@ from seeupo.training.listeners import Unmoved
 from seeupo.training.recipe import Recipe
 from seeupo.training.train import train
 
-PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "scaled_dot_product", "flash_attention")
+PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_dot_product_flash_attention_for_cpu",
+            "aten::_scaled_dot_product_flash_attention_for_cpu_backward"}  # fmt: skip
 WAITING = ("acquire", "'get' of '_queue", "time.sleep", "select")
 
 
-def shortened(recipe: Recipe, iterations: int, tasks: int | None) -> Recipe:
-    warm_start = recipe.warm_start and replace(recipe.warm_start, batches=20)
+def shortened(recipe: Recipe, iterations: int | None) -> Recipe:
+    if iterations is None:
+        return recipe
     return replace(
         recipe,
         run=replace(recipe.run, iterations=iterations, checkpoint_every=iterations),
-        collect=replace(recipe.collect, tasks=tasks or recipe.collect.tasks),
         evaluation=replace(recipe.evaluation, every=0, tasks=4),
-        warm_start=warm_start,
+        warm_start=recipe.warm_start and replace(recipe.warm_start, batches=20),
     )
 
 
@@ -70,19 +72,29 @@ def python_shares(recipe: Recipe) -> dict[str, float]:
     return {kind: spent / total for kind, spent in seconds.items()}
 
 
-def operation_shares(recipe: Recipe) -> dict[str, float]:
-    """Shares of the run that are spent in matrix products and attention, and in other operations, on all threads."""
-    with profile(activities=[ProfilerActivity.CPU]) as profiler:
-        seconds = run(recipe)
-    products = other = 0.0
-    for event in profiler.key_averages():
-        spent = event.self_cpu_time_total / 1e6
-        if any(name in event.key for name in PRODUCTS):
-            products += spent
-        else:
-            other += spent
-    # Backward passes run in a thread of their own while this one waits, so that shares add up to about one.
-    return {"matrix products and attention": products / seconds, "other operations": other / seconds}
+class Operations(Unmoved):
+    """Profiles all iterations, from the first collecting to the last record."""
+
+    def __init__(self, iterations: int) -> None:
+        self.iterations = iterations
+        self.profiler = profile(activities=[ProfilerActivity.CPU])
+        self.seconds = 0.0
+        self._started: float | None = None
+
+    def phase(self, name: str, total: int | None = None) -> None:
+        if name == "collecting" and self._started is None:
+            self.profiler.start()
+            self._started = time.perf_counter()
+
+    def record(self, record: Mapping[str, Any]) -> None:
+        if record["kind"] == "iteration" and record["iteration"] == self.iterations and self._started is not None:
+            self.seconds = time.perf_counter() - self._started
+            self.profiler.stop()
+
+    def share(self) -> float:
+        """Of the seconds, what was spent in matrix products and attention."""
+        events = self.profiler.profiler.kineto_results.events()  # type: ignore[union-attr]
+        return sum(event.duration_ns() for event in events if event.name() in PRODUCTS) / 1e9 / self.seconds
 
 
 class Memory(Unmoved):
@@ -97,25 +109,28 @@ class Memory(Unmoved):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe")
-    parser.add_argument("--iterations", type=int, default=20)
-    parser.add_argument("--tasks", type=int, help="groups of an iteration, where all of them are too much to profile")
-    parser.add_argument("--memory", action="store_true")
+    parser.add_argument("what", choices=["python", "operations", "memory"])
+    parser.add_argument("--iterations", type=int, help="by default the whole recipe")
     asked = parser.parse_args()
-    recipe = shortened(read_recipe(asked.recipe), asked.iterations, asked.tasks)
-    if asked.memory:
+    recipe = shortened(read_recipe(asked.recipe), asked.iterations)
+    iterations = recipe.run.iterations
+    found: dict[str, Any]
+    if asked.what == "python":
+        found = {"shares": python_shares(recipe)}
+        table([("share of the run", ""), *((name, f"{share:.0%}") for name, share in found["shares"].items())])
+    elif asked.what == "operations":
+        operations = Operations(iterations)
+        run(recipe, operations)
+        found = {"matrix_products_and_attention": operations.share()}
+        print(f"matrix products and attention: {operations.share():.0%} of {operations.seconds:.0f} s")
+    else:
         memory = Memory()
         run(recipe, memory)
-        quarter = len(memory.by_iteration) // 4
-        found = {"mb_at_quarters": [round(memory.by_iteration[n], 1) for n in (quarter, 2 * quarter, 3 * quarter, -1)]}
-        print(found)
-        write_results(
-            f"training_memory_{asked.recipe}", {"machine": machine(), "iterations": asked.iterations, **found}
-        )
-        return
-    shares = {**python_shares(recipe), **operation_shares(recipe)}
-    table([("share of wall time", ""), *((name, f"{share:.0%}") for name, share in shares.items())])
-    facts = {"machine": machine(), "iterations": asked.iterations, "tasks": recipe.collect.tasks}
-    write_results(f"training_profile_{asked.recipe}", {**facts, "shares": shares})
+        tenths = [len(memory.by_iteration) * n // 10 - 1 for n in range(1, 11)]
+        found = {"mb_at_tenths": [round(memory.by_iteration[n]) for n in tenths]}
+        print(f"MB after each tenth of {iterations} iterations: {found['mb_at_tenths']}")
+    name = f"training_{asked.what}_{asked.recipe}"
+    write_results(name, {"machine": machine(), "iterations": iterations, **found})
 
 
 if __name__ == "__main__":

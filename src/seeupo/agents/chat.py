@@ -7,8 +7,8 @@ stands between a response and the next. Sampled ids are put between these pieces
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from jinja2 import TemplateError
@@ -18,6 +18,8 @@ from seeupo.types import Message, Tool
 
 MARK = "\u241e"
 """Stands for a response while a template is asked what comes behind it."""
+REMEMBERED = 4096
+"""How many pieces of text are kept as ids."""
 PROBE_TOOL = Tool("probe_tool", "A probe.", {"type": "object", "properties": {"probe_key": {"type": "string"}}})
 
 PLAIN_TEMPLATE = (
@@ -43,15 +45,27 @@ class ChatFormat:
     native_tools: bool
     tool_role: bool
     notes: tuple[str, ...]
+    _pieces: dict[str, tuple[int, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def opening(self, messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[int, ...]:
         """Everything before the first response."""
-        return self.encode(self._render(messages, tools, generation=True))
+        return self._written(messages, tools, lambda: self._render(messages, tools, generation=True))
 
     def between(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """From the end of a response to the beginning of the next, with these messages in the middle."""
-        text = self._render([Message("user", ""), Message("assistant", MARK), *messages], (), generation=True)
-        return self.encode(text.partition(MARK)[2])
+        spoken = [Message("user", ""), Message("assistant", MARK), *messages]
+        return self._written(messages, None, lambda: self._render(spoken, (), generation=True).partition(MARK)[2])
+
+    def _written(
+        self, messages: Sequence[Message], tools: Sequence[Tool] | None, text: Callable[[], str]
+    ) -> tuple[int, ...]:
+        """The ids of a text, which many episodes need again: templates and tokenizers take their time."""
+        key = repr((messages, tools))
+        if key not in self._pieces:
+            if len(self._pieces) >= REMEMBERED:
+                self._pieces.clear()
+            self._pieces[key] = self.encode(text())
+        return self._pieces[key]
 
     def encode(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer.encode(text, add_special_tokens=False))

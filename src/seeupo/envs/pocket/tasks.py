@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from random import Random
 
 from seeupo.envs.pocket.kinds import KINDS, Kind, Memory
@@ -18,10 +19,15 @@ MAX_DRAWS = 5_000
 
 def draw_world(seed: int) -> World:
     """A world in which everything that can be looked up has been drawn from the seed."""
+    return World(dict(_draw_facts(seed)))
+
+
+@lru_cache(maxsize=1024)  # the episodes of a group happen in the same world
+def _draw_facts(seed: int) -> Mapping[Call, Facts]:
     generator = Random(seed)
 
     def one(words: tuple[str, ...]) -> str:
-        # Faster than `choice`, and worlds are drawn at every reset.
+        # Faster than `choice`.
         return words[int(generator.random() * len(words))]
 
     def two(words: tuple[str, ...]) -> tuple[str, str]:
@@ -51,7 +57,7 @@ def draw_world(seed: int) -> World:
         facts[Call("notes", (topic,))] = either(("new", new), ("old", old))
         for colour, amount, payee in zip((new, old), two(WORDS["amount"]), two(WORDS["name"]), strict=True):
             facts[Call("read", (topic, colour))] = (("sum", amount), ("to", payee))
-    return World(facts)
+    return facts
 
 
 def given_words(task: Task) -> Memory:
