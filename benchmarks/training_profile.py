@@ -31,7 +31,8 @@ from seeupo.training.listeners import Unmoved
 from seeupo.training.recipe import Recipe
 from seeupo.training.train import train
 
-PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_scaled_dot_product_flash_attention_for_cpu",
+PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm",
+            "aten::_scaled_dot_product_flash_attention_for_cpu",
             "aten::_scaled_dot_product_flash_attention_for_cpu_backward"}  # fmt: skip
 WAITING = ("acquire", "'get' of '_queue", "time.sleep", "select")
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import torch
@@ -57,12 +57,19 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class TurnCredit:
-    """What one turn's update did to one trajectory."""
+    """What one turn's update did to one trajectory.
+
+    Attributes:
+        ratio: of the action's probability, after the update to before it, as the algorithm defines it.
+        carried_before: what the action was weighted with: M in SeeUPO, an advantage elsewhere.
+        carried_after: M that the turn left behind; None for algorithms that carry nothing from turn to turn.
+        clipped: whether the clip has come to bind, on one of its tokens at least.
+    """
 
     turn: int
     ratio: float
     carried_before: float
-    carried_after: float
+    carried_after: float | None
     clipped: bool
     new_logprobs: tuple[float, ...]
 
@@ -162,8 +169,11 @@ class TrainEngine(Protocol):
     def weights(self) -> Iterator[tuple[str, Tensor]]: ...
 
 
+@runtime_checkable
 class CriticEngine(TrainEngine, Protocol):
-    """An engine that has a critic as well."""
+    """An engine that has a critic as well. `iteration` counts those of the run, from 0."""
+
+    iteration: int
 
     def values(self, trajectories: Sequence[Trajectory]) -> list[Tensor]:
         """Per trajectory of A action tokens, values [A + 1]: before each of them, and behind the last.

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
-from seeupo.algorithms import ALGORITHMS, SeeUPO
+from seeupo.algorithms import ALGORITHMS, GRPO, SeeUPO
 from seeupo.engines.local import LoraSettings
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.training import configuration
@@ -164,9 +164,11 @@ def test_a_wrong_value_is_named_with_what_is_accepted(section, key, value, line)
     [
         ({"optimiser": {}}, "optimiser: there is no such section; did you mean optimizer?"),
         ({"agent": {"max_turn": 6}}, "agent.max_turn: there is no such key; did you mean agent.max_turns?"),
-        ({"learning_rate": 1}, "learning_rate: there is no such key; did you mean optimizer.learning_rate?"),
+        ({"learning_rate": 1}, "learning_rate: there is no such key; did you mean optimizer.learning_rate or "
+         "critic.optimizer.learning_rate?"),
         ({"algorithm": {"learning_rate": 1}},
-         "algorithm.learning_rate: there is no such key; did you mean optimizer.learning_rate?"),
+         "algorithm.learning_rate: there is no such key; did you mean optimizer.learning_rate or "
+         "critic.optimizer.learning_rate?"),
         ({"run": {"tasks": 1}}, "run.tasks: there is no such key; did you mean collect.tasks or evaluation.tasks?"),
         ({"lora": {}}, "lora: there is no such section; did you mean model.lora?"),
         ({"run": {"rank": 1}}, "run.rank: there is no such key; did you mean model.lora.rank?"),
@@ -405,7 +407,7 @@ def test_overrides_are_as_strict_as_files(mine):
         '"run..x" is no key; a key is a section and a name, such as agent.max_turns',
         '"" is no key; a key is a section and a name, such as agent.max_turns',
         "agent.max_turn: there is no such key; did you mean agent.max_turns?",
-        "agent.trainable: there is no such key; did you mean optimizer.trainable?",
+        "agent.trainable: there is no such key; did you mean optimizer.trainable or critic.optimizer.trainable?",
         'model.tiny is "none"; accepted: table',
         "optimizer.iterations is 3; leave it out, as run.iterations sets it",
         'algorithm.carry is "maybe"; accepted: true or false',
@@ -586,3 +588,11 @@ def test_a_recipe_is_not_changed_by_reading():
     table["environment"]["options"]["a"].append(2)
     assert recipe.environment.options == {"a": [1]}
     assert replace(recipe, environment=EnvironmentSettings()) == Recipe()
+
+
+def test_naming_another_algorithm_leaves_the_options_of_the_first_behind():
+    recipe = read_recipe("tiny-pocket", [("algorithm.name", "grpo"), ("algorithm.minibatches", "2")])
+    assert recipe.algorithm == GRPO(minibatches=2)
+    assert read_recipe("tiny-pocket", [("algorithm.name", "seeupo")]) == read_recipe("tiny-pocket")
+    with pytest.raises(ConfigurationError, match=r"algorithm\.order: there is no such key"):
+        read_recipe("tiny-pocket", [("algorithm.name", "grpo"), ("algorithm.order", "reverse")])

@@ -1,8 +1,20 @@
 """One file per algorithm, each written against the TrainEngine protocol only."""
 
+from seeupo.algorithms.grpo import GRPO
+from seeupo.algorithms.gspo import GSPO
+from seeupo.algorithms.ppo import PPO
+from seeupo.algorithms.reinforce_pp import ReinforcePP
+from seeupo.algorithms.rloo import RLOO
 from seeupo.algorithms.seeupo import SeeUPO
 from seeupo.types import Algorithm
 
-ALGORITHMS: dict[str, type[Algorithm]] = {"seeupo": SeeUPO}
+ALGORITHMS: dict[str, type[Algorithm]] = {
+    "seeupo": SeeUPO,
+    "ppo": PPO,
+    "grpo": GRPO,
+    "gspo": GSPO,
+    "rloo": RLOO,
+    "reinforce_pp": ReinforcePP,
+}
 
-__all__ = ["ALGORITHMS", "SeeUPO"]
+__all__ = ["ALGORITHMS", "GRPO", "GSPO", "PPO", "RLOO", "ReinforcePP", "SeeUPO"]

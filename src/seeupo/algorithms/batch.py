@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from seeupo.core import group_advantages, length_mask
 from seeupo.core.advantages import Baseline, Normalize
 from seeupo.core.checks import check_number
-from seeupo.types import Sample, SampleKey, Status, Trajectory
+from seeupo.types import Sample, SampleKey, Status, Trajectory, samples_of
 
 
 class Batch:
@@ -21,7 +21,10 @@ class Batch:
     Attributes:
         trajectories: as given; their place is their number.
         pools: D_1 ... D_T; pool t holds each trajectory's sample of turn t. A trajectory without turn t is not in it.
+        samples: of all trajectories, trajectory by trajectory; `turns` has them per trajectory id.
         multiplicities: per trajectory id, how many trajectories it stands for.
+        counts: the same [N], by number.
+        action_tokens: per trajectory id, of all its turns.
     """
 
     def __init__(self, trajectories: Sequence[Trajectory]) -> None:
@@ -48,6 +51,12 @@ class Batch:
                 if sample.key != (trajectory.id, turn):
                     raise ValueError(f"sample {turn} of trajectory {trajectory.id} calls itself {sample.key}")
                 self.pools[turn].append(sample)
+        self.samples = samples_of(trajectories)
+        self.turns = {trajectory.id: trajectory.samples for trajectory in trajectories}
+        self.counts = torch.tensor(list(self.multiplicities.values()), dtype=torch.float64)
+        self.action_tokens = {
+            name: sum(len(sample.action_ids) for sample in samples) for name, samples in self.turns.items()
+        }
 
     def members(self, samples: Sequence[Sample]) -> Tensor:
         """The numbers [n] of the trajectories that the samples belong to."""
@@ -56,14 +65,27 @@ class Batch:
     def advantages(self, normalize: Normalize, baseline: Baseline) -> Tensor:
         """The group-relative advantage A [N] of each trajectory, in float64."""
         label = {group: n for n, group in enumerate(dict.fromkeys(t.group for t in self.trajectories))}
-        weights = torch.tensor([trajectory.multiplicity for trajectory in self.trajectories], dtype=torch.float64)
         return group_advantages(
             torch.tensor([trajectory.reward for trajectory in self.trajectories], dtype=torch.float64),
             torch.tensor([label[trajectory.group] for trajectory in self.trajectories]),
             normalize=normalize,
             baseline=baseline,
-            weights=None if (weights == 1).all() else weights,
+            weights=None if (self.counts == 1).all() else self.counts,
         )
+
+    def by_id(self, values: Tensor) -> dict[str, float]:
+        """Values [N] of trajectories, to be looked up by id."""
+        return dict(zip(self.multiplicities, values.tolist(), strict=True))
+
+    def per_sample(self, samples: Sequence[Sample], values: Tensor) -> dict[SampleKey, float]:
+        """Values [N] of trajectories for each of their samples."""
+        of = values[self.members(samples)].tolist()
+        return {sample.key: value for sample, value in zip(samples, of, strict=True)}
+
+    def per_token(self, samples: Sequence[Sample], values: Tensor) -> dict[SampleKey, Tensor]:
+        """Values [N] of trajectories for each token [len(action)] of their samples."""
+        of = values[self.members(samples)]
+        return {sample.key: value.expand(len(sample.action_ids)) for sample, value in zip(samples, of, strict=True)}
 
     def minibatches(
         self, samples: Sequence[Sample], count: int, generator: torch.Generator | None

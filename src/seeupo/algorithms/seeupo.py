@@ -27,9 +27,10 @@ from typing import get_args
 import torch
 
 from seeupo.algorithms.batch import Batch, by_key
-from seeupo.algorithms.diagnostics import TurnRecord, drift_after_sweep, sweep_metrics, with_credit
+from seeupo.algorithms.diagnostics import CarryRecord, drift_after_sweep, sweep_metrics
 from seeupo.algorithms.objective import Ratio, SequenceObjective, action_log_ratio
-from seeupo.core import CarriedAdvantage, turn_order
+from seeupo.algorithms.records import with_credit
+from seeupo.core import CarriedAdvantage, clip_binds, turn_order
 from seeupo.core.advantages import Baseline, Normalize
 from seeupo.core.checks import Clip, check_at_least, check_choice, check_clip, check_count
 from seeupo.core.order import Order
@@ -118,7 +119,7 @@ class SeeUPO:
 
         # Sequential policy update; in reverse order t = T, T-1, ..., 1.
         carry_ratio = self.ratio if self.carry_ratio is None else self.carry_ratio
-        records: list[TurnRecord] = []
+        records: list[CarryRecord] = []
         for turn in turn_order(len(batch.pools), self.order, generator=generator):
             pool = needed(batch.pools[turn])
             if not pool or len(batch.pools[turn]) < self.min_live:
@@ -146,19 +147,20 @@ class SeeUPO:
 
             # M^t = r^t M^{t+1}, with the ratio that this update produced.
             new = by_key(pool, engine.logprobs(pool))
-            carry_log_ratio = action_log_ratio(pool, new, old, carry_ratio)
+            log_ratio, carry_log_ratio = (action_log_ratio(pool, new, old, r) for r in (self.ratio, carry_ratio))
             if self.carry:
                 carried.absorb(members, carry_log_ratio, clip=self.carry_clip)
             records.append(
-                TurnRecord(
+                CarryRecord(
                     turn=turn,
                     samples=pool,
                     live=len(batch.pools[turn]),
                     members=members,
                     before=before,
                     after=carried.weights(members),
-                    log_ratio=action_log_ratio(pool, new, old, self.ratio),
+                    log_ratio=log_ratio,
                     carry_log_ratio=carry_log_ratio,
+                    clipped=clip_binds(log_ratio, before, clip=self.clip),
                     new=new,
                     steps=steps,
                 )
@@ -166,6 +168,6 @@ class SeeUPO:
 
         drift = drift_after_sweep(engine, records, old, carry_ratio) if self.measure_drift else {}
         return Update(
-            metrics=sweep_metrics(batch, advantages, records, old, reference, drift=drift, clip=self.clip),
-            trajectories=with_credit(batch, advantages, records, self.clip),
+            metrics=sweep_metrics(batch, advantages, records, old, reference, drift=drift),
+            trajectories=with_credit(batch, advantages, records),
         )

@@ -118,6 +118,11 @@ class LocalEngine:
         # Adapters that have not been trained can be switched off; anything else needs a copy.
         self._reference = self.policy.model if untrained else _frozen_copy(self.policy.model)
 
+    def renew_critic(self) -> None:
+        """Begin the critic, if there is one, with the policy's layers as they are now."""
+        if self._critic is not None:
+            self._critic = LocalCritic(self.policy.model, self._critic.settings)
+
     def start_iteration(self, iteration: int) -> None:
         """Tell the engine which iteration the next steps belong to; it sets the learning rate."""
         self.iteration = iteration

@@ -46,6 +46,7 @@ class LocalCritic:
     """The critic of a LocalEngine."""
 
     def __init__(self, policy: PreTrainedModel, settings: CriticSettings) -> None:
+        self.settings = settings
         self.critic = Critic(policy, settings.backbone)
         self._trained = dict(self.critic.named_parameters())
         self._optimizer = Optimizer(self._trained, settings.optimizer)

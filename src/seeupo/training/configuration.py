@@ -68,13 +68,14 @@ def read_recipe(name_or_path: str, overrides: Sequence[tuple[str, str]] = ()) ->
 
     What ends in .toml or has a folder in it is a file, anything else a name. Overrides are dotted keys and texts, as
     they stand on a command line: a text is a TOML value if it reads as one, and otherwise, or where only text is
-    accepted, a string.
+    accepted, a string. One that names another algorithm leaves out the recipe's options of the first.
     """
     if name_or_path.endswith(".toml") or Path(name_or_path).name != name_or_path:
         text = _file_text(name_or_path)
     else:
         text = recipe_text(name_or_path)
     table = _parsed(text, name_or_path)
+    _name_algorithm(table, dict(overrides).get("algorithm.name"))
     problems = [problem for key, value in overrides if (problem := _override(table, key, value))]
     return _recipe(table, problems)
 
@@ -129,6 +130,13 @@ def _parsed(text: str, source: str) -> dict[str, Any]:
     except ValueError:
         problem = "a number has more digits than can be read"
     raise ConfigurationError([f"{one_line(source)}, {problem}"])
+
+
+def _name_algorithm(table: dict[str, Any], name: str | None) -> None:
+    """Another algorithm than the recipe's begins with its own defaults: the recipe's options are not of it."""
+    section = table.get("algorithm")
+    if isinstance(section, dict) and name not in (None, section.get("name", "seeupo")):
+        table["algorithm"] = {}
 
 
 def _override(table: dict[str, Any], key: str, text: str) -> str | None:

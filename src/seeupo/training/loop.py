@@ -229,6 +229,7 @@ class Loop:
         engine.use_optimizer(replace(self.recipe.optimizer, iterations=self.recipe.run.iterations))
         if needs_reference(self.recipe):
             engine.keep_reference()
+        engine.renew_critic()
         self.parts.sampler.load_weights((), version=0)
         self.checkpoint()
 

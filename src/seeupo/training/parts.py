@@ -12,6 +12,7 @@ from seeupo.agents.chat import chat_format
 from seeupo.agents.runner import Runner, RunnerSettings
 from seeupo.agents.template import Template
 from seeupo.engines.local import LocalEngine
+from seeupo.engines.local_critic import CriticSettings
 from seeupo.engines.plain_sampler import local_sampler
 from seeupo.envs.pool import EnvPool
 from seeupo.models.loading import LoadedPolicy, load_policy
@@ -64,6 +65,7 @@ def make_engine(recipe: Recipe, policy: LoadedPolicy) -> LocalEngine:
             policy,
             replace(recipe.optimizer, iterations=recipe.run.iterations),
             lora=recipe.model.lora,
+            critic=critic_of(recipe),
             temperature=recipe.agent.temperature,
             reference=needs_reference(recipe),
             batch_tokens=recipe.model.batch_tokens,
@@ -76,7 +78,14 @@ def make_engine(recipe: Recipe, policy: LoadedPolicy) -> LocalEngine:
 
 def needs_reference(recipe: Recipe) -> bool:
     """Whether the algorithm compares the policy with the one that it began with."""
-    return bool(getattr(recipe.algorithm, "kl_coef", 0.0))
+    return any(getattr(recipe.algorithm, name, 0.0) for name in ("kl_coef", "kl_reward_coef"))
+
+
+def critic_of(recipe: Recipe) -> CriticSettings | None:
+    """The critic, if the algorithm needs one."""
+    if not getattr(recipe.algorithm, "needs_critic", False):
+        return None
+    return replace(recipe.critic, optimizer=replace(recipe.critic.optimizer, iterations=recipe.run.iterations))
 
 
 def open_pool(recipe: Recipe, environment: EnvFactory | None = None) -> EnvPool:

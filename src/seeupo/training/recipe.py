@@ -13,6 +13,7 @@ from typing import Any, Literal
 from seeupo.algorithms import SeeUPO
 from seeupo.core.checks import check_at_least, check_count
 from seeupo.engines.local import LoraSettings
+from seeupo.engines.local_critic import CriticSettings
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.models.tiny import TinyConfig
 from seeupo.types import Algorithm
@@ -271,6 +272,7 @@ class Recipe:
 
     Attributes:
         algorithm: its `name`, and the options of that algorithm.
+        critic: of algorithms that have one (ppo); others leave it out.
         warm_start: none begins with the model as it is.
     """
 
@@ -281,6 +283,7 @@ class Recipe:
     collect: CollectSettings = field(default_factory=CollectSettings)
     algorithm: Algorithm = field(default_factory=SeeUPO)
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    critic: CriticSettings = field(default_factory=CriticSettings)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     warm_start: WarmStartSettings | None = None
     trackers: TrackerSettings = field(default_factory=TrackerSettings)

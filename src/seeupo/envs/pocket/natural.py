@@ -113,4 +113,6 @@ def _hear(value: object, key: str, sort: str) -> str:
 def _shown(value: object) -> str:
     """A hostile value, in a few plain characters."""
     # Cut when it is escaped: one character may have become ten.
-    return f"'{ascii(str(value)[:40])[1:-1][:60]}'" if isinstance(value, str | int) else f"a JSON {type(value).__name__}"
+    return (
+        f"'{ascii(str(value)[:40])[1:-1][:60]}'" if isinstance(value, str | int) else f"a JSON {type(value).__name__}"
+    )

@@ -1,0 +1,51 @@
+"""What a critic is trained to, and how well it does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from seeupo.algorithms.batch import action_mask, padded
+from seeupo.algorithms.records import mean_and_sd, mean_of_steps
+from seeupo.types import Sample, SampleKey, StepMetrics
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueLoss:
+    """The critic's loss: squared errors, clipped around the old values, summed over tokens and scaled."""
+
+    returns: Mapping[SampleKey, Tensor]
+    old: Mapping[SampleKey, Tensor]
+    multiplicities: Mapping[str, float]
+    scale: float
+    clip: float | None
+
+    def __call__(self, values_NL: Tensor, samples: Sequence[Sample]) -> Tensor:
+        mask_NL = action_mask(samples).to(values_NL.device)
+        returns_NL, old_NL = (padded(samples, rows).to(values_NL) for rows in (self.returns, self.old))
+        error_NL = (values_NL - returns_NL) ** 2
+        if self.clip is not None:
+            near_NL = old_NL + (values_NL - old_NL).clamp(-self.clip, self.clip)
+            error_NL = torch.maximum(error_NL, (near_NL - returns_NL) ** 2)
+        counts_N = values_NL.new_tensor([self.multiplicities[sample.trajectory] for sample in samples])
+        return counts_N * self.scale * 0.5 * torch.where(mask_NL, error_NL, 0.0).sum(1)
+
+
+def critic_metrics(
+    steps: Sequence[StepMetrics], returns: Sequence[Tensor], values: Sequence[Tensor], counts: Tensor
+) -> dict[str, float]:
+    """The critic's loss and gradient, and the share of the returns' variance that its old values explain."""
+    weights = torch.cat([count.expand(len(row)) for count, row in zip(counts, returns, strict=True)])
+    spread, unexplained = (
+        mean_and_sd(torch.cat(list(rows)), weights)[1] ** 2
+        for rows in (returns, [one - other for one, other in zip(returns, values, strict=True)])
+    )
+    means = mean_of_steps(steps)
+    return {
+        "critic_loss": means.get("critic_loss", 0.0),
+        "critic_grad_norm": means.get("grad_norm", 0.0),
+        "explained_variance": 1 - unexplained / spread if spread > 0 else 0.0,
+    }

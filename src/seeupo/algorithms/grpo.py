@@ -1,0 +1,61 @@
+"""GRPO (Shao et al. 2024, DeepSeekMath): token-level ratios, weighed with the group-relative advantage.
+
+For a group of G trajectories o_1 ... o_G of the same task, with rewards R_i,
+
+    J = 1/G sum_i  1/|o_i| sum_t  min( r_it A_i, clip(r_it, 1 - low, 1 + high) A_i )  -  beta KL(pi || pi_ref)
+
+    A_i = (R_i - mean R) / std R,      r_it = pi_theta(token t of o_i) / pi_theta_k(the same)
+
+where |o_i| counts the action tokens of all turns. Dr. GRPO (Liu et al. 2025) leaves out std R, which weighs easy and
+hard tasks up, and 1/|o_i|, which makes long failures cheap: `deviation_term` and `length_term`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from seeupo.algorithms.ascent import Ascent
+from seeupo.algorithms.batch import Batch
+from seeupo.algorithms.objective import TokenObjective
+from seeupo.core.checks import check_choice, check_count
+from seeupo.types import TrainEngine, Trajectory, Update
+
+
+@dataclass(frozen=True, kw_only=True)
+class GRPO(Ascent):
+    """The options of GRPO. The defaults are those of its paper: one step per iteration, beta = 0.04.
+
+    Attributes:
+        deviation_term: divide advantages by the deviation of their group's rewards; False as in Dr. GRPO.
+        length_term: a trajectory's tokens are averaged; False sums them and divides by `constant_length`.
+        constant_length: the same for all trajectories, of all iterations.
+    """
+
+    kl_coef: float = 0.04
+    deviation_term: bool = True
+    length_term: bool = True
+    constant_length: int = 1024
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("deviation_term", "length_term"):
+            check_choice(name, getattr(self, name), (True, False))
+        check_count("constant_length", self.constant_length, 1)
+
+    def update(
+        self, engine: TrainEngine, trajectories: Sequence[Trajectory], *, generator: torch.Generator | None = None
+    ) -> Update:
+        """One iteration; `generator` draws the mini-batches."""
+        batch = Batch(trajectories)
+        advantages = batch.advantages("group" if self.deviation_term else "none", "mean")
+        samples = self.with_gradient(batch, advantages)
+        lengths = batch.action_tokens if self.length_term else dict.fromkeys(batch.action_tokens, self.constant_length)
+        objective = TokenObjective(
+            advantages=batch.per_token(samples, advantages),
+            scales={name: 1 / max(1, length) for name, length in lengths.items()},
+            **self.fix(engine, batch, samples),
+        )
+        return self.ascend(engine, batch, advantages, samples, objective=objective, generator=generator)

@@ -1,0 +1,123 @@
+"""PPO (Schulman et al. 2017): token-level ratios, weighed with advantages that a critic estimates.
+
+The action tokens of all turns are the steps of one episode; observation tokens are no actions. The reward comes with
+the last of them, and with V the critic's value before each token
+
+    A_t = sum_l (gamma lambda)^l delta_{t+l},     delta_t = R_t + gamma V_{t+1} - V_t                          (GAE)
+
+    policy:  mean over tokens of  min( r_t A_t, clip(r_t, 1 - low, 1 + high) A_t ),   A standardized over the batch
+    critic:  mean over tokens of  1/2 max( (V - R)^2, (clip(V, V_k - c, V_k + c) - R)^2 ),   R = A_t + V_t
+
+Behind the end of an episode V is 0. A trajectory that a limit has cut off has not ended: there V is the critic's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from seeupo.algorithms.ascent import Ascent
+from seeupo.algorithms.batch import Batch
+from seeupo.algorithms.critic import ValueLoss, critic_metrics
+from seeupo.algorithms.objective import TokenObjective
+from seeupo.algorithms.token_rewards import cut_into_turns, kl_to_reference, over_tokens, standardized
+from seeupo.core import gae, length_mask
+from seeupo.core.checks import check_at_least, check_count, check_unit_interval
+from seeupo.types import CriticEngine, SampleKey, StopReason, TrainEngine, Trajectory, Update
+
+CUT_OFF = (StopReason.TURN_LIMIT, StopReason.CONTEXT_LIMIT, StopReason.FORCED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPO(Ascent):
+    """The options of PPO. It needs an engine with a critic, whose optimizer is set in the section `critic`.
+
+    Attributes:
+        gamma, lam: of GAE, per action token. An episode has one reward at its end, so nothing is discounted.
+        value_clip: how far values may move from the old ones before the loss stops rewarding it; None for any.
+        critic_warmup: iterations at the beginning in which only the critic is trained.
+        kl_reward_coef: weight of the KL to the reference policy in the reward, token by token.
+    """
+
+    needs_critic: ClassVar[bool] = True
+
+    minibatches: int = 4
+    gamma: float = 1.0
+    lam: float = 0.95
+    value_clip: float | None = 0.2
+    critic_warmup: int = 0
+    kl_reward_coef: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_unit_interval("gamma", self.gamma)
+        check_unit_interval("lam", self.lam)
+        if self.value_clip is not None:
+            check_at_least("value_clip", self.value_clip, 0)
+        check_count("critic_warmup", self.critic_warmup, 0)
+        check_at_least("kl_reward_coef", self.kl_reward_coef, 0)
+
+    def update(
+        self, engine: TrainEngine, trajectories: Sequence[Trajectory], *, generator: torch.Generator | None = None
+    ) -> Update:
+        """One iteration; `generator` draws the mini-batches."""
+        if not isinstance(engine, CriticEngine):
+            raise TypeError(f"PPO needs an engine with a critic; {type(engine).__name__} has none")
+        batch = Batch(trajectories)
+        fixed = self.fix(engine, batch, batch.samples, reference=self.kl_reward_coef > 0)
+        penalties = kl_to_reference(batch.samples, fixed["old"], fixed["reference"]) if self.kl_reward_coef else None
+        advantages, returns, values = self.estimate(engine, batch, penalties)
+
+        # Every token counts the same: the mean over tokens, as a sum per trajectory.
+        tokens = sum(batch.multiplicities[name] * length for name, length in batch.action_tokens.items())
+        scale = float(batch.counts.sum()) / max(1.0, tokens)
+        loss = ValueLoss(
+            returns=cut_into_turns(batch, returns),
+            old=cut_into_turns(batch, values),
+            multiplicities=batch.multiplicities,
+            scale=scale,
+            clip=self.value_clip,
+        )
+        critic_steps = [
+            engine.step_critic(part, loss, normalizer=normalizer)
+            for _, part, normalizer in self.parts(batch, batch.samples, generator)
+        ]
+        objective = TokenObjective(
+            advantages=cut_into_turns(batch, standardized(advantages, batch.counts)),
+            scales=dict.fromkeys(batch.multiplicities, scale),
+            **fixed,
+        )
+        return self.ascend(
+            engine,
+            batch,
+            torch.stack([row.mean() if len(row) else row.sum() for row in advantages]),
+            batch.samples if engine.iteration >= self.critic_warmup else [],
+            objective=objective,
+            generator=generator,
+            extra=critic_metrics(critic_steps, returns, values, batch.counts),
+        )
+
+    def estimate(
+        self, engine: CriticEngine, batch: Batch, penalties: Mapping[SampleKey, Tensor] | None
+    ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        """Advantages, returns and values of each trajectory's action tokens, in float64."""
+        acted = [trajectory for trajectory in batch.trajectories if batch.action_tokens[trajectory.id]]
+        found = dict(zip((trajectory.id for trajectory in acted), engine.values(acted), strict=True))
+        values = [found.get(trajectory.id, torch.zeros(1)).double() for trajectory in batch.trajectories]
+        rewards = [torch.zeros(len(row) - 1, dtype=torch.float64) for row in values]
+        if penalties is not None:
+            rewards = [-self.kl_reward_coef * row for row in over_tokens(batch, penalties)]
+        for trajectory, reward, value in zip(batch.trajectories, rewards, values, strict=True):
+            if len(reward):
+                reward[-1] += trajectory.reward + (self.gamma * value[-1] if trajectory.stop in CUT_OFF else 0.0)
+        lengths = torch.tensor([len(reward) for reward in rewards])
+        before = [value[:-1] for value in values]
+        rewards_NL, before_NL = (pad_sequence(rows, batch_first=True) for rows in (rewards, before))
+        estimates = gae(rewards_NL, before_NL, length_mask(lengths), gamma=self.gamma, lam=self.lam)
+        advantages, returns = ([row[:n] for row, n in zip(rows, lengths, strict=True)] for rows in estimates)
+        return advantages, returns, before

@@ -1,0 +1,47 @@
+"""Numbers per action token, trajectory by trajectory: what algorithms need that tell tokens apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from seeupo.algorithms.batch import Batch, LogProbs
+from seeupo.core.advantages import NO_SPREAD
+from seeupo.types import Sample, SampleKey
+
+
+def over_tokens(batch: Batch, per_sample: Mapping[SampleKey, Tensor]) -> list[Tensor]:
+    """Per trajectory, the rows [len(action)] of its turns one behind the other, in float64."""
+    return [
+        torch.cat([torch.empty(0, dtype=torch.float64), *(per_sample[sample.key].double() for sample in t.samples)])
+        for t in batch.trajectories
+    ]
+
+
+def cut_into_turns(batch: Batch, rows: Sequence[Tensor]) -> dict[SampleKey, Tensor]:
+    """The inverse: rows over all tokens of a trajectory, cut where its turns end."""
+    cut: dict[SampleKey, Tensor] = {}
+    for trajectory, row in zip(batch.trajectories, rows, strict=True):
+        lengths = [len(sample.action_ids) for sample in trajectory.samples]
+        cut |= {sample.key: part for sample, part in zip(trajectory.samples, row.split(lengths), strict=True)}
+    return cut
+
+
+def standardized(rows: Sequence[Tensor], counts: Tensor) -> list[Tensor]:
+    """Rows with mean 0 and deviation 1 over all their tokens, each as often as its trajectory [N] counts."""
+    values = torch.cat(list(rows))
+    weights = torch.cat([count.expand(len(row)) for row, count in zip(rows, counts, strict=True)])
+    if len(values) == 0:
+        return list(rows)
+    mean = (weights * values).sum() / weights.sum()
+    deviation = ((weights * (values - mean) ** 2).sum() / weights.sum()).sqrt()
+    if deviation < NO_SPREAD:
+        return [torch.zeros_like(row) for row in rows]
+    return [(row - mean) / deviation for row in rows]
+
+
+def kl_to_reference(samples: Sequence[Sample], sampled_from: LogProbs, reference: LogProbs) -> dict[SampleKey, Tensor]:
+    """log pi_k - log pi_ref of each token: what it adds to an estimate of KL(pi_k || pi_ref)."""
+    return {sample.key: sampled_from[sample.key] - reference[sample.key] for sample in samples}

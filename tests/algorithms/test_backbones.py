@@ -1,0 +1,592 @@
+"""The backbone algorithms against re-statements of their papers' formulas, enumeration, and one another."""
+
+import math
+from dataclasses import replace
+from itertools import product
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from algorithms.examples import (
+    F64,
+    SpyingEngine,
+    network_engine,
+    ragged_problem,
+    sampled,
+    table_engine,
+    weights_of,
+    wordy_problem,
+)
+from seeupo.algorithms import ALGORITHMS, GRPO, GSPO, PPO, RLOO, ReinforcePP, SeeUPO
+from seeupo.algorithms.batch import Batch, by_key
+from seeupo.algorithms.critic import ValueLoss
+from seeupo.algorithms.objective import SequenceObjective, TokenObjective, TrajectoryObjective
+from seeupo.engines.exact import ExactEngine, GradientAscent
+from seeupo.engines.exact.problem import bandit
+from seeupo.types import Sample, StepMetrics, StopReason, Trajectory, samples_of
+
+CRITIC_FREE = [GRPO(), GSPO(), RLOO(), ReinforcePP()]
+STEP = GradientAscent(0.3)
+
+
+class CriticEngine(ExactEngine):
+    """An exact engine whose critic is a table: the value of each node, and of the end of each trajectory."""
+
+    def __init__(self, inner, seed=5):
+        super().__init__(inner.problem, inner.policy, inner.update)
+        self.iteration = 0
+        self.table = torch.rand(inner.problem.num_nodes, generator=torch.Generator().manual_seed(seed), dtype=F64)
+        self.ends = 0.25
+        self.losses = []
+
+    def values(self, trajectories):
+        rows = []
+        for trajectory in trajectories:
+            nodes = [node for sample in trajectory.samples for node in self.nodes(sample)]
+            rows.append(torch.cat([self.table[nodes], torch.tensor([self.ends], dtype=F64)]))
+        return rows
+
+    def nodes(self, sample):
+        nodes, _, mask = self._locate([sample])
+        return nodes[0][mask[0]].tolist()
+
+    def step_critic(self, samples, loss, *, normalizer):
+        values = [self.table[self.nodes(sample)] for sample in samples]
+        total = loss(torch.nn.utils.rnn.pad_sequence(values, batch_first=True), samples).sum() / normalizer
+        self.losses.append(float(total))
+        return StepMetrics(None, {"grad_norm": 0.5, "critic_loss": float(total)})
+
+
+def token_logprobs(engine, sample):
+    """Log-probs of an action's tokens, with gradient."""
+    nodes, tokens, _ = engine._locate([sample])
+    return engine.policy.log_probs()[nodes[0], tokens[0]]
+
+
+def clipped(ratio, weight, clip):
+    if clip is None:
+        return ratio * weight
+    return torch.minimum(ratio * weight, ratio.clamp(1 - clip[0], 1 + clip[1]) * weight)
+
+
+def deviation(values):
+    return (sum((v - sum(values) / len(values)) ** 2 for v in values) / len(values)) ** 0.5
+
+
+def rewards_of_group(trajectory, trajectories):
+    return [other.reward for other in trajectories if other.group == trajectory.group]
+
+
+def kl_and_entropy(algorithm, engine, trajectory, reference):
+    total = 0.0
+    for sample in trajectory.samples:
+        new = token_logprobs(engine, sample)
+        log_q = reference[sample.key] - new
+        total = total - algorithm.kl_coef * (log_q.exp() - log_q - 1).mean()
+    return total
+
+
+# The formulas of the papers, trajectory by trajectory and token by token. `old` is per (trajectory, turn).
+
+
+def grpo_value(algorithm, engine, trajectory, trajectories, old):
+    rewards = rewards_of_group(trajectory, trajectories)
+    spread = deviation(rewards)
+    advantage = trajectory.reward - sum(rewards) / len(rewards)
+    if algorithm.deviation_term:
+        advantage = advantage / spread if spread > 1e-8 else 0.0
+    total, length = 0.0, 0
+    for sample in trajectory.samples:
+        for new, before in zip(token_logprobs(engine, sample), old[sample.key], strict=True):
+            total, length = total + clipped((new - before).exp(), advantage, algorithm.clip), length + 1
+    return total / (length if algorithm.length_term else algorithm.constant_length)
+
+
+def gspo_value(algorithm, engine, trajectory, trajectories, old):
+    rewards = rewards_of_group(trajectory, trajectories)
+    spread = deviation(rewards)
+    advantage = (trajectory.reward - sum(rewards) / len(rewards)) / spread if spread > 1e-8 else 0.0
+    differences = [token_logprobs(engine, sample) - old[sample.key] for sample in trajectory.samples]
+    if algorithm.level == "turn":
+        return sum(clipped(row.mean().exp(), advantage, algorithm.clip) for row in differences)
+    return clipped(torch.cat(differences).mean().exp(), advantage, algorithm.clip)
+
+
+def rloo_value(algorithm, engine, trajectory, trajectories, old):
+    others = [o.reward for o in trajectories if o.group == trajectory.group and o.id != trajectory.id]
+    advantage = trajectory.reward - sum(others) / len(others)
+    difference = sum((token_logprobs(engine, s) - old[s.key]).sum() for s in trajectory.samples)
+    return clipped(difference.exp(), advantage, algorithm.clip)
+
+
+def reinforce_pp_value(algorithm, engine, trajectory, trajectories, old):
+    def raw(t):
+        rewards = rewards_of_group(t, trajectories)
+        return t.reward - sum(rewards) / len(rewards)
+
+    tokens = [raw(t) for t in trajectories for sample in t.samples for _ in sample.action_ids]
+    advantage = (raw(trajectory) - sum(tokens) / len(tokens)) / deviation(tokens)
+    rows = [
+        clipped((token_logprobs(engine, s) - old[s.key]).exp(), advantage, algorithm.clip) for s in trajectory.samples
+    ]
+    return torch.cat(rows).mean()
+
+
+STATED = [
+    (GRPO(kl_coef=0.0), grpo_value),
+    (GRPO(kl_coef=0.3, clip=(0.01, 0.02)), grpo_value),
+    (GRPO(kl_coef=0.0, deviation_term=False, length_term=False, constant_length=7), grpo_value),
+    (GSPO(minibatches=1), gspo_value),
+    (GSPO(minibatches=1, clip=(0.01, 0.03), kl_coef=0.2), gspo_value),
+    (GSPO(minibatches=1, level="turn", clip=(0.01, 0.01)), gspo_value),
+    (RLOO(), rloo_value),
+    (RLOO(clip=(0.05, 0.05), kl_coef=0.1), rloo_value),
+    (ReinforcePP(kl_coef=0.0), reinforce_pp_value),
+    (ReinforcePP(clip=(0.01, 0.01)), reinforce_pp_value),
+]
+
+
+@pytest.mark.parametrize("problem", [ragged_problem(), wordy_problem()], ids=["ragged", "wordy"])
+@pytest.mark.parametrize(("algorithm", "value"), STATED, ids=lambda x: type(x).__name__)
+def test_three_steps_follow_the_papers_formula(algorithm, value, problem):
+    """Steps after the first are off policy: ratios move, clips bind, and other turns of a trajectory matter."""
+    algorithm = replace(algorithm, epochs=3)
+    engine, twin = network_engine(problem, STEP), network_engine(problem, STEP)
+    trajectories = sampled(engine, 6)
+    algorithm.update(engine, trajectories)
+
+    samples = samples_of(trajectories)
+    old = by_key(samples, twin.logprobs(samples))
+    for _ in range(3):
+        total = sum(
+            value(algorithm, twin, t, trajectories, old) + kl_and_entropy(algorithm, twin, t, old) for t in trajectories
+        )
+        parameters = list(twin.policy.parameters().values())
+        gradients = torch.autograd.grad(total / len(trajectories), parameters)
+        with torch.no_grad():
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.add_(gradient, alpha=0.3)
+    torch.testing.assert_close(weights_of(engine), weights_of(twin), rtol=0, atol=1e-11)
+
+
+def test_clips_bind_in_the_restated_cases():
+    """Or the test above would say nothing about them."""
+    for algorithm, _ in STATED:
+        if algorithm.clip is not None and algorithm.clip[0] <= 0.05:
+            engine = network_engine(wordy_problem(), GradientAscent(1.0))
+            update = replace(algorithm, epochs=3).update(engine, sampled(engine, 6))
+            assert max(m.values["clip_fraction"] for m in update.metrics if m.agent is not None) > 0, algorithm
+
+
+def test_steps_by_turn_pool_add_up_to_a_step_on_whole_trajectories():
+    """To first order: with a small rate, the pools' gradients add up to the gradient of the whole."""
+    problem, rate = ragged_problem(), GradientAscent(1e-7)
+    for algorithm in (*CRITIC_FREE, GSPO(level="turn", minibatches=1)):
+        moves = []
+        for split in ("trajectory", "turn"):
+            engine = SpyingEngine(network_engine(problem, rate))
+            before = weights_of(engine).clone()
+            update = replace(algorithm, minibatches=1, split=split).update(engine, sampled(engine, 6))
+            moves.append((weights_of(engine) - before) / 1e-7)
+            steps = 1 if split == "trajectory" else 3
+            assert update.metrics[-1].values["optimizer_steps"] == steps
+            assert engine.agents == ([None] if split == "trajectory" else [2, 1, 0])
+        torch.testing.assert_close(*moves, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("algorithm", CRITIC_FREE, ids=lambda a: type(a).__name__)
+def test_the_first_step_has_the_unclipped_gradient(algorithm):
+    moved = []
+    for clip in (algorithm.clip or (0.2, 0.2), None):
+        engine = network_engine(wordy_problem())
+        replace(algorithm, clip=clip, minibatches=1).update(engine, sampled(engine, 6))
+        moved.append(weights_of(engine))
+    assert torch.equal(*moved)
+
+
+@pytest.mark.parametrize("level", ["trajectory", "turn"])
+def test_with_one_turn_seeupo_and_gspo_are_the_same(level):
+    problem = bandit(torch.rand(3, 8, generator=torch.Generator().manual_seed(0), dtype=F64), tokens_per_turn=3)
+    options = {"clip": (0.02, 0.03), "normalize": "batch", "kl_coef": 0.1, "epochs": 2}
+    one, other = network_engine(problem, STEP), network_engine(problem, STEP)
+    trajectories = sampled(one, 8)
+    first = SeeUPO(steps_per_turn=3, **options).update(one, trajectories, generator=torch.Generator().manual_seed(4))
+    second = GSPO(minibatches=3, level=level, **options).update(
+        other, trajectories, generator=torch.Generator().manual_seed(4)
+    )
+    torch.testing.assert_close(weights_of(one), weights_of(other), rtol=0, atol=1e-12)
+    assert first.metrics[0].values["clip_fraction"] == second.metrics[0].values["clip_fraction"] > 0
+    for mine, theirs in zip(first.trajectories, second.trajectories, strict=True):
+        for one_turn, same_turn in zip(mine.credit.turns, theirs.credit.turns, strict=True):
+            assert one_turn.ratio == pytest.approx(same_turn.ratio, abs=1e-12)
+            assert one_turn.carried_before == same_turn.carried_before
+            assert same_turn.carried_after is None
+
+
+# What the gradient at theta_k is, on problems where the true one can be computed.
+
+
+def moved_by(algorithm, engine, trajectories):
+    before = weights_of(engine).clone()
+    algorithm.update(engine, trajectories)
+    return weights_of(engine) - before
+
+
+def true_gradient(engine):
+    value = engine.problem.expected_return(engine.policy.log_probs())
+    return torch.cat([g.flatten() for g in torch.autograd.grad(value, list(engine.policy.parameters().values()))])
+
+
+def unit_engine(problem):
+    return network_engine(problem, GradientAscent(1.0))
+
+
+@pytest.mark.parametrize("problem", [ragged_problem(), wordy_problem()], ids=["ragged", "wordy"])
+def test_dr_grpo_has_the_true_gradient_and_grpo_has_not(problem):
+    engine = unit_engine(problem)
+    true = true_gradient(engine)
+    unbiased = GRPO(kl_coef=0.0, deviation_term=False, length_term=False, constant_length=1)
+    torch.testing.assert_close(moved_by(unbiased, engine, engine.enumerate()), true, rtol=0, atol=1e-12)
+    engine = unit_engine(problem)
+    grpo = moved_by(GRPO(kl_coef=0.0), engine, engine.enumerate())
+    assert torch.nn.functional.cosine_similarity(grpo, true, dim=0) < 0.9999
+
+
+def test_gspo_without_normalisation_has_the_true_gradient_per_token():
+    engine = unit_engine(wordy_problem())  # every trajectory has four tokens
+    true = true_gradient(engine)
+    found = moved_by(GSPO(minibatches=1, normalize="none"), engine, engine.enumerate())
+    torch.testing.assert_close(4 * found, true, rtol=0, atol=1e-12)
+
+
+def test_reinforce_pp_has_the_true_gradient_but_for_its_scale():
+    engine = unit_engine(wordy_problem())
+    trajectories, true = engine.enumerate(), true_gradient(engine)
+    batch = Batch(trajectories)
+    spread = float((batch.counts * batch.advantages("none", "mean") ** 2).sum().sqrt())
+    found = moved_by(ReinforcePP(kl_coef=0.0), engine, trajectories)
+    torch.testing.assert_close(4 * spread * found, true, rtol=0, atol=1e-12)
+
+
+def test_rloo_has_the_true_gradient_on_average_over_all_groups():
+    problem = bandit(torch.rand(1, 2, 2, generator=torch.Generator().manual_seed(3), dtype=F64))
+    engine = unit_engine(problem)
+    true, paths = true_gradient(engine), engine.enumerate()
+    mean = torch.zeros_like(true)
+    for group in product(paths, repeat=3):
+        members = []
+        for number, path in enumerate(group):
+            name = f"{number}"
+            turns = tuple(replace(sample, trajectory=name) for sample in path.samples)
+            members.append(replace(path, id=name, samples=turns, multiplicity=1.0))
+        engine = unit_engine(problem)
+        mean += math.prod(path.multiplicity for path in group) * moved_by(RLOO(), engine, members)
+    torch.testing.assert_close(mean, true, rtol=0, atol=1e-12)
+
+
+def test_rloo_is_reinforce_with_a_leave_one_out_baseline():
+    engine = unit_engine(ragged_problem())
+    trajectories = sampled(engine, 4)
+    total = 0.0
+    for trajectory in trajectories:
+        others = [o.reward for o in trajectories if o.group == trajectory.group and o.id != trajectory.id]
+        score = sum(token_logprobs(engine, sample).sum() for sample in trajectory.samples)
+        total = total + (trajectory.reward - sum(others) / len(others)) * score / len(trajectories)
+    gradients = torch.autograd.grad(total, list(engine.policy.parameters().values()))
+    expected = torch.cat([gradient.flatten() for gradient in gradients])
+    torch.testing.assert_close(moved_by(RLOO(), engine, trajectories), expected, rtol=0, atol=1e-12)
+
+
+# PPO and its critic.
+
+
+def perfect(engine):
+    """The critic that knows the value of every node under the engine's policy."""
+    problem, log_policy = engine.problem, engine.log_policy()
+    probs = problem.path_probs(log_policy)
+    critic = CriticEngine(engine)
+    mass, value = torch.zeros(problem.num_nodes, dtype=F64), torch.zeros(problem.num_nodes, dtype=F64)
+    for path in range(len(problem.nodes)):
+        for node in problem.nodes[path][problem.nodes[path] >= 0].unique():
+            mass[node] += probs[path]
+            value[node] += probs[path] * problem.returns[path]
+    critic.table = value / mass.clamp(min=1e-300)
+    return critic
+
+
+def steps_of(engine, trajectory):
+    """The nodes that a trajectory passes, and the token that it chooses at each."""
+    return [step for s in trajectory.samples for step in zip(engine.nodes(s), s.action_ids, strict=True)]
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.5, 1.0])
+def test_with_a_perfect_critic_advantages_are_the_true_ones(lam):
+    engine = perfect(table_engine(wordy_problem()))
+    batch = Batch(engine.enumerate())
+    advantages, _, values = PPO(lam=lam).estimate(engine, batch, None)
+    # The advantage of a token is the value behind it minus the value before it, on average over what follows.
+    mean, mass = {}, {}
+    for trajectory, row in zip(batch.trajectories, advantages, strict=True):
+        steps = steps_of(engine, trajectory)
+        for step, advantage in zip(steps, row.tolist(), strict=True):
+            mean[step] = mean.get(step, 0.0) + trajectory.multiplicity * advantage
+            mass[step] = mass.get(step, 0.0) + trajectory.multiplicity
+    true = {}
+    for trajectory, row in zip(batch.trajectories, values, strict=True):
+        steps = steps_of(engine, trajectory)
+        behind = [*row.tolist()[1:], trajectory.reward]
+        for step, before, after in zip(steps, row.tolist(), behind, strict=True):
+            true[step] = after - before
+    assert len(true) > 10
+    for step, advantage in true.items():
+        assert mean[step] / mass[step] == pytest.approx(advantage, abs=1e-10)
+        if lam == 0.0:
+            assert mean[step] / mass[step] == pytest.approx(advantage, abs=1e-12)
+
+
+def test_ppo_with_a_perfect_critic_has_the_true_gradient_but_for_its_scale():
+    engine = perfect(unit_engine(wordy_problem()))
+    trajectories, true = engine.enumerate(), true_gradient(engine)
+    found = moved_by(PPO(minibatches=1), engine, trajectories)
+    cosine = torch.nn.functional.cosine_similarity(found, true, dim=0)
+    assert cosine == pytest.approx(1.0, abs=1e-12)
+
+
+def test_ppo_by_hand():
+    """Two trajectories of two turns of one token each; gamma = 1, lambda = 1/2, V = 1/4 at the second end."""
+    problem = bandit(torch.zeros(1, 2, 2, dtype=F64))
+    engine = CriticEngine(table_engine(problem, GradientAscent(1e-9)))
+    engine.table = torch.zeros(problem.num_nodes, dtype=F64)
+    first, second = [t for t in engine.enumerate() if t.id in ("0", "3")]
+    nodes = [engine.nodes(sample)[0] for t in (first, second) for sample in t.samples]
+    engine.table[nodes[0]], engine.table[nodes[1]], engine.table[nodes[3]] = 0.5, 0.75, 0.125
+    first = replace(first, reward=1.0, multiplicity=1.0, stop=StopReason.GOAL)
+    second = replace(second, reward=0.0, multiplicity=1.0, stop=StopReason.TURN_LIMIT)
+    batch = Batch([first, second])
+    advantages, returns, values = PPO(lam=0.5).estimate(engine, batch, None)
+    # First: delta = 0.75 - 0.5 and 1 - 0.75. Second, cut off: delta = 0.125 - 0.5 and 0 + 0.25 - 0.125.
+    assert advantages[0].tolist() == [0.25 + 0.5 * 0.25, 0.25]
+    assert advantages[1].tolist() == [-0.375 + 0.5 * 0.125, 0.125]
+    assert returns[1].tolist() == [0.5 - 0.3125, 0.25]
+    assert values[0].tolist() == [0.5, 0.75]
+    update = PPO(lam=0.5, minibatches=1).update(engine, [first, second])
+    errors = [0.375**2, 0.25**2, 0.3125**2, 0.125**2]
+    assert engine.losses == [pytest.approx(0.5 * sum(errors) / 4)]
+    found = update.metrics[-1].values
+    targets = torch.tensor([0.875, 1.0, 0.1875, 0.25])
+    left = torch.tensor([0.375, 0.25, -0.3125, 0.125])
+    expected = 1 - left.var(correction=0) / targets.var(correction=0)
+    assert found["explained_variance"] == pytest.approx(float(expected))
+    assert found["critic_grad_norm"] == 0.5
+
+
+def test_values_that_moved_far_are_clipped_in_the_critics_loss():
+    sample = Sample("a", 0, (0,), (5, 6, 7))
+    loss = ValueLoss(
+        returns={sample.key: torch.tensor([1.0, 1.0, 0.0])},
+        old={sample.key: torch.tensor([0.0, 0.0, 0.0])},
+        multiplicities={"a": 2.0},
+        scale=0.25,
+        clip=0.2,
+    )
+    values = torch.tensor([[0.1, 0.9, 0.5]])
+    # Near the old value: its error. Nearer to the return than the clip allows: the error there. Far off: its own.
+    errors = 0.9**2 + 0.8**2 + 0.5**2
+    assert float(loss(values, [sample])) == pytest.approx(2.0 * 0.25 * 0.5 * errors)
+    assert float(replace(loss, clip=None)(values, [sample])) == pytest.approx(2 * 0.25 * 0.5 * (0.81 + 0.01 + 0.25))
+
+
+def test_while_the_critic_warms_up_the_policy_stays():
+    engine = CriticEngine(network_engine(wordy_problem()))
+    trajectories, before = sampled(engine, 4), weights_of(engine).clone()
+    algorithm = PPO(critic_warmup=2)
+    for engine.iteration in range(2):
+        found = algorithm.update(engine, trajectories, generator=torch.Generator().manual_seed(0)).metrics[-1].values
+        assert found["optimizer_steps"] == 0
+        assert torch.equal(weights_of(engine), before)
+    assert len(engine.losses) == 8
+    engine.iteration = 2
+    algorithm.update(engine, trajectories, generator=torch.Generator().manual_seed(0))
+    assert not torch.equal(weights_of(engine), before)
+
+
+def test_ppo_says_that_it_needs_a_critic():
+    engine = table_engine(wordy_problem())
+    with pytest.raises(TypeError, match="PPO needs an engine with a critic; ExactEngine has none"):
+        PPO().update(engine, sampled(engine, 4))
+
+
+@pytest.mark.parametrize("algorithm", [PPO(kl_reward_coef=0.5), ReinforcePP(kl_reward_coef=0.5)], ids=["ppo", "rpp"])
+def test_kl_in_the_reward_pulls_towards_the_reference(algorithm):
+    """With equal rewards nothing else is left to learn."""
+    problem = wordy_problem()
+    engine = CriticEngine(table_engine(problem, GradientAscent(2.0), seed=1))
+    engine.table.zero_()
+    with torch.no_grad():
+        engine.policy.logits += torch.randn(engine.policy.logits.shape, generator=torch.Generator().manual_seed(9))
+
+    def divergence():
+        return float((engine.log_policy().exp() * (engine.log_policy() - engine._reference)).sum(-1).mean())
+
+    before = divergence()
+    algorithm = replace(algorithm, minibatches=1, kl_coef=0.0)
+    for _ in range(30):
+        algorithm.update(engine, [replace(t, reward=0.0) for t in engine.enumerate()])
+    assert divergence() < 0.7 * before
+
+
+# How much a trajectory weighs, and what must not matter.
+
+
+def gradients_by_trajectory(algorithm, trajectories):
+    """Per trajectory, the sum over its tokens of |d objective / d log-prob| at theta_k, times their number."""
+    found = {}
+
+    class Catching:
+        iteration = 0
+
+        def logprobs(self, samples, *, policy="current"):
+            return [torch.full((len(sample.action_ids),), -1.0, dtype=F64) for sample in samples]
+
+        def values(self, trajectories):
+            return [
+                torch.zeros(sum(len(sample.action_ids) for sample in t.samples) + 1, dtype=F64) for t in trajectories
+            ]
+
+        def step_critic(self, samples, loss, *, normalizer):
+            return StepMetrics(None, {})
+
+        def step(self, samples, objective, *, normalizer, agent=None):
+            longest = max(len(sample.action_ids) for sample in samples)
+            logprobs = torch.full((len(samples), longest), -1.0, dtype=F64, requires_grad=True)
+            (objective(logprobs, None, samples).sum() / normalizer).backward()
+            for sample, row in zip(samples, logprobs.grad, strict=True):
+                found[sample.trajectory] = found.get(sample.trajectory, 0.0) + float(row.abs().sum())
+            return StepMetrics(agent, {})
+
+        def save(self, path): ...
+
+        def load(self, path): ...
+
+        def weights(self): ...
+
+    algorithm.update(Catching(), trajectories)
+    return found
+
+
+def two_lengths():
+    """A group of two trajectories: one turn of two tokens, and two turns of two tokens each."""
+
+    def attempt(name, turns, reward):
+        samples = tuple(Sample(name, turn, (0,), (0, 1)) for turn in range(turns))
+        return Trajectory(id=name, group="one", task="one", samples=samples, reward=reward)
+
+    return [attempt("short", 1, 1.0), attempt("long", 2, 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "times"),
+    [
+        (GRPO(kl_coef=0.0), 1),  # a mean over a trajectory's tokens
+        (GRPO(kl_coef=0.0, length_term=False), 2),  # a sum over them
+        (GSPO(minibatches=1), 1),  # one ratio per trajectory, normalised by its length
+        (GSPO(minibatches=1, level="turn"), 2),  # one per turn
+        (RLOO(), 2),  # the score of a longer trajectory has more terms
+        (SeeUPO(carry=False), 2),  # one term per turn
+    ],
+)
+def test_what_a_trajectory_with_twice_the_turns_weighs(algorithm, times):
+    weights = gradients_by_trajectory(algorithm, two_lengths())
+    assert weights["long"] / weights["short"] == pytest.approx(times)
+
+
+def test_token_standardized_algorithms_weigh_trajectories_as_they_say():
+    # Advantages of +1 (two tokens) and -1 (four tokens) become +sqrt 2 and -1 / sqrt 2.
+    weights = gradients_by_trajectory(ReinforcePP(kl_coef=0.0), two_lengths())
+    assert weights["short"] / weights["long"] == pytest.approx(2.0)  # means over tokens: 1.41 against 0.71
+    weights = gradients_by_trajectory(PPO(minibatches=1, gamma=1.0, lam=1.0), two_lengths())
+    assert weights["short"] / weights["long"] == pytest.approx(1.0)  # sums over tokens: 2 of 1.41, 4 of 0.71
+
+
+@pytest.mark.parametrize("kind", ["sequence", "token", "trajectory"])
+def test_padding_changes_nothing(kind):
+    engine = network_engine(ragged_problem())
+    batch = Batch(sampled(engine, 6))
+    old = by_key(batch.samples, engine.logprobs(batch.samples))
+    advantages = batch.advantages("batch", "mean")
+    shared = {"old": old, "multiplicities": batch.multiplicities}
+    objective = {
+        "sequence": lambda: SequenceObjective(advantages=batch.per_sample(batch.samples, advantages), **shared),
+        "token": lambda: TokenObjective(
+            advantages=batch.per_token(batch.samples, advantages), scales=batch.by_id(advantages * 0 + 1), **shared
+        ),
+        "trajectory": lambda: TrajectoryObjective(advantages=batch.by_id(advantages), turns=batch.turns, **shared),
+    }[kind]()
+    exact = torch.nn.utils.rnn.pad_sequence([old[s.key] + 0.1 for s in batch.samples], batch_first=True)
+    lonely = [objective(old[s.key][None] + 0.1, None, [s]) for s in batch.samples]
+    torch.testing.assert_close(objective(exact, None, batch.samples), torch.cat(lonely), rtol=0, atol=1e-14)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.randoms(use_true_random=False), st.sampled_from(["ppo", "grpo", "gspo", "rloo", "reinforce_pp"]))
+def test_the_order_of_rows_never_matters(random, name):
+    algorithm = replace(ALGORITHMS[name](), minibatches=1, epochs=2)
+    one, other = (CriticEngine(network_engine(ragged_problem(), STEP)) for _ in range(2))
+    trajectories = sampled(one, 5)
+    shuffled = list(trajectories)
+    random.shuffle(shuffled)
+    first = algorithm.update(one, trajectories)
+    second = algorithm.update(other, shuffled)
+    torch.testing.assert_close(weights_of(one), weights_of(other), rtol=0, atol=1e-12)
+    credits = {t.id: t.credit for t in second.trajectories}
+    for trajectory in first.trajectories:
+        assert trajectory.credit.advantage == pytest.approx(credits[trajectory.id].advantage, abs=1e-12)
+        for mine, theirs in zip(trajectory.credit.turns, credits[trajectory.id].turns, strict=True):
+            assert mine.ratio == pytest.approx(theirs.ratio, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["ppo", "grpo", "gspo", "rloo", "reinforce_pp"])
+def test_trajectories_without_turns_or_tokens_are_counted_and_change_nothing_else(name):
+    engine = CriticEngine(network_engine(ragged_problem()))
+    algorithm = replace(ALGORITHMS[name](), minibatches=1)
+    trajectories = sampled(engine, 4)
+    silent = replace(trajectories[0].samples[0], trajectory="silent", action_ids=())
+    odd = [
+        replace(trajectories[0], id="none", samples=()),
+        replace(trajectories[0], id="silent", samples=(silent,)),
+    ]
+    update = algorithm.update(engine, [*trajectories, *odd])
+    assert all(math.isfinite(value) for metrics in update.metrics for value in metrics.values.values())
+    assert torch.isfinite(weights_of(engine)).all()
+    assert [t.id for t in update.trajectories[-2:]] == ["none", "silent"]
+
+
+@pytest.mark.parametrize("algorithm", CRITIC_FREE, ids=lambda a: type(a).__name__)
+def test_equal_rewards_teach_nothing(algorithm):
+    engine = network_engine(ragged_problem())
+    before = weights_of(engine).clone()
+    trajectories = [replace(t, reward=0.3) for t in sampled(engine, 4)]
+    replace(algorithm, kl_coef=0.0).update(engine, trajectories, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(weights_of(engine), before, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: GRPO(constant_length=0), "constant_length is 0"),
+        (lambda: GRPO(length_term="no"), "length_term is 'no'"),
+        (lambda: GSPO(level="token"), "level is 'token'"),
+        (lambda: GSPO(clip=(1.5, 0.1)), "clip"),
+        (lambda: RLOO(epochs=0), "epochs is 0"),
+        (lambda: RLOO(split="group"), "split is 'group'"),
+        (lambda: ReinforcePP(kl_reward_coef=-1.0), "kl_reward_coef is -1.0"),
+        (lambda: PPO(lam=1.5), "lam is 1.5"),
+        (lambda: PPO(value_clip=-0.1), "value_clip is -0.1"),
+        (lambda: PPO(critic_warmup=-1), "critic_warmup is -1"),
+    ],
+)
+def test_options_are_checked(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
