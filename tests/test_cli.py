@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,7 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 import seeupo
+from seeupo.algorithms import ALGORITHMS
+from seeupo.algorithms.facts import FACTS
 from seeupo.cli import main
+from seeupo.training.algorithms_command import options
 
 
 def run(*arguments: str):
@@ -35,6 +39,7 @@ def test_version_and_help():
         (["theory", "--report", "/proc/nope/deep"], "/proc/nope/deep cannot be written"),
         (["theory", "--speed", "9"], "No such option"),
         (["teory"], "No such command 'teory'"),
+        (["algorithms", "show"], "Missing argument 'NAME'"),
     ],
 )
 def test_bad_arguments_are_one_clear_error(arguments, message):
@@ -49,6 +54,62 @@ def test_a_report_without_matplotlib_says_what_to_install(monkeypatch, tmp_path)
     result = run("theory", "--report", str(tmp_path))
     assert result.exit_code == 2
     assert "pip install 'seeupo[figures]'" in result.output
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_algorithms_are_listed_within_the_terminal(columns):
+    result = CliRunner().invoke(main, ["algorithms", "list"], env={"COLUMNS": str(columns)})
+    assert result.exit_code == 0, result.output
+    lines = [line.rstrip() for line in result.output.splitlines()]
+    assert max(map(len, lines)) <= columns
+    rows = {line.split()[0]: re.split(r"  +", line)[1:] for line in lines[1:] if line and line.split()[0] in ALGORITHMS}
+    assert list(rows) == list(ALGORITHMS)
+    assert rows["ppo"] == ["GAE", "PPU", "token", "yes / yes", "3 + 2", "1 + 1"]
+    assert rows["seeupo"] == ["GRAE", "HAML", "sequence", "- / yes", "4 - 1/T", "1"]
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_everything_about_an_algorithm_is_shown(name, columns):
+    result = CliRunner().invoke(main, ["algorithms", "show", name], env={"COLUMNS": str(columns)})
+    assert result.exit_code == 0, result.output
+    lines = [line.rstrip() for line in result.output.splitlines()]
+    assert max(map(len, lines)) <= columns
+    facts, flat = FACTS[name], " ".join(result.output.split())
+    for text in (facts.title, facts.idea, facts.advantage_here, facts.proved, facts.conditions, facts.measured):
+        assert text in flat
+    for text in (facts.use, facts.source, facts.cost.forward, facts.cost.steps, facts.cost.critic_forward):
+        assert text in flat
+    for line in facts.formula.splitlines():
+        assert f"  {line}".rstrip() in lines
+    for option in options(name):
+        assert re.search(rf"^  {option.name} +{re.escape(option.default)}  ", result.output, re.MULTILINE), option
+        assert option.meaning, option
+
+
+def test_options_of_an_algorithm_are_told_with_their_own_defaults():
+    gspo, rloo = ({option.name: option for option in options(name)} for name in ("gspo", "rloo"))
+    assert gspo["clip"].default == "[0.0003, 0.0004]"
+    assert rloo["clip"].default == '"none"'
+    assert rloo["clip"].meaning == "(low, high) around 1, or None."  # what all of them share says so
+    assert gspo["level"].accepted == 'one of "trajectory", "turn"'
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("grop", "there is no algorithm 'grop'; did you mean 'grpo'?"),
+        ("PPO", "there is no algorithm 'PPO'; did you mean 'ppo'?"),
+        ("reinforce++", "there is no algorithm 'reinforce++'; did you mean 'reinforce_pp'?"),
+        ("x", f"there is no algorithm 'x'; there are: {', '.join(ALGORITHMS)}"),
+        ("x\n" * 99, "there is no algorithm 'x"),
+    ],
+)
+def test_an_unknown_algorithm_is_one_line(name, message):
+    result = run("algorithms", "show", name)
+    assert result.exit_code == 2
+    assert result.output.startswith(f"Error: {message}")
+    assert result.output.count("\n") == 1
 
 
 def test_theory_end_to_end(tmp_path):

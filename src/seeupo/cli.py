@@ -6,7 +6,7 @@ import importlib.util
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -146,34 +146,71 @@ def study() -> None:
     """Questions answered by many runs; `seeupo theory` is another one."""
 
 
+def study_options(default_seeds: int, folder: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """What all studies of a recipe's runs take."""
+    options = [
+        click.argument("recipe", default="tiny-pocket"),
+        click.option(
+            "--seeds", type=click.IntRange(min=1), default=default_seeds, show_default=True,
+            help="Runs, each with its own seed.",
+        ),
+        click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at a time."),
+        click.option("--threads", type=click.IntRange(min=1), help="Threads of each run.  [default: as many as cores]"),
+        click.option(
+            "--folder", type=click.Path(file_okay=False, path_type=Path), default=Path(folder), show_default=True,
+            help="Where the runs are; those that are there already are not made again.",
+        ),
+        click.option(
+            "--json", "json_file", type=click.Path(dir_okay=False), callback=not_empty, metavar="FILE",
+            help="Write the table.",
+        ),
+    ]  # fmt: skip
+
+    def add(command: Callable[..., None]) -> Callable[..., None]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+def show_study(table: Mapping[str, Any], lines: Iterable[str], json_file: Path | None) -> None:
+    if json_file:
+        write_text(json_file, json.dumps(table, indent=1) + "\n")
+    for line in lines:
+        click.echo(line)
+
+
 @study.command()
-@click.argument("recipe", default="tiny-pocket")
-@click.option(
-    "--seeds", type=click.IntRange(min=1), default=10, show_default=True, help="Runs, each with its own seed."
-)
-@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at a time.")
-@click.option("--threads", type=click.IntRange(min=1), help="Threads of each run.  [default: as many as cores]")
-@click.option(
-    "--folder", type=click.Path(file_okay=False, path_type=Path), default=Path("runs/reliability"), show_default=True,
-    help="Where the runs are; those that are there already are not made again.",
-)  # fmt: skip
-@click.option(
-    "--json", "json_file", type=click.Path(dir_okay=False), callback=not_empty, metavar="FILE", help="Write the table."
-)
+@study_options(10, "runs/reliability")
 def reliability(
     *, recipe: str, seeds: int, jobs: int, threads: int | None, folder: Path, json_file: Path | None
 ) -> None:
     """Train RECIPE with several seeds, and beside each go on with supervised learning for as many steps."""
     from seeupo.studies.reliability import Study, markdown
+    from seeupo.studies.runs import Runs
 
     check_outputs(json_file, None)
     with training_errors():
-        made = Study(recipe, seeds, folder, jobs, threads)
+        table = Study(Runs(recipe, folder, jobs, threads), seeds).run(lambda text: click.echo(text, err=True))
+    show_study(table, markdown(table), json_file)
+
+
+@study.command("algorithms")
+@study_options(3, "runs/algorithms")
+def study_algorithms(
+    *, recipe: str, seeds: int, jobs: int, threads: int | None, folder: Path, json_file: Path | None
+) -> None:
+    """Train RECIPE with every algorithm, each with its own defaults, from the same warm starts."""
+    from seeupo.algorithms import ALGORITHMS
+    from seeupo.studies.algorithms import Study, markdown
+    from seeupo.studies.runs import Runs
+
+    check_outputs(json_file, None)
+    with training_errors():
+        made = Study(Runs(recipe, folder, jobs, threads), tuple(ALGORITHMS), seeds)
         table = made.run(lambda text: click.echo(text, err=True))
-    if json_file:
-        write_text(json_file, json.dumps(table, indent=1) + "\n")
-    for line in markdown(table):
-        click.echo(line)
+    show_study(table, markdown(table), json_file)
 
 
 @main.group()
@@ -198,6 +235,38 @@ def show_recipe(name: str) -> None:
 
     with training_errors():
         click.echo(recipe_text(name), nl=False)
+
+
+class NoSuchName(click.ClickException):
+    """A wrong argument like any other, but told in one line, without the usage."""
+
+    exit_code = 2
+
+
+@main.group()
+def algorithms() -> None:
+    """What can be trained with: how it works, what is proved of it, what it costs."""
+
+
+@algorithms.command("list")
+def list_algorithms() -> None:
+    """List the algorithms: what they are made of, what the paper claims of them, and their cost."""
+    from seeupo.training.algorithms_command import show_list
+
+    show_list(Console())
+
+
+@algorithms.command("show")
+@click.argument("name")
+def show_algorithm(name: str) -> None:
+    """Print everything about the algorithm NAME: idea, formula, guarantees, cost, when to use it, options."""
+    from seeupo.algorithms import ALGORITHMS
+    from seeupo.envs.failures import nearest
+    from seeupo.training.algorithms_command import show_algorithm
+
+    if name not in ALGORITHMS:
+        raise NoSuchName(f"there is no algorithm {name[:60]!r}; {nearest(name[:60].lower(), list(ALGORITHMS))}")
+    show_algorithm(name, Console())
 
 
 @main.group()

@@ -181,3 +181,7 @@ def test_every_key_that_an_alarm_names_is_a_key_of_the_recipe():
     assert len(named) > 10
     for section, key in named:
         assert key in {field.name for field in fields(sections[section])}, f"{section}.{key}"
+
+
+def test_a_critic_that_warms_up_is_no_reason_to_worry():
+    assert Run().hears(5, algorithm={"optimizer_steps": 0.0, "critic_steps": 4.0}) == []

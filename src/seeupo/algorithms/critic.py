@@ -45,6 +45,7 @@ def critic_metrics(
     )
     means = mean_of_steps(steps)
     return {
+        "critic_steps": float(len(steps)),
         "critic_loss": means.get("critic_loss", 0.0),
         "critic_grad_norm": means.get("grad_norm", 0.0),
         "explained_variance": 1 - unexplained / spread if spread > 0 else 0.0,

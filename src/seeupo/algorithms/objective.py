@@ -69,6 +69,10 @@ class RatioObjective(ABC):
         """The clipped part [N]."""
 
     @abstractmethod
+    def weighs(self, sample: Sample) -> bool:
+        """Whether the sample's clipped part can have a gradient: its advantage is not 0."""
+
+    @abstractmethod
     def outcome(self, samples: Sequence[Sample], new: LogProbs) -> Outcome:
         """What has become of the samples with new log-probs."""
 
@@ -111,6 +115,9 @@ class SequenceObjective(RatioObjective):
         log_ratio_N = sequence_log_ratio(logprobs_NL, old_NL, mask_NL, length_normalize=length_normalize)
         return clipped_objective(log_ratio_N, advantages_N, clip=self.clip)
 
+    def weighs(self, sample: Sample) -> bool:
+        return self.advantages[sample.key] != 0
+
     def outcome(self, samples: Sequence[Sample], new: LogProbs) -> Outcome:
         weights = torch.tensor([self.advantages[sample.key] for sample in samples], dtype=torch.float64)
         log_ratio = action_log_ratio(samples, new, self.old, self.ratio)
@@ -138,6 +145,9 @@ class TokenObjective(RatioObjective):
         value_NL = clipped_objective(log_ratio_NL.flatten(), advantages_NL.flatten(), clip=self.clip)
         scales_N = logprobs_NL.new_tensor([self.scales[sample.trajectory] for sample in samples])
         return scales_N * value_NL.view_as(logprobs_NL).sum(1)
+
+    def weighs(self, sample: Sample) -> bool:
+        return bool(self.advantages[sample.key].any())
 
     def outcome(self, samples: Sequence[Sample], new: LogProbs) -> Outcome:
         mask_NL, advantages_NL = action_mask(samples), padded(samples, self.advantages).double()
@@ -188,6 +198,9 @@ class TrajectoryObjective(RatioObjective):
         # Every turn has the gradient of its own part, and all of them together one trajectory's value.
         turns_N = logprobs_NL.new_tensor([len(self.turns[sample.trajectory]) for sample in samples])
         return value_N - (1 - 1 / turns_N) * value_N.detach()
+
+    def weighs(self, sample: Sample) -> bool:
+        return self.advantages[sample.trajectory] != 0
 
     def outcome(self, samples: Sequence[Sample], new: LogProbs) -> Outcome:
         whole = [sample for name in {s.trajectory: None for s in samples} for sample in self.turns[name]]

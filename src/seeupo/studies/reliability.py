@@ -6,15 +6,11 @@ many optimizer steps on the same demonstrations instead.
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from seeupo.studies.runs import Runs
 from seeupo.training.configuration import read_recipe
 from seeupo.training.evaluation import shown
 from seeupo.training.failures import TrainingError
@@ -22,30 +18,24 @@ from seeupo.training.failures import TrainingError
 
 @dataclass(frozen=True)
 class Study:
-    """What is run: `threads` for each of `jobs` runs at a time."""
+    """Each seed's run and its control."""
 
-    recipe: str
+    runs: Runs
     seeds: int
-    folder: Path
-    jobs: int = 1
-    threads: int | None = None
 
     def run(self, report: Callable[[str], None]) -> dict[str, Any]:
         """All runs that are missing, then the table of all of them."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         rows = []
-        with ThreadPoolExecutor(self.jobs) as executor:
-            waiting = {executor.submit(self._seed, seed): seed for seed in range(self.seeds)}
-            for future in as_completed(waiting):
-                rows.append(future.result())
-                report(sentence(rows[-1]))
-        return table_of(self.recipe, sorted(rows, key=lambda row: row["seed"]))
+        for row in self.runs.each(self._seed, ((seed,) for seed in range(self.seeds))):
+            rows.append(row)
+            report(sentence(row))
+        return table_of(self.runs.recipe, sorted(rows, key=lambda row: row["seed"]))
 
     def _seed(self, seed: int) -> dict[str, Any]:
-        trained = self._summary(f"seed-{seed}", [f"--run.seed={seed}"])
-        batches = (read_recipe(self.recipe).warm_start or _no_warm_start(self.recipe)).batches
+        trained = self.runs.summary(f"seed-{seed}", [f"--run.seed={seed}"])
+        batches = (read_recipe(self.runs.recipe).warm_start or _no_warm_start(self.runs.recipe)).batches
         steps = batches + trained["optimizer_steps"]
-        control = self._summary(
+        control = self.runs.summary(
             f"control-{seed}",
             [
                 f"--run.seed={seed}",
@@ -63,20 +53,6 @@ class Study:
             "optimizer_steps": trained["optimizer_steps"],
             "k": trained["k"],
         }
-
-    def _summary(self, name: str, changes: Sequence[str]) -> dict[str, Any]:
-        """The summary of a run, which is made, or gone on with, if there is none yet."""
-        path = self.folder / name
-        if not (path / "summary.json").exists():
-            begun = (path / "recipe.toml").exists()
-            threads = [] if self.threads is None else [f"--run.threads={self.threads}"]
-            how = ["--resume", str(path)] if begun else [self.recipe, "--out", str(path), *changes, *threads]
-            command = [sys.executable, "-m", "seeupo", "train", *how]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode != 0:
-                raise TrainingError(f"the run {path} ended with code {done.returncode}: {done.stderr[-500:]}")
-        summary: dict[str, Any] = json.loads((path / "summary.json").read_text(encoding="utf-8"))
-        return summary
 
 
 def table_of(recipe: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -183,8 +183,10 @@ def no_step_text(count: float, history: History) -> str:
 
 
 def _is_idle(record: Record) -> bool | None:
-    steps = number(record.get("algorithm") or {}, "optimizer_steps")
-    return all_equal(record) if steps is None else steps == 0
+    found = record.get("algorithm") or {}
+    steps = number(found, "optimizer_steps")
+    # While a critic warms up, the policy is meant to stay.
+    return all_equal(record) if steps is None else steps == 0 and not number(found, "critic_steps")
 
 
 def entropy_over_floor(history: History) -> float | None:

@@ -140,7 +140,15 @@ def summary(section: Any) -> str:
 
 
 def attributes(section: Any) -> dict[str, str]:
-    """What the docstring's `Attributes:` says about each name, on one line."""
+    """What the docstring's `Attributes:` says about each name, on one line; what a base says holds unless it does."""
+    meanings: dict[str, str] = {}
+    for base in reversed(section.__mro__):
+        if is_dataclass(base):
+            meanings |= _own_attributes(base)
+    return meanings
+
+
+def _own_attributes(section: Any) -> dict[str, str]:
     _, _, block = _docstring(section).partition("\nAttributes:\n")
     meanings: dict[str, str] = {}
     names: list[str] = []

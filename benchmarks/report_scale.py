@@ -1,0 +1,70 @@
+"""The report of a long run: 200 iterations of 100 attempts with five turns of about thirty tokens.
+
+Each report is written by a process of its own, so that its memory is known; that of a run of ten iterations is the
+measure for what a long run adds. Processor seconds are those of one core, whatever else the machine does.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from side_by_side import HERE, machine, write_results
+from workers.measure import timed
+
+from seeupo.report.report import ReportFacts, write_report
+
+LONG, SHORT = 200, 10
+GROUPS, SIZE, TURNS, WORDS = 10, 10, 5, 20
+
+
+def measured(run: Path) -> dict[str, Any]:
+    """Write the report of a run in another process."""
+    command = [sys.executable, __file__, str(run)]
+    return dict(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+
+
+def report(run: Path) -> None:
+    """Write the report of a run, and print what it took."""
+    facts: list[ReportFacts] = []
+    started = time.process_time()
+    took = timed(lambda: facts.append(write_report([run], run.with_suffix(".html"))))
+    found = {
+        "trajectories": facts[0].total,
+        "kept": facts[0].kept,
+        "seconds": round(took["seconds"], 2),
+        "processor_seconds": round(time.process_time() - started, 2),
+        "page_mb": round(facts[0].size / 1e6, 2),
+        "peak_mib": round(took["peak_gib"] * 1024),
+    }
+    print(json.dumps(found))
+
+
+def main() -> None:
+    sys.path.insert(0, str(HERE.parent / "tests" / "report"))
+    from made_runs import made_run
+
+    results: dict[str, Any] = {"machine": machine(), "attempts_per_iteration": GROUPS * SIZE, "iterations": {}}
+    with tempfile.TemporaryDirectory() as folder:
+        for iterations in (SHORT, LONG):
+            run = Path(folder) / f"of-{iterations}"
+            made_run(run, iterations=iterations, groups=GROUPS, size=SIZE, turns=TURNS, words=WORDS)
+            found = results["iterations"][str(iterations)] = measured(run)
+            print(
+                f"{iterations} iterations, {found['trajectories']} trajectories: {found['seconds']} s "
+                f"({found['processor_seconds']} s of a processor), {found['peak_mib']} MiB, "
+                f"a page of {found['page_mb']} MB with {found['kept']} of them"
+            )
+    write_results("report_scale", results)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        report(Path(sys.argv[1]))
+    else:
+        main()

@@ -1,0 +1,175 @@
+// Charts, drawn by Observable Plot when they come near the screen, and again when their width changes.
+
+const CHART_HEIGHT = 190;
+const TIP = { lineHeight: 1.3, fontSize: 12, textPadding: 9 };
+const DASHES = ["none", "7 3", "2 3", "9 3 2 3", "14 3", "5 2", "1 4"];
+const colour = (n) => `var(--series-${n % 7})`;
+const dash = (n) => DASHES[n % DASHES.length];
+
+const seen = new IntersectionObserver(
+  (entries) => {
+    for (const { target, isIntersecting } of entries) if (isIntersecting) target.draw();
+  },
+  { rootMargin: "300px" },
+);
+const resized = new ResizeObserver((entries) => {
+  for (const { target } of entries) if (target.drawnWidth) requestAnimationFrame(() => target.draw());
+});
+
+// A place for a chart whose height is known before it is drawn, so that nothing moves.
+function chartPlace(height, label, drawing) {
+  const place = el("div", { class: "chart", role: "img", "aria-label": label });
+  place.style.minHeight = `${height}px`;
+  place.draw = () => {
+    const width = Math.floor(place.clientWidth);
+    if (width === 0 || width === place.drawnWidth) return;
+    place.drawnWidth = width;
+    const drawn = drawing(width);
+    drawn.setAttribute("aria-hidden", "true"); // the place says it in words
+    place.replaceChildren(drawn);
+  };
+  seen.observe(place);
+  resized.observe(place);
+  return place;
+}
+
+function swatch(n) {
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  svg.setAttribute("class", "swatch");
+  svg.setAttribute("viewBox", "0 0 28 10");
+  svg.setAttribute("aria-hidden", "true");
+  const line = document.createElementNS("http://www.w3.org/2000/svg", "line");
+  for (const [key, value] of [["x1", 0], ["x2", 28], ["y1", 5], ["y2", 5], ["stroke-width", 2.5]]) line.setAttribute(key, value);
+  line.style.stroke = colour(n);
+  line.style.strokeDasharray = dash(n);
+  svg.append(line);
+  return svg;
+}
+
+function legend(names) {
+  return names.map((name, n) => el("span", { class: "legend-entry" }, swatch(n), shown(name)));
+}
+
+// Panels of small multiples. One run: its series share a chart. Several runs: each series has a chart, the runs share it.
+function panelsOf(runs) {
+  if (runs.length === 1) {
+    return runs[0].curves.map((curve) => ({ ...curve, lines: curve.series.map(({ name, points }, style) => ({ name, points, style })) }));
+  }
+  const panels = new Map();
+  const names = d3.rollup(runs.flatMap((run) => run.curves), (curves) => new Set(curves.flatMap((curve) => curve.series.map((series) => series.name))), (curve) => curve.key);
+  runs.forEach((run, style) => {
+    for (const curve of run.curves) {
+      for (const { name, points } of curve.series) {
+        const key = JSON.stringify([curve.key, name]);
+        const title = names.get(curve.key).size === 1 ? curve.title : `${curve.title}: ${name}`;
+        if (!panels.has(key)) panels.set(key, { ...curve, title, lines: [] });
+        panels.get(key).lines.push({ name: run.name, points, style });
+      }
+    }
+  });
+  // Series of one curve stay together, in the order of the first run that has it.
+  const order = [...new Set(runs.flatMap((run) => run.curves.map((curve) => curve.key)))];
+  return [...panels.values()].sort((a, b) => order.indexOf(a.key) - order.indexOf(b.key));
+}
+
+function curvePanel(panel) {
+  const lines = panel.lines.filter((line) => line.points.some((point) => point[1] !== null));
+  if (lines.length === 0) return null;
+  const several = lines.length > 1;
+  const place = chartPlace(CHART_HEIGHT, summaryOf(panel, lines), (width) => curveChart(panel, lines, width));
+  const numbers = el("details", { class: "numbers" }, el("summary", null, "Numbers"));
+  numbers.addEventListener("toggle", () => numbers.childElementCount === 1 && numbers.append(curveTable(panel, lines)));
+  return el(
+    "figure",
+    { class: "panel" },
+    el("figcaption", null, el("h3", null, shown(panel.title)), el("p", null, shown(panel.help))),
+    el("div", { class: "legend inside" }, several && panel.ownLegend ? lines.map((line) => el("span", { class: "legend-entry" }, swatch(line.style), shown(line.name))) : null),
+    place,
+    numbers,
+  );
+}
+
+function summaryOf(panel, lines) {
+  const parts = lines.map((line) => {
+    const points = line.points.filter((point) => point[1] !== null);
+    const [first, last] = [points[0], points.at(-1)];
+    const from = `${inUnit(first[1], panel.unit)} at iteration ${first[0]}`;
+    return first === last ? `${line.name} ${from}` : `${line.name} from ${from} to ${inUnit(last[1], panel.unit)} at iteration ${last[0]}`;
+  });
+  return shown(`${panel.title}: ${parts.join("; ")}`);
+}
+
+function curveTable(panel, lines) {
+  const rows = lines.flatMap((line) =>
+    line.points.map(([iteration, value, low, high]) => [
+      shown(line.name),
+      iteration,
+      inUnit(value, panel.unit),
+      low === null || high === null ? NONE : `${inUnit(low, panel.unit)} to ${inUnit(high, panel.unit)}`,
+    ]),
+  );
+  return el("div", { class: "scroll low", role: "region", tabindex: "0", "aria-label": shown(`Numbers of ${panel.title}`) }, table(["Series", "Iteration", "Value", "95% interval"], rows, { class: "plain" }));
+}
+
+function curveChart(panel, lines, width) {
+  const points = lines.flatMap((line) =>
+    line.points.map(([x, y, low, high]) => ({ x, y: y ?? NaN, low: low ?? NaN, high: high ?? NaN, line })),
+  );
+  const values = points.flatMap(({ y, low, high }) => [y, low, high]).filter(Number.isFinite);
+  const positive = values.filter((value) => value > 0);
+  // Whole powers of ten are marks enough on a logarithmic scale; a narrower range is clearer on a plain one.
+  const log = panel.unit === "log" && positive.length > 0 && d3.max(positive) / d3.min(positive) > 30 && points.every(({ y }) => Number.isNaN(y) || y > 0);
+  if (log) {
+    const floor = d3.min(points, (point) => point.y) / 3;
+    for (const point of points) if (point.low <= 0) point.low = floor;
+  }
+  const [first, last] = panel.iterations;
+  const y = { label: null, grid: true, nice: true, ticks: 4, tickFormat: (value) => num(value) };
+  if (panel.unit === "share") y.domain = [Math.min(0, d3.min(values)), Math.max(1, d3.max(values))];
+  if (panel.unit === "seconds" || panel.unit === "tokens") y.zero = true;
+  if (log) {
+    const powers = d3.range(Math.floor(Math.log10(d3.min(positive))), Math.ceil(Math.log10(d3.max(positive))) + 1);
+    Object.assign(y, { type: "log", nice: false, domain: [10 ** powers[0], 10 ** powers.at(-1)], ticks: powers.map((power) => 10 ** power) });
+  }
+  if (new Set(values).size === 1 && !y.domain && !log) y.domain = values[0] === 0 ? [-1, 1] : [values[0] - Math.abs(values[0]), values[0] + Math.abs(values[0])].sort((a, b) => a - b);
+  const marks = lines.flatMap((line) => {
+    const own = points.filter((point) => point.line === line);
+    const valued = own.filter((point) => Number.isFinite(point.y));
+    const few = valued.length <= Math.min(25, width / 12);
+    return [
+      Plot.areaY(own, { x: "x", y1: "low", y2: "high", fill: colour(line.style), fillOpacity: 0.16 }),
+      valued.length <= 6 ? Plot.ruleX(valued, { x: "x", y1: "low", y2: "high", stroke: colour(line.style), strokeOpacity: 0.55, filter: (point) => Number.isFinite(point.low) && Number.isFinite(point.high) }) : null,
+      Plot.line(own, { x: "x", y: "y", stroke: colour(line.style), strokeWidth: 1.8, strokeDasharray: dash(line.style) }),
+      few ? Plot.dot(valued, { x: "x", y: "y", r: valued.length === 1 ? 4.5 : 2.8, fill: colour(line.style) }) : null,
+    ];
+  });
+  const title = ({ x, y: value, low, high, line }) =>
+    `${shown(line.name)}\niteration ${x}: ${inUnit(value, panel.unit)}` +
+    (Number.isFinite(low) && Number.isFinite(high) ? `\n95% interval ${inUnit(low, panel.unit)} to ${inUnit(high, panel.unit)}` : "");
+  return Plot.plot({
+    width,
+    height: CHART_HEIGHT,
+    marginLeft: 46,
+    marginRight: 14,
+    marginTop: 10,
+    marginBottom: 34,
+    style: { fontSize: "11px" },
+    x: {
+      label: "iteration",
+      labelArrow: "none",
+      domain: first === last ? [first - 1, last + 1] : [first, last],
+      ticks: Math.min(6, Math.max(1, last - first)),
+      tickFormat: (value) => (Number.isInteger(value) && value >= first && value <= last ? String(value) : ""),
+    },
+    y,
+    marks: [...marks, Plot.tip(points.filter((point) => Number.isFinite(point.y)), Plot.pointer({ x: "x", y: "y", title, maxRadius: 60, ...TIP }))],
+  });
+}
+
+function showCurves(runs) {
+  const several = runs.length > 1;
+  byId("curves-legend").append(...(several ? legend(runs.map((run) => run.name)) : []));
+  const iterations = d3.extent(runs.flatMap((run) => run.curves.flatMap((curve) => curve.series.flatMap((series) => series.points.map((point) => point[0])))));
+  const panels = panelsOf(runs).map((panel) => curvePanel({ ...panel, iterations, ownLegend: !several })).filter((panel) => panel !== null);
+  byId("curves-grid").append(...(panels.length ? panels : [el("p", { class: "note" }, "There are no numbers over iterations in this run: it stopped before its first iteration ended, or its metrics are missing.")]));
+}

@@ -1,0 +1,123 @@
+// The data in this file: blocks of base64(gzip(JSON)), decoded when they are needed.
+
+const PHASES = ["training", "held out, before", "held out, after"];
+const TRAINING = 0, BEFORE = 1, AFTER = 2;
+const KEPT_BLOCKS = 16; // decoded blocks that stay in memory
+
+function bytesOf(base64) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(base64);
+  const text = atob(base64);
+  const bytes = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
+  return bytes;
+}
+
+async function decoded(id) {
+  const element = byId(id);
+  if (element === null) throw new Error(`the part "${id}" is missing: the file was cut off`);
+  const packed = new Blob([bytesOf(element.textContent.trim())]);
+  return new Response(packed.stream().pipeThrough(new DecompressionStream("gzip"))).json();
+}
+
+// One trajectory is a row: its columns are read by name, its lists are looked up.
+class Index {
+  constructor(raw, runs) {
+    this.rows = raw.rows;
+    this.lists = raw.lists;
+    this.columns = raw.columns;
+    this.runs = runs;
+    this.blocks = new Map();
+  }
+
+  row(i) {
+    const { columns, lists } = this;
+    return {
+      i,
+      run: columns.run[i],
+      runName: this.runs[columns.run[i]].name,
+      phase: columns.phase[i],
+      iteration: columns.iteration[i],
+      id: columns.id[i],
+      group: columns.group[i],
+      task: lists.tasks[columns.task[i]],
+      kind: lists.kinds[columns.kind[i]],
+      stop: lists.stops[columns.stop[i]],
+      status: lists.statuses[columns.status[i]],
+      reward: columns.reward[i],
+      advantage: columns.advantage[i],
+      turns: columns.turns[i],
+    };
+  }
+
+  find(runName, phase, id) {
+    const run = this.runs.findIndex((each) => each.name === runName);
+    const { columns } = this;
+    for (let i = 0; i < this.rows; i++) {
+      if (columns.id[i] === id && columns.run[i] === run && columns.phase[i] === phase) return i;
+    }
+    return -1;
+  }
+
+  // Rows of the same group: they are neighbours.
+  group(i) {
+    const { columns } = this;
+    const same = (j) => ["run", "phase", "iteration", "group"].every((name) => columns[name][i] === columns[name][j]);
+    let first = i;
+    let last = i;
+    while (first > 0 && same(first - 1)) first--;
+    while (last < this.rows - 1 && same(last + 1)) last++;
+    return Array.from({ length: last - first + 1 }, (_, k) => first + k);
+  }
+
+  block(n) {
+    const found = this.blocks.get(n) ?? decoded(`bodies-${n}`);
+    this.blocks.delete(n);
+    this.blocks.set(n, found); // the most recently used is last
+    if (this.blocks.size > KEPT_BLOCKS) this.blocks.delete(this.blocks.keys().next().value);
+    return found;
+  }
+
+  async body(i) {
+    return (await this.block(this.columns.block[i]))[this.columns.place[i]];
+  }
+}
+
+function rewardClass(reward) {
+  if (reward === null) return "none";
+  if (reward >= 1) return "solved";
+  return reward > 0 ? "partly" : "failed";
+}
+
+const REWARD_WORDS = { solved: "solved", partly: "partly", failed: "not solved", none: "no score" };
+
+function textOf(turn) {
+  return turn.spans.map((span) => span[0]).join("");
+}
+
+// Parts of a turn in order: [{thought, from, to}], covering all spans.
+function partsOf(turn) {
+  const parts = [];
+  let at = 0;
+  const add = (thought, to) => {
+    if (to > at) parts.push({ thought, from: at, to });
+    at = Math.max(at, to);
+  };
+  for (const [from, to] of turn.thought) {
+    add(false, from);
+    add(true, to);
+  }
+  add(false, turn.spans.length);
+  return parts;
+}
+
+// What was thought, or what was done.
+function wordsOf(turn, thought) {
+  return partsOf(turn)
+    .filter((part) => part.thought === thought)
+    .map((part) => turn.spans.slice(part.from, part.to).map((span) => span[0]).join(""))
+    .join("");
+}
+
+function actionOf(turn) {
+  return wordsOf(turn, false);
+}

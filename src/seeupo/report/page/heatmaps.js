@@ -1,0 +1,112 @@
+// Heat maps: turn by iteration, and the order in which the turns of an iteration were updated.
+
+const ROW_HEIGHT = 22;
+const COLOURED = { sequential: 0.98, diverging: 0.9 }; // share of the cells within the scale of colours
+const SEQUENTIAL = (share) => d3.interpolateCividis(0.1 + 0.9 * share); // its darkest end would vanish on a dark page
+// Orange is less, blue is more, as for tokens. Dark at both ends, so that lightness says the distance from the centre.
+const DIVERGING = d3.piecewise(d3.interpolateLab, ["#9a4a00", "#e08a2e", "#f4f1ec", "#5aa5d6", "#07508a"]);
+
+function orderOf(cells) {
+  const byIteration = d3.group(cells, (cell) => cell.iteration);
+  const is = (sign) =>
+    [...byIteration.values()].every((list) => d3.pairs(d3.sort(list, (cell) => cell.turn)).every(([a, b]) => sign * (b.position - a.position) > 0));
+  if (!cells.length || new Set(cells.map((cell) => cell.turn)).size < 2) return "single";
+  if (is(-1)) return "reverse";
+  return is(1) ? "natural" : "mixed";
+}
+
+function mapPanel(map) {
+  const cells = map.cells
+    .map(([iteration, turn, value, position]) => ({ iteration, turn, value, position }))
+    .filter((cell) => cell.value !== null);
+  if (cells.length === 0) return null;
+  const turns = d3.max(cells, (cell) => cell.turn);
+  const height = turns * Math.max(ROW_HEIGHT, 88 / turns) + 44;
+  const order = orderOf(cells);
+  const [low, high] = d3.extent(cells, (cell) => cell.value);
+  const color = mapColour(map, cells);
+  const beyond = low < color.domain[0] - 1e-12 || high > color.domain[1] + 1e-12;
+  const label = shown(`${map.title} by turn and iteration, from ${num(low)} to ${num(high)}`);
+  return el(
+    "figure",
+    { class: "panel" },
+    el("figcaption", null, el("h3", null, shown(map.title)), el("p", null, shown(map.help))),
+    chartPlace(46, `Colours: ${label}`, () => mapLegend(map, color)),
+    chartPlace(height, label, (width) => mapChart(map, cells, { width, height, turns, order, color })),
+    beyond ? el("p", { class: "hint" }, `Colours end at ${num(color.domain[0])} and ${num(color.domain[1])}; values go from ${num(low)} to ${num(high)}.`) : null,
+    order === "mixed" ? el("p", { class: "hint" }, "The order of updates differs between iterations: point at a cell to see it.") : null,
+  );
+}
+
+// A few extreme cells (a late turn with one sample) would leave no colour to the others: the scale ends before them.
+function mapColour(map, cells) {
+  const values = cells.map((cell) => cell.value);
+  const linear = { type: "linear", clamp: true };
+  if (map.scale === "diverging") {
+    const center = map.center ?? 0;
+    const far = values.map((value) => Math.abs(value - center));
+    const reach = d3.quantile(far, COLOURED.diverging) || d3.max(far) || 1e-3;
+    return { ...linear, domain: [center - reach, center + reach], interpolate: DIVERGING };
+  }
+  const [low, high] = d3.extent(values);
+  const end = d3.quantile(values, COLOURED.sequential);
+  return { ...linear, domain: [low, end > low ? end : high > low ? high : low + (Math.abs(low) || 1)], interpolate: SEQUENTIAL };
+}
+
+function mapLegend(map, color) {
+  return Plot.legend({ color: { ...color, label: map.scale === "diverging" ? `below and above ${num(map.center ?? 0)}` : null }, width: 240, height: 44, marginTop: 16, marginLeft: 8, ticks: 4, tickFormat: (value) => num(value, 4) });
+}
+
+function mapChart(map, cells, { width, height, turns, order, color }) {
+  const [first, last] = d3.extent(cells, (cell) => cell.iteration);
+  const arrows = order === "reverse" || order === "natural";
+  const marginRight = arrows ? 78 : 12;
+  const cellWidth = (width - 46 - marginRight) / (last - first + 1);
+  const inset = cellWidth > 6 ? 0.5 : 0;
+  const title = ({ iteration, turn, value, position }) =>
+    `iteration ${iteration}, turn ${turn}\n${shown(map.title)}: ${num(value, 4)}\nupdated ${ordinal(position)}`;
+  const down = order === "natural";
+  const sweep = arrows
+    ? [
+        Plot.arrow([0], { x: last + 0.5, y1: down ? 1 : turns, y2: down ? turns : 1, dx: 14, stroke: "currentColor", strokeWidth: 1.5, headLength: 7 }),
+        Plot.text([[down ? 1 : turns, "updated\nfirst"], [down ? turns : 1, "last"]], { x: last + 0.5, y: "0", text: "1", dx: 24, textAnchor: "start", lineAnchor: "middle", clip: false }),
+      ]
+    : [];
+  return Plot.plot({
+    width,
+    height,
+    marginLeft: 46,
+    marginRight,
+    marginTop: 6,
+    marginBottom: 36,
+    style: { fontSize: "11px" },
+    color,
+    x: { label: "iteration", labelArrow: "none", domain: [first - 0.5, last + 0.5], ticks: Math.min(8, last - first + 1), tickFormat: (value) => (Number.isInteger(value) ? String(value) : "") },
+    y: { label: null, domain: [turns + 0.5, 0.5], reverse: false, ticks: d3.range(1, turns + 1), tickFormat: (turn) => `turn ${turn}`, tickSize: 0, range: [height - 36, 6] },
+    marks: [
+      Plot.rect(cells, { x1: (cell) => cell.iteration - 0.5, x2: (cell) => cell.iteration + 0.5, y1: (cell) => cell.turn - 0.5, y2: (cell) => cell.turn + 0.5, fill: "value", inset }),
+      cellWidth > 10 ? Plot.text(absent(cells, first, last, turns), { x: "0", y: "1", text: () => NONE, fill: "var(--muted)" }) : null,
+      ...sweep,
+      Plot.tip(cells, Plot.pointer({ x: "iteration", y: "turn", title, maxRadius: 30, ...TIP })),
+    ],
+  });
+}
+
+// [iteration, turn] of cells without a value: they must not look like a pale one.
+function absent(cells, first, last, turns) {
+  const there = new Set(cells.map((cell) => `${cell.iteration}/${cell.turn}`));
+  return d3.cross(d3.range(first, last + 1), d3.range(1, turns + 1)).filter(([iteration, turn]) => !there.has(`${iteration}/${turn}`));
+}
+
+function showTurns(runs) {
+  const grid = byId("turns-grid");
+  const show = (n) => {
+    const panels = runs[n].turn_maps.map(mapPanel).filter((panel) => panel !== null);
+    grid.replaceChildren(...(panels.length ? panels : [el("p", { class: "note" }, "This run recorded no numbers by turn: its algorithm does not update turn by turn, or it stopped before its first update.")]));
+  };
+  if (runs.length > 1) {
+    const choice = select(runs.map((run, n) => [n, shown(run.name)]), { id: "turns-run", change: (event) => show(Number(event.target.value)) });
+    byId("turns-choice").append(labelled("Run", choice));
+  }
+  show(0);
+}

@@ -1,0 +1,36 @@
+// The page comes together: what is at the top first, the rest as it is decoded.
+
+function reveal(...ids) {
+  for (const id of ids) byId(id).hidden = false;
+}
+
+async function start() {
+  listenToTheme();
+  const overview = await decoded("overview");
+  if (overview.format !== "seeupo-report" || overview.version !== 1) throw new Error(`its data are ${overview.format} ${overview.version}, this page reads seeupo-report 1`);
+  reveal("result", "curves", "turns");
+  showTop(overview);
+  showCurves(overview.runs);
+  showTurns(overview.runs);
+  const index = new Index(await decoded("index"), overview.runs);
+  reveal("trajectories", "compare", "foot");
+  byId("kept").append(...overview.runs.map((run) => el("p", { class: "lead" }, overview.runs.length > 1 ? el("strong", null, shown(`${run.name}: `)) : null, shown(run.trajectories.how))));
+  const list = new List(index);
+  const viewer = new Viewer(index, list);
+  showComparison(index);
+  listenToKeys(list, viewer);
+  addEventListener("hashchange", () => follow(index, viewer));
+  if (location.hash.includes("run=")) follow(index, viewer);
+  else if (location.hash.length > 1) byId(location.hash.slice(1))?.scrollIntoView();
+  document.documentElement.dataset.ready = "yes";
+}
+
+function begin() {
+  start().catch((error) => {
+    byId("problem").replaceChildren(el("p", { class: "note bad" }, shown(`This report cannot be shown: ${error.message}. Write it again with "seeupo report".`)));
+    throw error;
+  });
+}
+
+if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", begin);
+else begin();

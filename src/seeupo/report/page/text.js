@@ -1,0 +1,119 @@
+// Elements, texts and numbers. What a run wrote becomes text nodes and plain attributes, never markup.
+
+function el(name, attributes, ...children) {
+  const element = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes ?? {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (typeof value === "function") element.addEventListener(key, value);
+    else element.setAttribute(key, value === true ? "" : String(value));
+  }
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+function byId(id) {
+  return document.getElementById(id);
+}
+
+// Characters that cannot be seen, or that reorder what is around them, are shown as what they are.
+const UNSEEN = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]/g;
+
+function shown(text) {
+  return String(text).replace(UNSEEN, (character) => {
+    const code = character.charCodeAt(0);
+    if (code < 0x20) return String.fromCharCode(0x2400 + code);
+    return `[U+${code.toString(16).toUpperCase().padStart(4, "0")}]`;
+  });
+}
+
+const MINUS = "\u2212";
+const NONE = "\u2013";
+
+// Three significant digits; very large and very small numbers with an exponent.
+function num(value, digits = 3) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return NONE;
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  let text;
+  if (size >= 1e6 || size < 1e-3) text = String(Number(size.toPrecision(digits)).toExponential()).replace("e+", "e");
+  else if (size >= 1000) text = Math.round(size).toLocaleString("en-US");
+  else text = String(Number(size.toPrecision(digits)));
+  return (value < 0 ? MINUS : "") + text.replace("e-", `e${MINUS}`);
+}
+
+function signed(value, digits = 3) {
+  return (value > 0 ? "+" : "") + num(value, digits);
+}
+
+function count(value) {
+  return Number(value).toLocaleString("en-US");
+}
+
+function plural(value, one, many = `${one}s`) {
+  return `${count(value)} ${value === 1 ? one : many}`;
+}
+
+function inUnit(value, unit) {
+  if (value === null || value === undefined) return NONE;
+  if (unit === "share") return value.toFixed(3);
+  if (unit === "seconds") return `${num(value)} s`;
+  if (unit === "tokens") return count(Math.round(value));
+  return num(value, 4);
+}
+
+function ordinal(n) {
+  const ending = n % 100 >= 11 && n % 100 <= 13 ? "th" : ({ 1: "st", 2: "nd", 3: "rd" }[n % 10] ?? "th");
+  return `${n}${ending}`;
+}
+
+// Said to screen readers, and shown for a moment at the bottom. While the viewer is open, only what is in it can be seen.
+const said = byId("said");
+let saying = 0;
+function say(text) {
+  (document.querySelector("dialog[open]") ?? document.body).append(said);
+  said.textContent = text;
+  clearTimeout(saying);
+  saying = setTimeout(() => (said.textContent = ""), 2500);
+}
+
+async function copy(text, what) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    // No permission, or a browser that gives the clipboard to web sites only.
+    const area = el("textarea", { class: "unseen", readonly: true });
+    area.value = text;
+    (document.querySelector("dialog[open]") ?? document.body).append(area);
+    area.select();
+    const copied = document.execCommand("copy");
+    area.remove();
+    if (!copied) return say(`${what} could not be copied`);
+  }
+  say(`${what} copied`);
+}
+
+function copyButton(label, what, text) {
+  return el("button", { type: "button", class: "quiet", click: () => copy(text(), what) }, label);
+}
+
+// A box that scrolls sideways on its own, so that the page never does.
+function scrollBox(label, ...children) {
+  return el("div", { class: "scroll", role: "region", tabindex: "0", "aria-label": label }, ...children);
+}
+
+function table(head, rows, attributes) {
+  return el(
+    "table",
+    attributes,
+    el("thead", null, el("tr", null, head.map((cell) => el("th", { scope: "col" }, cell)))),
+    el("tbody", null, rows.map((row) => el("tr", null, row.map((cell) => el("td", null, cell))))),
+  );
+}
+
+function labelled(label, field) {
+  return el("label", { class: "field" }, el("span", null, label), field);
+}
+
+function select(options, attributes) {
+  return el("select", attributes, options.map(([value, label]) => el("option", { value }, label)));
+}

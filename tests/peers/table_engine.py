@@ -1,0 +1,109 @@
+"""An engine whose policy is a table of logits: the algorithms run on it as they are, and nothing moves by itself.
+
+Its first step happens at theta_k, all later ones at the batch's second table. Each remembers its loss and the gradient
+of that with respect to the logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from peers.batches import RandomBatch
+from seeupo.algorithms.objective import RatioObjective
+from seeupo.types import CriticLoss, Objective, Sample, StepMetrics, Trajectory
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: the rows that were in it, the loss, its gradient, and what the algorithm asked to be optimized."""
+
+    rows: list[int]
+    loss: Tensor
+    gradient: Tensor
+    asked: Any
+
+
+class TableEngine:
+    """A TrainEngine and a CriticEngine on a random batch."""
+
+    def __init__(self, batch: RandomBatch) -> None:
+        self.batch = batch
+        self.iteration = 0
+        self.steps: list[Step] = []
+        self.critic_steps: list[Step] = []
+
+    def logprobs(
+        self, samples: Sequence[Sample], *, policy: Literal["current", "reference"] = "current"
+    ) -> list[Tensor]:
+        logits = self.batch.reference if policy == "reference" else self._logits()
+        return self._actions(self.batch.logprobs(logits), samples)
+
+    def step(
+        self, samples: Sequence[Sample], objective: Objective, *, normalizer: float, agent: int | None = None
+    ) -> StepMetrics:
+        logits = self._logits().clone().requires_grad_()
+        logprobs, entropies = self.batch.logprobs(logits), self.batch.entropies(logits)
+        total = logits.new_zeros(())
+        # An engine may permute and split, and what stands behind the end of an action may be anything.
+        for part in (samples[::-2], samples[-2::-2]):
+            if part:
+                padded = (
+                    pad_sequence(self._actions(table, part), batch_first=True, padding_value=float("nan"))
+                    for table in (logprobs, entropies)
+                )
+                total = total + objective(*padded, part).sum()
+        loss = -total / normalizer
+        self.steps.append(self._step(samples, loss, logits, objective))
+        return StepMetrics(agent, {"grad_norm": float(self.steps[-1].gradient.norm())})
+
+    def values(self, trajectories: Sequence[Trajectory]) -> list[Tensor]:
+        rows = [self.batch.row[trajectory.id] for trajectory in trajectories]
+        return [
+            torch.cat([self.batch.values[row][self.batch.mask[row].bool()], self.batch.end_values[row : row + 1]])
+            for row in rows
+        ]
+
+    def step_critic(self, samples: Sequence[Sample], loss: CriticLoss, *, normalizer: float) -> StepMetrics:
+        values = (self.batch.moved_values if self.critic_steps else self.batch.values).clone().requires_grad_()
+        total = values.new_zeros(())
+        for part in (samples[::-2], samples[-2::-2]):
+            if part:
+                total = total + loss(pad_sequence(self._actions(values, part), batch_first=True), part).sum()
+        self.critic_steps.append(self._step(samples, total / normalizer, values, loss))
+        return StepMetrics(None, {"grad_norm": 0.0})
+
+    def save(self, path: Path) -> None: ...
+
+    def load(self, path: Path) -> None: ...
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        yield from ()
+
+    def _logits(self) -> Tensor:
+        return self.batch.after if self.steps else self.batch.before
+
+    def _actions(self, table: Tensor, samples: Sequence[Sample]) -> list[Tensor]:
+        return [table[self.batch.row[sample.trajectory], self.batch.columns[sample.key]] for sample in samples]
+
+    def _step(self, samples: Sequence[Sample], loss: Tensor, leaf: Tensor, asked: Any) -> Step:
+        gradient = torch.autograd.grad(loss, leaf, allow_unused=True)[0] if loss.requires_grad else None
+        rows = sorted({self.batch.row[sample.trajectory] for sample in samples})
+        return Step(rows, loss.detach(), torch.zeros_like(leaf) if gradient is None else gradient, asked)
+
+
+def advantages_of(trajectories: Sequence[Trajectory], like: Tensor) -> Tensor:
+    """The advantages [N] that an update has recorded."""
+    found = [t.credit.advantage if t.credit else float("nan") for t in trajectories]
+    return torch.tensor(found, dtype=torch.float64).to(like)
+
+
+def token_advantages(batch: RandomBatch, objective: RatioObjective) -> Tensor:
+    """The advantages of single tokens [N, L] that an objective was made of."""
+    return batch.over_rows(objective.advantages)

@@ -1,0 +1,142 @@
+"""The report of a real run, checked against numbers computed again from its files."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from report.made_runs import made_run
+from report.opened import opened
+from seeupo.agents.trajectories import read_trajectories
+from seeupo.core import group_advantages
+from seeupo.report.contents import report_blocks
+from seeupo.report.reading import read_run
+from seeupo.report.report import write_report
+from seeupo.training.run_folder import RunError
+from seeupo.training.train import train
+from training.small_runs import small
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "small"
+    train(small(), folder=folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(run):
+    return opened(run)
+
+
+def test_the_top_says_what_the_summary_says(run, page):
+    summary = json.loads((run / "summary.json").read_text())
+    (top,) = page.runs
+    assert (top["name"], top["model"], top["environment"], top["algorithm"]) == ("small", "tiny", "pocket", "seeupo")
+    assert top["scores"][0]["before"]["value"] == pytest.approx(summary["before"]["avg@2"]["value"], abs=1e-5)
+    assert top["scores"][1]["difference"]["low"] == pytest.approx(summary["difference"]["pass@2"]["low"], abs=1e-5)
+    assert dict(top["facts"])["Iterations"] == "3 of 3"
+    assert top["verdict"] in ("improved", "no_clear_change", "worse")
+
+
+def test_every_trajectory_of_training_is_inside(run, page):
+    files = {int(path.name[:5]): list(read_trajectories(path)) for path in (run / "trajectories").iterdir()}
+    expected = sorted((number, each.id) for number, members in files.items() for each in members)
+    assert sorted((row["iteration"], row["id"]) for row, _ in page.rows() if row["phase"] == 0) == expected
+    assert len(expected) == 48
+
+
+def test_held_out_episodes_before_and_after_are_inside(page):
+    assert page.runs[0]["missing"] == []
+    found = {1: [], 2: []}
+    for row, body in page.rows():
+        if row["phase"]:
+            found[row["phase"]].append((row["task"], row["id"]))
+            assert row["kind"]
+            assert all(turn["credit"] is None for turn in body["turns"])
+    assert sorted(found[1]) == sorted(found[2])
+    assert len(found[1]) == 8
+
+
+def test_every_story_of_credit_follows_from_the_files(run, page):
+    """Advantage from rewards, ratios from log-probs, M from ratios in the order of updates."""
+    stories = {(row["iteration"], row["id"]): (row, body) for row, body in page.rows() if row["phase"] == 0}
+    orders = {each["iteration"]: [t["turn"] for t in each["turns"]] for each in read_run(run).records["iteration"]}
+    told = 0
+    for path in sorted((run / "trajectories").iterdir()):
+        iteration, members = int(path.name[:5]), list(read_trajectories(path))
+        names = sorted({each.group for each in members})
+        rewards = torch.tensor([each.reward for each in members], dtype=torch.float64)
+        groups = torch.tensor([names.index(each.group) for each in members])
+        for each, advantage in zip(members, group_advantages(rewards, groups).tolist(), strict=True):
+            row, body = stories[iteration, each.id]
+            group = [other.reward for other in members if other.group == each.group]
+            assert body["group_mean"] == pytest.approx(sum(group) / len(group), abs=1e-5)
+            assert (body["group_rewards"], body["group_size"]) == (group, 4)
+            assert row["advantage"] == pytest.approx(advantage, rel=1e-4)
+            assert row["reward"] == each.reward
+            carried, new = advantage, {turn.turn: turn.new_logprobs for turn in each.credit.turns}
+            order = [turn for turn in orders[iteration] if turn < len(each.samples)] if advantage else []
+            for position, turn in enumerate(order, 1):
+                old, shown = each.samples[turn].behaviour_logprobs, body["turns"][turn]
+                ratio = math.exp((math.fsum(new[turn]) - math.fsum(old)) / len(old))
+                assert shown["credit"]["position"] == position
+                assert shown["credit"]["ratio"] == pytest.approx(ratio, rel=1e-4)
+                assert shown["credit"]["before"] == pytest.approx(carried, rel=1e-3)
+                carried *= ratio
+                assert shown["credit"]["after"] == pytest.approx(carried, rel=1e-3)
+                assert shown["credit"]["clipped"] is (
+                    (ratio > 1.2 and advantage > 0) or (ratio < 0.8 and advantage < 0)
+                )
+                changes = [change for _, change in shown["spans"]]
+                assert changes == pytest.approx([a - b for a, b in zip(new[turn], old, strict=True)], abs=1e-5)
+                told += 1
+            assert all((turn["credit"] is None) == (not advantage) for turn in body["turns"])
+    assert told > 20
+
+
+def test_what_was_said_is_what_was_sampled(run, page):
+    for path in (run / "trajectories").iterdir():
+        for each in read_trajectories(path):
+            body = page.body(each.id)
+            assert body["opening"] == each.texts[0]
+            for turn, sample in enumerate(each.samples):
+                text = "".join(text for text, _ in body["turns"][turn]["spans"])
+                assert text.removesuffix(" <|im_end|>").removesuffix("<|im_end|>") == each.texts[1 + 2 * turn]
+                assert body["turns"][turn]["observation"] == each.texts[2 + 2 * turn]
+                assert body["turns"][turn]["prompt_tokens"] == len(sample.prompt_ids)
+
+
+def test_a_page_is_written_whole(run, tmp_path):
+    facts = write_report([run], tmp_path / "new" / "report.html")
+    assert facts.path.stat().st_size == facts.size > 10_000
+    assert facts.kept == facts.total >= 48
+    assert len(facts.sentences) == len(facts.missing) == 1
+    assert [path.name for path in facts.path.parent.iterdir()] == ["report.html"]
+    content = facts.path.read_bytes()
+    write_report([run], facts.path)
+    assert facts.path.read_bytes() == content
+
+
+def test_several_runs_on_one_page(run, tmp_path):
+    facts = write_report([run, made_run(tmp_path / "made")], tmp_path / "report.html")
+    assert len(facts.sentences) == 2
+
+
+def test_what_cannot_be_done_is_said(run, tmp_path):
+    with pytest.raises(RunError, match="no run was named"), report_blocks([], max_bytes=1):
+        pass
+    with pytest.raises(RunError, match="is no run"):
+        write_report([tmp_path], tmp_path / "report.html")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match=r"report\.html cannot be written"):
+        write_report([run], tmp_path / "file" / "report.html")
+
+
+def test_a_tokenizer_that_cannot_be_read_is_said(tmp_path):
+    made = made_run(tmp_path / "made")
+    (made / "policy" / "tokenizer.json").write_text("{}")
+    page = opened(made)
+    assert "The tokenizer cannot be read" in " ".join(page.runs[0]["missing"])
+    assert all(change is None for _, body in page.rows() for turn in body["turns"] for _, change in turn["spans"])

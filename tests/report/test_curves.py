@@ -1,0 +1,122 @@
+import json
+
+import pytest
+
+from report.made_runs import made_run
+from report.opened import opened
+from seeupo.core.statistics import avg_at_k
+from seeupo.report.curves import curves, k_of, of_turns, turn_maps
+from seeupo.report.reading import read_run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return made_run(tmp_path_factory.mktemp("runs") / "run", iterations=3, groups=4, size=4)
+
+
+def with_records(run, tmp_path, change):
+    """The same run, with each iteration's record changed."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    other = tmp_path / "run"
+    other.mkdir()
+    (other / "metrics.jsonl").write_text("".join(json.dumps(change(line)) + "\n" for line in lines))
+    return read_run(other)
+
+
+def test_every_curve_is_there(run):
+    keys = [curve["key"] for curve in opened(run).runs[0]["curves"]]
+    assert keys == [
+        "success", "reward", "pass_at_k", "entropy", "kl", "grad_norm", "dead_groups", "sampler_gap", "tokens",
+        "seconds",
+    ]  # fmt: skip
+
+
+def test_training_has_the_recorded_values_and_intervals_over_groups(run):
+    page = opened(run)
+    records = {record["iteration"]: record for record in read_run(run).records["iteration"]}
+    groups = {}
+    for row, _ in page.rows():
+        if row["phase"] == 0:
+            groups.setdefault((row["iteration"], row["group"]), []).append(row["reward"])
+    points = page.curve("success")["training"]
+    assert [point[0] for point in points] == [1, 2, 3]
+    for iteration, value, low, high in points:
+        assert value == pytest.approx(records[iteration]["success"], abs=1e-5)
+        expected = avg_at_k([rewards for (number, _), rewards in groups.items() if number == iteration], 4)
+        assert (low, high) == pytest.approx((expected.low, expected.high), abs=1e-5)
+
+
+def test_held_out_scores_are_the_evaluations(run):
+    page, evaluations = opened(run), read_run(run).evaluations
+    for key, name in (("success", "avg@2"), ("pass_at_k", "pass@2")):
+        expected = [[each.iteration, *each.summary[name].values()] for each in evaluations]
+        assert page.curve(key)[f"held out, {name}"] == [pytest.approx(point, abs=1e-5) for point in expected]
+
+
+def test_other_curves_are_the_records(run):
+    page, records = opened(run), read_run(run).records["iteration"]
+    assert page.curve("kl")["from the policy that sampled"][0] == [1, pytest.approx(2e-4), None, None]
+    assert page.curve("grad_norm")["training"][0][1] == 1.5
+    assert [point[1] for point in page.curve("tokens")["training"]] == [each["action_tokens"] for each in records]
+    dead = [each["dead_groups"] / each["groups"] for each in records]
+    assert [point[1] for point in page.curve("dead_groups")["training"]] == dead
+    seconds = page.curve("seconds")
+    assert list(seconds) == ["collect", "update", "evaluate"]
+    assert seconds["evaluate"] == [[0, 3.0, None, None], [3, 3.0, None, None]]
+
+
+def test_maps_have_every_turn_in_the_order_of_updates(run):
+    maps = {each["key"]: each for each in opened(run).runs[0]["turn_maps"]}
+    assert list(maps) == ["ratio_mean", "clip_fraction", "carry_sd", "live_samples", "kl"]
+    assert (maps["ratio_mean"]["scale"], maps["ratio_mean"]["center"]) == ("diverging", 1.0)
+    assert {(each["scale"], each["center"]) for key, each in maps.items() if key != "ratio_mean"} == {
+        ("sequential", None)
+    }
+    assert maps["carry_sd"]["cells"][:3] == [[1, 3, 0.0, 1], [1, 2, 0.1, 2], [1, 1, 0.2, 3]]
+    assert len(maps["kl"]["cells"]) == 9
+
+
+def test_an_algorithm_without_turns_has_no_maps_and_its_own_numbers(run, tmp_path):
+    def change(line):
+        return {**line, "turns": [], "algorithm": {"kl": 0.25}, "sampler_gap": None}
+
+    read = with_records(run, tmp_path, change)
+    found = {curve["key"]: curve for curve in curves(read, {})}
+    assert turn_maps(read.records["iteration"]) == []
+    assert [point[1] for point in found["kl"]["series"][0]["points"]] == [0.25] * 3
+    assert not {"grad_norm", "sampler_gap"} & set(found)
+    assert found["success"]["series"][0]["points"][0][2:] == [None, None]
+
+
+@pytest.mark.parametrize("value", [None, "x", [], {}, [1, None], {"turn": None}])
+def test_records_with_values_of_other_types_are_passed_over(run, tmp_path, value):
+    keys = ("turns", "algorithm", "timings", "success", "groups", "entropy", "avg@2", "action_tokens")
+    read = with_records(run, tmp_path, lambda line: {**line, **dict.fromkeys(keys, value)})
+    found = {curve["key"] for curve in curves(read, {})}
+    assert "reward" in found
+    assert not {"success", "kl", "tokens", "seconds", "dead_groups"} & found
+    assert turn_maps(read.records["iteration"]) == []
+
+
+def test_without_metrics_trajectories_tell_success(run, tmp_path):
+    other = made_run(tmp_path / "run", iterations=2)
+    (other / "metrics.jsonl").write_text("")
+    page = opened(other)
+    rewards = [row["reward"] for row, _ in page.rows() if (row["phase"], row["iteration"]) == (0, 1)]
+    iteration, value, low, high = page.curve("success")["training"][0]
+    assert (iteration, value) == (1, pytest.approx(sum(rewards) / len(rewards), abs=1e-5))
+    assert low <= value <= high
+    assert [curve["key"] for curve in page.runs[0]["curves"]] == ["success", "reward", "pass_at_k"]
+
+
+def test_k_comes_from_whatever_knows_it(run, tmp_path):
+    assert k_of(read_run(run)) == 2
+    assert k_of(with_records(run, tmp_path, lambda line: line)) == 2
+    (tmp_path / "run" / "metrics.jsonl").write_text("")
+    assert k_of(read_run(tmp_path / "run")) is None
+
+
+def test_means_over_turns_leave_out_what_is_no_number():
+    record = {"turns": [{"kl": 1.0}, {"kl": None}, {"kl": 3.0}, {}]}
+    assert of_turns(record, "kl") == 2.0
+    assert of_turns(record, "grad_norm") is None

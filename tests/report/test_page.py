@@ -1,0 +1,517 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+import seeupo.report.page as page_module
+from report import odd_payload
+from report.conftest import Opened
+from seeupo.report.page import LIBRARIES, PAGE, PageError, write_page
+
+OpenPage = Callable[..., Opened]
+HOSTILE_ID = f"{odd_payload.HOSTILE_NAME}#&=%20+/\u202e"
+
+
+def fragment(name: str, *, run: str = "odd-run", phase: int = 0, turn: int | None = None) -> str:
+    parts: dict[str, Any] = {"run": run, "phase": phase, "id": name}
+    return urlencode(parts | ({} if turn is None else {"turn": turn}))
+
+
+def count_of(opened: Opened) -> int:
+    return int(opened.page.inner_text("#count").split()[0].replace(",", ""))
+
+
+def until_count(opened: Opened, wanted: int) -> None:
+    opened.page.wait_for_selector(f"#count:text-matches('^{wanted:,} of ')")
+    opened.page.wait_for_selector("#progress", state="hidden")
+
+
+# Writing
+
+
+def test_a_page_is_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    with pytest.raises(PageError, match="no block index"):
+        write_page(path, [("overview", b"x")])
+    with pytest.raises(PageError, match="'hack'"):
+        write_page(path, [("hack", b"x")])
+    with pytest.raises(PageError, match="twice"):
+        write_page(path, [("overview", b"x"), ("overview", b"x")])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_blocks_are_taken_one_at_a_time_and_the_same_blocks_give_the_same_bytes(tmp_path: Path) -> None:
+    blocks = odd_payload.odd_blocks()
+    write_page(tmp_path / "one.html", iter(blocks))
+    write_page(tmp_path / "two.html", blocks)
+    assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
+
+
+def test_missing_libraries_are_named_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_module, "LIBRARIES", tmp_path / "nothing")
+    with pytest.raises(PageError, match=r"d3\.min\.js is not in .*install it again"):
+        write_page(tmp_path / "report.html", odd_payload.empty_page())
+
+
+def test_no_script_makes_markup_of_text() -> None:
+    """The browser refuses it too; this says where."""
+    banned = re.compile(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|createContextualFragment|DOMParser|\beval\b"
+    )
+    for path in PAGE.glob("*.js"):
+        assert not banned.search(path.read_text()), path.name
+
+
+def test_the_libraries_are_those_of_the_lock_which_names_no_address() -> None:
+    lock = (PAGE.parent / "package-lock.json").read_bytes()
+    assert (LIBRARIES / "made-from.txt").read_text().strip() == hashlib.sha256(lock).hexdigest()
+    assert b"://" not in lock
+    for name, entry in json.loads(lock)["packages"].items():
+        assert not name or (entry["integrity"].startswith("sha512-") and "resolved" not in entry), name
+    assert (LIBRARIES / "LICENSES.txt").read_text().startswith("@observablehq/plot ")
+
+
+def test_every_script_is_in_the_page() -> None:
+    assert {path.name for path in PAGE.glob("*.js")} == set(page_module.SCRIPTS)
+
+
+# Opening
+
+
+@pytest.mark.parametrize("name", ["odd_blocks", "several_runs", "one_iteration", "empty_page"])
+@pytest.mark.parametrize("width", [1280, 400])
+def test_every_page_opens_without_complaint_and_never_scrolls_sideways(
+    open_page: OpenPage, name: str, width: int
+) -> None:
+    opened = open_page(getattr(odd_payload, name)(), width=width)
+    draw_everything(opened)
+    assert opened.page.evaluate("document.documentElement.scrollWidth") == width
+    links = opened.page.locator("#list a")
+    for number in range(links.count()):
+        opened.page.evaluate("n => document.querySelectorAll('#list a')[n].click()", number)
+        opened.page.wait_for_selector("#viewer[open]")
+        opened.page.keyboard.press("g")
+        opened.page.wait_for_selector("#viewer-inside[aria-label='Group side by side']")
+        assert opened.page.evaluate("document.getElementById('viewer').scrollWidth") <= width
+        opened.page.keyboard.press("g")
+        opened.page.wait_for_selector("#viewer-inside[aria-label='One attempt']")
+        inside = opened.page.evaluate("(e => [e.scrollWidth, e.clientWidth])(document.getElementById('viewer-inside'))")
+        assert inside[0] == inside[1]
+        opened.page.keyboard.press("Escape")
+
+
+def draw_everything(opened: Opened) -> None:
+    """Charts are drawn when they come near: a tall window brings all of them."""
+    size = opened.page.viewport_size
+    height = opened.page.evaluate("document.documentElement.scrollHeight")
+    opened.page.set_viewport_size({"width": size["width"], "height": height + 500})
+    for place in opened.page.locator(".chart").all():
+        place.locator("svg").first.wait_for()
+    opened.page.set_viewport_size(size)
+
+
+def test_the_top_says_what_came_out(open_page: OpenPage) -> None:
+    page = open_page(odd_payload.odd_blocks()).page
+    card = page.locator("#cards .card")
+    text = card.inner_text()
+    assert page.title().startswith("odd-run")
+    assert "It worked: tiny on pocket solves 0.82" in text
+    assert "The run was killed: there is no summary." in text
+    assert "7 warnings" in text
+    assert "0.220" in text
+    assert "+0.600" in text
+    assert card.locator(".verdict").inner_text().endswith("Improved")
+
+
+def test_charts_hold_their_numbers_as_tables(open_page: OpenPage) -> None:
+    page = open_page(odd_payload.odd_blocks()).page
+    panel = page.locator("#curves .panel", has=page.get_by_role("heading", name="Time"))
+    panel.locator("summary").click()
+    panel.locator("tbody tr").first.wait_for()
+    assert panel.locator("tbody tr").count() == 12 + 12 + 5
+    assert page.locator("#curves .panel").count() == 6, "a chart without any number is left out"
+
+
+def test_several_runs_share_charts_and_are_chosen_where_they_cannot(open_page: OpenPage) -> None:
+    page = open_page(odd_payload.several_runs()).page
+    assert page.locator("#curves-legend .legend-entry").all_inner_texts() == ["first", "second", "third"]
+    assert page.get_by_role("heading", name="Time: collect").count() == 1
+    assert page.locator("#turns .panel").count() == 4
+    page.select_option("#turns-run", label="third")
+    assert "recorded no numbers by turn" in page.inner_text("#turns-grid")
+
+
+def test_an_empty_report_says_so(open_page: OpenPage) -> None:
+    page = open_page(odd_payload.empty_page()).page
+    assert "This report holds no trajectories." in page.inner_text("#list")
+    assert "nothing to compare" in page.inner_text("#compare")
+    assert "no numbers over iterations" in page.inner_text("#curves")
+
+
+def test_nothing_moves_while_the_page_comes_together(open_page: OpenPage) -> None:
+    opened = open_page(odd_payload.odd_blocks())
+    shift = """() => new Promise(done => {
+        let sum = 0;
+        const add = list => list.getEntries().forEach(entry => sum += entry.value);
+        new PerformanceObserver(add).observe({type: 'layout-shift', buffered: true});
+        requestAnimationFrame(() => requestAnimationFrame(() => done(sum)));
+    })"""
+    assert opened.page.evaluate(shift) < 0.01
+    place = "document.getElementById('trajectories').offsetTop"
+    undrawn = opened.page.evaluate(place)
+    assert opened.page.locator(".chart:empty").count() > 0
+    draw_everything(opened)
+    assert opened.page.evaluate(place) == undrawn, "charts have the height that was kept for them"
+
+
+def test_a_large_report_opens(open_page: OpenPage) -> None:
+    opened = open_page(odd_payload.large_blocks(iterations=40, filler=300))
+    assert count_of(opened) == 4000
+    assert opened.page.locator("#list tbody tr").count() == 50
+    opened.page.click("#more")
+    assert opened.page.locator("#list tbody tr").count() == 100
+
+
+def test_a_cut_file_says_that_it_cannot_be_shown(open_page: OpenPage) -> None:
+    opened = open_page(odd_payload.odd_blocks())
+    content = opened.path.read_text()
+    opened.path.write_text(content[: content.index('<script type="text/plain" id="index">')])
+    opened.page.goto(opened.path.as_uri() + "?again")
+    opened.page.wait_for_selector("#problem .note")
+    assert "cannot be shown" in opened.page.inner_text("#problem")
+    assert [problem for problem in opened.problems if "missing" in problem] == opened.problems
+    opened.problems.clear()
+
+
+# Filters
+
+
+FILTERS = [
+    ("phase", "0", 12),
+    ("phase", "1", 4),
+    ("kind", "1", 7),
+    ("kind", "2", 2),
+    ("reward", "solved", 5),
+    ("reward", "partly", 1),
+    ("reward", "failed", 12),
+    ("reward", "none", 2),
+    ("stop", "1", 4),
+    ("status", "1", 2),
+    ("from", "3", 6),
+    ("to", "1", 10),
+    ("task", "FIND", 4),
+    ("task", "<b on", 1),
+    ("text", "YOU SAID nothing", 1),
+    ("text", "window.hacked = 1", 1),
+    ("text", "天気", 1),
+    ("text", "find the colour", 4),
+    ("text", "not anywhere", 0),
+]
+
+
+def test_every_filter_filters(open_page: OpenPage) -> None:
+    opened = open_page(odd_payload.odd_blocks())
+    for name, value, wanted in FILTERS:
+        until_count(opened, 20)
+        field = opened.page.locator(f"#filters [name={name}]")
+        if field.evaluate("field => field.tagName") == "SELECT":
+            field.select_option(value)
+        else:
+            field.fill(value)
+        until_count(opened, wanted)
+        assert opened.page.locator("#list a").count() == wanted, (name, value)
+        opened.page.get_by_role("button", name="Reset").click()
+    named = opened.page.locator("#filters [name]").evaluate_all("fields => fields.map(field => field.name)")
+    assert {name for name, _, _ in FILTERS} == set(named) - {"order"}
+
+
+def test_runs_are_filtered_and_filters_add_up(open_page: OpenPage) -> None:
+    opened = open_page(odd_payload.several_runs())
+    opened.page.select_option("[name=run]", label="second")
+    until_count(opened, 2)
+    opened.page.select_option("[name=reward]", "solved")
+    until_count(opened, 1)
+
+
+def test_the_newest_search_wins(open_page: OpenPage) -> None:
+    opened = open_page(odd_payload.large_blocks(iterations=40, filler=300))
+    opened.page.fill("[name=text]", "let me look")
+    opened.page.wait_for_selector("#progress", state="visible")
+    opened.page.fill("[name=text]", "not anywhere at all")
+    until_count(opened, 0)
+    opened.page.fill("[name=text]", "results for")
+    until_count(opened, 4000)
+
+
+def test_a_search_can_be_stopped(open_page: OpenPage) -> None:
+    opened = open_page(odd_payload.large_blocks(iterations=60, filler=300))
+    opened.page.fill("[name=text]", "not anywhere at all")
+    opened.page.wait_for_selector("#progress", state="visible")
+    opened.page.evaluate("document.getElementById('stop-search').click()")
+    opened.page.wait_for_selector("#count:text('stopped')")
+
+
+def test_the_list_is_ordered_as_asked(open_page: OpenPage) -> None:
+    opened = open_page(odd_payload.odd_blocks())
+    opened.page.select_option("[name=order]", "advantage-down")
+    opened.page.wait_for_selector("#list tbody tr:first-child:has-text('+1.5')")
+    opened.page.select_option("[name=order]", "advantage-up")
+    opened.page.wait_for_selector("#list tbody tr:first-child:has-text('\u22120.9')")
+    opened.page.select_option("[name=order]", "turns-down")
+    opened.page.wait_for_selector("#list tbody tr:first-child:has-text('long-way')")
+
+
+# One trajectory
+
+
+def test_the_credit_is_told_in_the_order_of_the_updates(open_page: OpenPage) -> None:
+    page = open_page(odd_payload.odd_blocks(), fragment=fragment("a-1")).page
+    story = page.locator("#viewer .story").inner_text()
+    assert "reward of 0" in story
+    assert "0.375 on average" in story
+    assert "A = \u22120.9" in story
+    rows = page.locator("#viewer .credit tbody tr")
+    assert [row.locator("td").nth(1).inner_text() for row in rows.all()] == ["turn 2", "turn 1"]
+    first, second = rows.all_inner_texts()
+    assert re.search(r"\u22120\.9\b.*1\.02.*free.*\u22120\.918", first, re.DOTALL)
+    assert "against its push" in first
+    assert re.search(r"\u22120\.918.*0\.97.*bound.*\u22120\.89", second, re.DOTALL)
+    assert "3% less likely" in second
+
+
+@pytest.mark.parametrize(
+    ("name", "phase", "words", "rows"),
+    [
+        ("no-carry", 0, "carries nothing from turn to turn", 2),
+        ("no-credit", 0, "No credit was recorded", 0),
+        ("failed", 0, "never scored", 0),
+        ("dead-group", 0, "left out of the update", 0),
+        ("no-turns", 0, "ended before its first turn", 0),
+        ("empty-turn", 0, "Nothing was sampled in this turn", 1),
+        ("held-0", 1, "held-out task: nothing was learned from it", 0),
+        ("ten-turns", 0, "10 \u2192\u00a09 \u2192\u00a08", 10),
+    ],
+)
+def test_odd_trajectories_say_what_they_have(open_page: OpenPage, name: str, phase: int, words: str, rows: int) -> None:
+    page = open_page(odd_payload.odd_blocks(), fragment=fragment(name, phase=phase)).page
+    page.wait_for_selector("#viewer[open]")
+    assert words in page.locator("#viewer-inside").text_content()
+    assert page.locator("#viewer .credit tbody tr").count() == rows
+    if name == "no-carry":
+        assert "M before" not in page.locator("#viewer .credit").inner_text()
+
+
+def test_tokens_say_how_they_changed(open_page: OpenPage) -> None:
+    page = open_page(odd_payload.odd_blocks(), fragment=fragment("a-0")).page
+    turn = page.locator("#turn-1")
+    assert turn.locator(".thought").inner_text() == "<think>Let me look for box</think>"
+    assert turn.locator(".action").inner_text() == 'search("box")'
+    token = turn.locator(".token", has_text='"box"')
+    assert token.get_attribute("title") == "log-prob \u22120.3"
+    assert "down" in token.get_attribute("class")
+    assert turn.locator(".token", has_text=")").last.get_attribute("title") is None
+    turn.locator("summary", has_text="as a table").click()
+    assert turn.locator("tbody tr").nth(5).inner_text().split() == ["6", '"\\"box\\""', "\u22120.3"]
+
+
+def test_a_group_is_shown_side_by_side_with_where_it_parts(open_page: OpenPage) -> None:
+    page = open_page(odd_payload.odd_blocks(), fragment=fragment("a-1")).page
+    page.click("#viewer-side")
+    page.wait_for_selector("#viewer .side")
+    assert page.locator("#viewer .side-head").count() == 4
+    cells = page.locator("#viewer .side-cell")
+    assert cells.count() == 8
+    assert [cells.nth(n).locator(".shared").inner_text() for n in range(4)] == ['search("b'] * 4
+    assert [cells.nth(n).locator(".shared").count() for n in range(4, 8)] == [0] * 4, (
+        "turn 2 differs from its beginning"
+    )
+    assert cells.nth(0).locator(".action").inner_text() == 'search("b\u25b8ox")'
+    assert "the same as in column 1" in cells.nth(1).inner_text()
+    assert page.locator("#viewer .side-head.own").inner_text().startswith("Attempt 2")
+    page.get_by_role("link", name="Attempt 3").click()
+    page.wait_for_selector("#viewer .story")
+    assert "0.5 partly" in page.inner_text("#viewer .viewer-head")
+
+
+def test_a_task_is_compared_before_and_after(open_page: OpenPage) -> None:
+    opened = open_page(odd_payload.odd_blocks())
+    page = opened.page
+    page.locator("#compare").scroll_into_view_if_needed()
+    page.wait_for_selector("#compare .side")
+    assert page.locator("#compare-task option").all_inner_texts() == [
+        "held-box: 0 \u2192 0.5",
+        "held-other: 0 \u2192 0",
+    ]
+    heads = [head.locator("h4").inner_text() for head in page.locator("#compare .side-head").all()]
+    assert heads == ["Before 1", "Before 2", "After 1", "After 2"]
+    assert page.locator("#compare .side-cell .shared").nth(4).inner_text() == "answer("
+    page.select_option("#compare-task", index=1)
+    page.wait_for_selector("#compare .lead:has-text('the same')")
+
+
+# Links and keys
+
+
+@pytest.mark.parametrize(("name", "phase", "turn"), [("ten-turns", 0, 7), (HOSTILE_ID, 0, 3), ("held-1", 2, 2)])
+def test_links_open_the_right_turn(open_page: OpenPage, name: str, phase: int, turn: int) -> None:
+    opened = open_page(odd_payload.odd_blocks(), fragment=fragment(name, phase=phase, turn=turn))
+    opened.page.wait_for_selector(f"#turn-{turn}.linked")
+    assert opened.page.locator(f"#turn-{turn}").evaluate("e => e.getBoundingClientRect().top < innerHeight")
+    opened.link(fragment("a-2", turn=2))
+    opened.page.wait_for_selector("#viewer-title:text('find-box')")
+    opened.page.wait_for_selector("#turn-2.linked")
+
+
+def test_a_link_to_a_trajectory_that_is_not_inside_says_so(open_page: OpenPage) -> None:
+    page = open_page(odd_payload.odd_blocks(), fragment=fragment("gone <img>")).page
+    assert 'trajectory "gone <img>"' in page.inner_text("#problem")
+    assert page.locator("#problem img").count() == 0
+    assert page.locator("#viewer[open]").count() == 0
+
+
+@pytest.mark.parametrize("name", ["ten-turns", HOSTILE_ID])
+def test_copied_links_lead_back(open_page: OpenPage, name: str) -> None:
+    permissions = ["clipboard-read", "clipboard-write"]
+    opened = open_page(odd_payload.odd_blocks(), fragment=fragment(name), permissions=permissions)
+    opened.page.get_by_role("button", name="Copy link to turn 2").click()
+    opened.page.wait_for_selector("#said:text('Link copied')")
+    copied = opened.page.evaluate("navigator.clipboard.readText()")
+    assert copied == opened.page.url
+    opened.page.goto("about:blank")
+    opened.problems.clear()
+    opened.page.goto(copied)
+    opened.page.wait_for_selector("#turn-2.linked")
+
+
+def test_the_command_is_copied(open_page: OpenPage) -> None:
+    page = open_page(odd_payload.odd_blocks(), permissions=["clipboard-read", "clipboard-write"]).page
+    page.get_by_role("button", name="Copy", exact=True).click()
+    page.wait_for_selector("#said:text('Command copied')")
+    assert page.evaluate("navigator.clipboard.readText()").startswith("seeupo train tiny-pocket")
+
+
+def test_without_a_clipboard_copying_still_works_or_says_so(open_page: OpenPage) -> None:
+    page = open_page(odd_payload.odd_blocks(), fragment=fragment("a-0")).page
+    page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(new Error('no')) }")
+    page.click("#copy-link")
+    page.wait_for_selector("#said:text('Link')")
+
+
+def test_keys_walk_the_list_and_the_viewer(open_page: OpenPage) -> None:
+    page = open_page(odd_payload.odd_blocks()).page
+    focused = "document.activeElement.dataset.row"
+    for key, wanted in (("j", "0"), ("j", "1"), ("ArrowDown", "2"), ("k", "1"), ("ArrowUp", "0")):
+        page.keyboard.press(key)
+        assert page.evaluate(focused) == wanted
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#viewer[open] .at:text('1 of 20')")
+    page.keyboard.press("j")
+    page.wait_for_selector("#viewer .at:text('2 of 20')")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector("#viewer .at:text('3 of 20')")
+    page.keyboard.press("k")
+    page.wait_for_selector("#viewer .at:text('2 of 20')")
+    assert "id=a-1" in page.url
+    page.keyboard.press("g")
+    page.wait_for_selector("#viewer .side")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#viewer:not([open])", state="attached")
+    assert page.evaluate(focused) == "1"
+    assert "id=" not in page.url
+    page.focus("[name=text]")
+    page.keyboard.type("jk")
+    assert page.input_value("[name=text]") == "jk"
+
+
+def test_going_back_closes_the_viewer(open_page: OpenPage) -> None:
+    page = open_page(odd_payload.odd_blocks()).page
+    page.locator("#list a").first.click()
+    page.wait_for_selector("#viewer[open]")
+    page.go_back()
+    page.wait_for_selector("#viewer:not([open])", state="attached")
+
+
+def test_the_theme_follows_the_system_until_it_is_chosen(open_page: OpenPage) -> None:
+    page = open_page(odd_payload.empty_page(), theme="dark").page
+    colour = "getComputedStyle(document.body).backgroundColor"
+    dark = page.evaluate(colour)
+    assert page.get_attribute("#theme", "aria-pressed") == "true"
+    page.click("#theme")
+    assert page.evaluate(colour) != dark
+
+
+# Hostile text
+
+
+def test_hostile_text_stays_text(open_page: OpenPage) -> None:
+    opened = open_page(odd_payload.odd_blocks(), fragment=fragment(HOSTILE_ID))
+    page = opened.page
+    page.wait_for_selector("#viewer[open]")
+    action = page.locator("#turn-1 .action").inner_text()
+    assert odd_payload.HOSTILE in action
+    assert "safe[U+202E]gnp.exe[U+202C] and \u2400 nul, [U+200B] nothing, \ufffd lost" in action
+    assert odd_payload.NON_LATIN in page.locator("#turn-2 .action").inner_text()
+    page.keyboard.press("g")
+    page.wait_for_selector("#viewer .side")
+    assert page.evaluate("window.hacked") is None
+    assert page.locator("img, iframe, object, b").count() == 0
+    assert page.locator("script:not([type])").count() == 3
+
+
+def test_the_browser_refuses_what_the_page_does_not_need(open_page: OpenPage) -> None:
+    """A script that came in some other way would not run, and could not reach anything."""
+    opened = open_page(odd_payload.empty_page())
+    refused = opened.page.evaluate("""async () => {
+        const refused = [];
+        const script = document.createElement('script');
+        try { script.text = 'window.hacked = 1'; document.body.append(script); } catch { refused.push('text') }
+        try { document.body.innerHTML = '<p>'; } catch { refused.push('markup') }
+        try { await fetch('http://127.0.0.1:9/'); } catch { refused.push('network') }
+        return [...refused, window.hacked === undefined];
+    }""")
+    assert refused == ["text", "markup", "network", True]
+    opened.problems.clear()
+
+
+# Accessibility
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 400])
+def test_axe_finds_nothing_serious(open_page: OpenPage, theme: str, width: int) -> None:
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed"
+    ).Axe()
+
+    def check(opened: Opened) -> None:
+        found = axe.run(opened.page).response["violations"]
+        serious = [
+            (each["id"], [node["html"] for node in each["nodes"]][:3])
+            for each in found
+            if each["impact"] in ("serious", "critical")
+        ]
+        assert serious == []
+
+    opened = open_page(odd_payload.odd_blocks(), theme=theme, width=width, bypass_csp=True)
+    draw_everything(opened)
+    check(opened)
+    for details in opened.page.locator("details").all():
+        details.evaluate("details => { details.open = true }")
+    check(opened)
+    for name in ("a-1", "no-carry", HOSTILE_ID):
+        opened.link(fragment(name))
+        opened.page.wait_for_selector("#viewer[open]")
+        check(opened)
+    opened.page.keyboard.press("g")
+    opened.page.wait_for_selector("#viewer .side")
+    check(opened)
+    several = open_page(odd_payload.several_runs(), theme=theme, width=width, bypass_csp=True)
+    draw_everything(several)
+    check(several)

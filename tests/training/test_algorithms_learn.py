@@ -1,0 +1,28 @@
+"""Every algorithm improves a small world, with the defaults of its paper."""
+
+import pytest
+
+from seeupo.algorithms import ALGORITHMS
+from seeupo.engines.local_critic import CriticSettings
+from seeupo.engines.optimizer import OptimizerSettings
+from seeupo.training.run_folder import RunFolder
+from seeupo.training.train import train
+from training.small_runs import small
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_each_algorithm_improves_the_small_world(name, tmp_path):
+    recipe = small(
+        algorithm=ALGORITHMS[name](),
+        run={"iterations": 6, "checkpoint_every": 6},
+        collect={"tasks": 8, "group_size": 8},
+        optimizer={"learning_rate": 2e-3},
+        critic=CriticSettings(optimizer=OptimizerSettings(learning_rate=3e-3)),
+        evaluation={"every": 0, "tasks": 2},
+    )
+    train(recipe, folder=tmp_path / "run")
+    records = [r for r in RunFolder.open(tmp_path / "run").metrics() if r["kind"] == "iteration"]
+    rewards = [record["reward_mean"] for record in records]
+    assert rewards[0] < 0.15
+    assert rewards[-1] > 0.35
+    assert all(record["algorithm"]["optimizer_steps"] >= 1 for record in records)
