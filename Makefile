@@ -3,13 +3,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 SETUP := .venv/.set-up
 
-.PHONY: help test lint train theory envs wheel-check clean
+.PHONY: help test lint train theory envs peers wheel-check clean
 
 help:
 	@echo "make test         set up, lint, type-check and test"
 	@echo "make train        set up and train an agent on this machine, in a few minutes"
 	@echo "make theory       measure the paper's claims and refresh docs/theory"
 	@echo "make envs         install the benchmarks that some tests use, each in an interpreter of its own"
+	@echo "make peers        compare the algorithms with TRL's and verl's, in an environment of their own"
 	@echo "make wheel-check  build the wheel and use it in an empty environment"
 	@echo "make clean        remove the environment and everything that was built"
 
@@ -31,6 +32,9 @@ theory: $(SETUP)
 
 envs: $(SETUP)
 	for name in bfcl textworld gem appworld; do $(BIN)/seeupo envs install $$name || exit 1; done
+
+peers: $(SETUP)
+	$(BIN)/python benchmarks/peers_environment.py
 
 wheel-check: $(SETUP)
 	rm -rf build/wheel

@@ -1,6 +1,6 @@
 """SeeUPO: train language-model agents over many turns by sequence-level sequential policy updates.
 
-`train`, `resume` and `evaluate` are what the command line calls; a `Recipe` says what to do.
+`train`, `resume`, `evaluate` and `write_report` are what the command line calls; a `Recipe` says what to do.
 """
 
 from __future__ import annotations
@@ -8,15 +8,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from seeupo.report.report import write_report as write_report
     from seeupo.training.evaluation_command import evaluate as evaluate
     from seeupo.training.recipe import Recipe as Recipe
     from seeupo.training.train import resume as resume
     from seeupo.training.train import train as train
 
 __version__ = "0.1.0"
-__all__ = ["Recipe", "evaluate", "resume", "train"]
+__all__ = ["Recipe", "evaluate", "resume", "train", "write_report"]
 
-_PLACES = {"Recipe": "recipe", "evaluate": "evaluation_command", "resume": "train", "train": "train"}
+_PLACES = {
+    "Recipe": "training.recipe",
+    "evaluate": "training.evaluation_command",
+    "resume": "library",
+    "train": "library",
+    "write_report": "report.report",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -25,4 +32,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'seeupo' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"seeupo.training.{_PLACES[name]}"), name)
+    return getattr(import_module(f"seeupo.{_PLACES[name]}"), name)

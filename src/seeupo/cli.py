@@ -109,6 +109,7 @@ def train_command(
     Any key of the recipe can be given as --section.key VALUE, for instance --run.seed 1 or --algorithm.order natural.
     Ctrl-C finishes the step under way and saves; a second one stops at once.
     """
+    from seeupo.library import report_of_run
     from seeupo.training.train_command import run_training, show_plan
 
     if recipe is not None and recipe.startswith("--"):  # the first override, if no recipe was named
@@ -119,7 +120,7 @@ def train_command(
         if dry_run:
             show_plan(recipe, overrides)
         else:
-            sys.exit(run_training(recipe, overrides, out=out, again=again))
+            sys.exit(run_training(recipe, overrides, out=out, again=again, finish=report_of_run))
 
 
 @contextmanager
@@ -139,6 +140,40 @@ def training_errors() -> Iterator[None]:
             yield
     except known as error:
         raise click.ClickException(str(error)) from None
+
+
+@main.command()
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="Where the page goes.  [default: report.html in the run, or here if there are several]",
+)  # fmt: skip
+@click.option(
+    "--max-mb", type=click.IntRange(min=1, max=27), default=25, show_default=True,
+    help="What the runs' data may take; of larger runs a sample of the trajectories is kept.",
+)  # fmt: skip
+def report(*, runs: tuple[Path, ...], out: Path | None, max_mb: int) -> None:
+    """Write one page that shows a run, or several side by side: curves, turns, and every trajectory's credit.
+
+    The page needs no network and no server: open it in a browser. Runs that were killed or damaged have one as well,
+    which says what is missing.
+    """
+    from seeupo.report.page import PageError
+    from seeupo.report.report import write_report
+    from seeupo.training.run_folder import REPORT
+
+    with training_errors():
+        try:
+            found = write_report(
+                runs, out or (runs[0] / REPORT if len(runs) == 1 else Path(REPORT)), max_bytes=max_mb * 10**6
+            )
+        except PageError as error:
+            raise click.ClickException(str(error)) from None
+    for sentence, missing in zip(found.sentences, found.missing, strict=True):
+        click.echo(sentence)
+        for text in missing:
+            click.echo(f"  missing: {text}")
+    click.echo(f"{found.path}: {found.size / 10**6:.1f} MB, {found.kept} of {found.total} trajectories inside")
 
 
 @main.group()

@@ -25,6 +25,7 @@ from seeupo.training.whole_files import sync_folder, write_text, written_whole
 from seeupo.types import Trajectory
 
 RECIPE, FACTS, METRICS, SUMMARY, LOCK = "recipe.toml", "facts.json", "metrics.jsonl", "summary.json", ".lock"
+REPORT = "report.html"
 NUMBERED = re.compile(r"([0-9]{5,})\..+")
 
 _locks: set[int] = set()

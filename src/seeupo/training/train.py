@@ -47,6 +47,7 @@ def train(
     environment: EnvFactory | None = None,
     listener: Listener | None = None,
     pause: Callable[[], None] = lambda: None,
+    finish: Callable[[Path], None] = lambda folder: None,
 ) -> Result:
     """Train as a recipe says.
 
@@ -57,6 +58,7 @@ def train(
             in this process.
         listener: hears what happens.
         pause: called wherever the run can be left; raises `Interrupted` to leave it.
+        finish: called with the run's folder when everything else is in it: `seeupo.train` writes the report then.
     """
     name = recipe if isinstance(recipe, str) else "run"
     recipe = read_recipe(recipe) if isinstance(recipe, str) else recipe
@@ -65,11 +67,11 @@ def train(
         facts = {
             **facts_of_this_machine(),
             "panel": panel_of(parts.test_tasks),
-            "model": parts.policy.source,
+            "model": recipe.model.name,
             "own_environment": None if environment is None else parts.pool.name,
         }
         run = RunFolder.create(path, recipe_to_toml(recipe), facts)
-        return _carry_out(recipe, parts, run, listener or Unmoved(), pause, again=False)
+        return _carry_out(recipe, parts, run, listener or Unmoved(), pause, finish=finish, again=False)
 
 
 def resume(
@@ -79,6 +81,7 @@ def resume(
     settings: RunSettings | None = None,
     listener: Listener | None = None,
     pause: Callable[[], None] = lambda: None,
+    finish: Callable[[Path], None] = lambda folder: None,
 ) -> Result:
     """Go on with a run from its last checkpoint; `settings` may say anew when it ends."""
     run = RunFolder.open(Path(folder))
@@ -97,11 +100,18 @@ def resume(
                 f"{run.path} was begun with the held-out tasks of panel {begun}, and the environment now has those of "
                 f"panel {now}; go on with the environment that it was begun with"
             )
-        return _carry_out(recipe, parts, run, listener or Unmoved(), pause, again=True)
+        return _carry_out(recipe, parts, run, listener or Unmoved(), pause, finish=finish, again=True)
 
 
 def _carry_out(
-    recipe: Recipe, parts: Parts, run: RunFolder, listener: Listener, pause: Callable[[], None], *, again: bool
+    recipe: Recipe,
+    parts: Parts,
+    run: RunFolder,
+    listener: Listener,
+    pause: Callable[[], None],
+    *,
+    finish: Callable[[Path], None],
+    again: bool,
 ) -> Result:
     with run.lock(), _heard_by(listener, recipe, run) as everyone:
         if again:
@@ -115,6 +125,7 @@ def _carry_out(
         with run.writing("policy"):
             export_policy(parts.policy, run.policy_path, model_card(summary, recipe_to_toml(recipe)))
         run.write_summary(summary)
+        finish(run.path)
     return Result(run.path, reason, summary)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from seeupo.training.interrupts import interruptible
 from seeupo.training.loop import Interrupted
 from seeupo.training.parts import assemble
 from seeupo.training.recipe import Recipe
-from seeupo.training.run_folder import RECIPE, RunFolder
+from seeupo.training.run_folder import RECIPE, REPORT, RunFolder
 from seeupo.training.train import Result, next_folder, resume, train
 
 DEFAULT = "tiny-pocket"
@@ -45,8 +45,15 @@ def parse_overrides(arguments: Sequence[str]) -> list[tuple[str, str]]:
     return pairs
 
 
-def run_training(recipe_name: str | None, overrides: Sequence[str], *, out: Path | None, again: Path | None) -> int:
-    """Train or go on, with a display; the exit code."""
+def run_training(
+    recipe_name: str | None,
+    overrides: Sequence[str],
+    *,
+    out: Path | None,
+    again: Path | None,
+    finish: Callable[[Path], None],
+) -> int:
+    """Train or go on, with a display, and `finish` with the run's folder; the exit code."""
     pairs = parse_overrides(overrides)
     if again is not None:
         path = RunFolder.open(again).path
@@ -65,9 +72,9 @@ def run_training(recipe_name: str | None, overrides: Sequence[str], *, out: Path
     try:
         with interruptible(display.note) as pause:
             if again is not None:
-                result = resume(path, settings=recipe.run, listener=display, pause=pause)
+                result = resume(path, settings=recipe.run, listener=display, pause=pause, finish=finish)
             else:
-                result = train(recipe, folder=path, listener=display, pause=pause)
+                result = train(recipe, folder=path, listener=display, pause=pause, finish=finish)
     except Interrupted:
         console.print(f"Stopped and saved. Go on with: seeupo train --resume {path}", highlight=False)
         return STOPPED
@@ -98,6 +105,8 @@ def show_result(result: Result, recipe: Recipe) -> None:
     console.print(table)
     if (result.folder / "policy").is_dir():
         console.print(f"policy    {result.folder / 'policy'}  (loads in transformers and vLLM)")
+    if (page := result.folder / REPORT).exists():
+        console.print(f"report    {page}  (curves, and why the agent learned what it learned; opens in a browser)")
     console.print(f"run       {result.folder}  (summary.json, metrics.jsonl, trajectories; see docs/run-folder.md)")
     console.print(f"evaluate  seeupo eval {result.folder}")
     console.print(f"go on     seeupo train --resume {result.folder} --run.iterations {2 * recipe.run.iterations}")
