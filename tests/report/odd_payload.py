@@ -31,9 +31,11 @@ def turn(
     thought: Sequence[tuple[int, int]] = (),
     observation: str = "ok",
     credit: tuple[int, float, float | None, float | None, bool] | None = None,
+    weight: float | None = None,
 ) -> dict[str, Any]:
     names = ("position", "ratio", "before", "after", "clipped")
     known = [change for _, change in spans if change is not None]
+    together = {"position": None, "before": None, "after": None, "weight": weight, "ratio": 0.9, "clipped": False}
     return {
         "spans": [list(span) for span in spans],
         "thought": [list(part) for part in thought],
@@ -42,7 +44,7 @@ def turn(
         "action_tokens": len(spans),
         "logprob_before": -3.5 if known else None,
         "logprob_after": -3.5 + math.fsum(known) if known else None,
-        "credit": None if credit is None else dict(zip(names, credit, strict=True)),
+        "credit": together if weight is not None else None if credit is None else dict(zip(names, credit, strict=True)),
     }
 
 
@@ -247,8 +249,8 @@ def odd_blocks() -> Blocks:
     dead = body([turn(("go", None))], [1.0, 1.0], "Go.")
     payload.add("dead-group", dead, reward=1.0, advantage=0.0, iteration=2, task="silent", kind=2)
     plain = [
-        turn(("go", 0.1), credit=(1, 1.1, None, None, True)),
-        turn(("stop", -0.1), credit=(1, 0.9, None, None, False)),
+        turn(("go", 0.1), weight=0.7),
+        turn(("stop", -0.1), weight=0.7),
     ]
     payload.add(
         "no-carry", body(plain, [0.0, 1.0], "Go."), reward=1.0, advantage=1.0, iteration=2, task="plain", kind=1

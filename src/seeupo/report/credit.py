@@ -53,10 +53,10 @@ def _credits(record: Mapping[str, Any]) -> tuple[dict[int, Mapping[str, Any]], d
 def _credit(entry: Mapping[str, Any], position: int) -> dict[str, Any]:
     """What an update did. An algorithm that carries nothing has no M before and after, but a weight of the action."""
     before, after = rounded(entry.get("carried_before")), rounded(entry.get("carried_after"))
-    carried = {"before": before, "after": after} if after is not None else {"before": None, "after": None}
-    weight = {"weight": before} if after is None else {}
-    clipped = bool(entry.get("clipped"))
-    return {"position": position, "ratio": rounded(entry.get("ratio")), **carried, **weight, "clipped": clipped}
+    found = {"ratio": rounded(entry.get("ratio")), "clipped": bool(entry.get("clipped"))}
+    if after is None:
+        return {"position": None, "before": None, "after": None, "weight": before, **found}
+    return {"position": position, "before": before, "after": after, **found}
 
 
 def _response(

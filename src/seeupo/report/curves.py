@@ -169,12 +169,15 @@ MAPS: tuple[tuple[str, str, str, float | None], ...] = (
 
 
 def turn_maps(records: Iterable[Record]) -> list[dict[str, Any]]:
-    """Every map that has a cell: iteration, turn from 1, value, and the turn's place in the order of updates from 1."""
+    """Every map that has a cell: iteration, turn from 1, value, and the turn's place in the order of updates from 1.
+
+    The place is null where all turns are updated together.
+    """
     kept = list(records)
     found = []
     for key, title, text, center in MAPS:
         cells = [
-            [record["iteration"], turn["turn"] + 1, rounded(turn[key]), place]
+            [record["iteration"], turn["turn"] + 1, rounded(turn[key]), place if "carry_sd" in turn else None]
             for record in kept
             for place, turn in enumerate(turns_of(record), 1)
             if number(turn.get(key)) is not None and type(turn.get("turn")) is int

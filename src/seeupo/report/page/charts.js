@@ -16,6 +16,12 @@ const resized = new ResizeObserver((entries) => {
   for (const { target } of entries) if (target.drawnWidth) requestAnimationFrame(() => target.draw());
 });
 
+// Charts that nobody has scrolled to yet are drawn when there is nothing else to do, for print and for search by eye.
+function whenIdle(work) {
+  if ("requestIdleCallback" in window) requestIdleCallback(work);
+  else setTimeout(work, 500);
+}
+
 // A place for a chart whose height is known before it is drawn, so that nothing moves.
 function chartPlace(height, label, drawing) {
   const place = el("div", { class: "chart", role: "img", "aria-label": label });
@@ -29,6 +35,7 @@ function chartPlace(height, label, drawing) {
     place.replaceChildren(drawn);
   };
   seen.observe(place);
+  whenIdle(place.draw);
   resized.observe(place);
   return place;
 }

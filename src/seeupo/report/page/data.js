@@ -35,6 +35,7 @@ class Index {
       i,
       run: columns.run[i],
       runName: this.runs[columns.run[i]].name,
+      algorithm: this.runs[columns.run[i]].algorithm,
       phase: columns.phase[i],
       iteration: columns.iteration[i],
       id: columns.id[i],

@@ -10,6 +10,7 @@ function orderOf(cells) {
   const byIteration = d3.group(cells, (cell) => cell.iteration);
   const is = (sign) =>
     [...byIteration.values()].every((list) => d3.pairs(d3.sort(list, (cell) => cell.turn)).every(([a, b]) => sign * (b.position - a.position) > 0));
+  if (cells.some((cell) => cell.position === null)) return "together";
   if (!cells.length || new Set(cells.map((cell) => cell.turn)).size < 2) return "single";
   if (is(-1)) return "reverse";
   return is(1) ? "natural" : "mixed";
@@ -64,7 +65,7 @@ function mapChart(map, cells, { width, height, turns, order, color }) {
   const cellWidth = (width - 46 - marginRight) / (last - first + 1);
   const inset = cellWidth > 6 ? 0.5 : 0;
   const title = ({ iteration, turn, value, position }) =>
-    `iteration ${iteration}, turn ${turn}\n${shown(map.title)}: ${num(value, 4)}\nupdated ${ordinal(position)}`;
+    `iteration ${iteration}, turn ${turn}\n${shown(map.title)}: ${num(value, 4)}${position === null ? "" : `\nupdated ${ordinal(position)}`}`;
   const down = order === "natural";
   const sweep = arrows
     ? [
@@ -101,6 +102,8 @@ function absent(cells, first, last, turns) {
 function showTurns(runs) {
   const grid = byId("turns-grid");
   const show = (n) => {
+    const together = runs[n].turn_maps.some((map) => map.cells.some((cell) => cell[3] === null));
+    byId("turns-order").textContent = together ? "All turns of an iteration are updated together." : "The turns of an iteration are updated one after another, as the arrow shows.";
     const panels = runs[n].turn_maps.map(mapPanel).filter((panel) => panel !== null);
     grid.replaceChildren(...(panels.length ? panels : [el("p", { class: "note" }, "This run recorded no numbers by turn: its algorithm does not update turn by turn, or it stopped before its first update.")]));
   };

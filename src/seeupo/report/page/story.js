@@ -21,7 +21,7 @@ function storyParts(row, body, place) {
   const steps = body.turns
     .map((turn, n) => ({ ...turn.credit, turn: n + 1 }))
     .filter((step) => step.position !== undefined)
-    .sort((a, b) => a.position - b.position || b.turn - a.turn);
+    .sort((a, b) => a.position - b.position || a.turn - b.turn); // null counts as 0: together, from the first turn on
   const paragraphs = [el("p", null, opening(row, body))];
   if (body.group_rewards.length > 1) paragraphs.push(groupRewards(row, body, place));
   if (row.phase !== TRAINING) return [...paragraphs, el("p", null, "It was an attempt at a held-out task: nothing was learned from it, so no turn has credit.")];
@@ -44,7 +44,7 @@ function opening(row, body) {
     parts.push(` The ${count(body.group_size)} attempts of its group, all at the same task, got ${num(body.group_mean)} on average: it was ${than}.`);
   }
   if (row.advantage !== null) {
-    parts.push(" Its advantage, that difference as the algorithm scales it, is ", el("strong", null, `A = ${signed(row.advantage)}`));
+    parts.push(row.algorithm === "ppo" ? " Its advantage, as the critic saw its tokens on average, is " : " Its advantage, that difference as the algorithm scales it, is ", el("strong", null, `A = ${signed(row.advantage)}`));
     parts.push(row.advantage > 0 ? ": what it did should become more likely." : row.advantage < 0 ? ": what it did should become less likely." : ": it teaches nothing.");
   }
   return parts;
@@ -77,7 +77,7 @@ function sweepWords(steps, row) {
 }
 
 function plainWords() {
-  return "This algorithm carries nothing from turn to turn: each turn is weighted with A. The ratio is new probability over old after the update.";
+  return "This algorithm updates all turns together and carries nothing from one to the next. The weight is the advantage that a turn's tokens were updated with, on average; the ratio is new probability over old after the update.";
 }
 
 function movement(ratio) {
@@ -96,11 +96,11 @@ function pushWords(step, weight) {
 }
 
 function creditTable(steps, row, carried) {
-  const weights = steps.map((step) => (carried ? step.before : row.advantage));
+  const weights = steps.map((step) => (carried ? step.before : (step.weight ?? row.advantage)));
   const most = Math.max(...weights.map((weight) => Math.abs(weight ?? 0)));
-  const head = ["Order", "Turn", carried ? "M before" : "Weight A", "Push", "Ratio", "Clip", ...(carried ? ["M after"] : []), "In words"];
+  const head = [...(carried ? ["Order"] : []), "Turn", carried ? "M before" : "Weight", "Push", "Ratio", "Clip", ...(carried ? ["M after"] : []), "In words"];
   const rows = steps.map((step, n) => [
-    step.position,
+    ...(carried ? [step.position] : []),
     el("a", { href: linkTo(row, step.turn) }, `turn ${step.turn}`),
     weights[n] === null ? NONE : signed(weights[n]),
     bar(weights[n] ?? 0, most),
@@ -112,7 +112,7 @@ function creditTable(steps, row, carried) {
   const made = table(head, rows, { class: "credit" });
   // On narrow screens a row is a block, and its cells say themselves what they are.
   for (const line of made.tBodies[0].rows) [...line.cells].forEach((cell, n) => head[n] !== "Turn" && head[n] !== "In words" && cell.setAttribute("data-label", head[n]));
-  return scrollBox("Credit of each turn, in update order", made);
+  return scrollBox(carried ? "Credit of each turn, in update order" : "Credit of each turn", made);
 }
 
 function ending(steps, row, carried) {
