@@ -1,6 +1,8 @@
 """A page's data as the page sees them."""
 
+import base64
 import json
+import re
 import zlib
 from contextlib import contextmanager
 
@@ -43,3 +45,11 @@ def raw(runs, max_bytes=25_000_000):
 def opened(*runs, max_bytes=25_000_000):
     with raw(runs, max_bytes) as blocks:
         return Opened(blocks)
+
+
+def opened_page(path):
+    """The decoded blocks of a page on disk."""
+    found = re.findall(
+        r'<script type="text/plain" id="([a-z0-9-]+)">([^<]*)</script>', path.read_text(encoding="utf-8")
+    )
+    return Opened({name: base64.b64decode(text) for name, text in found})

@@ -119,4 +119,5 @@ def test_k_comes_from_whatever_knows_it(run, tmp_path):
 def test_means_over_turns_leave_out_what_is_no_number():
     record = {"turns": [{"kl": 1.0}, {"kl": None}, {"kl": 3.0}, {}]}
     assert of_turns(record, "kl") == 2.0
+    assert of_turns({"turns": [{"kl": 1.0, "used_samples": 3.0}, {"kl": 5.0, "used_samples": 1.0}]}, "kl") == 2.0
     assert of_turns(record, "grad_norm") is None

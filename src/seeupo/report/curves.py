@@ -64,8 +64,8 @@ SUCCESS = "Share of attempts with the full score in training; mean score on held
 REWARD = "Mean reward that was trained on; the band is a 95% interval over groups."
 PASS = "Share of held-out tasks that at least one of k attempts solves, with a 95% interval over tasks."
 ENTROPY = "Mean of -log p of the sampled tokens: how undecided the policy is. It should fall slowly and not vanish."
-KL = "How far an iteration moved the policy, per token, as a mean over turns. Above 0.05 steps are too large."
-GRADIENT = "Norm of the gradient before it is clipped, as a mean over turns. It should stay within a factor of ten."
+KL = "How far an iteration moved the policy, per token, on average over samples. Above 0.05 steps are too large."
+GRADIENT = "Norm of the gradient before it is clipped, on average over steps. It should stay within a factor of ten."
 DEAD = "Share of groups in which all rewards were equal: they teach nothing."
 GAP = "Mean distance between the log-probs of sampler and trainer, which should be the same up to rounding."
 TOKENS = "Tokens that an iteration sampled and trained on."
@@ -124,10 +124,14 @@ def turns_of(record: Record) -> list[Record]:
 
 
 def of_turns(record: Record, key: str) -> float | None:
-    """A metric as a mean over the turns, or the algorithm's own."""
-    found = [value for turn in turns_of(record) if (value := number(turn.get(key))) is not None]
+    """A metric as a mean over the turns, each as often as it has samples, or the algorithm's own."""
+    found = [
+        (value, number(turn.get("used_samples")) or 1.0)
+        for turn in turns_of(record)
+        if (value := number(turn.get(key))) is not None
+    ]
     if found:
-        return sum(found) / len(found)
+        return sum(value * samples for value, samples in found) / sum(samples for _, samples in found)
     overall = record.get("algorithm")
     return number(overall.get(key)) if isinstance(overall, Mapping) else None
 

@@ -1,0 +1,79 @@
+"""Pictures of a run's report, as docs show them: `python benchmarks/report_pictures.py RUN` (needs Chromium).
+
+Writes docs/report/*.png: the top, the turns, one trajectory and its group, at 1280 and 400 pixels, light and dark.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+from pathlib import Path
+from urllib.parse import urlencode
+
+from playwright.sync_api import Page, sync_playwright
+
+from seeupo.agents.trajectories import read_trajectories
+from seeupo.report.report import write_report
+from seeupo.types import Trajectory
+
+PICTURES = Path(__file__).parent.parent / "docs" / "report"
+SIZES = (("wide-light", 1280, "light"), ("wide-dark", 1280, "dark"), ("narrow-light", 400, "light"),
+         ("narrow-dark", 400, "dark"))  # fmt: skip
+
+
+def telling_trajectory(run: Path) -> Trajectory:
+    """A success of at least three turns whose M has changed most, in the first third of training."""
+    files = sorted((run / "trajectories").iterdir())
+    return max(
+        (t for file in files[: 1 + len(files) // 3] for t in read_trajectories(file) if is_long(t)), key=carried_far
+    )
+
+
+def is_long(trajectory: Trajectory) -> bool:
+    return trajectory.reward == 1 and len(trajectory.samples) >= 3
+
+
+def carried_far(trajectory: Trajectory) -> float:
+    if trajectory.credit is None or not trajectory.credit.turns or not trajectory.credit.advantage:
+        return 0.0
+    return abs((trajectory.credit.turns[-1].carried_after or 0.0) / trajectory.credit.advantage - 1)
+
+
+def take(page: Page, name: str, report: Path, link: str) -> None:
+    page.goto(report.as_uri())
+    page.wait_for_selector("html[data-ready=yes]")
+    page.wait_for_timeout(500)
+    page.screenshot(path=PICTURES / f"top-{name}.png")
+    page.locator("#turns").evaluate("section => section.scrollIntoView()")
+    page.wait_for_timeout(500)
+    page.screenshot(path=PICTURES / f"turns-{name}.png")
+    page.goto(f"{report.as_uri()}#{link}")
+    page.wait_for_selector("#viewer[open]")
+    page.locator("#story-title").evaluate("title => title.scrollIntoView({block: 'center'})")
+    page.wait_for_timeout(500)
+    page.screenshot(path=PICTURES / f"story-{name}.png")
+    page.keyboard.press("g")
+    page.wait_for_timeout(500)
+    page.screenshot(path=PICTURES / f"group-{name}.png")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    run: Path = parser.parse_args().run
+    link = urlencode({"run": run.name, "phase": 0, "id": telling_trajectory(run).id})
+    PICTURES.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        report = Path(folder) / "report.html"
+        write_report([run], report)
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        for name, width, scheme in SIZES:
+            page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
+            take(page, name, report, link)
+            page.close()
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
