@@ -45,6 +45,7 @@ wheel-check: $(SETUP)
 	cd build/wheel && env/bin/seeupo --version && env/bin/seeupo theory --problems 4 --json theory.json > /dev/null
 	cd build/wheel && env/bin/seeupo train tiny-pocket --out run --run.iterations 1 --evaluation.tasks 4 \
 	    --warm_start.batches 2 --warm_start.episodes 64 --collect.tasks 2 > /dev/null
+	test -s build/wheel/run/report.html
 
 clean:
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage

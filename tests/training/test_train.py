@@ -167,22 +167,21 @@ else:
 """
 
 
-def test_kill_nine_at_random_moments_costs_nothing(whole, tmp_path):
-    """Killed and resumed until it comes to its end; the last attempt is left alone."""
-    recipe, folder, draw = tmp_path / "small.toml", tmp_path / "run", random.Random(0)
-    recipe.write_text(recipe_to_toml(small()))
-    kills = 0
+def killed_and_resumed(recipe, folder, *, within):
+    """Kill a run up to 20 times, at random moments `within` so many seconds, then leave it alone; how often it was."""
+    file, draw, kills = folder.with_suffix(".toml"), random.Random(0), 0
+    file.write_text(recipe_to_toml(recipe))
     for attempt in range(21):
         how = "resume" if (folder / "recipe.toml").exists() else "train"
         process = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, how, str(recipe), str(folder)],
+            [sys.executable, "-c", SCRIPT, how, str(file), str(folder)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
         if attempt < 20:
             wait_for_work(process, folder)
-            time.sleep(draw.uniform(0.0, 0.6))
+            time.sleep(draw.uniform(0.0, within))
             if process.poll() is None:
                 os.kill(process.pid, signal.SIGKILL)
                 kills += 1
@@ -191,10 +190,25 @@ def test_kill_nine_at_random_moments_costs_nothing(whole, tmp_path):
             break
         assert process.returncode == -signal.SIGKILL, said
     assert process.returncode == 0, said
-    assert kills >= 3
+    return kills
+
+
+def test_kill_nine_at_random_moments_costs_nothing(whole, tmp_path):
+    folder = tmp_path / "run"
+    assert killed_and_resumed(small(), folder, within=0.6) >= 3
     assert weights(folder) == weights(whole.folder)
     assert metrics(folder) == metrics(whole.folder)
     assert trajectories(folder) == trajectories(whole.folder)
+
+
+@pytest.mark.study
+def test_twenty_kills_cost_nothing(tmp_path):
+    recipe, folder = small(run={"iterations": 60}), tmp_path / "run"
+    undisturbed = train(recipe, folder=tmp_path / "whole").folder
+    assert killed_and_resumed(recipe, folder, within=1.0) == 20
+    assert weights(folder) == weights(undisturbed)
+    assert metrics(folder) == metrics(undisturbed)
+    assert trajectories(folder) == trajectories(undisturbed)
 
 
 def wait_for_work(process, folder):

@@ -23,6 +23,7 @@ async function start() {
   if (location.hash.includes("run=")) follow(index, viewer);
   else if (location.hash.length > 1) byId(location.hash.slice(1))?.scrollIntoView();
   document.documentElement.dataset.ready = "yes";
+  performance.mark("ready");
 }
 
 function begin() {
