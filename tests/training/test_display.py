@@ -278,6 +278,21 @@ def test_a_phase_has_a_plain_line_only_if_it_lasts_and_only_one():
     ]
 
 
+def test_a_phase_of_every_iteration_is_told_once_unless_it_takes_unusually_long():
+    display, out, clock = plain()
+    for _ in range(3):
+        display.phase("collecting", 8)
+        clock.now += 12.0
+        display.progress(1)
+    display.phase("collecting", 8)
+    clock.now += 61.0
+    display.progress(2)
+    assert out.getvalue().splitlines()[1:] == [
+        "[0:12] collecting: 1 of 8 done, 0:12 so far",
+        "[1:37] collecting: 2 of 8 done, 1:01 so far",
+    ]
+
+
 def test_a_picture_shows_the_end_of_a_run_and_loads_nothing(tmp_path):
     parts = {"collect": 0.5, "update": 0.5, "tokens_per_second": 2500.0}
     metrics = [

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -376,6 +377,27 @@ def test_a_full_disk_ends_the_run_in_one_line_and_what_was_saved_is_kept(whole, 
     assert "Traceback" not in ended.stderr
     assert resume(folder).summary["iterations"] == 3
     assert weights(folder) == weights(whole.folder)
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="a read-only file system is made with bubblewrap")
+def test_a_read_only_folder_is_refused_in_one_line(whole, tmp_path):
+    (tmp_path / "small.toml").write_text(recipe_to_toml(small()))
+    shutil.copytree(whole.folder, tmp_path / "run")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for arguments, said in (
+        (["train", "small.toml", "--out", "new"], "the run new cannot be made: Read-only file system; name a folder"),
+        (["train", "--resume", "run", "--run.iterations", "9"], "cannot be written: Read-only file system; mend that"),
+        (["report", "run"], "cannot be written: Read-only file system; name a file"),
+    ):
+        ended = subprocess.run(
+            ["bwrap", "--dev-bind", "/", "/", "--ro-bind", str(tmp_path), str(tmp_path),
+             sys.executable, "-m", "seeupo", *arguments],
+            cwd=tmp_path, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert ended.returncode == 1
+        assert said in ended.stderr
+        assert "Traceback" not in ended.stderr
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
 
 def test_a_model_that_only_ends_its_turn_goes_on_and_is_told(tmp_path):

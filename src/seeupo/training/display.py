@@ -184,6 +184,7 @@ class PlainDisplay:
         self._console, self._board = console, board
         self._every = 1 if board.iterations <= 20 else max(1, round(board.iterations / 50))
         self._said_phase = self._closed = False
+        self._told: set[str] = set()
         self._say(f"{board.title}: {board.iterations} iterations")
 
     def phase(self, name: str, total: int | None = None) -> None:
@@ -235,8 +236,11 @@ class PlainDisplay:
         return ", ".join(part for part in parts if part)
 
     def _say_if_it_lasts(self) -> None:
-        if self._board.name and not self._said_phase and self._board.in_phase() >= SECONDS_THAT_LAST:
+        # What comes in every iteration is told once; after that only if it takes unusually long.
+        lasting = SECONDS_THAT_LAST * (1 if self._board.name not in self._told else 6)
+        if self._board.name and not self._said_phase and self._board.in_phase() >= lasting:
             self._said_phase = True
+            self._told.add(self._board.name)
             done = f"{self._board.done} of {self._board.total}" if self._board.total else f"{self._board.done}"
             text = f", {self._board.text}" if self._board.text else ""
             lasted = f"{_span(self._board.in_phase())} so far"
