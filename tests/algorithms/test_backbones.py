@@ -80,12 +80,37 @@ def rewards_of_group(trajectory, trajectories):
 
 
 def kl_and_entropy(algorithm, engine, trajectory, reference):
-    total = 0.0
+    """Means over the tokens of a trajectory, or of each turn where turns are the sequences."""
+    of_turns = []
     for sample in trajectory.samples:
         new = token_logprobs(engine, sample)
         log_q = reference[sample.key] - new
-        total = total - algorithm.kl_coef * (log_q.exp() - log_q - 1).mean()
-    return total
+        kl = log_q.exp() - log_q - 1
+        log_policy = engine.policy.log_probs()[engine._locate([sample])[0][0]]
+        entropy = -(log_policy.exp() * log_policy).sum(-1)
+        of_turns.append(algorithm.entropy_coef * entropy - algorithm.kl_coef * kl)
+    if getattr(algorithm, "level", "trajectory") == "turn":
+        return sum(row.mean() for row in of_turns)
+    tokens = torch.cat(of_turns)
+    return tokens.mean() if getattr(algorithm, "length_term", True) else tokens.sum() / algorithm.constant_length
+
+
+def moved_engine(problem, update=STEP):
+    """An engine whose policy is no longer its reference."""
+    engine = network_engine(problem, update)
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for parameter in engine.policy.parameters().values():
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator, dtype=F64))
+    return engine
+
+
+def ascend(engine, total, rate=0.3):
+    parameters = list(engine.policy.parameters().values())
+    gradients = torch.autograd.grad(total, parameters)
+    with torch.no_grad():
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.add_(gradient, alpha=rate)
 
 
 # The formulas of the papers, trajectory by trajectory and token by token. `old` is per (trajectory, turn).
@@ -137,14 +162,14 @@ def reinforce_pp_value(algorithm, engine, trajectory, trajectories, old):
 STATED = [
     (GRPO(kl_coef=0.0), grpo_value),
     (GRPO(kl_coef=0.3, clip=(0.01, 0.02)), grpo_value),
-    (GRPO(kl_coef=0.0, deviation_term=False, length_term=False, constant_length=7), grpo_value),
+    (GRPO(kl_coef=0.1, deviation_term=False, length_term=False, constant_length=7), grpo_value),
     (GSPO(minibatches=1), gspo_value),
     (GSPO(minibatches=1, clip=(0.01, 0.03), kl_coef=0.2), gspo_value),
-    (GSPO(minibatches=1, level="turn", clip=(0.01, 0.01)), gspo_value),
+    (GSPO(minibatches=1, level="turn", clip=(0.01, 0.01), kl_coef=0.2, entropy_coef=0.1), gspo_value),
     (RLOO(), rloo_value),
     (RLOO(clip=(0.05, 0.05), kl_coef=0.1), rloo_value),
     (ReinforcePP(kl_coef=0.0), reinforce_pp_value),
-    (ReinforcePP(clip=(0.01, 0.01)), reinforce_pp_value),
+    (ReinforcePP(clip=(0.01, 0.01), entropy_coef=0.2), reinforce_pp_value),
 ]
 
 
@@ -153,21 +178,66 @@ STATED = [
 def test_three_steps_follow_the_papers_formula(algorithm, value, problem):
     """Steps after the first are off policy: ratios move, clips bind, and other turns of a trajectory matter."""
     algorithm = replace(algorithm, epochs=3)
-    engine, twin = network_engine(problem, STEP), network_engine(problem, STEP)
+    engine, twin = moved_engine(problem), moved_engine(problem)
     trajectories = sampled(engine, 6)
     algorithm.update(engine, trajectories)
 
     samples = samples_of(trajectories)
     old = by_key(samples, twin.logprobs(samples))
+    reference = by_key(samples, twin.logprobs(samples, policy="reference"))
     for _ in range(3):
         total = sum(
-            value(algorithm, twin, t, trajectories, old) + kl_and_entropy(algorithm, twin, t, old) for t in trajectories
+            value(algorithm, twin, t, trajectories, old) + kl_and_entropy(algorithm, twin, t, reference)
+            for t in trajectories
         )
-        parameters = list(twin.policy.parameters().values())
-        gradients = torch.autograd.grad(total / len(trajectories), parameters)
-        with torch.no_grad():
-            for parameter, gradient in zip(parameters, gradients, strict=True):
-                parameter.add_(gradient, alpha=0.3)
+        ascend(twin, total / len(trajectories))
+    torch.testing.assert_close(weights_of(engine), weights_of(twin), rtol=0, atol=1e-11)
+
+
+def stated_gae(rewards, values, end, gamma, lam):
+    """The sum over what follows, token by token."""
+    behind = [*values[1:], end]
+    delta = [reward + gamma * after - before for reward, before, after in zip(rewards, values, behind, strict=True)]
+    return [sum((gamma * lam) ** (u - t) * delta[u] for u in range(t, len(delta))) for t in range(len(delta))]
+
+
+@pytest.mark.parametrize("problem", [ragged_problem(), wordy_problem()], ids=["ragged", "wordy"])
+def test_three_steps_of_ppo_follow_its_formula(problem):
+    algorithm = PPO(
+        minibatches=1, epochs=3, clip=(0.02, 0.03), gamma=0.97, lam=0.9, kl_coef=0.1, entropy_coef=0.05,
+        kl_reward_coef=0.2,
+    )  # fmt: skip
+    engine, twin = CriticEngine(moved_engine(problem)), CriticEngine(moved_engine(problem))
+    trajectories = [
+        replace(t, stop=StopReason.TURN_LIMIT if number % 3 == 0 else t.stop)
+        for number, t in enumerate(sampled(engine, 6))
+    ]
+    algorithm.update(engine, trajectories)
+
+    samples = samples_of(trajectories)
+    old = by_key(samples, twin.logprobs(samples))
+    reference = by_key(samples, twin.logprobs(samples, policy="reference"))
+    advantages = {}
+    for trajectory in trajectories:
+        rewards = [
+            -0.2 * float(mine - theirs)
+            for s in trajectory.samples
+            for mine, theirs in zip(old[s.key], reference[s.key], strict=True)
+        ]
+        cut = trajectory.stop is StopReason.TURN_LIMIT
+        rewards[-1] += 0.0 if cut else trajectory.reward
+        values = [float(twin.table[node]) for s in trajectory.samples for node in twin.nodes(s)]
+        advantages[trajectory.id] = stated_gae(rewards, values, twin.ends if cut else 0.0, 0.97, 0.9)
+    everything = [value for row in advantages.values() for value in row]
+    mean, spread = sum(everything) / len(everything), deviation(everything)
+    for _ in range(3):
+        total = 0.0
+        for trajectory in trajectories:
+            tokens = torch.cat([token_logprobs(twin, s) - old[s.key] for s in trajectory.samples])
+            for log_ratio, advantage in zip(tokens, advantages[trajectory.id], strict=True):
+                total = total + clipped(log_ratio.exp(), (advantage - mean) / spread, algorithm.clip)
+            total = total + len(tokens) * kl_and_entropy(algorithm, twin, trajectory, reference)
+        ascend(twin, total / len(everything))
     torch.testing.assert_close(weights_of(engine), weights_of(twin), rtol=0, atol=1e-11)
 
 
@@ -196,11 +266,11 @@ def test_steps_by_turn_pool_add_up_to_a_step_on_whole_trajectories():
         torch.testing.assert_close(*moves, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("algorithm", CRITIC_FREE, ids=lambda a: type(a).__name__)
+@pytest.mark.parametrize("algorithm", [*CRITIC_FREE, PPO()], ids=lambda a: type(a).__name__)
 def test_the_first_step_has_the_unclipped_gradient(algorithm):
     moved = []
     for clip in (algorithm.clip or (0.2, 0.2), None):
-        engine = network_engine(wordy_problem())
+        engine = CriticEngine(network_engine(wordy_problem()))
         replace(algorithm, clip=clip, minibatches=1).update(engine, sampled(engine, 6))
         moved.append(weights_of(engine))
     assert torch.equal(*moved)
@@ -325,7 +395,7 @@ def steps_of(engine, trajectory):
 def test_with_a_perfect_critic_advantages_are_the_true_ones(lam):
     engine = perfect(table_engine(wordy_problem()))
     batch = Batch(engine.enumerate())
-    advantages, _, values = PPO(lam=lam).estimate(engine, batch, None)
+    advantages, _, _, values = PPO(lam=lam).estimate(engine, batch, None)
     # The advantage of a token is the value behind it minus the value before it, on average over what follows.
     mean, mass = {}, {}
     for trajectory, row in zip(batch.trajectories, advantages, strict=True):
@@ -363,21 +433,23 @@ def test_ppo_by_hand():
     nodes = [engine.nodes(sample)[0] for t in (first, second) for sample in t.samples]
     engine.table[nodes[0]], engine.table[nodes[1]], engine.table[nodes[3]] = 0.5, 0.75, 0.125
     first = replace(first, reward=1.0, multiplicity=1.0, stop=StopReason.GOAL)
-    second = replace(second, reward=0.0, multiplicity=1.0, stop=StopReason.TURN_LIMIT)
+    # Cut off: what it would have been worth is not known, and the score as it stands is not paid out.
+    second = replace(second, reward=0.9, multiplicity=1.0, stop=StopReason.TURN_LIMIT)
     batch = Batch([first, second])
-    advantages, returns, values = PPO(lam=0.5).estimate(engine, batch, None)
-    # First: delta = 0.75 - 0.5 and 1 - 0.75. Second, cut off: delta = 0.125 - 0.5 and 0 + 0.25 - 0.125.
+    advantages, targets, returns, values = PPO(lam=0.5).estimate(engine, batch, None)
+    # First: delta = 0.75 - 0.5 and 1 - 0.75. Second: delta = 0.125 - 0.5 and 0.25 - 0.125.
     assert advantages[0].tolist() == [0.25 + 0.5 * 0.25, 0.25]
     assert advantages[1].tolist() == [-0.375 + 0.5 * 0.125, 0.125]
-    assert returns[1].tolist() == [0.5 - 0.3125, 0.25]
+    assert targets[1].tolist() == [0.5 - 0.3125, 0.25]
+    assert [row.tolist() for row in returns] == [[1.0, 1.0], [0.25, 0.25]]
     assert values[0].tolist() == [0.5, 0.75]
     update = PPO(lam=0.5, minibatches=1).update(engine, [first, second])
     errors = [0.375**2, 0.25**2, 0.3125**2, 0.125**2]
     assert engine.losses == [pytest.approx(0.5 * sum(errors) / 4)]
     found = update.metrics[-1].values
-    targets = torch.tensor([0.875, 1.0, 0.1875, 0.25])
-    left = torch.tensor([0.375, 0.25, -0.3125, 0.125])
-    expected = 1 - left.var(correction=0) / targets.var(correction=0)
+    came_out = torch.tensor([1.0, 1.0, 0.25, 0.25])
+    left = came_out - torch.tensor([0.5, 0.75, 0.5, 0.125])
+    expected = 1 - left.var(correction=0) / came_out.var(correction=0)
     assert found["explained_variance"] == pytest.approx(float(expected))
     assert found["critic_grad_norm"] == 0.5
 
@@ -532,13 +604,13 @@ def test_padding_changes_nothing(kind):
 @settings(max_examples=15, deadline=None)
 @given(st.randoms(use_true_random=False), st.sampled_from(["ppo", "grpo", "gspo", "rloo", "reinforce_pp"]))
 def test_the_order_of_rows_never_matters(random, name):
-    algorithm = replace(ALGORITHMS[name](), minibatches=1, epochs=2)
+    algorithm = replace(ALGORITHMS[name](), minibatches=3, epochs=2)
     one, other = (CriticEngine(network_engine(ragged_problem(), STEP)) for _ in range(2))
     trajectories = sampled(one, 5)
     shuffled = list(trajectories)
     random.shuffle(shuffled)
-    first = algorithm.update(one, trajectories)
-    second = algorithm.update(other, shuffled)
+    first = algorithm.update(one, trajectories, generator=torch.Generator().manual_seed(1))
+    second = algorithm.update(other, shuffled, generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(weights_of(one), weights_of(other), rtol=0, atol=1e-12)
     credits = {t.id: t.credit for t in second.trajectories}
     for trajectory in first.trajectories:
@@ -561,6 +633,45 @@ def test_trajectories_without_turns_or_tokens_are_counted_and_change_nothing_els
     assert all(math.isfinite(value) for metrics in update.metrics for value in metrics.values.values())
     assert torch.isfinite(weights_of(engine)).all()
     assert [t.id for t in update.trajectories[-2:]] == ["none", "silent"]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_actions_without_tokens_are_no_reason_to_step(name):
+    engine = CriticEngine(network_engine(ragged_problem()))
+    before = weights_of(engine).clone()
+    silent = [
+        replace(t, samples=tuple(replace(sample, action_ids=()) for sample in t.samples)) for t in sampled(engine, 4)
+    ]
+    update = ALGORITHMS[name](kl_coef=0.0).update(engine, silent, generator=torch.Generator().manual_seed(0))
+    assert update.metrics[-1].values["optimizer_steps"] == 0
+    assert engine.losses == []
+    assert torch.equal(weights_of(engine), before)
+
+
+@pytest.mark.parametrize("name", ["ppo", "grpo", "gspo", "reinforce_pp"])
+def test_a_trajectory_that_stands_for_many_is_as_many_of_them(name):
+    algorithm = replace(ALGORITHMS[name](), minibatches=1, epochs=2)
+    moved = []
+    for scale in (1.0, 0.01):
+        engine = CriticEngine(network_engine(wordy_problem(), STEP))
+        trajectories = [replace(t, multiplicity=scale * t.multiplicity) for t in engine.enumerate()]
+        algorithm.update(engine, trajectories)
+        moved.append(weights_of(engine))
+    torch.testing.assert_close(*moved, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"group": "alone"}, "group alone has one trajectory"),
+        ({"multiplicity": 2.0}, "stands for 2; leaving one out needs each trajectory by itself"),
+    ],
+)
+def test_rloo_says_what_it_cannot_leave_out(change, message):
+    engine = network_engine(ragged_problem())
+    first, *others = sampled(engine, 4)
+    with pytest.raises(ValueError, match=message):
+        RLOO().update(engine, [replace(first, **change), *others])
 
 
 @pytest.mark.parametrize("algorithm", CRITIC_FREE, ids=lambda a: type(a).__name__)

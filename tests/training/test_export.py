@@ -6,8 +6,9 @@ from transformers import AutoModelForCausalLM
 from engines.examples import engine
 from models.examples import random_samples
 from seeupo.engines.local import LoraSettings
+from seeupo.models.adapters import without_adapters
 from seeupo.models.logprobs import padded_logprobs
-from seeupo.training.export import export_policy, without_adapters
+from seeupo.training.export import export_policy
 from seeupo.training.warm_start import LogLikelihood
 
 SAMPLES = random_samples(0, count=8)

@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from envs.counting import CountingFactory
 from seeupo.agents.trajectories import read_header, read_trajectories, write_trajectories
+from seeupo.algorithms import PPO
 from seeupo.engines.local import LoraSettings
 from seeupo.models.loading import load_policy
 from seeupo.models.logprobs import padded_logprobs
@@ -156,6 +157,23 @@ def test_an_interrupt_at_any_moment_costs_nothing(whole, tmp_path, moment):
     assert weights(tmp_path / "run") == weights(whole.folder)
     assert metrics(tmp_path / "run") == metrics(whole.folder)
     assert trajectories(tmp_path / "run") == trajectories(whole.folder)
+
+
+@pytest.mark.parametrize(
+    ("model", "critic"),
+    [({}, {}), ({"lora": LoraSettings(rank=2, alpha=4)}, {}), ({}, {"backbone": "policy"})],
+    ids=["own", "lora", "head"],
+)
+def test_a_critic_goes_on_as_if_nothing_had_happened(tmp_path, model, critic):
+    recipe = small(algorithm=PPO(), model=model, critic=critic)
+    undisturbed = train(recipe, folder=tmp_path / "whole").folder
+    with pytest.raises(Interrupted):
+        train(recipe, folder=tmp_path / "run", pause=Impatient(75))
+    resume(tmp_path / "run")
+    assert weights(tmp_path / "run") == weights(undisturbed)
+    assert metrics(tmp_path / "run") == metrics(undisturbed)
+    last = Path("checkpoints") / "00003" / "critic" / "critic.safetensors"
+    assert (tmp_path / "run" / last).read_bytes() == (undisturbed / last).read_bytes()
 
 
 SCRIPT = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
@@ -64,6 +65,8 @@ class Batch:
 
     def advantages(self, normalize: Normalize, baseline: Baseline) -> Tensor:
         """The group-relative advantage A [N] of each trajectory, in float64."""
+        if baseline == "leave_one_out":
+            self._check_others()
         label = {group: n for n, group in enumerate(dict.fromkeys(t.group for t in self.trajectories))}
         return group_advantages(
             torch.tensor([trajectory.reward for trajectory in self.trajectories], dtype=torch.float64),
@@ -72,6 +75,20 @@ class Batch:
             baseline=baseline,
             weights=None if (self.counts == 1).all() else self.counts,
         )
+
+    def _check_others(self) -> None:
+        """Leaving one out needs others, each of them by itself."""
+        for name, members in Counter(trajectory.group for trajectory in self.trajectories).items():
+            if members == 1:
+                raise ValueError(
+                    f"group {name} has one trajectory, and its baseline is the mean of the others; "
+                    "sample at least 2 (collect.group_size)"
+                )
+        for name, count in self.multiplicities.items():
+            if count != 1:
+                raise ValueError(
+                    f"trajectory {name} stands for {count:g}; leaving one out needs each trajectory by itself"
+                )
 
     def by_id(self, values: Tensor) -> dict[str, float]:
         """Values [N] of trajectories, to be looked up by id."""
@@ -94,16 +111,16 @@ class Batch:
 
         It is the trajectories that are split, so a part's normaliser also counts those that have no sample here.
         """
+        names = sorted(self.multiplicities)  # it is ids that are drawn, whatever row they stand in
         if count == 1:
-            parts = [torch.arange(len(self.trajectories))]
+            parts = [torch.arange(len(names))]
         elif generator is None:
             raise ValueError("several mini-batches need a generator, so that the run can be repeated")
         else:
-            parts = list(torch.randperm(len(self.trajectories), generator=generator).tensor_split(count))
+            parts = list(torch.randperm(len(names), generator=generator).tensor_split(count))
         for part in parts:
             # A dict keeps the order, and with it the last digit of the sum, the same in every process.
-            members = [self.trajectories[number] for number in part.tolist()]
-            chosen = {trajectory.id: trajectory.multiplicity for trajectory in members}
+            chosen = {names[number]: self.multiplicities[names[number]] for number in part.tolist()}
             if batch := [sample for sample in samples if sample.trajectory in chosen]:
                 yield batch, sum(chosen.values())
 

@@ -50,7 +50,8 @@ class RatioObjective(ABC):
         multiplicities: per trajectory id, how many trajectories it stands for.
         clip: (low, high), or None.
         reference: log-probs under the reference policy; needed when kl_coef is not 0.
-        kl_coef, entropy_coef: of the k3 estimate and the entropy, both means over the action's tokens.
+        kl_coef, entropy_coef: of the k3 estimate and the entropy, both means over the tokens of what the objective
+            takes as one: a turn's action, or all actions of a trajectory.
     """
 
     old: LogProbs
@@ -69,8 +70,12 @@ class RatioObjective(ABC):
         """The clipped part [N]."""
 
     @abstractmethod
+    def token_weight(self, sample: Sample) -> float:
+        """What each token of the sample counts in the KL and entropy terms."""
+
+    @abstractmethod
     def weighs(self, sample: Sample) -> bool:
-        """Whether the sample's clipped part can have a gradient: its advantage is not 0."""
+        """Whether the sample's clipped part can have a gradient: it has tokens, and an advantage other than 0."""
 
     @abstractmethod
     def outcome(self, samples: Sequence[Sample], new: LogProbs) -> Outcome:
@@ -83,16 +88,17 @@ class RatioObjective(ABC):
     def __call__(self, logprobs_NL: Tensor, entropies_NL: Tensor | None, samples: Sequence[Sample]) -> Tensor:
         mask_NL = action_mask(samples).to(logprobs_NL.device)
         multiplicities_N = logprobs_NL.new_tensor([self.multiplicities[sample.trajectory] for sample in samples])
+        weights_N = logprobs_NL.new_tensor([self.token_weight(sample) for sample in samples])
         value_N = self.clipped(logprobs_NL, mask_NL, samples)
         if self.kl_coef:
             reference_NL = padded(samples, self.reference).to(logprobs_NL)
             # Rubbish under the mask is replaced before the exponential: behind it, 0 * nan is nan in the backward pass.
             kl_NL = k3(torch.where(mask_NL, logprobs_NL, 0.0), torch.where(mask_NL, reference_NL, 0.0))
-            value_N = value_N - self.kl_coef * masked_mean(kl_NL, mask_NL)
+            value_N = value_N - self.kl_coef * weights_N * torch.where(mask_NL, kl_NL, 0.0).sum(1)
         if self.entropy_coef:
             if entropies_NL is None:
                 raise ValueError("entropy_coef is set but the engine passed no entropies")
-            value_N = value_N + self.entropy_coef * masked_mean(entropies_NL, mask_NL)
+            value_N = value_N + self.entropy_coef * weights_N * torch.where(mask_NL, entropies_NL, 0.0).sum(1)
         return multiplicities_N * value_N
 
 
@@ -115,8 +121,11 @@ class SequenceObjective(RatioObjective):
         log_ratio_N = sequence_log_ratio(logprobs_NL, old_NL, mask_NL, length_normalize=length_normalize)
         return clipped_objective(log_ratio_N, advantages_N, clip=self.clip)
 
+    def token_weight(self, sample: Sample) -> float:
+        return 1 / max(1, len(sample.action_ids))
+
     def weighs(self, sample: Sample) -> bool:
-        return self.advantages[sample.key] != 0
+        return self.advantages[sample.key] != 0 and len(sample.action_ids) > 0
 
     def outcome(self, samples: Sequence[Sample], new: LogProbs) -> Outcome:
         weights = torch.tensor([self.advantages[sample.key] for sample in samples], dtype=torch.float64)
@@ -145,6 +154,9 @@ class TokenObjective(RatioObjective):
         value_NL = clipped_objective(log_ratio_NL.flatten(), advantages_NL.flatten(), clip=self.clip)
         scales_N = logprobs_NL.new_tensor([self.scales[sample.trajectory] for sample in samples])
         return scales_N * value_NL.view_as(logprobs_NL).sum(1)
+
+    def token_weight(self, sample: Sample) -> float:
+        return self.scales[sample.trajectory]
 
     def weighs(self, sample: Sample) -> bool:
         return bool(self.advantages[sample.key].any())
@@ -199,8 +211,11 @@ class TrajectoryObjective(RatioObjective):
         turns_N = logprobs_NL.new_tensor([len(self.turns[sample.trajectory]) for sample in samples])
         return value_N - (1 - 1 / turns_N) * value_N.detach()
 
+    def token_weight(self, sample: Sample) -> float:
+        return 1 / max(1, self._tokens(sample.trajectory))
+
     def weighs(self, sample: Sample) -> bool:
-        return self.advantages[sample.trajectory] != 0
+        return self.advantages[sample.trajectory] != 0 and len(sample.action_ids) > 0
 
     def outcome(self, samples: Sequence[Sample], new: LogProbs) -> Outcome:
         whole = [sample for name in {s.trajectory: None for s in samples} for sample in self.turns[name]]
@@ -218,9 +233,10 @@ class TrajectoryObjective(RatioObjective):
         )
 
     def _length(self, trajectory: str) -> int:
-        if self.ratio == "product":
-            return 1
-        return max(1, sum(len(sample.action_ids) for sample in self.turns[trajectory]))
+        return 1 if self.ratio == "product" else max(1, self._tokens(trajectory))
+
+    def _tokens(self, trajectory: str) -> int:
+        return sum(len(sample.action_ids) for sample in self.turns[trajectory])
 
     def _log_ratios(self, samples: Sequence[Sample], new: LogProbs) -> dict[SampleKey, float]:
         found = action_log_ratio(samples, new, self.old, "product").tolist()

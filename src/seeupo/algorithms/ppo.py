@@ -6,9 +6,10 @@ the last of them, and with V the critic's value before each token
     A_t = sum_l (gamma lambda)^l delta_{t+l},     delta_t = R_t + gamma V_{t+1} - V_t                          (GAE)
 
     policy:  mean over tokens of  min( r_t A_t, clip(r_t, 1 - low, 1 + high) A_t ),   A standardized over the batch
-    critic:  mean over tokens of  1/2 max( (V - R)^2, (clip(V, V_k - c, V_k + c) - R)^2 ),   R = A_t + V_t
+    critic:  mean over tokens of  1/2 max( (V - G_t)^2, (clip(V, V_k - c, V_k + c) - G_t)^2 ),   G_t = A_t + V_t
 
-Behind the end of an episode V is 0. A trajectory that a limit has cut off has not ended: there V is the critic's.
+Behind the end of an episode V is 0. A trajectory that a limit has cut off has not ended, and what it would have been
+worth is not known: its last token gets no reward, and V behind it is the critic's.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ class PPO(Ascent):
     """The options of PPO. It needs an engine with a critic, whose optimizer is set in the section `critic`.
 
     Attributes:
-        gamma, lam: of GAE, per action token. An episode has one reward at its end, so nothing is discounted.
+        gamma: discount per action token. An episode has one reward at its end, so there is none.
+        lam: of GAE, per action token: 0 trusts the critic's next value, 1 only what came out.
         value_clip: how far values may move from the old ones before the loss stops rewarding it; None for any.
         critic_warmup: iterations at the beginning in which only the critic is trained.
         kl_reward_coef: weight of the KL to the reference policy in the reward, token by token.
@@ -71,11 +73,12 @@ class PPO(Ascent):
         batch = Batch(trajectories)
         fixed = self.fix(engine, batch, batch.samples, reference=self.kl_reward_coef > 0)
         penalties = kl_to_reference(batch.samples, fixed["old"], fixed["reference"]) if self.kl_reward_coef else None
-        advantages, returns, values = self.estimate(engine, batch, penalties)
+        advantages, returns, scored, values = self.estimate(engine, batch, penalties)
 
         # Every token counts the same: the mean over tokens, as a sum per trajectory.
         tokens = sum(batch.multiplicities[name] * length for name, length in batch.action_tokens.items())
-        scale = float(batch.counts.sum()) / max(1.0, tokens)
+        scale = float(batch.counts.sum()) / tokens if tokens else 0.0
+        samples = [sample for sample in batch.samples if sample.action_ids]
         loss = ValueLoss(
             returns=cut_into_turns(batch, returns),
             old=cut_into_turns(batch, values),
@@ -85,7 +88,7 @@ class PPO(Ascent):
         )
         critic_steps = [
             engine.step_critic(part, loss, normalizer=normalizer)
-            for _, part, normalizer in self.parts(batch, batch.samples, generator)
+            for _, part, normalizer in self.parts(batch, samples, generator)
         ]
         objective = TokenObjective(
             advantages=cut_into_turns(batch, standardized(advantages, batch.counts)),
@@ -96,16 +99,19 @@ class PPO(Ascent):
             engine,
             batch,
             torch.stack([row.mean() if len(row) else row.sum() for row in advantages]),
-            batch.samples if engine.iteration >= self.critic_warmup else [],
+            samples if engine.iteration >= self.critic_warmup else [],
             objective=objective,
             generator=generator,
-            extra=critic_metrics(critic_steps, returns, values, batch.counts),
+            extra=critic_metrics(critic_steps, scored, values, batch.counts),
         )
 
     def estimate(
         self, engine: CriticEngine, batch: Batch, penalties: Mapping[SampleKey, Tensor] | None
-    ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-        """Advantages, returns and values of each trajectory's action tokens, in float64."""
+    ) -> tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor]]:
+        """Of each trajectory's action tokens, in float64: advantages, the critic's targets, returns, and values.
+
+        The returns are what came out, with lambda = 1; targets are mixed with what the critic expected.
+        """
         acted = [trajectory for trajectory in batch.trajectories if batch.action_tokens[trajectory.id]]
         found = dict(zip((trajectory.id for trajectory in acted), engine.values(acted), strict=True))
         values = [found.get(trajectory.id, torch.zeros(1)).double() for trajectory in batch.trajectories]
@@ -114,10 +120,13 @@ class PPO(Ascent):
             rewards = [-self.kl_reward_coef * row for row in over_tokens(batch, penalties)]
         for trajectory, reward, value in zip(batch.trajectories, rewards, values, strict=True):
             if len(reward):
-                reward[-1] += trajectory.reward + (self.gamma * value[-1] if trajectory.stop in CUT_OFF else 0.0)
+                reward[-1] += self.gamma * value[-1] if trajectory.stop in CUT_OFF else trajectory.reward
         lengths = torch.tensor([len(reward) for reward in rewards])
         before = [value[:-1] for value in values]
         rewards_NL, before_NL = (pad_sequence(rows, batch_first=True) for rows in (rewards, before))
         estimates = gae(rewards_NL, before_NL, length_mask(lengths), gamma=self.gamma, lam=self.lam)
-        advantages, returns = ([row[:n] for row, n in zip(rows, lengths, strict=True)] for rows in estimates)
-        return advantages, returns, before
+        _, came_out = gae(rewards_NL, before_NL, length_mask(lengths), gamma=self.gamma, lam=1.0)
+        advantages, targets, returns = (
+            [row[:n] for row, n in zip(rows, lengths, strict=True)] for rows in (*estimates, came_out)
+        )
+        return advantages, targets, returns, before

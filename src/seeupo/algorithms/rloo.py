@@ -3,7 +3,8 @@
     gradient = 1/G sum_i  ( R_i - mean of R_j over j != i )  grad log pi_theta(o_i)
 
 It is the gradient at theta_k of J = 1/G sum_i r_i A_i with r_i = pi_theta(o_i) / pi_theta_k(o_i), the product of all
-token ratios, which is what is stepped on: further steps on the same trajectories stay unbiased. The paper takes one.
+token ratios, which is what is stepped on. The paper takes one step. Further ones on the same trajectories allow for the
+policy having moved, but not for what it has learned from these very trajectories.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class SeeUPO:
         records: list[CarryRecord] = []
         for turn in turn_order(len(batch.pools), self.order, generator=generator):
             pool = needed(batch.pools[turn])
-            if not pool or len(batch.pools[turn]) < self.min_live:
+            if not any(sample.action_ids for sample in pool) or len(batch.pools[turn]) < self.min_live:
                 continue
             members = batch.members(pool)
             before = carried.weights(members)  # M^{t+1} in reverse order; in any order, what the last turn left

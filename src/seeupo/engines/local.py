@@ -93,7 +93,6 @@ class LocalEngine:
         self.row_tokens = row_tokens or max(256, 4 * int(policy.model.config.get_text_config().hidden_size))
         self.iteration = 0
         self.lora = lora
-        self._critic = LocalCritic(policy.model, critic) if critic is not None else None
         if lora is not None:
             _add_adapters(policy.model, lora)
         self._reference: PreTrainedModel | None = None
@@ -102,6 +101,7 @@ class LocalEngine:
         if gradient_checkpointing:
             policy.model.gradient_checkpointing_enable()
             policy.model.train()  # transformers checkpoints in training mode only; dropout is off anyway
+        self._critic = LocalCritic(policy.model, critic) if critic is not None else None
         self.use_optimizer(optimizer)
 
     def use_optimizer(self, settings: OptimizerSettings) -> None:

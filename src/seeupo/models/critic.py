@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from seeupo.core import length_mask
+from seeupo.models.adapters import without_adapters
 from seeupo.models.batching import PaddedBatch
 from seeupo.models.logprobs import tree_states
 from seeupo.models.tree import TreeBatch
@@ -36,8 +37,7 @@ class Critic(nn.Module):
         self.head = nn.Linear(width, 1, device=policy.device, dtype=policy.dtype)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
-        layers = cast("PreTrainedModel", policy.base_model)
-        self.backbone = copy.deepcopy(layers).requires_grad_(True) if backbone == "own" else None
+        self.backbone = _own_layers(policy) if backbone == "own" else None
         # In a list, so that its weights are not among those of the critic.
         self._reads: list[PreTrainedModel] = [policy if self.backbone is None else self.backbone]
 
@@ -53,6 +53,17 @@ class Critic(nn.Module):
         before_NL: Tensor = self.head(before_NLH)[:, :, 0]
         end_N: Tensor = self.head(end_NH)[:, 0]
         return before_NL.where(mask_NL, 0), end_N
+
+
+def _own_layers(policy: PreTrainedModel) -> PreTrainedModel:
+    """A copy of the policy's layers, all to be trained; adapters are part of the weights in it."""
+    plain = without_adapters(policy)
+    layers = cast("PreTrainedModel", plain.base_model)
+    layers = copy.deepcopy(layers) if plain is policy else layers
+    if policy.is_gradient_checkpointing:
+        layers.gradient_checkpointing_enable()
+        layers.train()
+    return layers.requires_grad_(True)
 
 
 def _tree_action_states(model: PreTrainedModel, batch: TreeBatch) -> tuple[Tensor, Tensor, Tensor]:

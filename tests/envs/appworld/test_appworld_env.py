@@ -123,7 +123,7 @@ def test_an_action_that_kills_the_engine_ends_the_episode_with_the_state_before_
     result = env.step(
         python(f"{LOGIN}\napis.simple_note.delete_note(access_token=token, note_id=1)\n__import__('posix')._exit(1)")
     )
-    assert result.truncated
+    assert result.terminated  # no limit, which an algorithm might look beyond
     assert shown(result).startswith("Error: this code brought the apps to a halt")
     assert env.score() == 1.0
     env.reset(tasks["erase"], seed=0)
