@@ -148,15 +148,21 @@ def rloo_value(algorithm, engine, trajectory, trajectories, old):
 
 def reinforce_pp_value(algorithm, engine, trajectory, trajectories, old):
     def raw(t):
+        """Per token: reward minus the group's mean, minus what the divergence from here on costs."""
         rewards = rewards_of_group(t, trajectories)
-        return t.reward - sum(rewards) / len(rewards)
+        reference = engine.logprobs(t.samples, policy="reference")
+        apart = [float(d) for s, row in zip(t.samples, reference, strict=True) for d in old[s.key] - row]
+        base = t.reward - sum(rewards) / len(rewards)
+        return [base - algorithm.kl_reward_coef * sum(apart[n:]) for n in range(len(apart))]
 
-    tokens = [raw(t) for t in trajectories for sample in t.samples for _ in sample.action_ids]
-    advantage = (raw(trajectory) - sum(tokens) / len(tokens)) / deviation(tokens)
-    rows = [
-        clipped((token_logprobs(engine, s) - old[s.key]).exp(), advantage, algorithm.clip) for s in trajectory.samples
+    tokens = [value for t in trajectories for value in raw(t)]
+    mean, spread = sum(tokens) / len(tokens), deviation(tokens)
+    log_ratios = torch.cat([token_logprobs(engine, s) - old[s.key] for s in trajectory.samples])
+    values = [
+        clipped(log_ratio.exp(), (advantage - mean) / spread, algorithm.clip)
+        for log_ratio, advantage in zip(log_ratios, raw(trajectory), strict=True)
     ]
-    return torch.cat(rows).mean()
+    return sum(values) / len(values)
 
 
 STATED = [
@@ -169,7 +175,7 @@ STATED = [
     (RLOO(), rloo_value),
     (RLOO(clip=(0.05, 0.05), kl_coef=0.1), rloo_value),
     (ReinforcePP(kl_coef=0.0), reinforce_pp_value),
-    (ReinforcePP(clip=(0.01, 0.01), entropy_coef=0.2), reinforce_pp_value),
+    (ReinforcePP(clip=(0.01, 0.01), entropy_coef=0.2, kl_reward_coef=0.3), reinforce_pp_value),
 ]
 
 
