@@ -62,8 +62,7 @@ def score(ledger: Ledger, trainer: FedGRPO, recorded: Tensor) -> dict[str, Any]:
 def check_grpo(ledger: Ledger, seed: int) -> None:
     for turns in (1, 3):
         batch = groups_of_four(ledger, seed, max_turns=turns)
-        # With several turns TRL's KL is a mean over the trajectory, ours over each turn.
-        for kl in (0.0, KL) if turns == 1 else (0.0,):
+        for kl in (0.0, KL):
             engine, trainer = TableEngine(batch), FedGRPO(batch, loss_type="grpo", beta=kl)
             update = GRPO(epochs=2, kl_coef=kl).update(engine, batch.trajectories)
             inputs = score(ledger, trainer, advantages_of(update.trajectories, batch.mask))
@@ -72,31 +71,18 @@ def check_grpo(ledger: Ledger, seed: int) -> None:
 
 def check_dr_grpo(ledger: Ledger, seed: int) -> None:
     batch = groups_of_four(ledger, seed, max_turns=3)
-    trainer = FedGRPO(batch, loss_type="dr_grpo", scale_rewards="none", max_completion_length=50, beta=0.0)
-    engine = TableEngine(batch)
-    algorithm = GRPO(kl_coef=0.0, deviation_term=False, length_term=False, constant_length=50, epochs=2)
-    update = algorithm.update(engine, batch.trajectories)
-    inputs = score(ledger, trainer, advantages_of(update.trajectories, batch.mask))
-    compare_steps(ledger, "Dr. GRPO", engine.steps, trainer, inputs)
-
-
-def check_kl_of_several_turns(ledger: Ledger, seed: int) -> None:
-    """Turns of equal length: the sum of their means is the trajectory's mean times their number."""
-    batch = groups_of_four(ledger, seed, max_turns=3, lengths=(4, 4))
-    found = []
     for kl in (0.0, KL):
-        engine, trainer = TableEngine(batch), FedGRPO(batch, loss_type="grpo", beta=kl)
-        update = GRPO(epochs=2, kl_coef=kl).update(engine, batch.trajectories)
+        engine = TableEngine(batch)
+        trainer = FedGRPO(batch, loss_type="dr_grpo", scale_rewards="none", max_completion_length=50, beta=kl)
+        algorithm = GRPO(kl_coef=kl, deviation_term=False, length_term=False, constant_length=50, epochs=2)
+        update = algorithm.update(engine, batch.trajectories)
         inputs = score(ledger, trainer, advantages_of(update.trajectories, batch.mask))
-        found.append((engine.steps[1].gradient, trainer.loss_and_gradient(inputs, batch.after)[1]))
-    ours, theirs = (with_kl - without for without, with_kl in zip(*found, strict=True))
-    turns = torch.tensor([len(trajectory.samples) for trajectory in batch.trajectories])
-    ledger.compare("KL term of several equal turns: gradient", ours, theirs * turns[:, None, None])
+        compare_steps(ledger, "Dr. GRPO, with KL" if kl else "Dr. GRPO", engine.steps, trainer, inputs)
 
 
 def check_kl_times_ratio(ledger: Ledger, seed: int) -> None:
     """By default TRL multiplies each token's k3 by its ratio, which has a gradient also where it is 1."""
-    batch = groups_of_four(ledger, seed)
+    batch = groups_of_four(ledger, seed, max_turns=3)
     engine = TableEngine(batch)
     trainer = FedGRPO(batch, loss_type="grpo", beta=KL, use_bias_correction_kl=True)
     update = GRPO(epochs=2, kl_coef=KL).update(engine, batch.trajectories)
@@ -113,13 +99,20 @@ def check_kl_times_ratio(ledger: Ledger, seed: int) -> None:
 
 
 def check_entropy(ledger: Ledger, seed: int) -> None:
-    """TRL's bonus is a mean over the batch's tokens, ours over each turn's: the same where all are of one length."""
-    batch = groups_of_four(ledger, seed, lengths=(5, 5))
+    """TRL's bonus is a mean over all tokens of the batch, ours over each trajectory's: a long one counts less."""
+    batch = groups_of_four(ledger, seed, max_turns=3)
     engine = TableEngine(batch)
     trainer = FedGRPO(batch, loss_type="grpo", beta=KL, entropy_coef=ENTROPY)
     update = GRPO(epochs=2, kl_coef=KL, entropy_coef=ENTROPY).update(engine, batch.trajectories)
     inputs = score(ledger, trainer, advantages_of(update.trajectories, batch.mask))
-    compare_steps(ledger, "GRPO, with KL and entropy", engine.steps, trainer, inputs)
+    for step, logits in zip(engine.steps, (batch.before, batch.after), strict=True):
+        leaf = logits.clone().requires_grad_()
+        entropies = batch.entropies(leaf) * batch.mask
+        more = (entropies.sum(1) / batch.mask.sum(1)).mean() - entropies.sum() / batch.mask.sum()
+        loss, gradient = trainer.loss_and_gradient(inputs, logits)
+        ledger.compare("GRPO, with TRL's mean of entropies: loss", step.loss + ENTROPY * more.detach(), loss)
+        added = torch.autograd.grad(ENTROPY * more, leaf)[0]
+        ledger.compare("GRPO, with TRL's mean of entropies: gradient", step.gradient + added, gradient)
 
 
 def check_gspo(ledger: Ledger, seed: int) -> None:
@@ -127,7 +120,7 @@ def check_gspo(ledger: Ledger, seed: int) -> None:
     for turns in (1, 3):
         batch = groups_of_four(ledger, seed, max_turns=turns)
         for low, high in (WIDE, NARROW):
-            for kl in (0.0, KL) if turns == 1 else (0.0,):
+            for kl in (0.0, KL):
                 for normalize in ("group", "batch"):
                     engine = TableEngine(batch)
                     trainer = FedGRPO(
@@ -195,12 +188,17 @@ def check_token_level_objectives(ledger: Ledger, seed: int) -> None:
     It does not compute such advantages, so these are ours; checks_verl.py compares them.
     """
     batch = groups_of_four(ledger, seed, max_turns=3)
+    both = {"kl_coef": KL, "entropy_coef": ENTROPY}
     for what, algorithm, loss_type in (
         ("PPO, policy (bnpo)", PPO(epochs=2, minibatches=1), "bnpo"),
         ("PPO, policy (dapo)", PPO(epochs=2, minibatches=1), "dapo"),
+        ("PPO, policy with KL and entropy (bnpo)", PPO(epochs=2, minibatches=1, **both), "bnpo"),
+        ("PPO, policy with KL and entropy (dapo)", PPO(epochs=2, minibatches=1, **both), "dapo"),
         ("REINFORCE++", ReinforcePP(epochs=2, kl_coef=0.0), "grpo"),
+        ("REINFORCE++, with KL", ReinforcePP(epochs=2, kl_coef=KL), "grpo"),
     ):
-        engine, trainer = TableEngine(batch), FedGRPO(batch, loss_type=loss_type, beta=0.0)
+        engine = TableEngine(batch)
+        trainer = FedGRPO(batch, loss_type=loss_type, beta=algorithm.kl_coef, entropy_coef=algorithm.entropy_coef)
         algorithm.update(engine, batch.trajectories)
         inputs = trainer.score()
         length = inputs["completion_ids"].shape[1]

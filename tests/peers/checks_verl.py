@@ -48,7 +48,7 @@ def loss_and_gradient(
     """verl's loss at these logits and its gradient; put together as its actor does.
 
     `rows` [S] and `mask` [S, L] choose the sequences: all trajectories, unless given. Means over sequences are divided
-    by the number of trajectories. The KL and entropy terms take turns as sequences, whatever the policy's loss takes.
+    by the number of trajectories. The KL and entropy terms are aggregated as the policy's loss is.
     """
     logits = logits.clone().requires_grad_()
     rows = torch.arange(len(batch.mask)) if rows is None else rows
@@ -72,13 +72,12 @@ def loss_and_gradient(
         loss_agg_mode=aggregate,
         config=config,
     )
-    turns, turn_mask = batch.turns()
     if kl_coef:
-        kl = core_algos.kl_penalty(logprobs, batch.logprobs(batch.reference), "low_var_kl")
-        value = value + kl_coef * core_algos.agg_loss(kl[turns], turn_mask, "seq-mean-token-mean", **shared)
+        kl = core_algos.kl_penalty(logprobs, batch.logprobs(batch.reference), "low_var_kl")[rows]
+        value = value + kl_coef * core_algos.agg_loss(kl, mask, aggregate, **config.global_batch_info)
     if entropy_coef:
-        entropies = batch.entropies(logits)[turns]
-        value = value - entropy_coef * core_algos.agg_loss(entropies, turn_mask, "seq-mean-token-mean", **shared)
+        entropies = batch.entropies(logits)[rows]
+        value = value - entropy_coef * core_algos.agg_loss(entropies, mask, aggregate, **config.global_batch_info)
     return value.detach(), torch.autograd.grad(value, logits)[0]
 
 
@@ -137,16 +136,19 @@ def check_grpo(ledger: Ledger, seed: int) -> None:
 
 def check_dr_grpo(ledger: Ledger, seed: int) -> None:
     batch = random_batch(seed, ledger.dtype, max_turns=3, empty=True)
-    engine = TableEngine(batch)
-    algorithm = GRPO(kl_coef=0.0, deviation_term=False, length_term=False, constant_length=50, epochs=2)
-    update = algorithm.update(engine, batch.trajectories)
-    theirs, _ = core_algos.compute_grpo_outcome_advantage(
-        scores(batch), batch.mask, index(batch), norm_adv_by_std_in_grpo=False
-    )
-    recorded = advantages_of(update.trajectories, batch.mask)
-    assert (recorded[batch.group_deviation() == 0] == 0).all(), "equal rewards should give exactly 0"
-    ledger.compare("Dr. GRPO, advantages", recorded[:, None] * batch.mask, theirs)
-    compare_steps(ledger, "Dr. GRPO", engine.steps, batch, theirs, aggregate="seq-mean-token-sum-norm", constant=50)
+    for terms in ({"kl_coef": 0.0}, {"kl_coef": KL, "entropy_coef": ENTROPY}):
+        engine = TableEngine(batch)
+        algorithm = GRPO(deviation_term=False, length_term=False, constant_length=50, epochs=2, **terms)
+        update = algorithm.update(engine, batch.trajectories)
+        theirs, _ = core_algos.compute_grpo_outcome_advantage(
+            scores(batch), batch.mask, index(batch), norm_adv_by_std_in_grpo=False
+        )
+        recorded = advantages_of(update.trajectories, batch.mask)
+        assert (recorded[batch.group_deviation() == 0] == 0).all(), "equal rewards should give exactly 0"
+        ledger.compare("Dr. GRPO, advantages", recorded[:, None] * batch.mask, theirs)
+        what = "Dr. GRPO, with KL and entropy" if terms["kl_coef"] else "Dr. GRPO"
+        options = {"aggregate": "seq-mean-token-sum-norm", "constant": 50, **terms}
+        compare_steps(ledger, what, engine.steps, batch, theirs, **options)
 
 
 def check_dual_clip(ledger: Ledger, seed: int) -> None:
@@ -215,6 +217,24 @@ def check_rloo(ledger: Ledger, seed: int) -> None:
         ledger.compare(f"RLOO, first step ({loss}): gradient", engine.steps[0].gradient, gradient)
 
 
+def check_kl_and_entropy_of_rloo(ledger: Ledger, seed: int) -> None:
+    """What the two terms add: means over a trajectory's tokens, while the policy's part is a sum over them.
+
+    verl aggregates all three alike. The terms alone are what its loss is where every advantage is 0.
+    """
+    batch = random_batch(seed, ledger.dtype, max_turns=3, empty=True)
+    terms = {"kl_coef": KL, "entropy_coef": ENTROPY}
+    engines = []
+    for options in ({}, terms):
+        engines.append(TableEngine(batch))
+        RLOO(epochs=2, **options).update(engines[-1], batch.trajectories)
+    plain, full = (engine.steps for engine in engines)
+    for without, step, logits in zip(plain, full, (batch.before, batch.after), strict=True):
+        loss, gradient = loss_and_gradient(batch, logits, torch.zeros_like(batch.mask), **terms)
+        ledger.compare("RLOO, what KL and entropy add: loss", step.loss - without.loss, loss)
+        ledger.compare("RLOO, what KL and entropy add: gradient", step.gradient - without.gradient, gradient)
+
+
 def check_rloo_refuses_groups_of_one(ledger: Ledger, seed: int) -> None:
     batch = random_batch(seed, ledger.dtype, sizes=(3, 1), equal=())
     said = ""
@@ -222,7 +242,7 @@ def check_rloo_refuses_groups_of_one(ledger: Ledger, seed: int) -> None:
         RLOO().update(TableEngine(batch), batch.trajectories)
     except ValueError as error:
         said = str(error)
-    assert "needs at least 2" in said, "a group of one has no others to be compared with"
+    assert "group 1 has one trajectory" in said, f"a group of one has no others to be compared with: {said}"
     for name, expected in (("rloo", batch.rewards[3]), ("rloo_vectorized", torch.zeros(()))):
         theirs, _ = core_algos.get_adv_estimator_fn(name)(scores(batch), batch.mask, index(batch))
         ledger.compare(f"RLOO, theirs in groups of one ({name})", expected, theirs[3, 0])
@@ -292,8 +312,8 @@ def baselined(batch: RandomBatch) -> Tensor:
 def generalized(batch: RandomBatch, *, gamma: float, lam: float, kl_reward_coef: float) -> tuple[Tensor, Tensor]:
     """verl's GAE advantages, with our deviation, and its returns, both [N, L]."""
     cut = torch.tensor([trajectory.stop in CUT_OFF for trajectory in batch.trajectories])
-    # verl ends every row; the value behind a row that a limit has cut comes with its reward.
-    ends = batch.at_last_action(batch.rewards + gamma * torch.where(cut, batch.end_values, 0.0))
+    # verl ends every row; where a limit has cut one, the value behind it is handed in as its reward.
+    ends = batch.at_last_action(torch.where(cut, gamma * batch.end_values, batch.rewards))
     rewards = core_algos.compute_rewards(
         ends, batch.logprobs(batch.before), batch.logprobs(batch.reference), kl_reward_coef
     )
@@ -349,11 +369,12 @@ def check_ppo_in_minibatches(ledger: Ledger, seed: int) -> None:
     batch = random_batch(seed, ledger.dtype, max_turns=3)
     engine = TableEngine(batch)
     generator = torch.Generator().manual_seed(seed)
-    PPO(minibatches=2, gamma=1.0, lam=0.95).update(engine, batch.trajectories, generator=generator)
+    terms = {"kl_coef": KL, "entropy_coef": ENTROPY}
+    PPO(minibatches=2, gamma=1.0, lam=0.95, **terms).update(engine, batch.trajectories, generator=generator)
     theirs, _ = generalized(batch, gamma=1.0, lam=0.95, kl_reward_coef=0.0)
     for step, logits in zip(engine.steps, (batch.before, batch.after), strict=True):
         rows = torch.tensor(step.rows)
-        loss, gradient = loss_and_gradient(batch, logits, theirs, aggregate="token-mean", rows=rows)
+        loss, gradient = loss_and_gradient(batch, logits, theirs, aggregate="token-mean", rows=rows, **terms)
         share = batch.mask[rows].sum() / batch.mask.sum() * len(batch.trajectories) / len(rows)
         ledger.compare("PPO in mini-batches: loss", step.loss, share * loss)
         ledger.compare("PPO in mini-batches: gradient", step.gradient, share * gradient)

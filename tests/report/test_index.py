@@ -44,3 +44,9 @@ def test_rows_cost_no_more_than_is_said():
         index.add(members, {}, run=0, phase=0, iteration=group, place=(group, 0))
         cost += cost_of(members)
     assert base64_size(len(index.packed())) < cost
+
+
+def test_names_that_nobody_can_read_are_cut():
+    index = Index()
+    index.add(rows("i" * 10**6, group="g" * 10**6, task="t" * 10**6), {}, run=0, phase=0, iteration=1, place=(0, 0))
+    assert len(json.dumps(opened(index))) < 2000

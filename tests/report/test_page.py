@@ -287,6 +287,22 @@ def test_the_credit_is_told_in_the_order_of_the_updates(open_page: OpenPage) -> 
     assert "3% less likely" in second
 
 
+def test_words_are_about_the_whole_action_and_digits_tell_numbers_apart(open_page: OpenPage) -> None:
+    """A ratio per token that is close to 1 may be a long action that has become much less likely."""
+    page = open_page(odd_payload.odd_blocks()).page
+    assert page.evaluate("typeof ratioText") == "undefined", "scripts keep their names to themselves"
+    body = odd_payload.body(
+        [odd_payload.turn(*[("go ", -0.01)] * 100, credit=(1, 0.99996, 1.5, 1.49994, False))], [0.0, 1.0], "Go."
+    )
+    payload = odd_payload.Payload(odd_payload.run_facts("run"))
+    payload.add("long", body, reward=1.0, advantage=1.5, iteration=1, task="t", kind=0)
+    page = open_page(payload.blocks(), fragment=fragment("long", run="run")).page
+    told = page.locator("#viewer .credit tbody tr").inner_text()
+    assert "0.99996" in told
+    assert "+1.4999" in told
+    assert "became 63% less likely" in told
+
+
 @pytest.mark.parametrize(
     ("name", "phase", "words", "rows"),
     [
@@ -354,7 +370,7 @@ def test_a_task_is_compared_before_and_after(open_page: OpenPage) -> None:
         "held-other: 0 \u2192 0",
     ]
     heads = [head.locator("h4").inner_text() for head in page.locator("#compare .side-head").all()]
-    assert heads == ["Before 1", "Before 2", "After 1", "After 2"]
+    assert heads == ["Before 1", "After 1", "Before 2", "After 2"]
     assert page.locator("#compare .side-cell .shared").nth(4).inner_text() == "answer("
     page.select_option("#compare-task", index=1)
     page.wait_for_selector("#compare .lead:has-text('the same')")

@@ -1,9 +1,12 @@
+import gzip
 import json
+import os
 import shutil
 
 import pytest
 
 from report.made_runs import add_evaluation, cut, made_run
+from report.opened import opened
 from seeupo.report.reading import read_run
 from seeupo.training.run_folder import RunError
 
@@ -143,3 +146,37 @@ def test_which_evaluations_are_compared(run):
     assert (first, last.iteration) == (None, 2)
     cut(run / "evaluations" / "00002.json")
     assert read_run(run).first_and_last == (None, None)
+
+
+@pytest.mark.parametrize(
+    "name", ["metrics.jsonl", "summary.json", "trajectories/00002.jsonl.gz", "evaluations/00000.json"]
+)
+def test_what_is_no_file_is_not_waited_for(run, name):
+    (run / name).unlink()
+    os.mkfifo(run / name)
+    opened(run)
+    assert name.partition("/")[2] in missing(run) or name.partition("/")[0] in missing(run) or name.endswith("gz")
+
+
+def test_numbers_beyond_all_bounds_are_left_out(run):
+    def huge(record):
+        if record["kind"] != "iteration":
+            return record
+        turns = [{**turn, "turn": 10**7, "grad_norm": 10**400} for turn in record["turns"]]
+        return {**record, "episodes": 10**400, "sampler_gap": 10**400, "groups": 10**400, "turns": turns}
+
+    lines = [huge(json.loads(line)) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = opened(run)
+    assert page.runs[0]["turn_maps"] == []
+
+
+def test_rewards_that_cannot_be_added_up_have_no_curve(run):
+    for path in (run / "trajectories").iterdir():
+        lines = gzip.decompress(path.read_bytes()).decode().splitlines()
+        records = [json.loads(line) for line in lines[1:]]
+        for record in records:
+            record["reward"] = 1.7e308
+        text = "\n".join([lines[0], *map(json.dumps, records)]) + "\n"
+        path.write_bytes(gzip.compress(text.encode()))
+    assert opened(run).runs[0]["trajectories"]["total"] > 0

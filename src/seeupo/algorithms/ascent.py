@@ -1,7 +1,7 @@
 """What the backbone algorithms have in common: all turns of theta_k's trajectories are improved together.
 
-Each algorithm says in its own file how it weighs actions and which ratio it clips; the optimizer steps, the KL and
-entropy terms and the records mean the same in all of them.
+Each algorithm says in its own file how it weighs actions and which ratio it clips; the optimizer steps, the estimates
+of KL and entropy and the records mean the same in all of them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Ascent:
     """Options that the backbone algorithms share.
 
     Attributes:
-        clip: (low, high) around 1, or None.
+        clip: (low, high) around 1; none for no clip.
         kl_coef: weight of the k3 estimate of the KL to the engine's reference policy, as a term of the loss. 0 switches
             it off and costs nothing.
         entropy_coef: weight of the mean token entropy. 0 switches it off and costs nothing.

@@ -168,8 +168,9 @@ GRPO = Facts(
     "mean are reinforced, those of a worse one are discouraged. The ratio of each token is clipped as in PPO, and no "
     "critic is needed.",
     formula="""\
-J = 1/G sum_i  1/|o_i| sum_t  C_it  -  beta KL
+J = 1/G sum_i  1/|o_i| sum_t  ( C_it - beta K_it )
 C_it = min( r_it A_i, clip(r_it, 1 - low, 1 + high) A_i )
+K_it = q - log q - 1,   q = pi_ref(token) / pi_theta(token)
 
 A_i = (R_i - mean R) / std R,   r_it = pi_theta(token) / pi_theta_k(token)""",
     advantage="GRAE",
@@ -257,9 +258,10 @@ that is, at theta_k, of  J = 1/G sum_i  A_i pi_theta(o_i) / pi_theta_k(o_i)""",
     multi_turn="no",
     proved="Without discounting the expected update is the gradient of J; J never falls and converges (Theorem 5). "
     "That the limit is the optimum is said in the paper's abstract, not in the theorem.",
-    conditions="No discounting, bounded rewards, a finite horizon. The proof takes exact policy iteration for gradient "
-    "steps. The table's no for several turns is about discounting; here an episode has one reward at its end and "
-    "nothing is discounted, so that Theorem 5 speaks of several turns as well.",
+    conditions="No discounting, bounded rewards, a finite horizon, new trajectories for every step: further steps on "
+    "the same ones have a bias of the order of the step. The proof takes exact policy iteration for gradient steps. "
+    "The table's no for several turns is about discounting; here an episode has one reward at its end and nothing is "
+    "discounted, so that Theorem 5 speaks of several turns as well.",
     verdicts={4: "counterexample", 5: "holds under a condition"},
     measured="Leave-one-out gradients were exact; what fails in claim 4 is the mean with the own reward in it, and the "
     "formula of the bias where rewards come on the way. With exact gradients J never fell for tables. It did with a "
@@ -277,8 +279,9 @@ REINFORCE_PP = Facts(
     idea="The baseline is the mean of the group, but the scale is one for all: advantages are standardized over every "
     "token of the batch instead of group by group. Then the ratio of each token is clipped as in PPO.",
     formula="""\
-J = 1/N sum_i  1/|o_i| sum_t  C_it  -  beta KL
+J = 1/N sum_i  1/|o_i| sum_t  ( C_it - beta K_it )
 C_it = min( r_it A_it, clip(r_it, 1 - low, 1 + high) A_it )
+K_it = q - log q - 1,   q = pi_ref(token) / pi_theta(token)
 
 A_it = (B_it - mean B) / std B   over all tokens of the batch
 B_it = R_i - mean R of group - beta_r sum_{u >= t} log(pi_theta_k / pi_ref)""",

@@ -26,7 +26,7 @@ from seeupo.algorithms.ascent import Ascent
 from seeupo.algorithms.batch import Batch
 from seeupo.algorithms.critic import ValueLoss, critic_metrics
 from seeupo.algorithms.objective import TokenObjective
-from seeupo.algorithms.token_rewards import cut_into_turns, kl_to_reference, over_tokens, standardized
+from seeupo.algorithms.token_rewards import cut_into_turns, kl_to_reference, means_of, over_tokens, standardized
 from seeupo.core import gae, length_mask
 from seeupo.core.checks import check_at_least, check_count, check_unit_interval
 from seeupo.types import CriticEngine, SampleKey, StopReason, TrainEngine, Trajectory, Update
@@ -41,7 +41,7 @@ class PPO(Ascent):
     Attributes:
         gamma: discount per action token. An episode has one reward at its end, so there is none.
         lam: of GAE, per action token: 0 trusts the critic's next value, 1 only what came out.
-        value_clip: how far values may move from the old ones before the loss stops rewarding it; None for any.
+        value_clip: how far values may move from the old ones before the loss stops rewarding it; none for any.
         critic_warmup: iterations at the beginning in which only the critic is trained.
         kl_reward_coef: weight of the KL to the reference policy in the reward, token by token.
     """
@@ -90,15 +90,16 @@ class PPO(Ascent):
             engine.step_critic(part, loss, normalizer=normalizer)
             for _, part, normalizer in self.parts(batch, samples, generator)
         ]
+        advantages = standardized(advantages, batch.counts)
         objective = TokenObjective(
-            advantages=cut_into_turns(batch, standardized(advantages, batch.counts)),
+            advantages=cut_into_turns(batch, advantages),
             scales=dict.fromkeys(batch.multiplicities, scale),
             **fixed,
         )
         return self.ascend(
             engine,
             batch,
-            torch.stack([row.mean() if len(row) else row.sum() for row in advantages]),
+            means_of(advantages),
             samples if engine.iteration >= self.critic_warmup else [],
             objective=objective,
             generator=generator,

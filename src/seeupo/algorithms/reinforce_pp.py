@@ -18,7 +18,7 @@ import torch
 from seeupo.algorithms.ascent import Ascent
 from seeupo.algorithms.batch import Batch
 from seeupo.algorithms.objective import TokenObjective
-from seeupo.algorithms.token_rewards import cut_into_turns, kl_to_reference, over_tokens, standardized
+from seeupo.algorithms.token_rewards import cut_into_turns, kl_to_reference, means_of, over_tokens, standardized
 from seeupo.core.checks import check_at_least
 from seeupo.types import TrainEngine, Trajectory, Update
 
@@ -57,4 +57,4 @@ class ReinforcePP(Ascent):
             scales={name: 1 / max(1, length) for name, length in batch.action_tokens.items()},
             **fixed,
         )
-        return self.ascend(engine, batch, baselined, samples, objective=objective, generator=generator)
+        return self.ascend(engine, batch, means_of(rows), samples, objective=objective, generator=generator)

@@ -46,8 +46,9 @@ class SeeUPO:
         normalize: of the advantages: "batch", "group" or "none".
         baseline: the group's "mean", or "leave_one_out", which removes the mean's (G-1)/G shrinkage of the gradient.
         ratio: r^t in the objective: "length_normalized" as in GSPO, or "product", of which the proofs speak.
-        carry_ratio: the ratio that M is multiplied with; None takes `ratio`.
-        clip: (low, high) around 1, or None. docs/algorithms/seeupo.md says how often 0.2 binds for either ratio.
+        carry_ratio: the ratio that M is multiplied with; none takes `ratio`.
+        clip: (low, high) around 1; none for no clip. docs/algorithms/seeupo.md says how often 0.2 binds for either
+            ratio.
         kl_coef: weight of the k3 estimate of the KL to the engine's reference policy. Its gradient is in expectation
             that of KL(reference || policy). 0 switches it off and costs nothing.
         entropy_coef: weight of the mean token entropy. 0 switches it off and costs nothing.

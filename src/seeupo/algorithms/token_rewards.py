@@ -42,6 +42,11 @@ def standardized(rows: Sequence[Tensor], counts: Tensor) -> list[Tensor]:
     return [(row - mean) / deviation for row in rows]
 
 
+def means_of(rows: Sequence[Tensor]) -> Tensor:
+    """The mean [N] of each row; 0 for one without tokens."""
+    return torch.stack([row.mean() if len(row) else row.sum() for row in rows])
+
+
 def kl_to_reference(samples: Sequence[Sample], sampled_from: LogProbs, reference: LogProbs) -> dict[SampleKey, Tensor]:
     """log pi_k - log pi_ref of each token: what it adds to an estimate of KL(pi_k || pi_ref)."""
     return {sample.key: sampled_from[sample.key] - reference[sample.key] for sample in samples}

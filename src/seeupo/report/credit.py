@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from seeupo.report.packing import number, rounded
+from seeupo.report.packing import finely, number, rounded
 from seeupo.report.spans import Tokens, has_thought, thought_places, whole_pieces
 
 FINEST = 5
@@ -52,8 +52,8 @@ def _credits(record: Mapping[str, Any]) -> tuple[dict[int, Mapping[str, Any]], d
 
 def _credit(entry: Mapping[str, Any], position: int) -> dict[str, Any]:
     """What an update did. An algorithm that carries nothing has no M before and after, but a weight of the action."""
-    before, after = rounded(entry.get("carried_before")), rounded(entry.get("carried_after"))
-    found = {"ratio": rounded(entry.get("ratio")), "clipped": bool(entry.get("clipped"))}
+    before, after = finely(entry.get("carried_before")), finely(entry.get("carried_after"))
+    found = {"ratio": finely(entry.get("ratio")), "clipped": bool(entry.get("clipped"))}
     if after is None:
         return {"position": None, "before": None, "after": None, "weight": before, **found}
     return {"position": position, "before": before, "after": after, **found}

@@ -172,6 +172,10 @@ MAPS: tuple[tuple[str, str, str, float | None], ...] = (
 """Key, title, help, and the middle of a diverging scale."""
 
 
+MOST_TURNS = 1000
+"""A turn beyond is a mistake in a file, and would make a map that nobody can look at."""
+
+
 def turn_maps(records: Iterable[Record]) -> list[dict[str, Any]]:
     """Every map that has a cell: iteration, turn from 1, value, and the turn's place in the order of updates from 1.
 
@@ -184,7 +188,7 @@ def turn_maps(records: Iterable[Record]) -> list[dict[str, Any]]:
             [record["iteration"], turn["turn"] + 1, rounded(turn[key]), place if "carry_sd" in turn else None]
             for record in kept
             for place, turn in enumerate(turns_of(record), 1)
-            if number(turn.get(key)) is not None and type(turn.get("turn")) is int
+            if number(turn.get(key)) is not None and turn.get("turn") in range(MOST_TURNS)
         ]
         scale = "sequential" if center is None else "diverging"
         if cells:

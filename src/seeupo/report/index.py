@@ -13,6 +13,7 @@ COLUMNS = (
     "run", "phase", "iteration", "id", "group", "task", "kind", "stop", "status", "reward", "advantage", "turns",
     "block", "place",
 )  # fmt: skip
+LONGEST_NAME = 300
 NUMBERS_COST = 24
 """Bytes that the numbers of a row take in the page, generously."""
 
@@ -44,8 +45,8 @@ class Index:
                 run,
                 phase,
                 iteration,
-                self._unique(run, phase, row.id),
-                row.group,
+                self._unique(run, phase, short(row.id)),
+                short(row.group),
                 self._place("tasks", row.task),
                 self._place("kinds", kinds.get(row.task, "")),
                 self._place("stops", row.stop),
@@ -66,7 +67,7 @@ class Index:
 
     def _place(self, name: str, text: str) -> int:
         places = self._lists[name]
-        return places.setdefault(text, len(places))
+        return places.setdefault(short(text), len(places))
 
     def _unique(self, run: int, phase: int, name: str) -> str:
         """A link names a trajectory by its id, and files that somebody else wrote may use one twice."""
@@ -76,6 +77,11 @@ class Index:
             wanted = f"{name}~{count}"
         self._taken.add((run, phase, wanted))
         return wanted
+
+
+def short(name: str) -> str:
+    """A name as people can read it."""
+    return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}..."
 
 
 def cost_of(rows: Sequence[Row]) -> int:

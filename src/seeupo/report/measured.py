@@ -45,7 +45,10 @@ def measure(groups: Sequence[Sequence[float | None]], shape: str) -> Measured:
 def _spread(groups: Sequence[Sequence[float]], low: float, high: float) -> Spread | None:
     if not groups:
         return None
-    value = math.fsum(map(math.fsum, groups)) / sum(map(len, groups))
+    try:
+        value = math.fsum(map(math.fsum, groups)) / sum(map(len, groups))
+    except OverflowError:  # rewards of somebody's own, beyond what can be added up
+        return None
     means = np.array([math.fsum(group) / len(group) for group in groups])
     shares = (means - low) / (high - low)
     if not ((shares >= 0) & (shares <= 1)).all():  # rewards of somebody's own, whose bounds nobody knows

@@ -60,8 +60,6 @@ def algorithm_of(run: ReadRun) -> str:
 
 def command_of(run: ReadRun) -> str:
     """What repeats the run."""
-    if isinstance(stored := run.facts.get("command"), str) and stored:
-        return stored
     folder, again = _shown_paths(run.path)
     recipe = f"{folder}/recipe.toml"
     if run.facts.get("own_environment"):

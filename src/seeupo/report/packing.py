@@ -28,6 +28,12 @@ def rounded(value: object) -> float | None:
     return None if found is None else float(f"{found:.5g}") + 0.0  # which makes 0 of -0
 
 
+def finely(value: object) -> float | None:
+    """A finite number with eight significant digits: what is close to 1 must not look like 1."""
+    found = number(value)
+    return None if found is None else float(f"{found:.8g}") + 0.0
+
+
 def json_bytes(value: Any) -> bytes:
     """JSON in as few bytes as it takes; halves of characters are replaced."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))

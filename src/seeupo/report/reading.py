@@ -143,10 +143,17 @@ def _listed(noun: str, values: list[int]) -> str:
     return f"{noun}{'s' if len(values) > 1 else ''} {named}{more}"
 
 
+def regular(path: Path) -> Path:
+    """The path, if it is a file: a pipe or a device may have no end."""
+    if path.exists() and not path.is_file():
+        raise OSError
+    return path
+
+
 def _table(path: Path, missing: list[str]) -> dict[str, Any]:
     """The table in a JSON or TOML file, empty if it cannot be read."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = regular(path).read_text(encoding="utf-8")
         table = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
         if not isinstance(table, dict):
             raise ValueError
@@ -162,7 +169,7 @@ def _table(path: Path, missing: list[str]) -> dict[str, Any]:
 def _records(path: Path, missing: list[str]) -> dict[str, list[dict[str, Any]]]:
     """The records by kind. Of several about the same iteration the last one counts, but for the warm start's."""
     try:
-        content = path.read_bytes()
+        content = regular(path).read_bytes()
     except FileNotFoundError:
         content = b""
         missing.append(f"There is no {path.name}.")
@@ -195,9 +202,9 @@ def _evaluations(folder: Path, missing: list[str]) -> list[HeldOut]:
     found = []
     for iteration, path in _numbered(folder, EVALUATION).items():
         try:
-            evaluation = Evaluation.read(path)
+            evaluation = Evaluation.read(regular(path))
             found.append(HeldOut(iteration, evaluation, evaluation.summary()))
-        except (EvaluationError, ValueError, TypeError, AttributeError, RecursionError):
+        except (EvaluationError, OSError, ValueError, TypeError, AttributeError, RecursionError):
             missing.append(f"evaluations/{path.name} cannot be read and is left out.")
     return found
 

@@ -82,6 +82,8 @@ def read_file(path: Path) -> ReadFile:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
+    if not path.is_file():  # a pipe or a device may have no end
+        raise OSError
     with gzip.open(path, "rb") as file:
         for line in file:
             if not line.endswith(b"\n"):

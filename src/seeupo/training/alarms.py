@@ -112,7 +112,10 @@ class Alarms:
 
 def number(record: Record, key: str) -> float | None:
     value = record.get(key)
-    return float(value) if isinstance(value, int | float) else None
+    try:
+        return float(value) if isinstance(value, int | float) else None
+    except OverflowError:  # a whole number beyond all floats
+        return None
 
 
 def mean(values: Sequence[float]) -> float:

@@ -35,6 +35,7 @@ function mapPanel(map) {
     chartPlace(46, `Colours: ${label}`, () => mapLegend(map, color)),
     chartPlace(height, label, (width) => mapChart(map, cells, { width, height, turns, order, color })),
     beyond ? el("p", { class: "hint" }, `Colours end at ${num(color.domain[0])} and ${num(color.domain[1])}; values go from ${num(low)} to ${num(high)}.`) : null,
+    absent(cells, ...d3.extent(cells, (cell) => cell.iteration), turns).length ? el("p", { class: "hint" }, "A dot: no attempt got this far, or none of them had an advantage.") : null,
     order === "mixed" ? el("p", { class: "hint" }, "The order of updates differs between iterations: point at a cell to see it.") : null,
   );
 }
@@ -86,7 +87,7 @@ function mapChart(map, cells, { width, height, turns, order, color }) {
     y: { label: null, domain: [turns + 0.5, 0.5], reverse: false, ticks: d3.range(1, turns + 1), tickFormat: (turn) => `turn ${turn}`, tickSize: 0, range: [height - 36, 6] },
     marks: [
       Plot.rect(cells, { x1: (cell) => cell.iteration - 0.5, x2: (cell) => cell.iteration + 0.5, y1: (cell) => cell.turn - 0.5, y2: (cell) => cell.turn + 0.5, fill: "value", inset }),
-      cellWidth > 10 ? Plot.text(absent(cells, first, last, turns), { x: "0", y: "1", text: () => NONE, fill: "var(--muted)" }) : null,
+      Plot.dot(absent(cells, first, last, turns), { x: "0", y: "1", r: Math.min(1.5, cellWidth / 5), fill: "var(--muted)" }),
       ...sweep,
       Plot.tip(cells, Plot.pointer({ x: "iteration", y: "turn", title, maxRadius: 30, ...TIP })),
     ],

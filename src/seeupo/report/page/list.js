@@ -3,7 +3,7 @@
 const PAGE = 50;
 const TASKS_OFFERED = 500;
 const ORDERS = {
-  sampled: ["As sampled", null],
+  sampled: ["As sampled", (columns) => (i) => columns.phase[i]], // those with credit first
   "advantage-down": ["Advantage, largest first", (columns) => (i) => -(columns.advantage[i] ?? -Infinity)],
   "advantage-up": ["Advantage, smallest first", (columns) => (i) => columns.advantage[i] ?? Infinity],
   "reward-down": ["Reward, largest first", (columns) => (i) => -(columns.reward[i] ?? -Infinity)],
@@ -14,7 +14,7 @@ const ORDERS = {
 class List {
   constructor(index) {
     this.index = index;
-    this.matches = Array.from({ length: index.rows }, (_, i) => i);
+    this.matches = this.filtered({});
     this.places = null;
     this.search = 0;
     this.shownRows = 0;
@@ -107,7 +107,7 @@ class List {
     const found = [];
     for (let i = 0; i < this.index.rows; i++) if (tests.every((test) => test(i))) found.push(i);
     const key = ORDERS[values.order ?? "sampled"][1];
-    return key ? d3.sort(found, key(columns)) : found;
+    return d3.sort(found, key(columns));
   }
 
   // Looks through the texts block by block; what is found is shown at once.

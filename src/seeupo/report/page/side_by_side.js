@@ -63,7 +63,7 @@ function attemptTurn({ row, body, own }, turn, texts, n, start) {
       text === "" ? el("span", { class: "hint" }, "(empty)") : null,
     ),
     alike < n && start < text.length ? el("p", { class: "hint" }, `the same as in column ${alike + 1}`) : null,
-    credit ? el("p", { class: "hint" }, `ratio ${num(credit.ratio, 4)}${credit.ratio > 1 ? " \u2191" : credit.ratio < 1 ? " \u2193" : ""}${credit.clipped ? ", clip bound" : ""}`) : null,
+    credit ? el("p", { class: "hint" }, `ratio ${ratioText(credit.ratio)}${credit.ratio > 1 ? " \u2191" : credit.ratio < 1 ? " \u2193" : ""}${credit.clipped ? ", the clip binds" : ""}`) : null,
     observation ? el("div", { class: "text observation short", dir: "auto" }, shown(observation.length > 400 ? `${observation.slice(0, 400)}\u2026` : observation)) : null,
   );
 }
@@ -97,7 +97,7 @@ function showComparison(index) {
   let wanted = 0;
   const show = async (entry) => {
     const mine = ++wanted;
-    const rows = [...entry.before, ...entry.after];
+    const rows = d3.range(Math.max(entry.before.length, entry.after.length)).flatMap((n) => [entry.before[n], entry.after[n]]).filter((i) => i !== undefined);
     const bodies = await Promise.all(rows.map((i) => index.body(i)));
     if (mine !== wanted) return;
     const better = entry.change > 0 ? "better" : entry.change < 0 ? "worse" : "the same";

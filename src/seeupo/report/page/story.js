@@ -19,7 +19,7 @@ function story(row, body, place) {
 
 function storyParts(row, body, place) {
   const steps = body.turns
-    .map((turn, n) => ({ ...turn.credit, turn: n + 1 }))
+    .map((turn, n) => ({ ...turn.credit, turn: n + 1, moved: turn.logprob_before === null || turn.logprob_after === null ? null : Math.exp(turn.logprob_after - turn.logprob_before), tokens: turn.action_tokens }))
     .filter((step) => step.position !== undefined)
     .sort((a, b) => a.position - b.position || a.turn - b.turn); // null counts as 0: together, from the first turn on
   const paragraphs = [el("p", null, opening(row, body))];
@@ -72,27 +72,32 @@ function sweepWords(steps, row) {
   return [
     "The turns were updated one after another: ",
     el("span", { class: "order" }, order),
-    `. The first was weighted with M = A. After each update M is multiplied by the ratio that the update produced, new probability over old, so that the next turn is judged by what this one has become.`,
+    `. The first was weighted with M = A. After each update M is multiplied by the ratio that the update produced, so that the next turn is judged by what this one has become. ${RATIO}`,
   ];
 }
 
 function plainWords() {
-  return "This algorithm updates all turns together and carries nothing from one to the next. The weight is the advantage that a turn's tokens were updated with, on average; the ratio is new probability over old after the update.";
+  return "This algorithm updates all turns together and carries nothing from one to the next. The weight is the advantage that a turn's tokens were updated with, on average. " + RATIO;
 }
 
-function movement(ratio) {
-  if (ratio === null || ratio === undefined) return "its ratio was not recorded";
-  const change = 100 * (ratio - 1);
+const RATIO = "The ratio is what the algorithm compares with its clip: new probability over old, usually a geometric mean per token. The words are about the whole action.";
+
+// Of the whole action, from its log-probs; the ratio may be a mean per token.
+function movement({ moved, ratio }) {
+  const times = moved ?? ratio;
+  if (times === null || times === undefined) return "its ratio was not recorded";
+  const change = 100 * (times - 1);
   if (Math.abs(change) < 0.0005) return "did not move";
-  if (ratio >= 2) return `became ${num(ratio)} times as likely`;
+  if (times >= 2) return `became ${num(times)} times as likely`;
   return `became ${num(Math.abs(change), 2)}% ${change > 0 ? "more" : "less"} likely`;
 }
 
 function pushWords(step, weight) {
-  if (weight === null) return movement(step.ratio);
+  if (weight === null) return movement(step);
   const direction = weight > 0 ? "Pushed up" : weight < 0 ? "Pushed down" : "Not pushed";
   const against = weight !== 0 && step.ratio !== null && weight * (step.ratio - 1) < 0 && Math.abs(step.ratio - 1) >= 5e-6;
-  return `${direction}; ${movement(step.ratio)}${step.clipped ? ", then held back by the clip" : ""}${against ? ", against its push: other attempts moved the same weights" : ""}.`;
+  const held = step.position === null && step.tokens > 1 ? ", the clip holds some of its tokens" : ", then held back by the clip";
+  return `${direction}; ${movement(step)}${step.clipped ? held : ""}${against ? ", against its push: other attempts moved the same weights" : ""}.`;
 }
 
 function creditTable(steps, row, carried) {
@@ -102,11 +107,11 @@ function creditTable(steps, row, carried) {
   const rows = steps.map((step, n) => [
     ...(carried ? [step.position] : []),
     el("a", { href: linkTo(row, step.turn) }, `turn ${step.turn}`),
-    weights[n] === null ? NONE : signed(weights[n]),
+    weights[n] === null ? NONE : signed(weights[n], carried ? digitsToTell(weights[n], step.after) : 3),
     bar(weights[n] ?? 0, most),
-    num(step.ratio, 4),
-    step.clipped ? el("span", { class: "clip" }, "bound") : "free",
-    ...(carried ? [step.after === null ? NONE : signed(step.after)] : []),
+    ratioText(step.ratio),
+    step.clipped ? el("span", { class: "clip" }, carried ? "bound" : "binds") : "free",
+    ...(carried ? [step.after === null ? NONE : signed(step.after, digitsToTell(step.before, step.after))] : []),
     pushWords(step, weights[n]),
   ]);
   const made = table(head, rows, { class: "credit" });
@@ -120,6 +125,6 @@ function ending(steps, row, carried) {
   const parts = [];
   const last = steps.at(-1).after;
   if (carried && last !== null && row.advantage) parts.push(`At the end of the sweep M is ${signed(last)}, ${num(last / row.advantage)} times A.`);
-  if (bound) parts.push(`The clip bound in ${bound === steps.length ? "every turn" : `${count(bound)} of ${plural(steps.length, "turn")}`}.`);
+  if (bound) parts.push(`The clip binds in ${bound === steps.length ? "every turn" : `${count(bound)} of ${plural(steps.length, "turn")}`}.`);
   return parts.join(" ");
 }

@@ -16,11 +16,11 @@ function byId(id) {
 }
 
 // Characters that cannot be seen, or that reorder what is around them, are shown as what they are.
-const UNSEEN = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]/g;
+const UNSEEN = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060\u2066-\u2069\ufeff\u{e0000}-\u{e007f}]/gu;
 
 function shown(text) {
   return String(text).replace(UNSEEN, (character) => {
-    const code = character.charCodeAt(0);
+    const code = character.codePointAt(0);
     if (code < 0x20) return String.fromCharCode(0x2400 + code);
     return `[U+${code.toString(16).toUpperCase().padStart(4, "0")}]`;
   });
@@ -39,6 +39,20 @@ function num(value, digits = 3) {
   else if (size >= 1000) text = Math.round(size).toLocaleString("en-US");
   else text = String(Number(size.toPrecision(digits)));
   return (value < 0 ? MINUS : "") + text.replace("e-", `e${MINUS}`);
+}
+
+// As many digits as it takes to see how far a ratio is from 1.
+function ratioText(ratio) {
+  if (ratio === null || ratio === undefined || !Number.isFinite(ratio)) return NONE;
+  const apart = Math.abs(ratio - 1);
+  return num(ratio, apart === 0 || apart >= 0.01 ? 4 : Math.min(8, 2 - Math.floor(Math.log10(apart))));
+}
+
+// As many digits as it takes to tell two numbers apart, if they can be.
+function digitsToTell(one, other) {
+  if (one === null || other === null || one === other) return 3;
+  for (let digits = 3; digits < 7; digits++) if (num(one, digits) !== num(other, digits)) return digits;
+  return 7;
 }
 
 function signed(value, digits = 3) {

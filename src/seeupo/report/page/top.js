@@ -34,7 +34,7 @@ function card(run, n, several) {
     run.scores.some((score) => score.before || score.after) ? scores(run) : null,
     run.missing.length ? el("div", { class: "note" }, el("h4", null, "What is missing"), el("ul", null, run.missing.map((text) => el("li", null, shown(text))))) : null,
     warnings(run),
-    run.command ? el("div", { class: "command" }, el("h4", null, "To repeat it"), el("div", { class: "command-line" }, el("code", { tabindex: "0" }, shown(run.command)), copyButton("Copy", "Command", () => run.command))) : null,
+    run.command ? el("div", { class: "command" }, el("h4", null, "To repeat it, from the folder that the run was started in"), el("div", { class: "command-line" }, el("code", { tabindex: "0" }, shown(run.command)), copyButton("Copy", "Command", () => run.command))) : null,
     run.facts.length ? el("details", { class: "facts", open: !several }, el("summary", null, "Facts"), el("dl", null, run.facts.map(([label, value]) => el("div", null, el("dt", null, shown(label)), el("dd", null, shown(value)))))) : null,
   );
 }
@@ -100,7 +100,7 @@ function scoreChart(rows, width) {
 
 function warnings(run) {
   if (run.warnings.length === 0) return null;
-  const item = (warning) => el("li", null, warning.iteration === null ? null : el("span", { class: "when" }, `Iteration ${warning.iteration}: `), shown(warning.text));
+  const item = (warning) => el("li", null, warning.iteration === null ? null : el("span", { class: "when" }, `Iteration ${warning.iteration}: `), shown(warning.text.charAt(0).toUpperCase() + warning.text.slice(1)));
   const rest = run.warnings.slice(WARNINGS_SHOWN);
   return el(
     "div",

@@ -183,11 +183,14 @@ function tokenTable(turn) {
 
 function turnCredit(credit) {
   if (credit === null) return null;
-  const parts = [`ratio ${num(credit.ratio, 4)}`];
+  const parts = [`ratio ${ratioText(credit.ratio)}`];
   if (credit.position !== null) parts.unshift(`updated ${ordinal(credit.position)}`);
   if (credit.before === null && credit.weight !== undefined && credit.weight !== null) parts.push(`weight ${signed(credit.weight)}`);
-  if (credit.before !== null) parts.push(`M ${signed(credit.before)} \u2192 ${credit.after === null ? NONE : signed(credit.after)}`);
-  return [fact("", parts.join(", ")), credit.clipped ? el("span", { class: "clip" }, "clip bound") : null];
+  if (credit.before !== null) {
+    const digits = digitsToTell(credit.before, credit.after);
+    parts.push(`M ${signed(credit.before, digits)} \u2192 ${credit.after === null ? NONE : signed(credit.after, digits)}`);
+  }
+  return [fact("", parts.join(", ")), credit.clipped ? el("span", { class: "clip" }, "the clip binds") : null];
 }
 
 function oneTurn(row, turn, n, reach) {
