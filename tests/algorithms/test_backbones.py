@@ -631,11 +631,13 @@ def test_trajectories_without_turns_or_tokens_are_counted_and_change_nothing_els
     algorithm = replace(ALGORITHMS[name](), minibatches=1)
     trajectories = sampled(engine, 4)
     silent = replace(trajectories[0].samples[0], trajectory="silent", action_ids=())
+    spoken = replace(trajectories[0].samples[0], trajectory="partly", turn=1)
     odd = [
+        replace(trajectories[0], id="partly", samples=(replace(silent, trajectory="partly"), spoken)),
         replace(trajectories[0], id="none", samples=()),
         replace(trajectories[0], id="silent", samples=(silent,)),
     ]
-    update = algorithm.update(engine, [*trajectories, *odd])
+    update = replace(algorithm, epochs=2).update(engine, [*trajectories, *odd])
     assert all(math.isfinite(value) for metrics in update.metrics for value in metrics.values.values())
     assert torch.isfinite(weights_of(engine)).all()
     assert [t.id for t in update.trajectories[-2:]] == ["none", "silent"]
@@ -648,7 +650,7 @@ def test_actions_without_tokens_are_no_reason_to_step(name):
     silent = [
         replace(t, samples=tuple(replace(sample, action_ids=()) for sample in t.samples)) for t in sampled(engine, 4)
     ]
-    update = ALGORITHMS[name](kl_coef=0.0).update(engine, silent, generator=torch.Generator().manual_seed(0))
+    update = ALGORITHMS[name]().update(engine, silent, generator=torch.Generator().manual_seed(0))
     assert update.metrics[-1].values["optimizer_steps"] == 0
     assert engine.losses == []
     assert torch.equal(weights_of(engine), before)

@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from seeupo.core import group_advantages, length_mask
 from seeupo.core.advantages import Baseline, Normalize
 from seeupo.core.checks import check_number
-from seeupo.types import Sample, SampleKey, Status, Trajectory, samples_of
+from seeupo.types import Sample, SampleKey, Status, Trajectory
 
 
 class Batch:
@@ -22,7 +22,8 @@ class Batch:
     Attributes:
         trajectories: as given; their place is their number.
         pools: D_1 ... D_T; pool t holds each trajectory's sample of turn t. A trajectory without turn t is not in it.
-        samples: of all trajectories, trajectory by trajectory; `turns` has them per trajectory id.
+        samples: of all trajectories, trajectory by trajectory; only those with tokens, as others have nothing to learn.
+        turns: the same, per trajectory id.
         multiplicities: per trajectory id, how many trajectories it stands for.
         counts: the same [N], by number.
         action_tokens: per trajectory id, of all its turns.
@@ -52,8 +53,8 @@ class Batch:
                 if sample.key != (trajectory.id, turn):
                     raise ValueError(f"sample {turn} of trajectory {trajectory.id} calls itself {sample.key}")
                 self.pools[turn].append(sample)
-        self.samples = samples_of(trajectories)
-        self.turns = {trajectory.id: trajectory.samples for trajectory in trajectories}
+        self.turns = {t.id: tuple(sample for sample in t.samples if sample.action_ids) for t in trajectories}
+        self.samples = [sample for samples in self.turns.values() for sample in samples]
         self.counts = torch.tensor(list(self.multiplicities.values()), dtype=torch.float64)
         self.action_tokens = {
             name: sum(len(sample.action_ids) for sample in samples) for name, samples in self.turns.items()

@@ -2,7 +2,7 @@
 
 For a group of G trajectories o_1 ... o_G of the same task, with rewards R_i,
 
-    J = 1/G sum_i  1/|o_i| sum_t  min( r_it A_i, clip(r_it, 1 - low, 1 + high) A_i )  -  beta KL(pi || pi_ref)
+    J = 1/G sum_i  1/|o_i| sum_t  [ min( r_it A_i, clip(r_it, 1 - low, 1 + high) A_i )  -  beta KL_it ]
 
     A_i = (R_i - mean R) / std R,      r_it = pi_theta(token t of o_i) / pi_theta_k(the same)
 

@@ -75,7 +75,7 @@ class RatioObjective(ABC):
 
     @abstractmethod
     def weighs(self, sample: Sample) -> bool:
-        """Whether the sample's clipped part can have a gradient: it has tokens, and an advantage other than 0."""
+        """Whether the sample's clipped part can have a gradient: its advantage is not 0."""
 
     @abstractmethod
     def outcome(self, samples: Sequence[Sample], new: LogProbs) -> Outcome:
@@ -125,7 +125,7 @@ class SequenceObjective(RatioObjective):
         return 1 / max(1, len(sample.action_ids))
 
     def weighs(self, sample: Sample) -> bool:
-        return self.advantages[sample.key] != 0 and len(sample.action_ids) > 0
+        return self.advantages[sample.key] != 0
 
     def outcome(self, samples: Sequence[Sample], new: LogProbs) -> Outcome:
         weights = torch.tensor([self.advantages[sample.key] for sample in samples], dtype=torch.float64)
@@ -215,7 +215,7 @@ class TrajectoryObjective(RatioObjective):
         return 1 / max(1, self._tokens(sample.trajectory))
 
     def weighs(self, sample: Sample) -> bool:
-        return self.advantages[sample.trajectory] != 0 and len(sample.action_ids) > 0
+        return self.advantages[sample.trajectory] != 0
 
     def outcome(self, samples: Sequence[Sample], new: LogProbs) -> Outcome:
         whole = [sample for name in {s.trajectory: None for s in samples} for sample in self.turns[name]]

@@ -78,7 +78,6 @@ class PPO(Ascent):
         # Every token counts the same: the mean over tokens, as a sum per trajectory.
         tokens = sum(batch.multiplicities[name] * length for name, length in batch.action_tokens.items())
         scale = float(batch.counts.sum()) / tokens if tokens else 0.0
-        samples = [sample for sample in batch.samples if sample.action_ids]
         loss = ValueLoss(
             returns=cut_into_turns(batch, returns),
             old=cut_into_turns(batch, values),
@@ -88,7 +87,7 @@ class PPO(Ascent):
         )
         critic_steps = [
             engine.step_critic(part, loss, normalizer=normalizer)
-            for _, part, normalizer in self.parts(batch, samples, generator)
+            for _, part, normalizer in self.parts(batch, batch.samples, generator)
         ]
         advantages = standardized(advantages, batch.counts)
         objective = TokenObjective(
@@ -100,7 +99,7 @@ class PPO(Ascent):
             engine,
             batch,
             means_of(advantages),
-            samples if engine.iteration >= self.critic_warmup else [],
+            batch.samples if engine.iteration >= self.critic_warmup else [],
             objective=objective,
             generator=generator,
             extra=critic_metrics(critic_steps, scored, values, batch.counts),

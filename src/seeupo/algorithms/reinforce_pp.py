@@ -1,6 +1,6 @@
 """REINFORCE++ with baseline (Hu et al. 2025): group baseline, normalised over the whole batch, clipped token by token.
 
-    J = mean over trajectories  1/|o_i| sum_t  min( r_it A_it, clip(r_it, 1 - low, 1 + high) A_it )  -  beta KL
+    J = mean over trajectories  1/|o_i| sum_t  [ min( r_it A_it, clip(r_it, 1 - low, 1 + high) A_it )  -  beta KL_it ]
 
     A_it = (B_it - mean B) / std B,     B_it = R_i - mean R of the group - beta_r sum over u >= t of log pi_k / pi_ref
 

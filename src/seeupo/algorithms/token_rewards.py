@@ -15,8 +15,8 @@ from seeupo.types import Sample, SampleKey
 def over_tokens(batch: Batch, per_sample: Mapping[SampleKey, Tensor]) -> list[Tensor]:
     """Per trajectory, the rows [len(action)] of its turns one behind the other, in float64."""
     return [
-        torch.cat([torch.empty(0, dtype=torch.float64), *(per_sample[sample.key].double() for sample in t.samples)])
-        for t in batch.trajectories
+        torch.cat([torch.empty(0, dtype=torch.float64), *(per_sample[sample.key].double() for sample in turns)])
+        for turns in batch.turns.values()
     ]
 
 
