@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from seeupo.algorithms import ALGORITHMS
+from seeupo.studies import algorithms
 from seeupo.studies.reliability import markdown
 from seeupo.training.evaluation import shown
 
@@ -83,6 +85,17 @@ def test_the_default_recipes_results_are_the_measured_ones_and_good_on_every_see
         assert 0.1 <= run["before"]["value"] <= 0.4
         assert run["minutes"] <= 5
         assert run["control"]["high"] < run["after"]["low"]
+
+
+def test_every_algorithm_doubles_the_default_recipe_as_measured():
+    table = json.loads((ROOT / "docs/results/algorithms.json").read_text())
+    page = (ROOT / "docs/results/README.md").read_text()
+    assert all(line in page for line in algorithms.markdown(table))
+    assert list(table["algorithms"]) == list(ALGORITHMS)
+    for name, found in table["algorithms"].items():
+        assert found["all_double"], name
+        assert len(found["runs"]) >= 3
+        assert f"{name} {found['mean_after']:.2f}" in page
 
 
 def test_what_smollm2_learned_is_what_its_summary_says():

@@ -56,7 +56,7 @@ class AppWorldEnv:
                 return said(f"Error: {error}. Whatever the code has done is undone.")
             except EngineLost:
                 if again:  # in a fresh process: it was the code
-                    return StepResult((Message("user", HALTED),), terminated=True)
+                    return StepResult((Message("user", HALTED),), terminated=True, info={"ended_by": "action"})
                 self._go_back()
             else:
                 break
