@@ -66,6 +66,32 @@ def test_performance_figures_are_the_measured_ones():
         assert f"| update, {prompt} / {action} | {share:.0%} |" in page
 
 
+def test_profiles_of_training_are_the_measured_ones_and_within_their_aims():
+    page = (ROOT / "docs/performance.md").read_text()
+    operations, python, memory = (
+        json.loads((ROOT / "benchmarks/results" / f"training_{name}.json").read_text())
+        for name in ("operations_smollm2-pocket", "python_tiny-pocket", "memory_tiny-pocket")
+    )
+    assert operations["matrix_products_and_attention"] >= 0.6
+    assert f"matrix products and attention | {operations['matrix_products_and_attention']:.0%} of its time |" in page
+    assert python["shares"]["our own Python"] < 0.25
+    assert f"own Python | {python['shares']['our own Python']:.0%} of its time |" in page
+    assert memory["iterations"] == 200
+    assert memory["mb_at_tenths"][-1] <= 1.01 * memory["mb_at_tenths"][4]
+    assert ", ".join(map(str, memory["mb_at_tenths"])) in page
+
+
+def test_the_report_of_a_long_run_is_as_quick_and_small_as_said():
+    long = json.loads((ROOT / "benchmarks/results/report_scale.json").read_text())["iterations"]["200"]
+    assert long["trajectories"] >= 20_000
+    assert long["seconds"] < 20
+    assert long["opens_in_seconds"] < 2
+    assert long["page_mb"] < 30
+    page = (ROOT / "docs/report.md").read_text()
+    assert f"it took {long['processor_seconds']:.0f} seconds of one core and {long['peak_mib']} MiB" in page
+    assert f"opens in {long['opens_in_seconds']} seconds" in page
+
+
 def test_the_example_in_the_readme_runs(capsys):
     (example,) = re.findall(r"```python\n(import torch.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     exec(compile(example, "README.md", "exec"), {})
