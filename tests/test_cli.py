@@ -91,7 +91,7 @@ def test_options_of_an_algorithm_are_told_with_their_own_defaults():
     gspo, rloo = ({option.name: option for option in options(name)} for name in ("gspo", "rloo"))
     assert gspo["clip"].default == "[0.0003, 0.0004]"
     assert rloo["clip"].default == '"none"'
-    assert rloo["clip"].meaning == "(low, high) around 1, or None."  # what all of them share says so
+    assert rloo["clip"].meaning == "(low, high) around 1; none for no clip."  # what all of them share says so
     assert gspo["level"].accepted == 'one of "trajectory", "turn"'
 
 
