@@ -17,20 +17,24 @@ from seeupo.types import Sample, Trajectory
 from training.small_runs import small
 
 RECIPE = small(
-    algorithm=PPO(minibatches=4, critic_warmup=1_000),
+    algorithm=PPO(minibatches=8, critic_warmup=1_000),
     model={"tiny": replace(small().model.tiny, width=64, layers=2, heads=4)},
-    critic=CriticSettings(optimizer=OptimizerSettings(learning_rate=2e-3, beta1=0.9, weight_decay=0.0)),
+    critic=CriticSettings(optimizer=OptimizerSettings(learning_rate=1e-3, weight_decay=0.0)),
     environment={"options": {"turns": [2, 3], "train_tasks": 512}},
 )
 
 
+NO_OTHER = dict.fromkeys(("wrong_choice", "wrong_word", "skipped_lookup", "wrong_tool"), 0.0)
+"""A critic cannot foresee which of two words is the wrong one without knowing the world; giving up it can see."""
+
+
 def mixed_episodes(parts, count):
-    """Episodes of three players: one solves most tasks, one gives up now and then, one nearly always does."""
+    """Episodes of three players: one solves every task, one gives up now and then, one nearly always does."""
     draw = random.Random(0)
 
     def episode(number):
         task, seed, rate = draw.choice(parts.train_tasks), draw.getrandbits(31), draw.choice([0.0, 0.2, 0.9])
-        expert = parts.pool.expert(task, mistakes=Mistakes(seed, {"stops_early": rate, "wrong_choice": 0.05}))
+        expert = parts.pool.expert(task, mistakes=Mistakes(seed, {**NO_OTHER, "stops_early": rate}))
         heard, said = [], []
 
         def choose(result):
@@ -56,7 +60,7 @@ def mixed_episodes(parts, count):
 
 def test_the_critic_explains_most_of_the_variance_of_returns():
     with assemble(RECIPE) as parts:
-        episodes = mixed_episodes(parts, 384)
+        episodes = mixed_episodes(parts, 768)
         solved = sum(trajectory.reward for trajectory in episodes) / len(episodes)
         assert 0.3 < solved < 0.7
         # Lambda 1: returns are what was scored, and nothing of the critic's own making.
@@ -66,6 +70,8 @@ def test_the_critic_explains_most_of_the_variance_of_returns():
             update = algorithm.update(parts.engine, seen, generator=torch.Generator().manual_seed(0))
             return update.metrics[-1].values["explained_variance"]
 
-        shares = [explained(episodes) for _ in range(20)]
-    assert shares[0] == pytest.approx(0.0, abs=1e-6)  # values begin at 0
-    assert shares[-1] > 0.5
+        on_seen = [explained(episodes[:512]) for _ in range(12)]
+        on_fresh = explained(episodes[512:])
+    assert on_seen[0] == pytest.approx(0.0, abs=1e-6)  # values begin at 0
+    assert on_seen[-1] > 0.5
+    assert on_fresh > 0.4  # it was not learned by heart

@@ -106,7 +106,7 @@ def show_result(result: Result, recipe: Recipe) -> None:
     if (result.folder / "policy").is_dir():
         console.print(f"policy    {result.folder / 'policy'}  (loads in transformers and vLLM)")
     if (page := result.folder / REPORT).exists():
-        console.print(f"report    {page}  (curves, and why the agent learned what it learned; opens in a browser)")
+        console.print(f"report    {page}  (open it in a browser)")
     console.print(f"run       {result.folder}  (summary.json, metrics.jsonl, trajectories; see docs/run-folder.md)")
     console.print(f"evaluate  seeupo eval {result.folder}")
     console.print(f"go on     seeupo train --resume {result.folder} --run.iterations {2 * recipe.run.iterations}")
