@@ -112,8 +112,6 @@ class Ascent:
         def current(samples: Sequence[Sample]) -> LogProbs:
             return by_key(samples, engine.logprobs(samples))
 
-        if not (self.kl_coef or self.entropy_coef):
-            samples = [sample for sample in samples if objective.weighs(sample)]
         steps: list[StepMetrics] = []
         for turn, part, normalizer in self.parts(batch, samples, generator):
             here = objective.at(current, part) if steps else objective

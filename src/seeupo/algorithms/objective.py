@@ -74,10 +74,6 @@ class RatioObjective(ABC):
         """What each token of the sample counts in the KL and entropy terms."""
 
     @abstractmethod
-    def weighs(self, sample: Sample) -> bool:
-        """Whether the sample's clipped part can have a gradient: its advantage is not 0."""
-
-    @abstractmethod
     def outcome(self, samples: Sequence[Sample], new: LogProbs) -> Outcome:
         """What has become of the samples with new log-probs."""
 
@@ -124,9 +120,6 @@ class SequenceObjective(RatioObjective):
     def token_weight(self, sample: Sample) -> float:
         return 1 / max(1, len(sample.action_ids))
 
-    def weighs(self, sample: Sample) -> bool:
-        return self.advantages[sample.key] != 0
-
     def outcome(self, samples: Sequence[Sample], new: LogProbs) -> Outcome:
         weights = torch.tensor([self.advantages[sample.key] for sample in samples], dtype=torch.float64)
         log_ratio = action_log_ratio(samples, new, self.old, self.ratio)
@@ -157,9 +150,6 @@ class TokenObjective(RatioObjective):
 
     def token_weight(self, sample: Sample) -> float:
         return self.scales[sample.trajectory]
-
-    def weighs(self, sample: Sample) -> bool:
-        return bool(self.advantages[sample.key].any())
 
     def outcome(self, samples: Sequence[Sample], new: LogProbs) -> Outcome:
         mask_NL, advantages_NL = action_mask(samples), padded(samples, self.advantages).double()
@@ -213,9 +203,6 @@ class TrajectoryObjective(RatioObjective):
 
     def token_weight(self, sample: Sample) -> float:
         return 1 / max(1, self._tokens(sample.trajectory))
-
-    def weighs(self, sample: Sample) -> bool:
-        return self.advantages[sample.trajectory] != 0
 
     def outcome(self, samples: Sequence[Sample], new: LogProbs) -> Outcome:
         whole = [sample for name in {s.trajectory: None for s in samples} for sample in self.turns[name]]

@@ -26,7 +26,14 @@ from seeupo.algorithms.ascent import Ascent
 from seeupo.algorithms.batch import Batch
 from seeupo.algorithms.critic import ValueLoss, critic_metrics
 from seeupo.algorithms.objective import TokenObjective
-from seeupo.algorithms.token_rewards import cut_into_turns, kl_to_reference, means_of, over_tokens, standardized
+from seeupo.algorithms.token_rewards import (
+    cut_into_turns,
+    kl_to_reference,
+    means_of,
+    over_tokens,
+    sizes_of,
+    standardized,
+)
 from seeupo.core import gae, length_mask
 from seeupo.core.checks import check_at_least, check_count, check_unit_interval
 from seeupo.types import CriticEngine, SampleKey, StopReason, TrainEngine, Trajectory, Update
@@ -99,7 +106,7 @@ class PPO(Ascent):
             engine,
             batch,
             means_of(advantages),
-            batch.samples if engine.iteration >= self.critic_warmup else [],
+            self.with_gradient(batch, sizes_of(advantages)) if engine.iteration >= self.critic_warmup else [],
             objective=objective,
             generator=generator,
             extra=critic_metrics(critic_steps, scored, values, batch.counts),

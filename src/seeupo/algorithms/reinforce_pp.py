@@ -18,7 +18,14 @@ import torch
 from seeupo.algorithms.ascent import Ascent
 from seeupo.algorithms.batch import Batch
 from seeupo.algorithms.objective import TokenObjective
-from seeupo.algorithms.token_rewards import cut_into_turns, kl_to_reference, means_of, over_tokens, standardized
+from seeupo.algorithms.token_rewards import (
+    cut_into_turns,
+    kl_to_reference,
+    means_of,
+    over_tokens,
+    sizes_of,
+    standardized,
+)
 from seeupo.core.checks import check_at_least
 from seeupo.types import TrainEngine, Trajectory, Update
 
@@ -44,11 +51,10 @@ class ReinforcePP(Ascent):
         """One iteration; `generator` draws the mini-batches."""
         batch = Batch(trajectories)
         baselined = batch.advantages("none", "mean")
-        samples = batch.samples
-        fixed = self.fix(engine, batch, samples, reference=self.kl_reward_coef > 0)
+        fixed = self.fix(engine, batch, batch.samples, reference=self.kl_reward_coef > 0)
         rows = [baselined[number].expand(tokens) for number, tokens in enumerate(batch.action_tokens.values())]
         if self.kl_reward_coef:
-            penalties = over_tokens(batch, kl_to_reference(samples, fixed["old"], fixed["reference"]))
+            penalties = over_tokens(batch, kl_to_reference(batch.samples, fixed["old"], fixed["reference"]))
             to_go = [row.flip(0).cumsum(0).flip(0) for row in penalties]
             rows = [row - self.kl_reward_coef * later for row, later in zip(rows, to_go, strict=True)]
         rows = standardized(rows, batch.counts)
@@ -57,4 +63,5 @@ class ReinforcePP(Ascent):
             scales={name: 1 / max(1, length) for name, length in batch.action_tokens.items()},
             **fixed,
         )
+        samples = self.with_gradient(batch, sizes_of(rows))
         return self.ascend(engine, batch, means_of(rows), samples, objective=objective, generator=generator)

@@ -47,6 +47,11 @@ def means_of(rows: Sequence[Tensor]) -> Tensor:
     return torch.stack([row.mean() if len(row) else row.sum() for row in rows])
 
 
+def sizes_of(rows: Sequence[Tensor]) -> Tensor:
+    """The sum [N] of each row's absolute values: 0 if there is nothing in it."""
+    return torch.stack([row.abs().sum() for row in rows])
+
+
 def kl_to_reference(samples: Sequence[Sample], sampled_from: LogProbs, reference: LogProbs) -> dict[SampleKey, Tensor]:
     """log pi_k - log pi_ref of each token: what it adds to an estimate of KL(pi_k || pi_ref)."""
     return {sample.key: sampled_from[sample.key] - reference[sample.key] for sample in samples}

@@ -1,0 +1,150 @@
+"""`seeupo theory` and `seeupo study`."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+import seeupo
+from seeupo.cli.errors import training_errors
+from seeupo.cli.options import check_outputs, not_empty
+from seeupo.training.whole_files import write_text
+
+
+@click.command()
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of all random problems.")
+@click.option(
+    "--problems",
+    type=click.IntRange(min=4),
+    default=20,
+    show_default=True,
+    help="Random problems per claim; more take longer and say more.",
+)
+@click.option(
+    "--json",
+    "json_file",
+    type=click.Path(dir_okay=False),
+    callback=not_empty,
+    metavar="FILE",
+    help="Write claims, settings, figures and verdicts to FILE.",
+)
+@click.option(
+    "--report",
+    "report_dir",
+    type=click.Path(file_okay=False),
+    callback=not_empty,
+    metavar="DIR",
+    help="Write a report with a figure per claim to DIR (needs the extra 'figures').",
+)
+def theory(seed: int, problems: int, json_file: Path | None, report_dir: Path | None) -> None:
+    """Measure the claims of the paper, and say which hold, where, and by how much."""
+    check_outputs(json_file, report_dir)
+
+    from seeupo.studies import theory as study
+    from seeupo.studies.theory.display import show
+
+    started = time.monotonic()
+    claims: list[study.Claim] = []
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    messages = Console(stderr=True)
+    with Progress(*columns, console=messages, transient=True) as progress:
+        task = progress.add_task("Measuring claims", total=len(study.CLAIMS))
+        for claim in study.measure(study.Scale(seed=seed, problems=problems)):
+            claims.append(claim)
+            progress.advance(task)
+            if not messages.is_terminal:
+                messages.print(f"{len(claims)} of {len(study.CLAIMS)}: {claim.title}: {claim.verdict}")
+    claims.sort(key=lambda claim: claim.id)
+
+    seconds = time.monotonic() - started
+    if json_file:
+        facts = {"version": seeupo.__version__, "seed": seed, "problems": problems}
+        text = json.dumps({**facts, "claims": [claim.to_json() for claim in claims]}, indent=1)
+        write_text(json_file, text + "\n")
+    if report_dir:
+        from seeupo.studies.theory.report import write_report
+
+        write_report(claims, report_dir)
+    show(claims, Console())
+    messages.print(f"{len(claims)} claims in {seconds:.0f} s, seed {seed}, {problems} problems each.")
+    for written in filter(None, (json_file, report_dir)):
+        messages.print(f"Written: {written}")
+
+
+@click.group()
+def study() -> None:
+    """Questions answered by many runs; `seeupo theory` is another one."""
+
+
+def study_options(default_seeds: int, folder: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """What all studies of a recipe's runs take."""
+    options = [
+        click.argument("recipe", default="tiny-pocket"),
+        click.option(
+            "--seeds", type=click.IntRange(min=1), default=default_seeds, show_default=True,
+            help="Runs, each with its own seed.",
+        ),
+        click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at a time."),
+        click.option("--threads", type=click.IntRange(min=1), help="Threads of each run.  [default: as many as cores]"),
+        click.option(
+            "--folder", type=click.Path(file_okay=False, path_type=Path), default=Path(folder), show_default=True,
+            help="Where the runs are; those that are there already are not made again.",
+        ),
+        click.option(
+            "--json", "json_file", type=click.Path(dir_okay=False), callback=not_empty, metavar="FILE",
+            help="Write the table.",
+        ),
+    ]  # fmt: skip
+
+    def add(command: Callable[..., None]) -> Callable[..., None]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+def show_study(table: Mapping[str, Any], lines: Iterable[str], json_file: Path | None) -> None:
+    if json_file:
+        write_text(json_file, json.dumps(table, indent=1) + "\n")
+    for line in lines:
+        click.echo(line)
+
+
+@study.command()
+@study_options(10, "runs/reliability")
+def reliability(
+    *, recipe: str, seeds: int, jobs: int, threads: int | None, folder: Path, json_file: Path | None
+) -> None:
+    """Train RECIPE with several seeds, and beside each go on with supervised learning for as many steps."""
+    from seeupo.studies.reliability import Study, markdown
+    from seeupo.studies.runs import Runs
+
+    check_outputs(json_file, None)
+    with training_errors():
+        table = Study(Runs(recipe, folder, jobs, threads), seeds).run(lambda text: click.echo(text, err=True))
+    show_study(table, markdown(table), json_file)
+
+
+@study.command("algorithms")
+@study_options(3, "runs/algorithms")
+def study_algorithms(
+    *, recipe: str, seeds: int, jobs: int, threads: int | None, folder: Path, json_file: Path | None
+) -> None:
+    """Train RECIPE with every algorithm, each with its own defaults, from the same warm starts."""
+    from seeupo.algorithms import ALGORITHMS
+    from seeupo.studies.algorithms import Study, markdown
+    from seeupo.studies.runs import Runs
+
+    check_outputs(json_file, None)
+    with training_errors():
+        made = Study(Runs(recipe, folder, jobs, threads), tuple(ALGORITHMS), seeds)
+        table = made.run(lambda text: click.echo(text, err=True))
+    show_study(table, markdown(table), json_file)
