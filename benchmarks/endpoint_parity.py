@@ -21,16 +21,16 @@ from sampling_speed import VLLM
 from side_by_side import machine, peer_environment, write_results
 
 from seeupo.agents.chat import chat_format
-from seeupo.agents.runner import Attempt as RunnerAttempt
-from seeupo.agents.runner import Runner, RunnerSettings
 from seeupo.agents.template import Template
-from seeupo.engines.local_sampler import LocalSampler
-from seeupo.envs.pool import EnvPool
+from seeupo.engines.samplers.local import LocalSampler
+from seeupo.envs.pool.pool import EnvPool
+from seeupo.evaluation.endpoint import Endpoint
+from seeupo.evaluation.policies import endpoint_player
 from seeupo.models.catalog import fetch
 from seeupo.models.loading import load_policy
-from seeupo.training.endpoint import Endpoint
-from seeupo.training.evaluation import Attempt
-from seeupo.training.players import endpoint_player
+from seeupo.rollout.runner import Attempt as RunnerAttempt
+from seeupo.rollout.runner import Runner, RunnerSettings
+from seeupo.runs.evaluations import Attempt
 from seeupo.types import Message, SamplingParameters
 
 OPTIONS = {"surface": "natural", "tools": "signatures", "distractors": False, "turns": [2, 3]}
@@ -95,9 +95,9 @@ def main() -> None:
             LocalSampler(policy, training=False), pool, chat, template, settings, context_length=policy.context_length
         )
         played = list(runner.run([RunnerAttempt(a.task.id, a.task.id, a.task, 0) for a in attempts]))
-    here = {trajectory.task: (trajectory.reward, len(trajectory.samples)) for trajectory in played}
+    here = {trajectory.task: (trajectory.reward, len(trajectory.turns)) for trajectory in played}
     answers = {chat.opening(messages, ()): text for messages, text in endpoint.said}
-    mine = {s.prompt_ids: chat.decode(s.action_ids) for trajectory in played for s in trajectory.samples}
+    mine = {s.prompt_ids: chat.decode(s.action_ids) for trajectory in played for s in trajectory.turns}
     same_prompts = sum(prompt in answers for prompt in mine) / len(mine)
     common = [prompt for prompt in mine if prompt in answers]
     same_answers = sum(mine[prompt] == answers[prompt] for prompt in common) / max(1, len(common))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from side_by_side import CONSTRAINTS
 
-from seeupo.cache import cache_folder
+from seeupo.utils.cache import cache_folder
 
 ROOT = Path(__file__).parent.parent
 PEERS = ("trl==1.16.0", "verl==0.9.1")

@@ -13,8 +13,8 @@ from urllib.parse import urlencode
 
 from playwright.sync_api import Page, sync_playwright
 
-from seeupo.agents.trajectories import read_trajectories
 from seeupo.report.report import write_report
+from seeupo.runs.trajectory_files import read_trajectories
 from seeupo.types import Trajectory
 
 PICTURES = Path(__file__).parent.parent / "docs" / "report"
@@ -31,7 +31,7 @@ def telling_trajectory(run: Path) -> Trajectory:
 
 
 def is_long(trajectory: Trajectory) -> bool:
-    return trajectory.reward == 1 and len(trajectory.samples) >= 3
+    return trajectory.reward == 1 and len(trajectory.turns) >= 3
 
 
 def carried_far(trajectory: Trajectory) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from side_by_side import Worker, machine, peer_environment, table, write_results
 
-from seeupo.engines.local_sampler import LocalSampler
+from seeupo.engines.samplers.local import LocalSampler
 from seeupo.models.catalog import fetch
 from seeupo.models.loading import LoadedPolicy, load_policy
 from seeupo.types import Completion, GenerationRequest, SamplingParameters

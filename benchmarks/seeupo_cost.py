@@ -28,7 +28,7 @@ from seeupo.models.batching import PaddedBatch
 from seeupo.models.catalog import fetch
 from seeupo.models.loading import LoadedPolicy, load_policy
 from seeupo.models.logprobs import ActionLogProbs, _logprobs_behind
-from seeupo.types import Sample, Trajectory, samples_of
+from seeupo.types import Trajectory, Turn, turns_of
 
 GROUP, PROMPT, ACTION, OBSERVATION = 8, 1000, 30, 30
 
@@ -36,7 +36,7 @@ GROUP, PROMPT, ACTION, OBSERVATION = 8, 1000, 30, 30
 class UnsharedEngine(LocalEngine):
     """A row per sample with plain causal attention; like its peers it makes logits of the action's tokens only."""
 
-    def _packed(self, samples: Sequence[Sample]) -> Iterator[PaddedBatch]:
+    def _packed(self, samples: Sequence[Turn]) -> Iterator[PaddedBatch]:
         return (PaddedBatch([number], [sample]) for number, sample in enumerate(samples))
 
     def _action_logprobs(self, model: Any, batch: Any, *, entropies: bool = False) -> ActionLogProbs:
@@ -61,7 +61,7 @@ def recorded(turns: int) -> list[Trajectory]:
         history, samples = prompt, []
         for turn in range(turns):
             action = draw(ACTION)
-            samples.append(Sample(str(number), turn, history, action))
+            samples.append(Turn(str(number), turn, history, action))
             history = history + action + draw(OBSERVATION)
         trajectories.append(Trajectory(str(number), "0", "0", tuple(samples), reward=float(number % 2)))
     return trajectories
@@ -71,16 +71,16 @@ def whole(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
     """Each trajectory as one action: everything behind the first prompt."""
     made = []
     for trajectory in trajectories:
-        first, last = trajectory.samples[0], trajectory.samples[-1]
+        first, last = trajectory.turns[0], trajectory.turns[-1]
         action = (last.prompt_ids + last.action_ids)[len(first.prompt_ids) :]
-        sample = Sample(trajectory.id, 0, first.prompt_ids, action)
+        sample = Turn(trajectory.id, 0, first.prompt_ids, action)
         made.append(Trajectory(trajectory.id, "0", "0", (sample,), trajectory.reward))
     return made
 
 
 def grpo(engine: LocalEngine, trajectories: Sequence[Trajectory]) -> None:
     """One step on all samples at once, each with its trajectory's advantage."""
-    batch, samples = Batch(trajectories), samples_of(trajectories)
+    batch, samples = Batch(trajectories), turns_of(trajectories)
     advantage = dict(zip((t.id for t in trajectories), batch.advantages("group", "mean").tolist(), strict=True))
     objective = SequenceObjective(
         old=by_key(samples, engine.logprobs(samples)),

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from seeupo.cache import cache_folder
+from seeupo.utils.cache import cache_folder
 
 HERE = Path(__file__).parent
 CONSTRAINTS = HERE.parent / "constraints.txt"

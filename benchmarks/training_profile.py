@@ -26,9 +26,9 @@ from side_by_side import machine, table, write_results
 from torch.profiler import ProfilerActivity, profile
 
 import seeupo
-from seeupo.training.configuration import read_recipe
-from seeupo.training.listeners import Unmoved
-from seeupo.training.recipe import Recipe
+from seeupo.config.loader import read_recipe
+from seeupo.config.schema import Recipe
+from seeupo.training.callbacks import Unmoved
 from seeupo.training.train import train
 
 PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm",

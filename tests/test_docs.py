@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from seeupo.algorithms import ALGORITHMS
+from seeupo.runs.evaluations import shown
 from seeupo.studies import algorithms
 from seeupo.studies.reliability import markdown
-from seeupo.training.evaluation import shown
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -11,14 +11,14 @@ from measure import serve, timed
 from seeupo.models.loading import load_policy
 from seeupo.models.logprobs import padded_logprobs, tree_logprobs
 from seeupo.models.tree import pack_batches
-from seeupo.types import Sample
+from seeupo.types import Turn
 
 model = load_policy(sys.argv[1]).model
 
 
 def answer(message: dict[str, Any]) -> dict[str, Any]:
     prompt, actions = tuple(message["prompt"]), message["actions"]
-    samples = [Sample(str(n), 0, prompt, tuple(action)) for n, action in enumerate(actions)]
+    samples = [Turn(str(n), 0, prompt, tuple(action)) for n, action in enumerate(actions)]
     weights = {str(n): weight for n, weight in enumerate(message["weights"])}
 
     def step() -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from seeupo.config.schema import Recipe as Recipe
+    from seeupo.evaluation.evaluate import evaluate as evaluate
     from seeupo.report.report import write_report as write_report
-    from seeupo.training.evaluation_command import evaluate as evaluate
-    from seeupo.training.recipe import Recipe as Recipe
     from seeupo.training.train import resume as resume
     from seeupo.training.train import train as train
 
@@ -18,10 +18,10 @@ __version__ = "0.1.0"
 __all__ = ["Recipe", "evaluate", "resume", "train", "write_report"]
 
 _PLACES = {
-    "Recipe": "training.recipe",
-    "evaluate": "training.evaluation_command",
-    "resume": "library",
-    "train": "library",
+    "Recipe": "config.schema",
+    "evaluate": "evaluation.evaluate",
+    "resume": "api",
+    "train": "api",
     "write_report": "report.report",
 }
 

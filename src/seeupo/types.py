@@ -1,9 +1,9 @@
-"""The data types and protocols that every layer shares.
+"""Data types and protocols shared by every layer.
 
-One *turn* is one generation of the model, one *trajectory* is at most T turns with one reward at its end, and
-G trajectories of the same task are a *group*. Turns are counted from 0.
+One *turn* is one generation of the model, one *trajectory* is at most T turns with one score at its end, and G
+trajectories of the same task form a *group*. Turns are counted from 0.
 
-Nothing but the standard library is imported here: environments run in interpreters of their own, without torch.
+Only the standard library is imported here, because environments run in interpreters without torch.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-SampleKey = tuple[str, int]
-"""A sample's identity: (trajectory id, turn). Never its row in some batch."""
+    from seeupo.engines.optimizer import OptimizerSettings
+
+TurnKey = tuple[str, int]
+"""Identity of a turn: (trajectory id, index). Never its row in a batch."""
 
 
 class StopReason(StrEnum):
@@ -33,37 +35,69 @@ class StopReason(StrEnum):
     FAILURE = "failure"
 
 
-class Status(StrEnum):
-    """Whether a trajectory may be trained on. An infrastructure failure is never scored."""
+class FailureKind(StrEnum):
+    """What kind of infrastructure failure ended an episode."""
 
-    OK = "ok"
-    FAILED = "failed"
+    WORKER_LOST = "worker_lost"
+    TIMED_OUT = "timed_out"
+    RAISED = "raised"
+    NOT_REPRODUCIBLE = "not_reproducible"
+    POOL_CLOSED = "pool_closed"
+    OTHER = "other"
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """One turn of one trajectory, in exactly the tokens that were sampled."""
+class Failure:
+    """An infrastructure failure: not caused by the model's action, so the episode has no score."""
+
+    kind: FailureKind
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn of one trajectory, in exactly the tokens that were sampled.
+
+    Attributes:
+        trajectory: Id of the trajectory.
+        index: Position in the trajectory, from 0.
+        prompt_ids: Tokens that the action is conditioned on.
+        action_ids: Sampled tokens.
+        behavior_logprobs: Log-probs of the action under the sampler, at the sampling temperature.
+        policy_version: Version of the weights that sampled the action; None if it was not sampled.
+    """
 
     trajectory: str
-    turn: int
+    index: int
     prompt_ids: tuple[int, ...]
     action_ids: tuple[int, ...]
-    behaviour_logprobs: tuple[float, ...] | None = None
+    behavior_logprobs: tuple[float, ...] | None = None
+    policy_version: int | None = None
 
     @property
-    def key(self) -> SampleKey:
-        return self.trajectory, self.turn
+    def key(self) -> TurnKey:
+        return self.trajectory, self.index
+
+
+@dataclass(frozen=True, slots=True)
+class TurnText:
+    """A turn as text: the decoded response, and the environment's answer ("" if there was none)."""
+
+    response: str
+    observation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnCredit:
-    """What one turn's update did to one trajectory.
+    """The effect of one turn's update on one trajectory.
 
     Attributes:
-        ratio: of the action's probability, after the update to before it, as the algorithm defines it.
-        carried_before: what the action was weighted with: M in SeeUPO, an advantage elsewhere.
-        carried_after: M that the turn left behind; None for algorithms that carry nothing from turn to turn.
-        clipped: whether the clip has come to bind, on one of its tokens at least.
+        turn: Index of the turn.
+        ratio: Probability of the action after the update divided by before it, as the algorithm defines the ratio.
+        carried_before: Weight of the action in the update: M in SeeUPO, an advantage elsewhere.
+        carried_after: M after the turn; None for algorithms that carry nothing from turn to turn.
+        clipped: Whether the clip is active, for at least one of its tokens.
+        new_logprobs: Log-probs of the action after the update.
     """
 
     turn: int
@@ -76,7 +110,7 @@ class TurnCredit:
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """The advantage A of a trajectory and, in update order, how each turn changed what is carried from it."""
+    """The advantage A of a trajectory and the effect of each turn's update, in update order."""
 
     advantage: float
     turns: tuple[TurnCredit, ...] = ()
@@ -84,33 +118,49 @@ class Credit:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """At most T turns of one attempt at one task, and its reward.
+    """At most T turns of one attempt at one task, and how it was scored.
 
     Attributes:
-        group: trajectories of the same group are compared with one another.
-        task: what was attempted; usually each task has one group in an iteration.
-        multiplicity: how many trajectories this one stands for: 1 when it was sampled, its probability when a small
+        group: Trajectories of the same group are compared with one another.
+        task: Id of the attempted task; usually each task has one group per iteration.
+        turns: The sampled turns, in order.
+        reward: Value that is trained on: the score, or what reward shaping made of it.
+        score: Official score of the environment; None if the trajectory failed or its problem has no environment.
+        multiplicity: Number of trajectories that this one stands for: 1 if it was sampled, its probability if a small
             problem was enumerated. Every mean over trajectories is weighted by it.
-        texts: what people read: the task, then turn by turn the response and what the environment answered.
-        credit: what an update made of it.
+        stop: Why there is no further turn.
+        failure: The infrastructure failure that ended it; None for every trajectory that may be trained on.
+        truncated_responses: Number of responses that were cut at their length limit.
+        timings: Seconds by activity.
+        opening: The environment's first messages, as text.
+        turn_texts: The turns as text, for readers.
+        credit: Effect of an update; None before it.
     """
 
     id: str
     group: str
     task: str
-    samples: tuple[Sample, ...]
+    turns: tuple[Turn, ...]
     reward: float
+    score: float | None = None
     multiplicity: float = 1.0
     stop: StopReason = StopReason.ENVIRONMENT
-    status: Status = Status.OK
+    failure: Failure | None = None
+    truncated_responses: int = 0
     timings: Mapping[str, float] = field(default_factory=dict)
-    texts: tuple[str, ...] = ()
+    opening: str = ""
+    turn_texts: tuple[TurnText, ...] = ()
     credit: Credit | None = None
+
+
+def turns_of(trajectories: Iterable[Trajectory]) -> list[Turn]:
+    """Return all turns of the trajectories, trajectory by trajectory."""
+    return [turn for trajectory in trajectories for turn in trajectory.turns]
 
 
 @dataclass(frozen=True, slots=True)
 class StepMetrics:
-    """Named scalars of one virtual agent (one turn), or of the whole iteration when `agent` is None."""
+    """Named scalars of one virtual agent (one turn), or of the whole iteration if `agent` is None."""
 
     agent: int | None
     values: Mapping[str, float]
@@ -118,79 +168,109 @@ class StepMetrics:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What an algorithm returns from one iteration: its metrics and the trajectories with their credit records."""
+    """Result of one iteration of an algorithm: its metrics, and the trajectories with their credit."""
 
     metrics: tuple[StepMetrics, ...]
     trajectories: tuple[Trajectory, ...]
 
 
 class Objective(Protocol):
-    """What a step maximises: a picklable, pure function of log-probs, one value per sample."""
+    """The function that a step maximizes: picklable and pure, with one value per turn."""
 
     @property
     def needs_entropy(self) -> bool:
-        """Whether entropies are wanted; engines skip computing them otherwise."""
+        """Whether entropies are needed; engines skip computing them otherwise."""
 
-    def __call__(self, logprobs_NL: Tensor, entropies_NL: Tensor | None, samples: Sequence[Sample]) -> Tensor:
-        """Values [N] for log-probs and entropies [N, L] of the samples' actions, padded on the right.
+    def __call__(self, logprobs_NL: Tensor, entropies_NL: Tensor | None, turns: Sequence[Turn]) -> Tensor:
+        """Return values [N] for log-probs and entropies [N, L] of the turns' actions, padded on the right.
 
         Padding positions may hold anything, NaN included.
         """
 
 
 class CriticLoss(Protocol):
-    """What a step of the critic goes down: a picklable, pure function of values, one number per sample."""
+    """The loss that a critic step minimizes: picklable and pure, with one value per turn."""
 
-    def __call__(self, values_NL: Tensor, samples: Sequence[Sample]) -> Tensor:
-        """Losses [N] for values [N, L] before each token of the samples' actions, padded with 0 on the right."""
+    def __call__(self, values_NL: Tensor, turns: Sequence[Turn]) -> Tensor:
+        """Return losses [N] for values [N, L] before each token of the turns' actions, padded with 0 on the right."""
 
 
 class TrainEngine(Protocol):
-    """The seam between algorithm and hardware: where weights live and how they move."""
+    """What an algorithm sees of the hardware: log-probs and optimizer steps."""
 
-    def logprobs(
-        self, samples: Sequence[Sample], *, policy: Literal["current", "reference"] = "current"
-    ) -> list[Tensor]:
-        """Log-probs [len(action)] of each sample's action tokens, without gradient, on the CPU."""
+    def logprobs(self, turns: Sequence[Turn], *, policy: Literal["current", "reference"] = "current") -> list[Tensor]:
+        """Return log-probs [len(action)] of each turn's action tokens, without gradient, on the CPU."""
 
     def step(
-        self, samples: Sequence[Sample], objective: Objective, *, normalizer: float, agent: int | None = None
+        self, turns: Sequence[Turn], objective: Objective, *, normalizer: float, agent: int | None = None
     ) -> StepMetrics:
-        """One optimizer step up the gradient of sum(objective) / normalizer; micro-batches are the engine's affair.
+        """Take one optimizer step up the gradient of sum(objective) / normalizer, in micro-batches of any size.
 
-        `agent` is the virtual agent (turn) being updated, for engines that keep adapters or moments per turn.
-        The metrics contain `grad_norm` where the update follows a gradient.
+        `agent` is the virtual agent (turn) being updated, for engines with adapters or optimizer moments per turn.
+        The metrics contain `grad_norm` if the update follows a gradient.
         """
-
-    def save(self, path: Path) -> None: ...
-
-    def load(self, path: Path) -> None: ...
-
-    def weights(self) -> Iterator[tuple[str, Tensor]]: ...
 
 
 @runtime_checkable
 class CriticEngine(TrainEngine, Protocol):
-    """An engine that has a critic as well. `iteration` counts those of the run, from 0."""
+    """A train engine with a critic. `iteration` is the current iteration, from 0."""
 
     iteration: int
 
     def values(self, trajectories: Sequence[Trajectory]) -> list[Tensor]:
-        """Per trajectory of A action tokens, values [A + 1]: before each of them, and behind the last.
+        """Return values [A + 1] per trajectory of A action tokens: before each token, and after the last.
 
-        Without gradient, on the CPU. The last one is the value of the state in which a trajectory was cut off.
+        Without gradient, on the CPU. The last one is the value of the state in which a trajectory was truncated.
         """
 
-    def step_critic(self, samples: Sequence[Sample], loss: CriticLoss, *, normalizer: float) -> StepMetrics:
-        """One optimizer step down the gradient of sum(loss) / normalizer."""
+    def step_critic(self, turns: Sequence[Turn], loss: CriticLoss, *, normalizer: float) -> StepMetrics:
+        """Take one optimizer step down the gradient of sum(loss) / normalizer."""
+
+
+class WeightSource(Protocol):
+    """Provides weights to samplers that do not share memory with the trainer."""
+
+    def owns(self, model: object) -> bool:
+        """Return whether `model` is the trained model itself, so that nothing has to be copied to it."""
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the current weights by their Hugging Face names, adapters merged, without gradient."""
+
+
+class TrainableEngine(TrainEngine, WeightSource, Protocol):
+    """What the training loop needs from an engine besides `TrainEngine`."""
+
+    def begin_iteration(self, iteration: int) -> None:
+        """Set the iteration, from 0, that the next steps belong to; it determines the learning rate."""
+
+    def learning_rate(self, iteration: int) -> float:
+        """Return the policy's learning rate in an iteration, from 0."""
+
+    def set_optimizer(self, settings: OptimizerSettings) -> None:
+        """Continue with other settings and fresh optimizer state, as after a warm start."""
+
+    def snapshot_reference(self) -> None:
+        """Keep the current policy as the reference policy."""
+
+    def reset_critic(self) -> None:
+        """Restart the critic from the current policy; does nothing without a critic."""
+
+    def save(self, path: Path) -> None:
+        """Write everything that training needs to resume exactly into an empty directory."""
+
+    def load(self, path: Path) -> None:
+        """Restore what `save` wrote."""
+
+    def export(self, path: Path) -> None:
+        """Write the policy as a Hugging Face folder, adapters merged, into an existing directory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParameters:
     """How actions are sampled.
 
-    `top_p` and `top_k` cut the distribution off. What is sampled then is not what log-probs are computed of, so
-    samplers for training refuse them.
+    `top_p` and `top_k` truncate the distribution. What is sampled then differs from the distribution that log-probs
+    are computed for, so samplers for training refuse them.
     """
 
     max_tokens: int = 512
@@ -202,14 +282,14 @@ class SamplingParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """One action to be sampled.
+    """A request to sample one action.
 
     Attributes:
-        id: comes back with the completion.
-        prompt_ids: the condition.
-        seed: of this sequence alone: the same seed gives the same tokens, whatever else is in the batch.
-        episode: requests of one episode extend one another; a sampler may keep what it has computed.
-        agent: the virtual agent (turn) that acts, for samplers with weights per turn.
+        id: Returned with the completion.
+        prompt_ids: Tokens that the action is conditioned on.
+        seed: Random seed of this sequence: the same seed gives the same tokens in any batch.
+        episode: Requests of one episode extend one another, so a sampler may keep what it has computed.
+        agent: The virtual agent (turn) that acts, for samplers with weights per turn.
     """
 
     id: str
@@ -230,7 +310,7 @@ class CompletionEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """What was sampled for a request: ids, their log-probs at the sampling temperature, and with which weights."""
+    """A sampled action: token ids, their log-probs at the sampling temperature, and the version of the weights."""
 
     id: str
     ids: tuple[int, ...]
@@ -240,29 +320,35 @@ class Completion:
 
 
 class Sampler(Protocol):
-    """Samples actions, many at a time; nothing waits for the slowest."""
+    """Samples actions, many at a time; no request waits for the slowest."""
 
     def submit(self, request: GenerationRequest) -> None:
         """Queue a request."""
 
     def poll(self) -> list[Completion]:
-        """Do some work and return whatever has finished."""
+        """Do some work and return the completions that have finished."""
 
-    def load_weights(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Take over new weights; only between requests."""
+    def sync(self, engine: WeightSource, version: int) -> None:
+        """Take over the engine's current weights as `version`; only while no request is queued.
+
+        Weights that share memory with the engine's are not copied.
+        """
+
+
+Need = Literal["reference", "critic"]
 
 
 class Algorithm(Protocol):
-    """One training iteration on collected trajectories. The trainer knows no more of an algorithm than this."""
+    """One training iteration on collected trajectories; all that the loop knows about an algorithm."""
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """What the engine must provide besides log-probs and steps."""
 
     def update(
         self, engine: TrainEngine, trajectories: Sequence[Trajectory], *, generator: torch.Generator | None = None
-    ) -> Update: ...
-
-
-def samples_of(trajectories: Iterable[Trajectory]) -> list[Sample]:
-    """All samples of the trajectories, trajectory by trajectory."""
-    return [sample for trajectory in trajectories for sample in trajectory.samples]
+    ) -> Update:
+        """Improve the engine's policy on trajectories that it sampled."""
 
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -270,13 +356,13 @@ Role = Literal["system", "user", "assistant", "tool"]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Something to be attempted.
+    """A task of an environment.
 
     Attributes:
-        split: the set it belongs to, e.g. "train" or "test".
-        kind: tasks of one kind are reported together.
-        seed: of whatever the environment draws when the task is attempted.
-        payload: what the environment needs to set the task up, as JSON; never the answer.
+        split: The set that it belongs to, e.g. "train" or "test".
+        kind: Tasks of one kind are reported together.
+        seed: Random seed of the environment when the task is attempted.
+        payload: What the environment needs to set the task up, as JSON; never the answer.
     """
 
     id: str
@@ -284,6 +370,24 @@ class Task:
     kind: str = ""
     seed: int = 0
     payload: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """An episode to run.
+
+    Attributes:
+        id: Becomes the id of the trajectory.
+        group: Attempts of one group are at the same task.
+        seed: Random seed of the environment and of sampling.
+        index: Position in the group, from 0.
+    """
+
+    id: str
+    group: str
+    task: Task
+    seed: int
+    index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,15 +418,15 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What an environment answers to a reset or an action.
+    """An environment's answer to a reset or an action.
 
     Attributes:
-        messages: that are new since the action.
-        tools: offered from now on; None when they are the same as before.
-        reward: of this step alone, to be shown; a trajectory's reward is the environment's score.
-        terminated: the episode has ended by itself.
-        truncated: a limit of the environment ended it.
-        info: anything else that people may want to see, as JSON.
+        messages: New messages since the action.
+        tools: Tools offered from now on; None if they are the same as before.
+        reward: Reward of this step, for display; a trajectory's score comes from `Env.score`.
+        terminated: Whether the episode has ended by itself.
+        truncated: Whether a limit of the environment ended it.
+        info: Other JSON values for readers.
     """
 
     messages: tuple[Message, ...]
@@ -338,46 +442,40 @@ class StepResult:
 
 
 class Env(Protocol):
-    """A world that one episode after another happens in. It never sees a token.
+    """An environment that runs one episode after another. It never sees a token.
 
     The same task, seed and actions always give the same results: an episode whose worker died is repeated elsewhere.
     """
 
     def reset(self, task: Task, *, seed: int) -> StepResult:
-        """Set the task up; the first messages and the tools offered."""
+        """Set up the task and return the first messages and the tools offered."""
 
     def step(self, text: str) -> StepResult:
-        """Take an action, as the policy wrote it: hostile text, to be parsed and never to be evaluated."""
+        """Take an action, as the policy wrote it: hostile text, to be parsed and never evaluated."""
 
     def score(self) -> float:
-        """The official final score, also when the episode was stopped from outside."""
+        """Return the official final score, also if the episode was stopped from outside."""
 
     def close(self) -> None:
-        """Give back whatever the episode holds."""
+        """Release everything that the episode holds."""
 
 
 Expert = Callable[[StepResult], str]
-"""Chooses the next action from what the environment has just answered."""
+"""Chooses the next action from the environment's last answer."""
 
 
 class EnvFactory(Protocol):
-    """An environment with its tasks. `make` gives a world of its own to each episode that runs at the same time."""
+    """An environment with its tasks. `make` returns a separate `Env` for each concurrent episode."""
 
     @property
     def splits(self) -> Sequence[str]:
-        """The sets of tasks that there are."""
+        """The names of the task splits."""
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """The tasks of a split, always the same ones in the same order."""
+        """Return the tasks of a split, always the same in the same order."""
 
-    def make(self) -> Env: ...
+    def make(self) -> Env:
+        """Create an environment."""
 
     def expert(self, task: Task) -> Expert | None:
-        """A scripted player that solves the task, or None where nobody knows how."""
-
-
-class NoisyExpertFactory(EnvFactory, Protocol):
-    """A factory that may also offer an expert who makes mistakes, for demonstrations to start a model from."""
-
-    def noisy_expert(self, task: Task, *, seed: int, rates: Mapping[str, float]) -> Expert:
-        """A player whose mistakes are drawn from the seed; `rates` names them, and without any it has its own."""
+        """Return a scripted expert that solves the task, or None if there is none."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from seeupo.engines.exact import ExactEngine, GradientAscent, NetworkPolicy, Problem, TablePolicy
 from seeupo.engines.exact.problem import bandit, tree
 from seeupo.engines.exact.updates import UpdateRule
-from seeupo.types import Sample, Trajectory
+from seeupo.types import Trajectory, Turn
 
 F64 = torch.float64
 GENTLE = GradientAscent(1.0)
@@ -52,8 +52,8 @@ def sampled(engine: ExactEngine, per_context: int = 16, seed: int = 2) -> list[T
     for trajectory in merged:
         for copy in range(int(trajectory.multiplicity)):
             name = f"{trajectory.id}.{copy}"
-            samples = tuple(replace(sample, trajectory=name) for sample in trajectory.samples)
-            singles.append(replace(trajectory, id=name, samples=samples, multiplicity=1.0))
+            turns = tuple(replace(turn, trajectory=name) for turn in trajectory.turns)
+            singles.append(replace(trajectory, id=name, turns=turns, multiplicity=1.0))
     return singles
 
 
@@ -66,16 +66,16 @@ class SpyingEngine(ExactEngine):
 
     def __init__(self, inner: ExactEngine) -> None:
         super().__init__(inner.problem, inner.policy, inner.update)
-        self.calls: list[tuple[str, list[Sample]]] = []
+        self.calls: list[tuple[str, list[Turn]]] = []
         self.normalizers: list[float] = []
         self.agents: list[int | None] = []
 
-    def logprobs(self, samples, *, policy="current"):
-        self.calls.append((policy, list(samples)))
-        return super().logprobs(samples, policy=policy)
+    def logprobs(self, turns, *, policy="current"):
+        self.calls.append((policy, list(turns)))
+        return super().logprobs(turns, policy=policy)
 
-    def step(self, samples, objective, *, normalizer, agent=None):
-        self.calls.append(("step", list(samples)))
+    def step(self, turns, objective, *, normalizer, agent=None):
+        self.calls.append(("step", list(turns)))
         self.normalizers.append(normalizer)
         self.agents.append(agent)
-        return super().step(samples, objective, normalizer=normalizer, agent=agent)
+        return super().step(turns, objective, normalizer=normalizer, agent=agent)

@@ -25,7 +25,7 @@ from seeupo.algorithms.critic import ValueLoss
 from seeupo.algorithms.objective import SequenceObjective, TokenObjective, TrajectoryObjective
 from seeupo.engines.exact import ExactEngine, GradientAscent
 from seeupo.engines.exact.problem import bandit
-from seeupo.types import Sample, StepMetrics, StopReason, Trajectory, samples_of
+from seeupo.types import StepMetrics, StopReason, Trajectory, Turn, turns_of
 
 CRITIC_FREE = [GRPO(), GSPO(), RLOO(), ReinforcePP()]
 STEP = GradientAscent(0.3)
@@ -44,24 +44,24 @@ class CriticEngine(ExactEngine):
     def values(self, trajectories):
         rows = []
         for trajectory in trajectories:
-            nodes = [node for sample in trajectory.samples for node in self.nodes(sample)]
+            nodes = [node for turn in trajectory.turns for node in self.nodes(turn)]
             rows.append(torch.cat([self.table[nodes], torch.tensor([self.ends], dtype=F64)]))
         return rows
 
-    def nodes(self, sample):
-        nodes, _, mask = self._locate([sample])
+    def nodes(self, turn):
+        nodes, _, mask = self._locate([turn])
         return nodes[0][mask[0]].tolist()
 
-    def step_critic(self, samples, loss, *, normalizer):
-        values = [self.table[self.nodes(sample)] for sample in samples]
-        total = loss(torch.nn.utils.rnn.pad_sequence(values, batch_first=True), samples).sum() / normalizer
+    def step_critic(self, turns, loss, *, normalizer):
+        values = [self.table[self.nodes(turn)] for turn in turns]
+        total = loss(torch.nn.utils.rnn.pad_sequence(values, batch_first=True), turns).sum() / normalizer
         self.losses.append(float(total))
         return StepMetrics(None, {"grad_norm": 0.5, "critic_loss": float(total)})
 
 
-def token_logprobs(engine, sample):
+def token_logprobs(engine, turn):
     """Log-probs of an action's tokens, with gradient."""
-    nodes, tokens, _ = engine._locate([sample])
+    nodes, tokens, _ = engine._locate([turn])
     return engine.policy.log_probs()[nodes[0], tokens[0]]
 
 
@@ -82,11 +82,11 @@ def rewards_of_group(trajectory, trajectories):
 def kl_and_entropy(algorithm, engine, trajectory, reference):
     """Means over the tokens of a trajectory, or of each turn where turns are the sequences."""
     of_turns = []
-    for sample in trajectory.samples:
-        new = token_logprobs(engine, sample)
-        log_q = reference[sample.key] - new
+    for turn in trajectory.turns:
+        new = token_logprobs(engine, turn)
+        log_q = reference[turn.key] - new
         kl = log_q.exp() - log_q - 1
-        log_policy = engine.policy.log_probs()[engine._locate([sample])[0][0]]
+        log_policy = engine.policy.log_probs()[engine._locate([turn])[0][0]]
         entropy = -(log_policy.exp() * log_policy).sum(-1)
         of_turns.append(algorithm.entropy_coef * entropy - algorithm.kl_coef * kl)
     if getattr(algorithm, "level", "trajectory") == "turn":
@@ -123,8 +123,8 @@ def grpo_value(algorithm, engine, trajectory, trajectories, old):
     if algorithm.deviation_term:
         advantage = advantage / spread if spread > 1e-8 else 0.0
     total, length = 0.0, 0
-    for sample in trajectory.samples:
-        for new, before in zip(token_logprobs(engine, sample), old[sample.key], strict=True):
+    for turn in trajectory.turns:
+        for new, before in zip(token_logprobs(engine, turn), old[turn.key], strict=True):
             total, length = total + clipped((new - before).exp(), advantage, algorithm.clip), length + 1
     return total / (length if algorithm.length_term else algorithm.constant_length)
 
@@ -133,7 +133,7 @@ def gspo_value(algorithm, engine, trajectory, trajectories, old):
     rewards = rewards_of_group(trajectory, trajectories)
     spread = deviation(rewards)
     advantage = (trajectory.reward - sum(rewards) / len(rewards)) / spread if spread > 1e-8 else 0.0
-    differences = [token_logprobs(engine, sample) - old[sample.key] for sample in trajectory.samples]
+    differences = [token_logprobs(engine, turn) - old[turn.key] for turn in trajectory.turns]
     if algorithm.level == "turn":
         return sum(clipped(row.mean().exp(), advantage, algorithm.clip) for row in differences)
     return clipped(torch.cat(differences).mean().exp(), advantage, algorithm.clip)
@@ -142,7 +142,7 @@ def gspo_value(algorithm, engine, trajectory, trajectories, old):
 def rloo_value(algorithm, engine, trajectory, trajectories, old):
     others = [o.reward for o in trajectories if o.group == trajectory.group and o.id != trajectory.id]
     advantage = trajectory.reward - sum(others) / len(others)
-    difference = sum((token_logprobs(engine, s) - old[s.key]).sum() for s in trajectory.samples)
+    difference = sum((token_logprobs(engine, s) - old[s.key]).sum() for s in trajectory.turns)
     return clipped(difference.exp(), advantage, algorithm.clip)
 
 
@@ -150,14 +150,14 @@ def reinforce_pp_value(algorithm, engine, trajectory, trajectories, old):
     def raw(t):
         """Per token: reward minus the group's mean, minus what the divergence from here on costs."""
         rewards = rewards_of_group(t, trajectories)
-        reference = engine.logprobs(t.samples, policy="reference")
-        apart = [float(d) for s, row in zip(t.samples, reference, strict=True) for d in old[s.key] - row]
+        reference = engine.logprobs(t.turns, policy="reference")
+        apart = [float(d) for s, row in zip(t.turns, reference, strict=True) for d in old[s.key] - row]
         base = t.reward - sum(rewards) / len(rewards)
         return [base - algorithm.kl_reward_coef * sum(apart[n:]) for n in range(len(apart))]
 
     tokens = [value for t in trajectories for value in raw(t)]
     mean, spread = sum(tokens) / len(tokens), deviation(tokens)
-    log_ratios = torch.cat([token_logprobs(engine, s) - old[s.key] for s in trajectory.samples])
+    log_ratios = torch.cat([token_logprobs(engine, s) - old[s.key] for s in trajectory.turns])
     values = [
         clipped(log_ratio.exp(), (advantage - mean) / spread, algorithm.clip)
         for log_ratio, advantage in zip(log_ratios, raw(trajectory), strict=True)
@@ -188,9 +188,9 @@ def test_three_steps_follow_the_papers_formula(algorithm, value, problem):
     trajectories = sampled(engine, 6)
     algorithm.update(engine, trajectories)
 
-    samples = samples_of(trajectories)
-    old = by_key(samples, twin.logprobs(samples))
-    reference = by_key(samples, twin.logprobs(samples, policy="reference"))
+    turns = turns_of(trajectories)
+    old = by_key(turns, twin.logprobs(turns))
+    reference = by_key(turns, twin.logprobs(turns, policy="reference"))
     for _ in range(3):
         total = sum(
             value(algorithm, twin, t, trajectories, old) + kl_and_entropy(algorithm, twin, t, reference)
@@ -220,26 +220,26 @@ def test_three_steps_of_ppo_follow_its_formula(problem):
     ]
     algorithm.update(engine, trajectories)
 
-    samples = samples_of(trajectories)
-    old = by_key(samples, twin.logprobs(samples))
-    reference = by_key(samples, twin.logprobs(samples, policy="reference"))
+    turns = turns_of(trajectories)
+    old = by_key(turns, twin.logprobs(turns))
+    reference = by_key(turns, twin.logprobs(turns, policy="reference"))
     advantages = {}
     for trajectory in trajectories:
         rewards = [
             -0.2 * float(mine - theirs)
-            for s in trajectory.samples
+            for s in trajectory.turns
             for mine, theirs in zip(old[s.key], reference[s.key], strict=True)
         ]
         cut = trajectory.stop is StopReason.TURN_LIMIT
         rewards[-1] += 0.0 if cut else trajectory.reward
-        values = [float(twin.table[node]) for s in trajectory.samples for node in twin.nodes(s)]
+        values = [float(twin.table[node]) for s in trajectory.turns for node in twin.nodes(s)]
         advantages[trajectory.id] = stated_gae(rewards, values, twin.ends if cut else 0.0, 0.97, 0.9)
     everything = [value for row in advantages.values() for value in row]
     mean, spread = sum(everything) / len(everything), deviation(everything)
     for _ in range(3):
         total = 0.0
         for trajectory in trajectories:
-            tokens = torch.cat([token_logprobs(twin, s) - old[s.key] for s in trajectory.samples])
+            tokens = torch.cat([token_logprobs(twin, s) - old[s.key] for s in trajectory.turns])
             for log_ratio, advantage in zip(tokens, advantages[trajectory.id], strict=True):
                 total = total + clipped(log_ratio.exp(), (advantage - mean) / spread, algorithm.clip)
             total = total + len(tokens) * kl_and_entropy(algorithm, twin, trajectory, reference)
@@ -355,8 +355,8 @@ def test_rloo_has_the_true_gradient_on_average_over_all_groups():
         members = []
         for number, path in enumerate(group):
             name = f"{number}"
-            turns = tuple(replace(sample, trajectory=name) for sample in path.samples)
-            members.append(replace(path, id=name, samples=turns, multiplicity=1.0))
+            turns = tuple(replace(turn, trajectory=name) for turn in path.turns)
+            members.append(replace(path, id=name, turns=turns, multiplicity=1.0))
         engine = unit_engine(problem)
         mean += math.prod(path.multiplicity for path in group) * moved_by(RLOO(), engine, members)
     torch.testing.assert_close(mean, true, rtol=0, atol=1e-12)
@@ -368,7 +368,7 @@ def test_rloo_is_reinforce_with_a_leave_one_out_baseline():
     total = 0.0
     for trajectory in trajectories:
         others = [o.reward for o in trajectories if o.group == trajectory.group and o.id != trajectory.id]
-        score = sum(token_logprobs(engine, sample).sum() for sample in trajectory.samples)
+        score = sum(token_logprobs(engine, turn).sum() for turn in trajectory.turns)
         total = total + (trajectory.reward - sum(others) / len(others)) * score / len(trajectories)
     gradients = torch.autograd.grad(total, list(engine.policy.parameters().values()))
     expected = torch.cat([gradient.flatten() for gradient in gradients])
@@ -394,7 +394,7 @@ def perfect(engine):
 
 def steps_of(engine, trajectory):
     """The nodes that a trajectory passes, and the token that it chooses at each."""
-    return [step for s in trajectory.samples for step in zip(engine.nodes(s), s.action_ids, strict=True)]
+    return [step for s in trajectory.turns for step in zip(engine.nodes(s), s.action_ids, strict=True)]
 
 
 @pytest.mark.parametrize("lam", [0.0, 0.5, 1.0])
@@ -436,7 +436,7 @@ def test_ppo_by_hand():
     engine = CriticEngine(table_engine(problem, GradientAscent(1e-9)))
     engine.table = torch.zeros(problem.num_nodes, dtype=F64)
     first, second = [t for t in engine.enumerate() if t.id in ("0", "3")]
-    nodes = [engine.nodes(sample)[0] for t in (first, second) for sample in t.samples]
+    nodes = [engine.nodes(turn)[0] for t in (first, second) for turn in t.turns]
     engine.table[nodes[0]], engine.table[nodes[1]], engine.table[nodes[3]] = 0.5, 0.75, 0.125
     first = replace(first, reward=1.0, multiplicity=1.0, stop=StopReason.GOAL)
     # Cut off: what it would have been worth is not known, and the score as it stands is not paid out.
@@ -461,10 +461,10 @@ def test_ppo_by_hand():
 
 
 def test_values_that_moved_far_are_clipped_in_the_critics_loss():
-    sample = Sample("a", 0, (0,), (5, 6, 7))
+    turn = Turn("a", 0, (0,), (5, 6, 7))
     loss = ValueLoss(
-        returns={sample.key: torch.tensor([1.0, 1.0, 0.0])},
-        old={sample.key: torch.tensor([0.0, 0.0, 0.0])},
+        returns={turn.key: torch.tensor([1.0, 1.0, 0.0])},
+        old={turn.key: torch.tensor([0.0, 0.0, 0.0])},
         multiplicities={"a": 2.0},
         scale=0.25,
         clip=0.2,
@@ -472,8 +472,8 @@ def test_values_that_moved_far_are_clipped_in_the_critics_loss():
     values = torch.tensor([[0.1, 0.9, 0.5]])
     # Near the old value: its error. Nearer to the return than the clip allows: the error there. Far off: its own.
     errors = 0.9**2 + 0.8**2 + 0.5**2
-    assert float(loss(values, [sample])) == pytest.approx(2.0 * 0.25 * 0.5 * errors)
-    assert float(replace(loss, clip=None)(values, [sample])) == pytest.approx(2 * 0.25 * 0.5 * (0.81 + 0.01 + 0.25))
+    assert float(loss(values, [turn])) == pytest.approx(2.0 * 0.25 * 0.5 * errors)
+    assert float(replace(loss, clip=None)(values, [turn])) == pytest.approx(2 * 0.25 * 0.5 * (0.81 + 0.01 + 0.25))
 
 
 def test_while_the_critic_warms_up_the_policy_stays():
@@ -525,23 +525,21 @@ def gradients_by_trajectory(algorithm, trajectories):
     class Catching:
         iteration = 0
 
-        def logprobs(self, samples, *, policy="current"):
-            return [torch.full((len(sample.action_ids),), -1.0, dtype=F64) for sample in samples]
+        def logprobs(self, turns, *, policy="current"):
+            return [torch.full((len(turn.action_ids),), -1.0, dtype=F64) for turn in turns]
 
         def values(self, trajectories):
-            return [
-                torch.zeros(sum(len(sample.action_ids) for sample in t.samples) + 1, dtype=F64) for t in trajectories
-            ]
+            return [torch.zeros(sum(len(turn.action_ids) for turn in t.turns) + 1, dtype=F64) for t in trajectories]
 
-        def step_critic(self, samples, loss, *, normalizer):
+        def step_critic(self, turns, loss, *, normalizer):
             return StepMetrics(None, {})
 
-        def step(self, samples, objective, *, normalizer, agent=None):
-            longest = max(len(sample.action_ids) for sample in samples)
-            logprobs = torch.full((len(samples), longest), -1.0, dtype=F64, requires_grad=True)
-            (objective(logprobs, None, samples).sum() / normalizer).backward()
-            for sample, row in zip(samples, logprobs.grad, strict=True):
-                found[sample.trajectory] = found.get(sample.trajectory, 0.0) + float(row.abs().sum())
+        def step(self, turns, objective, *, normalizer, agent=None):
+            longest = max(len(turn.action_ids) for turn in turns)
+            logprobs = torch.full((len(turns), longest), -1.0, dtype=F64, requires_grad=True)
+            (objective(logprobs, None, turns).sum() / normalizer).backward()
+            for turn, row in zip(turns, logprobs.grad, strict=True):
+                found[turn.trajectory] = found.get(turn.trajectory, 0.0) + float(row.abs().sum())
             return StepMetrics(agent, {})
 
         def save(self, path): ...
@@ -558,8 +556,8 @@ def two_lengths():
     """A group of two trajectories: one turn of two tokens, and two turns of two tokens each."""
 
     def attempt(name, turns, reward):
-        samples = tuple(Sample(name, turn, (0,), (0, 1)) for turn in range(turns))
-        return Trajectory(id=name, group="one", task="one", samples=samples, reward=reward)
+        turns = tuple(Turn(name, turn, (0,), (0, 1)) for turn in range(turns))
+        return Trajectory(id=name, group="one", task="one", turns=turns, reward=reward)
 
     return [attempt("short", 1, 1.0), attempt("long", 2, 0.0)]
 
@@ -592,19 +590,19 @@ def test_token_standardized_algorithms_weigh_trajectories_as_they_say():
 def test_padding_changes_nothing(kind):
     engine = network_engine(ragged_problem())
     batch = Batch(sampled(engine, 6))
-    old = by_key(batch.samples, engine.logprobs(batch.samples))
+    old = by_key(batch.turns, engine.logprobs(batch.turns))
     advantages = batch.advantages("batch", "mean")
     shared = {"old": old, "multiplicities": batch.multiplicities}
     objective = {
-        "sequence": lambda: SequenceObjective(advantages=batch.per_sample(batch.samples, advantages), **shared),
+        "sequence": lambda: SequenceObjective(advantages=batch.per_turn(batch.turns, advantages), **shared),
         "token": lambda: TokenObjective(
-            advantages=batch.per_token(batch.samples, advantages), scales=batch.by_id(advantages * 0 + 1), **shared
+            advantages=batch.per_token(batch.turns, advantages), scales=batch.by_id(advantages * 0 + 1), **shared
         ),
         "trajectory": lambda: TrajectoryObjective(advantages=batch.by_id(advantages), turns=batch.turns, **shared),
     }[kind]()
-    exact = torch.nn.utils.rnn.pad_sequence([old[s.key] + 0.1 for s in batch.samples], batch_first=True)
-    lonely = [objective(old[s.key][None] + 0.1, None, [s]) for s in batch.samples]
-    torch.testing.assert_close(objective(exact, None, batch.samples), torch.cat(lonely), rtol=0, atol=1e-14)
+    exact = torch.nn.utils.rnn.pad_sequence([old[s.key] + 0.1 for s in batch.turns], batch_first=True)
+    lonely = [objective(old[s.key][None] + 0.1, None, [s]) for s in batch.turns]
+    torch.testing.assert_close(objective(exact, None, batch.turns), torch.cat(lonely), rtol=0, atol=1e-14)
 
 
 @settings(max_examples=15, deadline=None)
@@ -630,12 +628,12 @@ def test_trajectories_without_turns_or_tokens_are_counted_and_change_nothing_els
     engine = CriticEngine(network_engine(ragged_problem()))
     algorithm = replace(ALGORITHMS[name](), minibatches=1)
     trajectories = sampled(engine, 4)
-    silent = replace(trajectories[0].samples[0], trajectory="silent", action_ids=())
-    spoken = replace(trajectories[0].samples[0], trajectory="partly", turn=1)
+    silent = replace(trajectories[0].turns[0], trajectory="silent", action_ids=())
+    spoken = replace(trajectories[0].turns[0], trajectory="partly", turn=1)
     odd = [
-        replace(trajectories[0], id="partly", samples=(replace(silent, trajectory="partly"), spoken)),
-        replace(trajectories[0], id="none", samples=()),
-        replace(trajectories[0], id="silent", samples=(silent,)),
+        replace(trajectories[0], id="partly", turns=(replace(silent, trajectory="partly"), spoken)),
+        replace(trajectories[0], id="none", turns=()),
+        replace(trajectories[0], id="silent", turns=(silent,)),
     ]
     update = replace(algorithm, epochs=2).update(engine, [*trajectories, *odd])
     assert all(math.isfinite(value) for metrics in update.metrics for value in metrics.values.values())
@@ -647,9 +645,7 @@ def test_trajectories_without_turns_or_tokens_are_counted_and_change_nothing_els
 def test_actions_without_tokens_are_no_reason_to_step(name):
     engine = CriticEngine(network_engine(ragged_problem()))
     before = weights_of(engine).clone()
-    silent = [
-        replace(t, samples=tuple(replace(sample, action_ids=()) for sample in t.samples)) for t in sampled(engine, 4)
-    ]
+    silent = [replace(t, turns=tuple(replace(turn, action_ids=()) for turn in t.turns)) for t in sampled(engine, 4)]
     update = ALGORITHMS[name]().update(engine, silent, generator=torch.Generator().manual_seed(0))
     assert update.metrics[-1].values["optimizer_steps"] == 0
     assert engine.losses == []

@@ -41,14 +41,14 @@ def test_m_not_updated(monkeypatch):
 
 
 def test_m_by_row_instead_of_by_trajectory(monkeypatch):
-    monkeypatch.setattr(Batch, "members", lambda self, samples: torch.arange(len(samples)))
+    monkeypatch.setattr(Batch, "members", lambda self, turns: torch.arange(len(turns)))
     assert not claim_11_is_green()
     assert not m_is_right(table_engine)
 
 
 def test_m_by_row_of_a_batch_that_is_permuted_at_each_turn(monkeypatch):
     generator = torch.Generator().manual_seed(0)
-    monkeypatch.setattr(Batch, "members", lambda self, samples: torch.randperm(len(samples), generator=generator))
+    monkeypatch.setattr(Batch, "members", lambda self, turns: torch.randperm(len(turns), generator=generator))
     assert not claim_11_is_green()
     assert not m_is_right(table_engine)
 
@@ -64,10 +64,10 @@ class WithMovingOldPolicy:
     def __getattr__(self, name):
         return getattr(self.engine, name)
 
-    def step(self, samples, objective, **options):
-        rows = self.engine.logprobs(samples)
-        self.latest.update({sample.key: row for sample, row in zip(samples, rows, strict=True)})
-        return self.engine.step(samples, objective, **options)
+    def step(self, turns, objective, **options):
+        rows = self.engine.logprobs(turns)
+        self.latest.update({turn.key: row for turn, row in zip(turns, rows, strict=True)})
+        return self.engine.step(turns, objective, **options)
 
 
 def test_m_relative_to_the_policy_at_the_start_of_the_turn(monkeypatch):
@@ -76,7 +76,7 @@ def test_m_relative_to_the_policy_at_the_start_of_the_turn(monkeypatch):
     monkeypatch.setattr(
         seeupo,
         "action_log_ratio",
-        lambda samples, new, old, ratio: right(samples, new, WithMovingOldPolicy.latest, ratio),
+        lambda turns, new, old, ratio: right(turns, new, WithMovingOldPolicy.latest, ratio),
     )
 
     def spied(problem, update):
@@ -89,9 +89,9 @@ def test_m_relative_to_the_policy_at_the_start_of_the_turn(monkeypatch):
 def test_m_relative_to_another_policy(monkeypatch, make_engine):
     right = seeupo.action_log_ratio
 
-    def to_uniform(samples, new, old, ratio):
+    def to_uniform(turns, new, old, ratio):
         uniform = {key: torch.full_like(row, 0.5).log() for key, row in old.items()}
-        return right(samples, new, uniform, ratio)
+        return right(turns, new, uniform, ratio)
 
     monkeypatch.setattr(seeupo, "action_log_ratio", to_uniform)
     assert not claim_11_is_green()

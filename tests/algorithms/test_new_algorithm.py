@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from algorithms.examples import network_engine, ragged_problem, sampled, table_engine, weights_of, wordy_problem
 from seeupo.algorithms import ALGORITHMS
 from seeupo.cli import main
+from seeupo.config.loader import read_recipe, recipe_to_toml
 from seeupo.engines.exact import GradientAscent
-from seeupo.training.configuration import read_recipe, recipe_to_toml
 from seeupo.training.train import train
 from training.small_runs import small
 

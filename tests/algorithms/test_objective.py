@@ -7,9 +7,9 @@ import torch
 
 from algorithms.examples import F64
 from seeupo.algorithms.objective import SequenceObjective
-from seeupo.types import Sample
+from seeupo.types import Turn
 
-SAMPLES = [Sample("a", 1, (0,), (3, 4, 5)), Sample("b", 1, (0,), (6,)), Sample("c", 1, (0,), ())]
+SAMPLES = [Turn("a", 1, (0,), (3, 4, 5)), Turn("b", 1, (0,), (6,)), Turn("c", 1, (0,), ())]
 
 
 def row(*values: float) -> torch.Tensor:

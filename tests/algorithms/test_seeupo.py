@@ -21,7 +21,7 @@ from algorithms.examples import (
 from seeupo.algorithms import SeeUPO
 from seeupo.engines.exact import ExactEngine, GradientAscent, Maximiser, TablePolicy
 from seeupo.engines.exact.problem import bandit
-from seeupo.types import Sample, Status, Trajectory
+from seeupo.types import Status, Trajectory, Turn
 
 
 def credit_by_turn(trajectory: Trajectory) -> dict:
@@ -117,7 +117,7 @@ def test_clip_flags_say_where_the_clip_binds():
 def assert_m_is_the_product_of_the_ratios_to_theta_k(engine: ExactEngine, algorithm: SeeUPO) -> None:
     """M after the sweep is A times the ratios of each turn's own update, all relative to the policy that sampled."""
     trajectories = sampled(engine)
-    before = {sample.key: engine.logprobs([sample])[0] for t in trajectories for sample in t.samples}
+    before = {turn.key: engine.logprobs([turn])[0] for t in trajectories for turn in t.turns}
     update = algorithm.update(engine, trajectories, generator=torch.Generator().manual_seed(0))
     moved = 0
     for trajectory in update.trajectories:
@@ -165,7 +165,7 @@ def test_permuting_the_trajectories_changes_nothing(random, normalize):
     torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-9, atol=1e-12)
     for name, credit in results[0][1].items():
         other = results[1][1][name]
-        assert [turn.turn for turn in credit.turns] == [turn.turn for turn in other.turns]
+        assert [turn.index for turn in credit.turns] == [turn.index for turn in other.turns]
         for turn, same in zip(credit.turns, other.turns, strict=True):
             assert turn.carried_after == pytest.approx(same.carried_after, rel=1e-9)
 
@@ -175,9 +175,9 @@ def test_permuting_the_trajectories_changes_nothing(random, normalize):
 
 def with_silent_turns(trajectory: Trajectory, turns: int) -> Trajectory:
     """The same trajectory with actions of no tokens appended: the paper's no-op, spelt out."""
-    node = trajectory.samples[-1].prompt_ids
-    silent = tuple(Sample(trajectory.id, turn, node, ()) for turn in range(len(trajectory.samples), turns))
-    return replace(trajectory, samples=trajectory.samples + silent)
+    node = trajectory.turns[-1].prompt_ids
+    silent = tuple(Turn(trajectory.id, turn, node, ()) for turn in range(len(trajectory.turns), turns))
+    return replace(trajectory, turns=trajectory.turns + silent)
 
 
 @pytest.mark.parametrize("kl_coef", [0.0, 0.1])
@@ -200,7 +200,7 @@ def test_a_trajectory_without_turns_only_counts_in_the_divisor():
     trajectories = sampled(engines[0])
     assert len(trajectories) == 32
     mean = sum(t.reward for t in trajectories if t.group == "0") / 16
-    silent = Trajectory(id="silent", group="0", task="0", samples=(), reward=mean)
+    silent = Trajectory(id="silent", group="0", task="0", turns=(), reward=mean)
     algorithm = SeeUPO(normalize="none")
     algorithm.update(engines[0], trajectories)
     update = algorithm.update(engines[1], [*trajectories, silent])
@@ -227,7 +227,7 @@ def test_samples_of_weight_zero_are_computed_only_for_kl_or_entropy():
         engine = SpyingEngine(table_engine(ragged_problem()))
         trajectories = [replace(t, reward=1.0) if t.group in dead else t for t in sampled(engine)]
         SeeUPO(**options).update(engine, trajectories)
-        names = {sample.trajectory for _, samples in engine.calls for sample in samples}
+        names = {turn.trajectory for _, turns in engine.calls for turn in turns}
         return {t.group for t in trajectories if t.id in names}
 
     assert asked() == {"1"}
@@ -238,7 +238,7 @@ def test_samples_of_weight_zero_are_computed_only_for_kl_or_entropy():
 def test_pools_below_min_live_are_passed_over():
     engine = SpyingEngine(table_engine(ragged_problem()))
     trajectories = sampled(engine)
-    sizes = [sum(len(t.samples) > turn for t in trajectories) for turn in range(3)]
+    sizes = [sum(len(t.turns) > turn for t in trajectories) for turn in range(3)]
     assert sizes[2] < sizes[1] < sizes[0]
     SeeUPO(min_live=sizes[1]).update(engine, trajectories)
     assert engine.agents == [1, 0]
@@ -256,12 +256,12 @@ def table_gradient(engine: ExactEngine, objective) -> torch.Tensor:
 def test_first_step_of_the_first_pool_has_the_gradient_of_reinforce():
     engine = table_engine(ragged_problem(), GradientAscent(1.0))
     trajectories = sampled(engine)
-    last = [t for t in trajectories if len(t.samples) == 3]
+    last = [t for t in trajectories if len(t.turns) == 3]
     baseline = {g: sum(t.reward for t in trajectories if t.group == g) / 16 for g in "01"}
 
     def reinforce(log_policy):
         terms = [
-            (t.reward - baseline[t.group]) * log_policy[t.samples[2].prompt_ids[0], t.samples[2].action_ids[0]]
+            (t.reward - baseline[t.group]) * log_policy[t.turns[2].prompt_ids[0], t.turns[2].action_ids[0]]
             for t in last
         ]
         return torch.stack(terms).sum() / len(trajectories)
@@ -270,7 +270,7 @@ def test_first_step_of_the_first_pool_has_the_gradient_of_reinforce():
     expected = table_gradient(engine, reinforce)
     # The later pools belong to other nodes, so that what the table moved at the last turn's nodes is the first step.
     SeeUPO(normalize="none", ratio="product").update(engine, trajectories)
-    nodes = sorted({t.samples[2].prompt_ids[0] for t in last})
+    nodes = sorted({t.turns[2].prompt_ids[0] for t in last})
     torch.testing.assert_close((engine.policy.logits.detach() - start)[nodes], expected[nodes])
     assert expected[nodes].abs().max() > 1e-3
 
@@ -317,15 +317,15 @@ def test_kl_and_entropy_terms_have_the_stated_gradient():
         engine.policy.logits += 0.3  # shifts no probability
         engine.policy.logits[:, 0] += 0.5  # moves away from the reference, which is the policy at the start
     trajectories = [replace(t, reward=0.0) for t in sampled(engine)]  # no advantage: the terms alone
-    samples = [t.samples[1] for t in trajectories]
+    turns = [t.turns[1] for t in trajectories]
     paths = [int(t.id.split(".")[0]) for t in trajectories]
-    reference = engine.logprobs(samples, policy="reference")
+    reference = engine.logprobs(turns, policy="reference")
 
     def terms(log_policy):
         total = 0.0
-        for path, sample, ref in zip(paths, samples, reference, strict=True):
+        for path, turn, ref in zip(paths, turns, reference, strict=True):
             nodes = engine.problem.nodes[path, 1]
-            logprobs = log_policy[nodes, torch.tensor(sample.action_ids)]
+            logprobs = log_policy[nodes, torch.tensor(turn.action_ids)]
             kl = ((ref - logprobs).exp() - (ref - logprobs) - 1).mean()
             entropy = -(log_policy.exp() * log_policy).sum(1)[nodes].mean()
             total = total - 0.3 * kl + 0.2 * entropy
@@ -351,8 +351,8 @@ def test_log_probs_under_theta_k_are_fixed_once_before_any_update():
     SeeUPO(measure_drift=False).update(engine, trajectories)
     kinds = [kind for kind, _ in engine.calls]
     assert kinds == ["current", "step", "current", "step", "current", "step", "current"]
-    assert len(engine.calls[0][1]) == sum(len(t.samples) for t in trajectories)
-    assert {sample.turn for sample in engine.calls[2][1]} == {2}
+    assert len(engine.calls[0][1]) == sum(len(t.turns) for t in trajectories)
+    assert {turn.index for turn in engine.calls[2][1]} == {2}
 
 
 # --- Steps, mini-batches, weights -------------------------------------------------------------------------------------
@@ -364,14 +364,14 @@ def test_mini_batches_split_the_trajectories_and_their_normalisers_add_up():
     update = SeeUPO(steps_per_turn=4, epochs=2).update(engine, trajectories, generator=torch.Generator().manual_seed(0))
     for turn in range(3):
         steps = [
-            (samples, normalizer)
-            for (_, samples), normalizer, agent in zip(
+            (turns, normalizer)
+            for (_, turns), normalizer, agent in zip(
                 [call for call in engine.calls if call[0] == "step"], engine.normalizers, engine.agents, strict=True
             )
             if agent == turn
         ]
-        seen = sorted(sample.trajectory for samples, _ in steps for sample in samples)
-        expected = sorted(t.id for t in trajectories if len(t.samples) > turn)
+        seen = sorted(turn.trajectory for turns, _ in steps for turn in turns)
+        expected = sorted(t.id for t in trajectories if len(t.turns) > turn)
         assert seen == sorted(expected * 2)
     assert engine.normalizers[0] == 8
     overall = update.metrics[-1]
@@ -416,7 +416,7 @@ def test_metrics_of_the_hand_worked_example():
     assert (middle["ratio_min"], middle["ratio_max"]) == pytest.approx((min(ratios), max(ratios)))
     assert middle["kl"] == pytest.approx(sum(r - 1 - math.log(r) for r in ratios) / 2)  # one token an action
     assert middle["clip_fraction"] == 0
-    assert middle["live_samples"] == middle["used_samples"] == 2
+    assert middle["live_turns"] == middle["used_turns"] == 2
     assert by_turn[2]["grad_norm"] == pytest.approx(0.5)  # four components of 1/4
     assert all(values["drift_rms"] == 0 for turn, values in by_turn.items() if turn is not None)
     assert by_turn[None]["optimizer_steps"] == 3
@@ -432,7 +432,7 @@ def test_drift_is_what_later_updates_did_to_earlier_ones():
         for trajectory in update.trajectories:
             for credit in trajectory.credit.turns:
                 if credit.turn == metrics.agent:
-                    now = engine.logprobs([trajectory.samples[credit.turn]])[0]
+                    now = engine.logprobs([trajectory.turns[credit.turn]])[0]
                     squares.append(float((now - torch.tensor(credit.new_logprobs, dtype=F64)).mean()) ** 2)
         assert metrics.values["drift_rms"] == pytest.approx(math.sqrt(sum(squares) / len(squares)), abs=1e-12)
     assert update.metrics[0].values["drift_rms"] > 1e-3
@@ -447,7 +447,7 @@ def test_kl_to_the_reference_is_reported_when_there_is_a_term_for_it():
         for trajectory in update.trajectories:
             for credit in trajectory.credit.turns:
                 if credit.turn == metrics.agent:
-                    (frozen,) = engine.logprobs([trajectory.samples[credit.turn]], policy="reference")
+                    (frozen,) = engine.logprobs([trajectory.turns[credit.turn]], policy="reference")
                     terms.append(float((frozen - credit.new_logprobs[0]).expm1() - (frozen - credit.new_logprobs[0])))
         assert metrics.values["kl_reference"] == pytest.approx(sum(terms) / len(terms), rel=1e-9)
         assert metrics.values["kl_reference"] > 0
@@ -528,9 +528,9 @@ def test_batches_that_cannot_be_trained_on_are_refused():
     with pytest.raises(ValueError, match="two trajectories have the same id"):
         SeeUPO().update(engine, [trajectories[0], trajectories[0]])
     failed = replace(trajectories[0], status=Status.FAILED)
-    with pytest.raises(ValueError, match="has failed; sample its group again"):
+    with pytest.raises(ValueError, match="has failed; turn its group again"):
         SeeUPO().update(engine, [failed, *trajectories[1:]])
-    confused = replace(trajectories[0], samples=tuple(reversed(trajectories[-1].samples)))
+    confused = replace(trajectories[0], turns=tuple(reversed(trajectories[-1].turns)))
     with pytest.raises(ValueError, match="calls itself"):
         SeeUPO().update(engine, [confused, *trajectories[1:]])
     with pytest.raises(ValueError, match=r"reward of trajectory .* is None; it must be a number"):

@@ -11,7 +11,7 @@ from seeupo.engines.local import LocalEngine
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.models.loading import LoadedPolicy
 from seeupo.models.tiny import TinyConfig, tiny_tokenizer
-from seeupo.types import Completion, GenerationRequest, Sample, Sampler, SamplingParameters, Trajectory
+from seeupo.types import Completion, GenerationRequest, Sampler, SamplingParameters, Trajectory, Turn
 
 TOKENIZER = tiny_tokenizer(TinyConfig())
 
@@ -26,13 +26,13 @@ def engine(*, packing="tree", dtype=torch.float64, batch_tokens=64, family="llam
     )
 
 
-def objective_for(engine: LocalEngine, samples, **options) -> SequenceObjective:
+def objective_for(engine: LocalEngine, turns, **options) -> SequenceObjective:
     generator = torch.Generator().manual_seed(7)
-    weights = torch.randn(len(samples), generator=generator).tolist()
+    weights = torch.randn(len(turns), generator=generator).tolist()
     return SequenceObjective(
-        old=by_key(samples, engine.logprobs(samples)),
-        advantages={sample.key: weight for sample, weight in zip(samples, weights, strict=True)},
-        multiplicities={sample.trajectory: 1.0 for sample in samples},
+        old=by_key(turns, engine.logprobs(turns)),
+        advantages={turn.key: weight for turn, weight in zip(turns, weights, strict=True)},
+        multiplicities={turn.trajectory: 1.0 for turn in turns},
         **options,
     )
 
@@ -52,13 +52,13 @@ def trajectories(turns: int = 3, seed: int = 0) -> list[Trajectory]:
     for group in range(2):
         task = words(12)
         for member in range(4):
-            history, samples = task, []
+            history, turns = task, []
             for turn in range(turns - (member == 3)):
                 action = words(3 + member)
-                samples.append(Sample(f"{group}.{member}", turn, history, action))
+                turns.append(Turn(f"{group}.{member}", turn, history, action))
                 history = history + action + words(4)
             reward = float(torch.rand((), generator=generator))
-            made.append(Trajectory(f"{group}.{member}", str(group), str(group), tuple(samples), reward))
+            made.append(Trajectory(f"{group}.{member}", str(group), str(group), tuple(turns), reward))
     return made
 
 

@@ -10,11 +10,11 @@ from seeupo.algorithms import SeeUPO
 from seeupo.algorithms.batch import by_key
 from seeupo.algorithms.objective import SequenceObjective
 from seeupo.engines.local import LoraSettings
-from seeupo.engines.local_sampler import LocalSampler
 from seeupo.engines.optimizer import OptimizerSettings
+from seeupo.engines.samplers.local import LocalSampler
 from seeupo.models.logprobs import padded_logprobs
 from seeupo.training.warm_start import LogLikelihood
-from seeupo.types import GenerationRequest, Sample, SamplingParameters
+from seeupo.types import GenerationRequest, SamplingParameters, Turn
 
 SAMPLES = random_samples(0, count=20)
 
@@ -22,9 +22,9 @@ SAMPLES = random_samples(0, count=20)
 @pytest.mark.parametrize("packing", ["tree", "padded"])
 def test_log_probs_come_in_the_order_of_the_samples(packing):
     local = engine(packing=packing, temperature=0.7)
-    for sample, row in zip(SAMPLES, local.logprobs(SAMPLES), strict=True):
-        alone = padded_logprobs(local.policy.model, [sample], temperature=0.7).logprobs[0]
-        assert row.shape == (len(sample.action_ids),)
+    for turn, row in zip(SAMPLES, local.logprobs(SAMPLES), strict=True):
+        alone = padded_logprobs(local.policy.model, [turn], temperature=0.7).logprobs[0]
+        assert row.shape == (len(turn.action_ids),)
         torch.testing.assert_close(row, alone.detach())
         assert not row.requires_grad
 
@@ -56,15 +56,15 @@ def test_a_step_does_not_depend_on_micro_batches_or_packing(packing, batch_token
 
 
 def test_beta1_zero_means_that_no_turn_pushes_the_next():
-    """With momentum a step on one agent's samples still moves the weights when the next gradient is 0."""
+    """With momentum a step on one agent's turns still moves the weights when the next gradient is 0."""
     for beta1, moves in [(0.9, True), (0.0, False)]:
         local = engine(beta1=beta1, weight_decay=0.0)
         local.step(SAMPLES, objective_for(local, SAMPLES), normalizer=20, agent=1)
         before = weights(local)
         still = SequenceObjective(
             old=by_key(SAMPLES, local.logprobs(SAMPLES)),
-            advantages=dict.fromkeys([sample.key for sample in SAMPLES], 0.0),
-            multiplicities={sample.trajectory: 1.0 for sample in SAMPLES},
+            advantages=dict.fromkeys([turn.key for turn in SAMPLES], 0.0),
+            multiplicities={turn.trajectory: 1.0 for turn in SAMPLES},
         )
         local.step(SAMPLES, still, normalizer=20, agent=0)
         assert (not torch.equal(weights(local), before)) == moves
@@ -123,7 +123,7 @@ def test_lora_trains_adapters_only_and_the_reference_is_the_model_without_them()
     finished = []
     while not finished:
         finished = sampler.poll()
-    (row,) = local.logprobs([Sample("x", 0, (1, 2, 3), finished[0].ids)])
+    (row,) = local.logprobs([Turn("x", 0, (1, 2, 3), finished[0].ids)])
     assert list(finished[0].logprobs) == pytest.approx(row.tolist(), abs=1e-10)
 
 
@@ -164,7 +164,7 @@ def test_the_learning_rate_follows_iterations_not_turns(settings, rates):
     chosen = OptimizerSettings(learning_rate=1.0, **settings)
     assert [chosen.rate_at(iteration) for iteration in range(5)] == pytest.approx(rates)
     local = engine(learning_rate=1.0, **settings)
-    local.start_iteration(1)
+    local.begin_iteration(1)
     for agent in (2, 1, 0):
         metrics = local.step(SAMPLES, objective_for(local, SAMPLES), normalizer=20, agent=agent)
         assert metrics.values["learning_rate"] == pytest.approx(rates[1])
@@ -175,7 +175,7 @@ def test_training_goes_on_exactly_after_save_and_load(tmp_path, moments):
     one = engine(moments=moments)
     for agent in (1, 0):
         one.step(SAMPLES, objective_for(one, SAMPLES), normalizer=20, agent=agent)
-    one.start_iteration(5)
+    one.begin_iteration(5)
     one.save(tmp_path / "saved")
     other = engine(moments=moments, seed=9)
     other.load(tmp_path / "saved")
@@ -201,13 +201,13 @@ def test_what_is_saved_loads_in_transformers(tmp_path):
 def test_what_the_model_cannot_take_is_refused_before_any_work():
     local = engine()
     before = weights(local)
-    for sample, message in [
-        (Sample("long", 1, (1,) * 120, (2,) * 9), r"sample \('long', 1\) has 129 tokens; the model takes 128"),
-        (Sample("foreign", 0, (1,), (40,)), "contains token 40; the model knows 40"),
-        (Sample("empty", 0, (), (1,)), "prompt without tokens"),
+    for turn, message in [
+        (Turn("long", 1, (1,) * 120, (2,) * 9), r"turn \('long', 1\) has 129 tokens; the model takes 128"),
+        (Turn("foreign", 0, (1,), (40,)), "contains token 40; the model knows 40"),
+        (Turn("empty", 0, (), (1,)), "prompt without tokens"),
     ]:
         with pytest.raises(ValueError, match=message):
-            local.logprobs([*SAMPLES, sample])
+            local.logprobs([*SAMPLES, turn])
     assert torch.equal(weights(local), before)
 
 
@@ -253,7 +253,7 @@ def test_training_is_bit_identical_when_repeated():
     for _ in range(2):
         local = engine(dtype=torch.float32)
         for iteration in range(3):
-            local.start_iteration(iteration)
+            local.begin_iteration(iteration)
             SeeUPO().update(local, trajectories(seed=iteration))
         ends.append(weights(local))
     assert torch.equal(*ends)
@@ -263,19 +263,19 @@ def test_seeupo_raises_the_probability_of_what_was_rewarded():
     local = engine(learning_rate=3e-3)
     batch = trajectories()
     best = max((t for t in batch if t.group == "0"), key=lambda t: t.reward)
-    before = sum(float(row.sum()) for row in local.logprobs(best.samples))
+    before = sum(float(row.sum()) for row in local.logprobs(best.turns))
     for _ in range(5):
         SeeUPO().update(local, batch)
-    assert sum(float(row.sum()) for row in local.logprobs(best.samples)) > before + 1
+    assert sum(float(row.sum()) for row in local.logprobs(best.turns)) > before + 1
 
 
 @pytest.mark.parametrize("lora", [None, LoraSettings(rank=2)], ids=["full", "lora"])
 def test_a_reference_kept_after_a_warm_start_is_saved_with_the_policy(lora, tmp_path):
     local = engine(lora=lora, reference=True)
     local.step(SAMPLES, LogLikelihood(), normalizer=1.0)
-    local.keep_reference()
+    local.snapshot_reference()
     kept = torch.cat(local.logprobs(SAMPLES))
-    local.use_optimizer(OptimizerSettings(learning_rate=1e-2, beta1=0.0))
+    local.set_optimizer(OptimizerSettings(learning_rate=1e-2, beta1=0.0))
     local.step(SAMPLES, LogLikelihood(), normalizer=1.0)
     local.save(tmp_path)
     again = engine(lora=lora, reference=True, beta1=0.0)
@@ -289,7 +289,7 @@ def test_a_reference_kept_after_a_warm_start_is_saved_with_the_policy(lora, tmp_
 def test_other_settings_begin_with_a_fresh_optimizer():
     local = engine(learning_rate=1e-2)
     local.step(SAMPLES, LogLikelihood(), normalizer=1.0)
-    local.use_optimizer(OptimizerSettings(learning_rate=0.0, trainable=("lm_head|embed",)))
+    local.set_optimizer(OptimizerSettings(learning_rate=0.0, trainable=("lm_head|embed",)))
     before = torch.cat(local.logprobs(SAMPLES))
     local.step(SAMPLES, LogLikelihood(), normalizer=1.0)
     assert torch.equal(torch.cat(local.logprobs(SAMPLES)), before)

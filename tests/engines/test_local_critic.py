@@ -6,7 +6,7 @@ import torch
 from engines.examples import engine, objective_for, trajectories, weights
 from seeupo.engines.local_critic import CriticSettings
 from seeupo.engines.optimizer import OptimizerSettings
-from seeupo.types import samples_of
+from seeupo.types import turns_of
 
 BATCH = trajectories()
 
@@ -17,10 +17,10 @@ class TowardsReward:
 
     rewards: dict[str, float]
 
-    def __call__(self, values_NL, samples):
-        lengths = torch.tensor([len(sample.action_ids) for sample in samples])
+    def __call__(self, values_NL, turns):
+        lengths = torch.tensor([len(turn.action_ids) for turn in turns])
         mask = torch.arange(values_NL.shape[1]) < lengths[:, None]
-        targets = torch.tensor([self.rewards[sample.trajectory] for sample in samples], dtype=values_NL.dtype)
+        targets = torch.tensor([self.rewards[turn.trajectory] for turn in turns], dtype=values_NL.dtype)
         return ((values_NL - targets[:, None]).square() * mask).sum(1)
 
 
@@ -33,9 +33,9 @@ def with_critic(backbone="own", rate=1e-2, **options):
 
 
 def fit(local, steps):
-    samples = samples_of(BATCH)
-    count = sum(len(sample.action_ids) for sample in samples)
-    return [local.step_critic(samples, LOSS, normalizer=count).values["critic_loss"] for _ in range(steps)]
+    turns = turns_of(BATCH)
+    count = sum(len(turn.action_ids) for turn in turns)
+    return [local.step_critic(turns, LOSS, normalizer=count).values["critic_loss"] for _ in range(steps)]
 
 
 @pytest.mark.parametrize("backbone", ["own", "policy"])
@@ -63,7 +63,7 @@ def test_values_run_along_the_trajectory_and_end_behind_its_last_action():
     fit(local, 3)
     found = local.values(BATCH)
     for trajectory, row in zip(BATCH, found, strict=True):
-        assert row.shape == (sum(len(sample.action_ids) for sample in trajectory.samples) + 1,)
+        assert row.shape == (sum(len(turn.action_ids) for turn in trajectory.turns) + 1,)
         last = local.values([trajectory])[0]
         torch.testing.assert_close(row, last)
     assert len({round(float(value), 12) for value in found[0]}) == len(found[0])
@@ -74,8 +74,8 @@ def test_a_value_head_follows_the_policy_and_an_own_backbone_does_not():
         local = with_critic(backbone)
         fit(local, 2)
         before = torch.cat(local.values(BATCH))
-        samples = samples_of(BATCH)
-        local.step(samples, objective_for(local, samples), normalizer=8)
+        turns = turns_of(BATCH)
+        local.step(turns, objective_for(local, turns), normalizer=8)
         assert torch.equal(torch.cat(local.values(BATCH)), before) is not follows
 
 
@@ -95,10 +95,10 @@ def test_a_critic_goes_on_exactly_after_save_and_load(tmp_path, backbone):
 def test_the_critics_rate_and_schedule_are_its_own():
     optimizer = OptimizerSettings(learning_rate=1e-2, schedule="linear", iterations=4)
     local = engine(critic=CriticSettings(optimizer=optimizer), learning_rate=1e-4)
-    local.start_iteration(2)
-    samples = samples_of(BATCH)
-    assert local.step_critic(samples, LOSS, normalizer=8).values["learning_rate"] == pytest.approx(5e-3)
-    assert local.step(samples, objective_for(local, samples), normalizer=8).values["learning_rate"] == 1e-4
+    local.begin_iteration(2)
+    turns = turns_of(BATCH)
+    assert local.step_critic(turns, LOSS, normalizer=8).values["learning_rate"] == pytest.approx(5e-3)
+    assert local.step(turns, objective_for(local, turns), normalizer=8).values["learning_rate"] == 1e-4
 
 
 def test_what_cannot_be_is_refused(tmp_path):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from envs.textworld import hostile
-from seeupo.envs.pool import EnvPool
+from seeupo.envs.pool.pool import EnvPool
 from seeupo.envs.registry import EnvSpec
 
 PAGE = (Path(__file__).parents[2] / "docs/environments/bring-your-own.md").read_text()

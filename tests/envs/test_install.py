@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from envs.worlds import TOY, everywhere
-from seeupo.envs.failures import EnvError
 from seeupo.envs.install import folder_of, install, installed, interpreter, python_of
-from seeupo.envs.pool import EnvPool
+from seeupo.envs.pool.pool import EnvPool
+from seeupo.errors import EnvError
 
 SPEC = replace(TOY, name="packaged", requirements=("tiny-benchmark==1.2",), factory="envs.packaged:Factory")
 PREPARED = replace(SPEC, prepare="envs.packaged:prepare")

@@ -3,8 +3,8 @@ from typing import Any
 import pytest
 
 from envs.toy import ToyFactory
-from seeupo.envs.failures import EnvError
 from seeupo.envs.options import check_options
+from seeupo.errors import EnvError
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ import pytest
 
 from envs.worlds import TOY
 from seeupo.envs import registry
-from seeupo.envs.failures import EnvError
-from seeupo.envs.pool import EnvPool
+from seeupo.envs.pool.pool import EnvPool
 from seeupo.envs.registry import EnvSpec, lookup, names
+from seeupo.errors import EnvError
 
 
 @pytest.fixture

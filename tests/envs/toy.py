@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Literal
 
-from seeupo.envs.failures import EnvError
+from seeupo.errors import EnvError
 from seeupo.types import Message, StepResult, Task, Tool
 
 MOST_BYTES = 3 * 2**30

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from seeupo.envs.pool.sandbox import Bubblewrap, Limits, find_bubblewrap
 from seeupo.envs.registry import EnvSpec
-from seeupo.envs.sandbox import Bubblewrap, Limits, find_bubblewrap
 
 TOY = EnvSpec(name="toy", factory="envs.toy:ToyFactory", limits=Limits(memory_mb=512))
 HAS_SANDBOX = isinstance(find_bubblewrap(), Bubblewrap)

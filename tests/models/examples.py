@@ -1,4 +1,4 @@
-"""Small random models of the families that are supported, and samples that share prefixes in every way."""
+"""Small random models of the families that are supported, and turns that share prefixes in every way."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from seeupo.models.exact_norm import use_exact_norms
-from seeupo.types import Sample
+from seeupo.types import Turn
 
 VOCABULARY = 40
 SHAPE = {
@@ -45,29 +45,29 @@ def small_model(family: str = "llama", dtype: torch.dtype = torch.float64, seed:
     return made
 
 
-def random_samples(seed: int, count: int = 12) -> list[Sample]:
+def random_samples(seed: int, count: int = 12) -> list[Turn]:
     """Prompts that branch or are prefixes of one another, actions that agree at first, a duplicate, empty actions."""
     draw = random.Random(seed)
     trunk = [draw.randrange(VOCABULARY) for _ in range(10)]
-    samples = []
+    turns = []
     for number in range(count):
         prompt = trunk[: draw.randrange(1, 11)] + [draw.randrange(2) for _ in range(draw.randrange(4))]
         action = [draw.randrange(2) for _ in range(draw.randrange(6))]
-        samples.append(Sample(str(number), 0, tuple(prompt), tuple(action)))
-    samples.append(Sample("twin", 0, samples[0].prompt_ids, samples[0].action_ids))
-    return samples
+        turns.append(Turn(str(number), 0, tuple(prompt), tuple(action)))
+    turns.append(Turn("twin", 0, turns[0].prompt_ids, turns[0].action_ids))
+    return turns
 
 
-def thought_stripped_trajectory(seed: int = 0, turns: int = 4) -> list[Sample]:
-    """Turns whose prompts leave out the thoughts of earlier turns: no prompt is a prefix of the next sample."""
+def thought_stripped_trajectory(seed: int = 0, turns: int = 4) -> list[Turn]:
+    """Turns whose prompts leave out the thoughts of earlier turns: no prompt is a prefix of the next turn."""
     draw = random.Random(seed)
 
     def words(count: int) -> tuple[int, ...]:
         return tuple(draw.randrange(VOCABULARY) for _ in range(count))
 
-    history, samples = words(8), []
+    history, turns = words(8), []
     for turn in range(turns):
         thought, action, observation = words(3), words(3), words(4)
-        samples.append(Sample("stripped", turn, history, thought + action))
+        turns.append(Turn("stripped", turn, history, thought + action))
         history = history + action + observation
-    return samples
+    return turns

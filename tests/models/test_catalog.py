@@ -8,8 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from seeupo.cli import main
+from seeupo.errors import ModelError
 from seeupo.models import catalog
-from seeupo.models.catalog import CATALOG, ModelError, fetch
+from seeupo.models.catalog import CATALOG, fetch
 from seeupo.models.loading import load_policy
 from seeupo.models.tiny import TinyConfig, tiny_model, tiny_tokenizer
 

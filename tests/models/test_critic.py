@@ -15,10 +15,10 @@ def critic(backbone: str, family: str = "llama") -> Critic:
     return made
 
 
-def by_hand(made: Critic, sample) -> torch.Tensor:
-    """The head on the states of a sample alone, from the one that predicts its first token to its last."""
-    states = made._reads[0].base_model(torch.tensor([sample.prompt_ids + sample.action_ids])).last_hidden_state[0]
-    return (states @ made.head.weight[0] + made.head.bias)[len(sample.prompt_ids) - 1 :]
+def by_hand(made: Critic, turn) -> torch.Tensor:
+    """The head on the states of a turn alone, from the one that predicts its first token to its last."""
+    states = made._reads[0].base_model(torch.tensor([turn.prompt_ids + turn.action_ids])).last_hidden_state[0]
+    return (states @ made.head.weight[0] + made.head.bias)[len(turn.prompt_ids) - 1 :]
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
@@ -29,7 +29,7 @@ def test_values_are_those_of_each_sample_alone(family, backbone, packing):
     seen = []
     for batch in micro_batches(SAMPLES, packing, row_tokens=24, batch_tokens=48):
         before, end = made(batch)
-        for number, row, last in zip(batch.samples, before, end, strict=True):
+        for number, row, last in zip(batch.turns, before, end, strict=True):
             expected, length = by_hand(made, SAMPLES[number]), len(SAMPLES[number].action_ids)
             torch.testing.assert_close(torch.cat([row[:length], last[None]]), expected, rtol=0, atol=1e-10)
             assert not row[length:].any()

@@ -6,7 +6,7 @@ from safetensors.torch import load_file
 from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForCausalLM
 
 from models.examples import FAMILIES, random_samples, small_model
-from seeupo.models.catalog import ModelError
+from seeupo.errors import ModelError
 from seeupo.models.loading import load_policy
 from seeupo.models.logprobs import padded_logprobs, tree_logprobs
 from seeupo.models.tiny import TinyConfig, tiny_tokenizer

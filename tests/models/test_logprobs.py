@@ -6,27 +6,27 @@ from seeupo.models import logprobs as module
 from seeupo.models import tree
 from seeupo.models.logprobs import padded_logprobs, tree_logprobs
 from seeupo.models.tree import pack_batches
-from seeupo.types import Sample
+from seeupo.types import Turn
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 
 
-def tree_by_sample(model, samples, *, row_tokens=32, batch_tokens=64, **options):
-    """Tree-packed log-probs and entropies of each sample, in the samples' order, and the number of tokens computed."""
+def tree_by_sample(model, turns, *, row_tokens=32, batch_tokens=64, **options):
+    """Tree-packed log-probs and entropies of each turn, in the turns' order, and the number of tokens computed."""
     logprobs, entropies, tokens = {}, {}, 0
-    for batch in pack_batches(samples, row_tokens=row_tokens, batch_tokens=batch_tokens):
+    for batch in pack_batches(turns, row_tokens=row_tokens, batch_tokens=batch_tokens):
         found = tree_logprobs(model, batch, entropies=True, **options)
         tokens += batch.input_ids.numel()
-        for row, member in enumerate(batch.samples):
-            length = len(samples[member].action_ids)
+        for row, member in enumerate(batch.turns):
+            length = len(turns[member].action_ids)
             assert int(found.mask[row].sum()) == length
             logprobs[member], entropies[member] = found.logprobs[row, :length], found.entropies[row, :length]
-    order = range(len(samples))
+    order = range(len(turns))
     return torch.cat([logprobs[n] for n in order]), torch.cat([entropies[n] for n in order]), tokens
 
 
-def padded_by_sample(model, samples, **options):
-    found = padded_logprobs(model, samples, entropies=True, **options)
+def padded_by_sample(model, turns, **options):
+    found = padded_logprobs(model, turns, entropies=True, **options)
     return found.logprobs[found.mask], found.entropies[found.mask]
 
 
@@ -42,23 +42,23 @@ CASES = {
     "random 2": random_samples(2, count=40),
     "thoughts stripped": thought_stripped_trajectory(),
     "single": random_samples(4, count=1)[:1],
-    "duplicates": [Sample(str(n), 0, (1, 2, 3), (4, 5)) for n in range(5)],
-    "empty actions": [Sample("a", 0, (1, 2), ()), Sample("b", 0, (1, 2), (3,)), Sample("c", 0, (5,), ())],
+    "duplicates": [Turn(str(n), 0, (1, 2, 3), (4, 5)) for n in range(5)],
+    "empty actions": [Turn("a", 0, (1, 2), ()), Turn("b", 0, (1, 2), (3,)), Turn("c", 0, (5,), ())],
 }
 
 
 @pytest.mark.parametrize("small_tree", [1, 96])
-@pytest.mark.parametrize("samples", CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize("turns", CASES.values(), ids=CASES.keys())
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_tree_packing_equals_padding_in_values_and_gradients(family, dtype, samples, small_tree, monkeypatch):
+def test_tree_packing_equals_padding_in_values_and_gradients(family, dtype, turns, small_tree, monkeypatch):
     """Whether trees are taken apart where they branch (1) or are small enough to be one masked block (96)."""
     monkeypatch.setattr(tree, "SMALL_TREE", small_tree)
     model = small_model(family, dtype)
     generator = torch.Generator().manual_seed(0)
-    weights = torch.randn(sum(len(s.action_ids) for s in samples), generator=generator, dtype=dtype)
-    packed, packed_entropy, _ = tree_by_sample(model, samples, temperature=0.7)
-    plain, plain_entropy = padded_by_sample(model, samples, temperature=0.7)
+    weights = torch.randn(sum(len(s.action_ids) for s in turns), generator=generator, dtype=dtype)
+    packed, packed_entropy, _ = tree_by_sample(model, turns, temperature=0.7)
+    plain, plain_entropy = padded_by_sample(model, turns, temperature=0.7)
     assert packed.dtype == dtype
     torch.testing.assert_close(packed, plain, rtol=0, atol=TOLERANCE[dtype])
     torch.testing.assert_close(packed_entropy, plain_entropy, rtol=0, atol=TOLERANCE[dtype])
@@ -69,19 +69,19 @@ def test_tree_packing_equals_padding_in_values_and_gradients(family, dtype, samp
 
 def test_shared_tokens_are_computed_once():
     prompt = tuple(range(30))
-    samples = [Sample(str(n), 0, prompt, (n, n + 1)) for n in range(8)]
-    _, _, tokens = tree_by_sample(small_model(), samples, row_tokens=1000, batch_tokens=1000)
+    turns = [Turn(str(n), 0, prompt, (n, n + 1)) for n in range(8)]
+    _, _, tokens = tree_by_sample(small_model(), turns, row_tokens=1000, batch_tokens=1000)
     assert tokens == 30 + 8 * 2
 
 
 def test_the_vocabulary_is_projected_in_chunks(monkeypatch):
-    model, samples = small_model(), random_samples(5)
-    whole, _, _ = tree_by_sample(model, samples)
+    model, turns = small_model(), random_samples(5)
+    whole, _, _ = tree_by_sample(model, turns)
     sizes = []
     head = model.get_output_embeddings()
     hook = head.register_forward_hook(lambda _, __, output: sizes.append(len(output)))
     monkeypatch.setattr(module, "PROJECTION_BYTES", 4 * 40 * 3)
-    chunked, _, _ = tree_by_sample(model, samples)
+    chunked, _, _ = tree_by_sample(model, turns)
     hook.remove()
     torch.testing.assert_close(chunked, whole)
     assert max(sizes) == 3
@@ -89,7 +89,7 @@ def test_the_vocabulary_is_projected_in_chunks(monkeypatch):
 
 def test_log_probs_are_a_distribution_at_the_temperature():
     model = small_model()
-    samples = [Sample(str(token), 0, (1, 2, 3), (token,)) for token in range(40)]
-    found, entropy, _ = tree_by_sample(model, samples, temperature=0.5)
+    turns = [Turn(str(token), 0, (1, 2, 3), (token,)) for token in range(40)]
+    found, entropy, _ = tree_by_sample(model, turns, temperature=0.5)
     torch.testing.assert_close(found.exp().sum(), torch.tensor(1.0, dtype=torch.float64))
     torch.testing.assert_close(entropy[0], -(found.exp() * found).sum())

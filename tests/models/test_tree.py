@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from models.examples import random_samples, thought_stripped_trajectory
 from seeupo.models import tree
 from seeupo.models.tree import pack_batches, pack_rows
-from seeupo.types import Sample
+from seeupo.types import Turn
 
 few_tokens = st.lists(st.integers(0, 2), max_size=6)
 samples_of_few_tokens = st.lists(st.tuples(few_tokens.filter(bool), few_tokens), min_size=1, max_size=12).map(
-    lambda pairs: [Sample(str(n), 0, tuple(prompt), tuple(action)) for n, (prompt, action) in enumerate(pairs)]
+    lambda pairs: [Turn(str(n), 0, tuple(prompt), tuple(action)) for n, (prompt, action) in enumerate(pairs)]
 )
 
 
@@ -22,53 +22,53 @@ def ancestors(row, node: int) -> list[int]:
 
 @settings(deadline=None)
 @given(samples_of_few_tokens, st.integers(1, 40))
-def test_every_sample_can_be_read_off_its_row(samples, row_tokens):
-    rows = pack_rows(samples, row_tokens=row_tokens)
-    assert sorted(member for row in rows for member in row.samples) == list(range(len(samples)))
+def test_every_sample_can_be_read_off_its_row(turns, row_tokens):
+    rows = pack_rows(turns, row_tokens=row_tokens)
+    assert sorted(member for row in rows for member in row.turns) == list(range(len(turns)))
     for row in rows:
-        assert len(row.tokens) <= row_tokens or len(row.samples) == 1
-        for member, predictors in zip(row.samples, row.predictors, strict=True):
-            sample = samples[member]
-            assert len(predictors) == len(sample.action_ids)
+        assert len(row.tokens) <= row_tokens or len(row.turns) == 1
+        for member, predictors in zip(row.turns, row.predictors, strict=True):
+            turn = turns[member]
+            assert len(predictors) == len(turn.action_ids)
             for place, node in enumerate(predictors):
                 path = ancestors(row, int(node))
                 seen = tuple(int(row.tokens[other]) for other in path)
-                assert seen == sample.prompt_ids + sample.action_ids[:place]
+                assert seen == turn.prompt_ids + turn.action_ids[:place]
                 assert [int(row.positions[other]) for other in path] == list(range(len(path)))
 
 
 @settings(deadline=None)
 @given(samples_of_few_tokens)
-def test_one_row_holds_every_distinct_prefix_once(samples):
-    (row,) = pack_rows(samples, row_tokens=10_000)
-    sequences = [sample.prompt_ids + sample.action_ids for sample in samples]
+def test_one_row_holds_every_distinct_prefix_once(turns):
+    (row,) = pack_rows(turns, row_tokens=10_000)
+    sequences = [turn.prompt_ids + turn.action_ids for turn in turns]
     prefixes = {sequence[:length] for sequence in sequences for length in range(1, len(sequence) + 1)}
     assert len(row.tokens) == len(prefixes)
 
 
 def test_stripped_thoughts_share_what_is_left():
-    samples = thought_stripped_trajectory()
-    (row,) = pack_rows(samples, row_tokens=10_000)
+    turns = thought_stripped_trajectory()
+    (row,) = pack_rows(turns, row_tokens=10_000)
     # The last prompt holds everything but the thoughts, 8 + 3 * 7 tokens; each turn hangs its own 6 tokens on it.
     assert len(row.tokens) == 29 + 4 * 6
 
 
 def test_batches_hold_what_their_rows_hold():
-    samples = random_samples(3, count=40)
-    batches = pack_batches(samples, row_tokens=24, batch_tokens=64)
+    turns = random_samples(3, count=40)
+    batches = pack_batches(turns, row_tokens=24, batch_tokens=64)
     assert len(batches) > 1
-    assert sorted(member for batch in batches for member in batch.samples) == list(range(len(samples)))
+    assert sorted(member for batch in batches for member in batch.turns) == list(range(len(turns)))
     for batch in batches:
         assert batch.input_ids.numel() <= 64 or len(batch.input_ids) == 1
-        for row, member in enumerate(batch.samples):
-            assert batch.targets[row][batch.mask[row]].tolist() == list(samples[member].action_ids)
+        for row, member in enumerate(batch.turns):
+            assert batch.targets[row][batch.mask[row]].tolist() == list(turns[member].action_ids)
 
 
 @settings(deadline=None)
 @given(samples_of_few_tokens, st.sampled_from([1, 4, 96]))
-def test_blocks_say_who_attends_to_whom(samples, small_tree):
+def test_blocks_say_who_attends_to_whom(turns, small_tree):
     """Block by block, every token sees its ancestors and itself, and nothing else."""
-    (row,) = pack_rows(samples, row_tokens=10_000)
+    (row,) = pack_rows(turns, row_tokens=10_000)
     with patch.object(tree, "SMALL_TREE", small_tree):
         blocks = list(tree.blocks_of(row.ends, 0, len(row.ends)))
     assert [place for block in blocks for place in range(block.start, block.end)] == list(range(len(row.tokens)))
@@ -84,8 +84,8 @@ def test_blocks_say_who_attends_to_whom(samples, small_tree):
 
 
 def test_errors():
-    with pytest.raises(ValueError, match=r"sample \('a', 2\) has a prompt without tokens"):
-        pack_rows([Sample("a", 2, (), (1,))], row_tokens=8)
+    with pytest.raises(ValueError, match=r"turn \('a', 2\) has a prompt without tokens"):
+        pack_rows([Turn("a", 2, (), (1,))], row_tokens=8)
     with pytest.raises(ValueError, match="row_tokens is 0"):
-        pack_rows([Sample("a", 0, (1,), (1,))], row_tokens=0)
+        pack_rows([Turn("a", 0, (1,), (1,))], row_tokens=0)
     assert pack_rows([], row_tokens=8) == []

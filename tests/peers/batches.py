@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seeupo.types import Sample, SampleKey, StopReason, Trajectory
+from seeupo.types import StopReason, Trajectory, Turn, TurnKey
 
 VOCABULARY = 5
 
@@ -23,14 +23,14 @@ class RandomBatch:
     """N trajectories as rows of L tokens.
 
     Attributes:
-        columns: per sample, where its action stands in its trajectory's row.
+        columns: per turn, where its action stands in its trajectory's row.
         tokens, mask: [N, L]; the mask is 1 at action tokens.
         before, after, reference: logits [N, L, V] of theta_k, of the policy after the first step, and of the reference.
         values, moved_values: [N, L] of the critic, before and after its first step; `end_values` [N] behind the end.
     """
 
     trajectories: tuple[Trajectory, ...]
-    columns: Mapping[SampleKey, slice]
+    columns: Mapping[TurnKey, slice]
     tokens: Tensor
     mask: Tensor
     before: Tensor
@@ -67,8 +67,8 @@ class RandomBatch:
         last = (self.mask * torch.arange(1, self.mask.shape[1] + 1)).argmax(1)
         return torch.zeros_like(self.mask).scatter(1, last[:, None], numbers.to(self.mask)[:, None])
 
-    def over_rows(self, rows: Mapping[SampleKey, Tensor]) -> Tensor:
-        """What is known of each sample's tokens as rows [N, L], 0 elsewhere."""
+    def over_rows(self, rows: Mapping[TurnKey, Tensor]) -> Tensor:
+        """What is known of each turn's tokens as rows [N, L], 0 elsewhere."""
         table = torch.zeros_like(self.mask)
         for (name, turn), values in rows.items():
             table[self.row[name], self.columns[name, turn]] = values.to(table)
@@ -123,16 +123,16 @@ def random_batch(
         for member in range(size):
             name = f"{group}.{member}"
             turns = 0 if empty and (group, member) == (0, size - 1) else whole(1, max_turns)
-            start, samples = 0, []
+            start, turns = 0, []
             for turn in range(turns):
                 length = whole(*lengths)
                 columns[name, turn] = slice(start, start + length)
-                samples.append(Sample(name, turn, (0,), (0,) * length))
+                turns.append(Turn(name, turn, (0,), (0,) * length))
                 start += length + whole(1, 3)  # an observation of some tokens
             # Tenths cannot be written in binary: their mean is not always one of them.
             reward = 0.1 if group in equal else float(normal(())) if group % 2 else float(whole(0, 1) or member == 0)
             stop = StopReason.TURN_LIMIT if cut and member % 2 else StopReason.GOAL
-            trajectories.append(Trajectory(name, str(group), str(group), tuple(samples), reward, stop=stop))
+            trajectories.append(Trajectory(name, str(group), str(group), tuple(turns), reward, stop=stop))
 
     longest = max(piece.stop for piece in columns.values()) + 2
     shape = (len(trajectories), longest)

@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from peers.batches import RandomBatch
 from seeupo.algorithms.objective import RatioObjective
-from seeupo.types import CriticLoss, Objective, Sample, StepMetrics, Trajectory
+from seeupo.types import CriticLoss, Objective, StepMetrics, Trajectory, Turn
 
 
 @dataclass(frozen=True)
@@ -39,20 +39,18 @@ class TableEngine:
         self.steps: list[Step] = []
         self.critic_steps: list[Step] = []
 
-    def logprobs(
-        self, samples: Sequence[Sample], *, policy: Literal["current", "reference"] = "current"
-    ) -> list[Tensor]:
+    def logprobs(self, turns: Sequence[Turn], *, policy: Literal["current", "reference"] = "current") -> list[Tensor]:
         logits = self.batch.reference if policy == "reference" else self._logits()
-        return self._actions(self.batch.logprobs(logits), samples)
+        return self._actions(self.batch.logprobs(logits), turns)
 
     def step(
-        self, samples: Sequence[Sample], objective: Objective, *, normalizer: float, agent: int | None = None
+        self, turns: Sequence[Turn], objective: Objective, *, normalizer: float, agent: int | None = None
     ) -> StepMetrics:
         logits = self._logits().clone().requires_grad_()
         logprobs, entropies = self.batch.logprobs(logits), self.batch.entropies(logits)
         total = logits.new_zeros(())
         # An engine may permute and split, and what stands behind the end of an action may be anything.
-        for part in (samples[::-2], samples[-2::-2]):
+        for part in (turns[::-2], turns[-2::-2]):
             if part:
                 padded = (
                     pad_sequence(self._actions(table, part), batch_first=True, padding_value=float("nan"))
@@ -60,7 +58,7 @@ class TableEngine:
                 )
                 total = total + objective(*padded, part).sum()
         loss = -total / normalizer
-        self.steps.append(self._step(samples, loss, logits, objective))
+        self.steps.append(self._step(turns, loss, logits, objective))
         return StepMetrics(agent, {"grad_norm": float(self.steps[-1].gradient.norm())})
 
     def values(self, trajectories: Sequence[Trajectory]) -> list[Tensor]:
@@ -70,13 +68,13 @@ class TableEngine:
             for row in rows
         ]
 
-    def step_critic(self, samples: Sequence[Sample], loss: CriticLoss, *, normalizer: float) -> StepMetrics:
+    def step_critic(self, turns: Sequence[Turn], loss: CriticLoss, *, normalizer: float) -> StepMetrics:
         values = (self.batch.moved_values if self.critic_steps else self.batch.values).clone().requires_grad_()
         total = values.new_zeros(())
-        for part in (samples[::-2], samples[-2::-2]):
+        for part in (turns[::-2], turns[-2::-2]):
             if part:
                 total = total + loss(pad_sequence(self._actions(values, part), batch_first=True), part).sum()
-        self.critic_steps.append(self._step(samples, total / normalizer, values, loss))
+        self.critic_steps.append(self._step(turns, total / normalizer, values, loss))
         return StepMetrics(None, {"grad_norm": 0.0})
 
     def save(self, path: Path) -> None: ...
@@ -89,12 +87,12 @@ class TableEngine:
     def _logits(self) -> Tensor:
         return self.batch.after if self.steps else self.batch.before
 
-    def _actions(self, table: Tensor, samples: Sequence[Sample]) -> list[Tensor]:
-        return [table[self.batch.row[sample.trajectory], self.batch.columns[sample.key]] for sample in samples]
+    def _actions(self, table: Tensor, turns: Sequence[Turn]) -> list[Tensor]:
+        return [table[self.batch.row[turn.trajectory], self.batch.columns[turn.key]] for turn in turns]
 
-    def _step(self, samples: Sequence[Sample], loss: Tensor, leaf: Tensor, asked: Any) -> Step:
+    def _step(self, turns: Sequence[Turn], loss: Tensor, leaf: Tensor, asked: Any) -> Step:
         gradient = torch.autograd.grad(loss, leaf, allow_unused=True)[0] if loss.requires_grad else None
-        rows = sorted({self.batch.row[sample.trajectory] for sample in samples})
+        rows = sorted({self.batch.row[turn.trajectory] for turn in turns})
         return Step(rows, loss.detach(), torch.zeros_like(leaf) if gradient is None else gradient, asked)
 
 

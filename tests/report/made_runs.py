@@ -7,11 +7,11 @@ import random
 from functools import cache
 from pathlib import Path
 
-from seeupo.agents.trajectories import to_json, write_trajectories
 from seeupo.models.tiny import TinyConfig, tiny_tokenizer
-from seeupo.training.evaluation import Episode, Evaluation, Plan
-from seeupo.training.run_folder import RunFolder
-from seeupo.types import Credit, Sample, Status, StopReason, Trajectory, TurnCredit
+from seeupo.runs.evaluations import Episode, Evaluation, Plan
+from seeupo.runs.run_directory import RunDirectory
+from seeupo.runs.trajectory_files import to_json, write_trajectories
+from seeupo.types import Credit, Status, StopReason, Trajectory, Turn, TurnCredit
 
 RECIPE = """[run]
 seed = 0
@@ -32,7 +32,7 @@ learning_rate = 0.001
 [evaluation]
 k = 2
 """
-FACTS = {"versions": {"seeupo": "0.1.0", "torch": "2.13.0"}, "threads": 1, "git": None, "own_environment": None}
+FACTS = {"versions": {"seeupo": "0.1.0", "torch": "2.13.0"}, "threads": 1, "git": None, "custom_environment": None}
 CORPUS = ("read the mail, pay the bill and say done", "<think>who wants what now?</think>", "the mail says 7")
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -64,7 +64,7 @@ def trajectory(
     samples, texts, history = [], [opening], tuple(tokenizer().encode(_encodable(opening)).ids)
     for turn, response in enumerate(responses):
         ids = tuple(tokenizer().encode(_encodable(response)).ids)
-        samples.append(Sample(name, turn, history, ids, tuple(-draw.random() for _ in ids)))
+        samples.append(Turn(name, turn, history, ids, tuple(-draw.random() for _ in ids)))
         texts += [response, f"answer {turn}"]
         history += ids + tuple(tokenizer().encode(f"answer {turn}").ids)
     credit = None if advantage is None else _credit(samples, advantage, draw)
@@ -74,7 +74,7 @@ def trajectory(
         "texts": tuple(texts),
         "credit": credit,
     }
-    return Trajectory(id=name, group=group, samples=tuple(samples), reward=reward, **{**fields, **changes})
+    return Trajectory(id=name, group=group, turns=tuple(samples), reward=reward, **{**fields, **changes})
 
 
 def _encodable(text):
@@ -84,10 +84,10 @@ def _encodable(text):
 def _credit(samples, advantage, draw):
     carried, turns = advantage, []
     for sample in reversed(samples) if advantage else ():
-        new = tuple(logprob + draw.gauss(0, 0.1) for logprob in sample.behaviour_logprobs)
-        moved = math.fsum(new) - math.fsum(sample.behaviour_logprobs)
+        new = tuple(logprob + draw.gauss(0, 0.1) for logprob in sample.behavior_logprobs)
+        moved = math.fsum(new) - math.fsum(sample.behavior_logprobs)
         ratio = math.exp(moved / max(1, len(new)))
-        turns.append(TurnCredit(sample.turn, ratio, carried, carried * ratio, abs(ratio - 1) > 0.2, new))
+        turns.append(TurnCredit(sample.index, ratio, carried, carried * ratio, abs(ratio - 1) > 0.2, new))
         carried *= ratio
     return Credit(advantage, tuple(turns))
 
@@ -122,8 +122,8 @@ def record_of(iteration, trajectories, turns):
         "groups": len(groups),
         "dead_groups": sum(len(found) == 1 for found in groups.values()),
         "failed_episodes": 0,
-        "action_tokens": sum(len(sample.action_ids) for each in trajectories for sample in each.samples),
-        "cut_responses": 0,
+        "action_tokens": sum(len(sample.action_ids) for each in trajectories for sample in each.turns),
+        "truncated_responses": 0,
         "entropy": 0.5,
         "sampler_gap": 1e-7,
         "algorithm": {"optimizer_steps": float(turns)},
@@ -141,7 +141,7 @@ def record_of(iteration, trajectories, turns):
 def evaluation_of(solved, tasks=4, samples=2, panel="panel"):
     """An evaluation in which a share of the attempts was solved."""
     plan = Plan(
-        policy="made", environment="pocket", split="test", options={}, samples=samples, k=2, seed=0, max_turns=4,
+        policy="made", environment="pocket", split="test", options={}, turns=samples, k=2, seed=0, max_turns=4,
         sampling={}, panel=panel,
     )  # fmt: skip
     attempts = [(f"test-{task}", sample) for sample in range(samples) for task in range(tasks)]
@@ -155,7 +155,7 @@ def evaluation_of(solved, tasks=4, samples=2, panel="panel"):
 
 def add_evaluation(folder: Path, iteration, solved, *, trajectories=True, **options):
     """An evaluation with its record, and its episodes unless an older version has written it."""
-    run = RunFolder.open(folder)
+    run = RunDirectory.open(folder)
     evaluation = evaluation_of(solved, **options)
     evaluation.write(run.evaluation_path(iteration))
     run.append({"kind": "evaluation", "iteration": iteration, **evaluation.summary(), "timings": {"seconds": 3.0}})
@@ -171,7 +171,7 @@ def add_evaluation(folder: Path, iteration, solved, *, trajectories=True, **opti
 def made_run(folder: Path, *, iterations=3, groups=3, size=2, turns=3, words=3, before=0.25, after=1.0, seed=0) -> Path:
     """A whole run, with two evaluations and everything in it."""
     draw = random.Random(seed)
-    run = RunFolder.create(folder, RECIPE.format(iterations=iterations, groups=groups, size=size), FACTS)
+    run = RunDirectory.create(folder, RECIPE.format(iterations=iterations, groups=groups, size=size), FACTS)
     write_tokenizer(run.policy_path)
     add_evaluation(folder, 0, before, tasks=12)
     for iteration in range(1, iterations + 1):
@@ -214,7 +214,7 @@ def odd_trajectories(iteration=1):
 
 def odd_run(folder: Path) -> Path:
     """One iteration with every odd case, and an evaluation in which attempts failed."""
-    run = RunFolder.create(folder, RECIPE.format(iterations=1, groups=5, size=2), FACTS)
+    run = RunDirectory.create(folder, RECIPE.format(iterations=1, groups=5, size=2), FACTS)
     write_tokenizer(run.policy_path)
     add_evaluation(folder, 0, 0.5)
     members = odd_trajectories()

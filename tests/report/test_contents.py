@@ -8,12 +8,12 @@ import torch
 
 from report.made_runs import made_run
 from report.opened import opened
-from seeupo.agents.trajectories import read_trajectories
 from seeupo.core import group_advantages
+from seeupo.errors import RunError
 from seeupo.report.contents import report_blocks
-from seeupo.report.reading import read_run
 from seeupo.report.report import write_report
-from seeupo.training.run_folder import RunError
+from seeupo.runs.reader import read_run
+from seeupo.runs.trajectory_files import read_trajectories
 from seeupo.training.train import train
 from training.small_runs import small
 
@@ -77,9 +77,9 @@ def test_every_story_of_credit_follows_from_the_files(run, page):
             assert row["advantage"] == pytest.approx(advantage, rel=1e-4)
             assert row["reward"] == each.reward
             carried, new = advantage, {turn.turn: turn.new_logprobs for turn in each.credit.turns}
-            order = [turn for turn in orders[iteration] if turn < len(each.samples)] if advantage else []
+            order = [turn for turn in orders[iteration] if turn < len(each.turns)] if advantage else []
             for position, turn in enumerate(order, 1):
-                old, shown = each.samples[turn].behaviour_logprobs, body["turns"][turn]
+                old, shown = each.turns[turn].behavior_logprobs, body["turns"][turn]
                 ratio = math.exp((math.fsum(new[turn]) - math.fsum(old)) / len(old))
                 assert shown["credit"]["position"] == position
                 assert shown["credit"]["ratio"] == pytest.approx(ratio, rel=1e-4)
@@ -101,7 +101,7 @@ def test_what_was_said_is_what_was_sampled(run, page):
         for each in read_trajectories(path):
             body = page.body(each.id)
             assert body["opening"] == each.texts[0]
-            for turn, sample in enumerate(each.samples):
+            for turn, sample in enumerate(each.turns):
                 text = "".join(text for text, _ in body["turns"][turn]["spans"])
                 assert text.removesuffix(" <|im_end|>").removesuffix("<|im_end|>") == each.texts[1 + 2 * turn]
                 assert body["turns"][turn]["observation"] == each.texts[2 + 2 * turn]

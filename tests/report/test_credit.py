@@ -4,9 +4,9 @@ import math
 import pytest
 
 from report.made_runs import HOSTILE, tokenizer, trajectory, write_tokenizer
-from seeupo.agents.trajectories import to_json
 from seeupo.report.credit import story
-from seeupo.report.spans import Tokens
+from seeupo.report.token_text import Tokens
+from seeupo.runs.trajectory_files import to_json
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from report.made_runs import made_run
 from report.opened import opened
 from seeupo.core.statistics import avg_at_k
 from seeupo.report.curves import curves, k_of, of_turns, turn_maps
-from seeupo.report.reading import read_run
+from seeupo.runs.reader import read_run
 
 
 @pytest.fixture(scope="module")

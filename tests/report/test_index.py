@@ -3,7 +3,7 @@ import zlib
 
 from seeupo.report.index import Index, cost_of
 from seeupo.report.packing import base64_size
-from seeupo.report.trajectory_files import Row
+from seeupo.runs.trajectory_rows import Row
 
 
 def rows(*names, group="g", task="t"):

@@ -5,8 +5,8 @@ import pytest
 
 from report.made_runs import cut, made_run, odd_run, trajectory, write_lines
 from report.opened import opened, raw
-from seeupo.agents.trajectories import read_trajectories, to_json
 from seeupo.report.packing import base64_size
+from seeupo.runs.trajectory_files import read_trajectories, to_json
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def test_rows_and_bodies_belong_together(run):
             assert (row["task"], row["group"], row["reward"]) == (each.task, each.group, each.reward)
             assert (row["stop"], row["status"], row["kind"]) == (each.stop.value, each.status.value, "settle")
             assert row["advantage"] == pytest.approx(each.credit.advantage, rel=1e-4)
-            assert row["turns"] == len(body["turns"]) == len(each.samples)
+            assert row["turns"] == len(body["turns"]) == len(each.turns)
             assert ["".join(text for text, _ in turn["spans"]) for turn in body["turns"]] == list(each.texts[1::2])
         else:
             assert row["kind"] == "owed"

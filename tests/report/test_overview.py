@@ -5,8 +5,8 @@ import pytest
 
 from report.made_runs import add_evaluation, cut, made_run, odd_run
 from report.opened import opened
-from seeupo.report.reading import read_run
-from seeupo.training.evaluation import compare
+from seeupo.runs.evaluations import compare
+from seeupo.runs.reader import read_run
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_the_command_repeats_the_run(run, tmp_path, monkeypatch):
     monkeypatch.chdir(elsewhere)
     assert str(tmp_path) not in json.dumps(top(run))
     facts = json.loads((run / "facts.json").read_text())
-    (run / "facts.json").write_text(json.dumps({**facts, "own_environment": "Adding"}))
+    (run / "facts.json").write_text(json.dumps({**facts, "custom_environment": "Adding"}))
     found = top(run)
     assert found["command"] == "seeupo.train('first/recipe.toml', environment=..., folder='first-again')"
     assert found["environment"] == "Adding"

@@ -4,12 +4,13 @@ import zlib
 
 import pytest
 
-from seeupo.report.packing import base64_size, json_bytes, number, packed, rounded
+from seeupo.report.packing import base64_size, json_bytes, packed, rounded
+from seeupo.utils.numbers import finite_number
 
 
 @pytest.mark.parametrize("value", [None, "1", True, math.nan, math.inf, -math.inf, [1], 10**400])
 def test_what_is_no_finite_number_is_none(value):
-    assert number(value) is None
+    assert finite_number(value) is None
     assert rounded(value) is None
 
 

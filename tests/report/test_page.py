@@ -13,7 +13,8 @@ import pytest
 import seeupo.report.page as page_module
 from report import odd_payload
 from report.conftest import Opened
-from seeupo.report.page import LIBRARIES, PAGE, PageError, write_page
+from seeupo.errors import ReportError
+from seeupo.report.page import LIBRARIES, PAGE, write_page
 
 OpenPage = Callable[..., Opened]
 HOSTILE_ID = f"{odd_payload.HOSTILE_NAME}#&=%20+/\u202e"
@@ -38,11 +39,11 @@ def until_count(opened: Opened, wanted: int) -> None:
 
 def test_a_page_is_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
-    with pytest.raises(PageError, match="no block index"):
+    with pytest.raises(ReportError, match="no block index"):
         write_page(path, [("overview", b"x")])
-    with pytest.raises(PageError, match="'hack'"):
+    with pytest.raises(ReportError, match="'hack'"):
         write_page(path, [("hack", b"x")])
-    with pytest.raises(PageError, match="twice"):
+    with pytest.raises(ReportError, match="twice"):
         write_page(path, [("overview", b"x"), ("overview", b"x")])
     assert list(tmp_path.iterdir()) == []
 
@@ -56,7 +57,7 @@ def test_blocks_are_taken_one_at_a_time_and_the_same_blocks_give_the_same_bytes(
 
 def test_missing_libraries_are_named_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_module, "LIBRARIES", tmp_path / "nothing")
-    with pytest.raises(PageError, match=r"d3\.min\.js is not in .*install it again"):
+    with pytest.raises(ReportError, match=r"d3\.min\.js is not in .*install it again"):
         write_page(tmp_path / "report.html", odd_payload.empty_page())
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from report.made_runs import odd_run
 from seeupo import train
+from seeupo.config.loader import read_recipe
 from seeupo.report.contents import report_blocks
-from seeupo.training.configuration import read_recipe
 
 
 def default_recipe(algorithm):

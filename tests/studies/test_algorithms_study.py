@@ -6,8 +6,8 @@ from click.testing import CliRunner
 
 from seeupo.algorithms import ALGORITHMS
 from seeupo.cli import main
+from seeupo.config.loader import recipe_to_toml
 from seeupo.studies.algorithms import table_of
-from seeupo.training.configuration import recipe_to_toml
 from training.small_runs import small
 
 

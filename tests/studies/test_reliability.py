@@ -6,8 +6,8 @@ import pytest
 from click.testing import CliRunner
 
 from seeupo.cli import main
+from seeupo.config.loader import recipe_to_toml
 from seeupo.studies.reliability import table_of
-from seeupo.training.configuration import recipe_to_toml
 from training.small_runs import small
 
 

@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from seeupo.engines.optimizer import OptimizerSettings
-from seeupo.training.recipe import (
+from seeupo.config.schema import (
     AgentSettings,
     CollectSettings,
     EnvironmentSettings,
@@ -14,6 +13,7 @@ from seeupo.training.recipe import (
     TinySettings,
     WarmStartSettings,
 )
+from seeupo.engines.optimizer import OptimizerSettings
 
 SMALL = Recipe(
     run=RunSettings(iterations=3, checkpoint_every=1, keep_checkpoints=2, seed=3),

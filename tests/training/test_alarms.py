@@ -5,15 +5,15 @@ from dataclasses import fields
 import pytest
 
 from seeupo.algorithms import SeeUPO
+from seeupo.config.schema import Recipe, WarmStartSettings
 from seeupo.training.alarms import Alarms
-from seeupo.training.recipe import Recipe, WarmStartSettings
 
 
 def usual(**changes) -> dict:
     """An iteration in which nothing is wrong."""
     record = {
         "kind": "iteration", "reward_mean": 0.4, "success": 0.4, "episodes": 100, "groups": 10, "dead_groups": 3,
-        "failed_episodes": 0, "cut_responses": 0, "entropy": 0.6, "sampler_gap": 1e-6,
+        "failed_episodes": 0, "truncated_responses": 0, "entropy": 0.6, "sampler_gap": 1e-6,
         "algorithm": {"optimizer_steps": 2.0},
         "turns": [{"turn": 1, **turn()}, {"turn": 0, **turn()}], "timings": {},
     }  # fmt: skip
@@ -38,7 +38,7 @@ class Run:
         texts = []
         for _ in range(count):
             self.iteration += 1
-            texts += self.alarms.hear(usual(iteration=self.iteration, **changes))
+            texts += self.alarms.check(usual(iteration=self.iteration, **changes))
         return texts
 
 
@@ -54,7 +54,7 @@ CASES = {
     "clip always": ({"turns": [{"turn": 0, **turn(clip_fraction=0.6)}]}, 5, "more than half", "0.60", "algorithm.clip"),
     "gap": ({"sampler_gap": 0.002}, 1, "sampler", "0.002", "model.dtype"),
     "failed": ({"failed_episodes": 6}, 1, "infrastructure", "6.0%", "agent.concurrency"),
-    "cut": ({"cut_responses": 21}, 1, "were cut", "0.21", "agent.max_tokens"),
+    "cut": ({"truncated_responses": 21}, 1, "were cut", "0.21", "agent.max_tokens"),
     "gradient": (turns(grad_norm=math.nan), 1, "not finite", "", "optimizer.max_grad_norm"),
     "gradient, infinite": (turns(grad_norm=math.inf), 1, "not finite", "", "optimizer.max_grad_norm"),
     "no step": ({"algorithm": {"optimizer_steps": 0.0}}, 1, "no optimizer step", "", "collect.tasks"),
@@ -84,8 +84,8 @@ def test_nothing_is_said_of_a_usual_run_or_of_one_that_reports_little():
     assert Run().hears(60) == []
     alarms = Alarms()
     little = {"kind": "iteration", "reward_mean": 0.4, "success": 0.4, "episodes": 100, "timings": {}}
-    assert [alarms.hear({**little, "iteration": number}) for number in range(40)] == [[]] * 40
-    assert alarms.hear({"kind": "evaluation", "iteration": 0, "failures": 9, "episodes": 10}) == []
+    assert [alarms.check({**little, "iteration": number}) for number in range(40)] == [[]] * 40
+    assert alarms.check({"kind": "evaluation", "iteration": 0, "failures": 9, "episodes": 10}) == []
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_nothing_is_said_of_a_usual_run_or_of_one_that_reports_little():
         turns(carry_max=9.9),
         {"sampler_gap": 1e-3},
         {"failed_episodes": 5},
-        {"cut_responses": 20},
+        {"truncated_responses": 20},
     ],
     ids=str,
 )

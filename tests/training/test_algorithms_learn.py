@@ -5,7 +5,7 @@ import pytest
 from seeupo.algorithms import ALGORITHMS
 from seeupo.engines.local_critic import CriticSettings
 from seeupo.engines.optimizer import OptimizerSettings
-from seeupo.training.run_folder import RunFolder
+from seeupo.runs.run_directory import RunDirectory
 from seeupo.training.train import train
 from training.small_runs import small
 
@@ -21,7 +21,7 @@ def test_each_algorithm_improves_the_small_world(name, tmp_path):
         evaluation={"every": 0, "tasks": 2},
     )
     train(recipe, folder=tmp_path / "run")
-    records = [r for r in RunFolder.open(tmp_path / "run").metrics() if r["kind"] == "iteration"]
+    records = [r for r in RunDirectory.open(tmp_path / "run").metrics() if r["kind"] == "iteration"]
     rewards = [record["reward_mean"] for record in records]
     assert rewards[0] < 0.15
     assert rewards[-1] > 0.35

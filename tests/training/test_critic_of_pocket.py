@@ -10,10 +10,10 @@ from seeupo.agents.template import Conversation
 from seeupo.algorithms import PPO
 from seeupo.engines.local_critic import CriticSettings
 from seeupo.engines.optimizer import OptimizerSettings
-from seeupo.envs.check import drive, game
-from seeupo.envs.pool import Mistakes
-from seeupo.training.parts import assemble
-from seeupo.types import Sample, Trajectory
+from seeupo.envs.pool.pool import Mistakes
+from seeupo.rollout.scripted import drive, game
+from seeupo.training.setup import assemble
+from seeupo.types import Trajectory, Turn
 from training.small_runs import small
 
 RECIPE = small(
@@ -47,11 +47,11 @@ def mixed_episodes(parts, count):
         samples = []
         for turn, text in enumerate(said):
             ids = parts.runner.chat.response(text.result())
-            samples.append(Sample(f"{number:04d}", turn, conversation.prompt_ids(), ids))
+            samples.append(Turn(f"{number:04d}", turn, conversation.prompt_ids(), ids))
             if turn + 1 < len(heard):
                 conversation.add(ids, heard[turn + 1])
         return Trajectory(
-            id=f"{number:04d}", group=task.id, task=task.id, samples=tuple(samples), reward=played.score,
+            id=f"{number:04d}", group=task.id, task=task.id, turns=tuple(samples), reward=played.score,
             stop=played.stop,
         )  # fmt: skip
 

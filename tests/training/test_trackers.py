@@ -3,9 +3,10 @@ import sys
 
 import pytest
 
-from seeupo.training.listeners import Listeners, Unmoved
-from seeupo.training.recipe import TrackerSettings
-from seeupo.training.trackers import TrackerError, make_trackers, scalars
+from seeupo.config.schema import TrackerSettings
+from seeupo.errors import TrackerError
+from seeupo.training.callbacks import CallbackList, NullCallback
+from seeupo.training.trackers import make_trackers, scalars
 
 CONFIG = {"run": {"seed": 3}, "algorithm": {"name": "seeupo"}}
 
@@ -66,9 +67,9 @@ def test_a_missing_package_names_its_extra(extra, tmp_path, monkeypatch):
 def test_tensorboard_has_every_number_at_its_iteration(tmp_path):
     pytest.importorskip("tensorboard")
     (tracker,) = make_trackers(TrackerSettings(tensorboard=True), tmp_path, name="r", config=CONFIG)
-    tracker.record({"kind": "warm_start", "iteration": 0, "step": 50, "loss": 1.5, "timings": {}})
-    tracker.record(evaluation(0))
-    tracker.record(iteration(1))
+    tracker.on_record({"kind": "warm_start", "iteration": 0, "step": 50, "loss": 1.5, "timings": {}})
+    tracker.on_record(evaluation(0))
+    tracker.on_record(iteration(1))
     # What is there is there at once, not when the run ends.
     assert tensorboard_of(tmp_path / "tensorboard")["iteration/success"] == [(1, 0.5)]
     tracker.close()
@@ -82,9 +83,9 @@ def test_tensorboard_has_every_number_at_its_iteration(tmp_path):
 def test_a_tracker_that_is_new_to_a_run_takes_what_came_before(tmp_path):
     pytest.importorskip("tensorboard")
     (tracker,) = make_trackers(TrackerSettings(tensorboard=True), tmp_path, name="r", config=CONFIG)
-    tracker.record(iteration(1))
-    tracker.phase("collecting")
-    tracker.record(iteration(2))
+    tracker.on_record(iteration(1))
+    tracker.on_phase("collecting")
+    tracker.on_record(iteration(2))
     tracker.close()
     assert tensorboard_of(tmp_path / "tensorboard")["iteration/success"] == [(1, 0.5), (2, 0.5)]
 
@@ -95,12 +96,12 @@ def test_tensorboard_goes_on_where_the_run_does(tmp_path):
         (tracker,) = make_trackers(TrackerSettings(tensorboard=True), tmp_path, name="r", config=CONFIG)
         # A run that goes on has what it kept heard again.
         for number in range(1, first):
-            tracker.record(iteration(number, 0.0))
-        tracker.phase("collecting")
+            tracker.on_record(iteration(number, 0.0))
+        tracker.on_phase("collecting")
         if first == 1:
-            tracker.record({"kind": "warm_start", "iteration": 0, "step": 50, "loss": 1.5, "timings": {}})
+            tracker.on_record({"kind": "warm_start", "iteration": 0, "step": 50, "loss": 1.5, "timings": {}})
         for number in range(first, last + 1):
-            tracker.record(iteration(number, success))
+            tracker.on_record(iteration(number, success))
         tracker.close()
     # Iterations 4 and 5 of the first part came after the checkpoint; the warm start came before all of it.
     expected = [(1, 0.25), (2, 0.25), (3, 0.25), (4, 0.75), (5, 0.75), (6, 0.75)]
@@ -114,9 +115,9 @@ def test_wandb_offline_stays_in_the_run_and_goes_on_under_one_id(tmp_path):
     for number in (1, 2):
         (tracker,) = make_trackers(settings, tmp_path, name="r", config=CONFIG)
         for earlier in range(1, number):
-            tracker.record(iteration(earlier))
-        tracker.phase("collecting")
-        tracker.record(iteration(number))
+            tracker.on_record(iteration(earlier))
+        tracker.on_phase("collecting")
+        tracker.on_record(iteration(number))
         tracker.close()
     wandb.teardown()
     identity = (tmp_path / "wandb" / "run-id").read_text().strip()
@@ -141,22 +142,22 @@ def logged(path, name: str) -> list[tuple[int, float]]:
     return found
 
 
-class Broken(Unmoved):
-    def record(self, record) -> None:
+class Broken(NullCallback):
+    def on_record(self, record) -> None:
         raise OSError("disk full")
 
     def close(self) -> None:
         raise OSError("still full")
 
 
-class Hearing(Unmoved):
+class Hearing(NullCallback):
     def __init__(self) -> None:
         self.heard = []
 
-    def record(self, record) -> None:
+    def on_record(self, record) -> None:
         self.heard.append(record)
 
-    def note(self, text) -> None:
+    def on_note(self, text) -> None:
         self.heard.append(text)
 
     def close(self) -> None:
@@ -166,9 +167,9 @@ class Hearing(Unmoved):
 @pytest.mark.parametrize("broken_first", [True, False])
 def test_a_listener_that_raises_is_dropped_and_the_others_are_told_once(broken_first):
     hearing = Hearing()
-    both = Listeners([Broken(), hearing] if broken_first else [hearing, Broken()])
-    both.record({"iteration": 1})
-    both.record({"iteration": 2})
+    both = CallbackList([Broken(), hearing] if broken_first else [hearing, Broken()])
+    both.on_record({"iteration": 1})
+    both.on_record({"iteration": 2})
     both.close()
     heard = [item for item in hearing.heard if isinstance(item, str)]
     assert len(heard) == 2
@@ -180,15 +181,15 @@ def test_a_listener_that_raises_is_dropped_and_the_others_are_told_once(broken_f
 
 def test_a_tracker_that_cannot_be_closed_is_still_reported():
     hearing = Hearing()
-    Listeners([hearing, Broken()]).close()
+    CallbackList([hearing, Broken()]).close()
     assert "still full" in hearing.heard[0]
     assert hearing.heard[1] == "closed"
 
 
 def test_an_interrupt_is_no_failure_of_a_listener():
-    class Interrupted(Unmoved):
-        def progress(self, done, text="") -> None:
+    class Interrupted(NullCallback):
+        def on_progress(self, done, text="") -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Listeners([Interrupted()]).progress(1)
+        CallbackList([Interrupted()]).on_progress(1)

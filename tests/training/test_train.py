@@ -16,31 +16,30 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from envs.counting import CountingFactory
-from seeupo.agents.trajectories import read_header, read_trajectories, write_trajectories
 from seeupo.algorithms import PPO
+from seeupo.config.loader import read_recipe, recipe_to_toml
+from seeupo.config.schema import TinySettings
 from seeupo.engines.local import LoraSettings
+from seeupo.errors import RunError, TrainingError
 from seeupo.models.loading import load_policy
 from seeupo.models.logprobs import padded_logprobs
-from seeupo.training.configuration import read_recipe, recipe_to_toml
-from seeupo.training.evaluation import Evaluation
-from seeupo.training.failures import TrainingError
-from seeupo.training.listeners import Unmoved
+from seeupo.runs.evaluations import Evaluation
+from seeupo.runs.trajectory_files import read_header, read_trajectories, write_trajectories
+from seeupo.training.callbacks import NullCallback
 from seeupo.training.loop import Interrupted
-from seeupo.training.parts import assemble
-from seeupo.training.recipe import TinySettings
-from seeupo.training.run_folder import RunError
+from seeupo.training.setup import assemble
 from seeupo.training.train import resume, train
-from seeupo.types import Message, Sample, Trajectory
+from seeupo.types import Message, Trajectory, Turn
 from training.small_runs import small
 
 
-class Notes(Unmoved):
+class Notes(NullCallback):
     """Writes down what a person would be told."""
 
     def __init__(self):
         self.texts = []
 
-    def note(self, text):
+    def on_note(self, text):
         self.texts.append(text)
 
 
@@ -70,7 +69,7 @@ def trajectories(folder):
 def whole(tmp_path_factory):
     """A run that nobody disturbed."""
     folder = tmp_path_factory.mktemp("whole") / "run"
-    return train(small(), folder=folder)
+    return train(small(), run_dir=folder)
 
 
 def test_a_run_leaves_everything_that_is_needed_to_look_at_it_and_repeat_it(whole):
@@ -118,7 +117,7 @@ def test_the_policy_loads_in_plain_transformers_and_says_the_same(whole):
     mine = load_policy(str(whole.folder / "checkpoints" / "00003")).model
     (*_, last) = read_trajectories(whole.folder / "trajectories" / "00003.jsonl.gz")
     with torch.no_grad():
-        theirs, ours = (padded_logprobs(each, last.samples).logprobs for each in (model, mine))
+        theirs, ours = (padded_logprobs(each, last.turns).logprobs for each in (model, mine))
     torch.testing.assert_close(theirs, ours, rtol=0, atol=1e-5)
     card = (whole.policy / "README.md").read_text()
     assert "| before | 0." in card
@@ -126,14 +125,14 @@ def test_the_policy_loads_in_plain_transformers_and_says_the_same(whole):
 
 
 def test_the_same_recipe_gives_the_same_run(whole, tmp_path):
-    again = train(small(), folder=tmp_path / "again")
+    again = train(small(), run_dir=tmp_path / "again")
     assert weights(again.folder) == weights(whole.folder)
     assert metrics(again.folder) == metrics(whole.folder)
     assert trajectories(again.folder) == trajectories(whole.folder)
 
 
 def test_another_seed_gives_another_run(whole, tmp_path):
-    other = train(small(run={"seed": 4}), folder=tmp_path / "other")
+    other = train(small(run={"seed": 4}), run_dir=tmp_path / "other")
     assert weights(other.folder) != weights(whole.folder)
 
 
@@ -152,7 +151,7 @@ class Impatient:
 @pytest.mark.parametrize("moment", [1, 33, 50, 57, 75, 95, 120])
 def test_an_interrupt_at_any_moment_costs_nothing(whole, tmp_path, moment):
     with pytest.raises(Interrupted):
-        train(small(), folder=tmp_path / "run", pause=Impatient(moment))
+        train(small(), run_dir=tmp_path / "run", pause=Impatient(moment))
     assert resume(tmp_path / "run").reason == whole.reason
     assert weights(tmp_path / "run") == weights(whole.folder)
     assert metrics(tmp_path / "run") == metrics(whole.folder)
@@ -166,9 +165,9 @@ def test_an_interrupt_at_any_moment_costs_nothing(whole, tmp_path, moment):
 )
 def test_a_critic_goes_on_as_if_nothing_had_happened(tmp_path, model, critic):
     recipe = small(algorithm=PPO(), model=model, critic=critic)
-    undisturbed = train(recipe, folder=tmp_path / "whole").folder
+    undisturbed = train(recipe, run_dir=tmp_path / "whole").folder
     with pytest.raises(Interrupted):
-        train(recipe, folder=tmp_path / "run", pause=Impatient(75))
+        train(recipe, run_dir=tmp_path / "run", pause=Impatient(75))
     resume(tmp_path / "run")
     assert weights(tmp_path / "run") == weights(undisturbed)
     assert metrics(tmp_path / "run") == metrics(undisturbed)
@@ -180,7 +179,7 @@ SCRIPT = """
 import sys
 from seeupo.training.train import resume, train
 if sys.argv[1] == "train":
-    train(sys.argv[2], folder=sys.argv[3])
+    train(sys.argv[2], run_dir=sys.argv[3])
 else:
     resume(sys.argv[3])
 """
@@ -223,7 +222,7 @@ def test_kill_nine_at_random_moments_costs_nothing(whole, tmp_path):
 @pytest.mark.study
 def test_twenty_kills_cost_nothing(tmp_path):
     recipe, folder = small(run={"iterations": 60}), tmp_path / "run"
-    undisturbed = train(recipe, folder=tmp_path / "whole").folder
+    undisturbed = train(recipe, run_dir=tmp_path / "whole").folder
     assert killed_and_resumed(recipe, folder, within=1.0) == 20
     assert weights(folder) == weights(undisturbed)
     assert metrics(folder) == metrics(undisturbed)
@@ -242,33 +241,33 @@ def wait_for_work(process, folder):
 
 
 def test_a_second_process_is_refused(whole, tmp_path):
-    class Second(Unmoved):
-        def phase(self, name, total=None):
+    class Second(NullCallback):
+        def on_phase(self, name, total=None):
             if name == "collecting":
                 with pytest.raises(RunError, match="is being worked on by process"):
                     resume(tmp_path / "run")
                 self.tried = True
 
     second = Second()
-    train(small(), folder=tmp_path / "run", listener=second)
+    train(small(), run_dir=tmp_path / "run", callback=second)
     assert second.tried
 
 
 def test_a_damaged_checkpoint_is_passed_over_with_a_note(whole, tmp_path):
     with pytest.raises(Interrupted):
-        train(small(), folder=tmp_path / "run", pause=Impatient(90))
+        train(small(), run_dir=tmp_path / "run", pause=Impatient(90))
     *_, newest = sorted(path for path in (tmp_path / "run" / "checkpoints").iterdir() if path.is_dir())
     file = newest / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-10])
     notes = Notes()
-    resume(tmp_path / "run", listener=notes)
+    resume(tmp_path / "run", callback=notes)
     assert any("is damaged" in note and "used instead" in note for note in notes.texts)
     assert weights(tmp_path / "run") == weights(whole.folder)
     assert metrics(tmp_path / "run") == metrics(whole.folder)
 
 
 def test_a_finished_run_can_go_on_longer(whole, tmp_path):
-    longer = train(small(run={"iterations": 2}), folder=tmp_path / "run")
+    longer = train(small(run={"iterations": 2}), run_dir=tmp_path / "run")
     assert longer.reason == "all 2 iterations are done"
     recipe = small()
     again = resume(tmp_path / "run", settings=recipe.run)
@@ -277,22 +276,22 @@ def test_a_finished_run_can_go_on_longer(whole, tmp_path):
 
 
 def test_a_run_stops_at_its_target_by_patience_and_by_time(tmp_path):
-    by_target = train(small(run={"target": 0.0}), folder=tmp_path / "target")
+    by_target = train(small(run={"target": 0.0}), run_dir=tmp_path / "target")
     assert by_target.reason == "the target of 0 is reached"
     by_patience = train(
         small(run={"patience": 1, "iterations": 30}, evaluation={"every": 1}, optimizer={"learning_rate": 0.0}),
-        folder=tmp_path / "patience",
+        run_dir=tmp_path / "patience",
     )
     assert by_patience.reason == "the last 1 evaluations brought nothing better"
     assert by_patience.summary["iterations"] < 30
-    by_time = train(small(run={"max_minutes": 1e-6}), folder=tmp_path / "time")
+    by_time = train(small(run={"max_minutes": 1e-6}), run_dir=tmp_path / "time")
     assert "time limit" in by_time.reason
 
 
 def test_a_model_that_says_nothing_and_rewards_that_are_all_equal_go_on_and_are_told(tmp_path):
     notes = Notes()
     recipe = small(warm_start=None, run={"iterations": 12, "checkpoint_every": 12}, evaluation={"every": 0})
-    result = train(recipe, folder=tmp_path / "run", listener=notes)
+    result = train(recipe, run_dir=tmp_path / "run", callback=notes)
     assert result.summary["iterations"] == 12
     assert any("all rewards" in note.lower() or "equal" in note for note in notes.texts), notes
 
@@ -303,9 +302,9 @@ def test_lora_is_merged_into_a_policy_that_stands_alone(tmp_path, kl_coef):
 
     recipe = small(model={"lora": LoraSettings(rank=2)}, algorithm=SeeUPO(kl_coef=kl_coef))
     with pytest.raises(Interrupted):
-        train(recipe, folder=tmp_path / "run", pause=Impatient(75))
+        train(recipe, run_dir=tmp_path / "run", pause=Impatient(75))
     resumed = resume(tmp_path / "run")
-    undisturbed = train(recipe, folder=tmp_path / "other")
+    undisturbed = train(recipe, run_dir=tmp_path / "other")
     assert weights(resumed.folder) == weights(undisturbed.folder)
     model = AutoModelForCausalLM.from_pretrained(resumed.policy)
     assert not any("lora" in name for name, _ in model.named_parameters())
@@ -321,7 +320,7 @@ def of_counting(**sections):
 
 
 def test_an_environment_of_ones_own(tmp_path):
-    result = train(of_counting(), folder=tmp_path / "run", environment=CountingFactory())
+    result = train(of_counting(), run_dir=tmp_path / "run", environment=CountingFactory())
     assert result.summary["environment"] == "CountingFactory"
     with pytest.raises(TrainingError, match=r"CountingFactory; go on from Python: seeupo.resume"):
         resume(tmp_path / "run")
@@ -329,7 +328,7 @@ def test_an_environment_of_ones_own(tmp_path):
 
 
 def test_a_run_goes_on_with_the_tasks_that_it_was_begun_with(tmp_path):
-    train(of_counting(), folder=tmp_path / "run", environment=CountingFactory())
+    train(of_counting(), run_dir=tmp_path / "run", environment=CountingFactory())
 
     class Other(CountingFactory):
         def tasks(self, split):
@@ -342,8 +341,10 @@ def test_a_run_goes_on_with_the_tasks_that_it_was_begun_with(tmp_path):
 def test_an_environment_without_an_expert_needs_none_or_says_so(tmp_path):
     silent = CountingFactory(help_wanted=False)
     with pytest.raises(TrainingError, match=r"nobody knows how to solve task easy-.*give warm_start.file"):
-        train(of_counting(), folder=tmp_path / "one", environment=silent)
-    assert train(of_counting(warm_start=None), folder=tmp_path / "other", environment=silent).summary["iterations"] == 3
+        train(of_counting(), run_dir=tmp_path / "one", environment=silent)
+    assert (
+        train(of_counting(warm_start=None), run_dir=tmp_path / "other", environment=silent).summary["iterations"] == 3
+    )
 
 
 class Broken(CountingFactory):
@@ -357,17 +358,17 @@ class Broken(CountingFactory):
 
 def test_an_environment_that_always_crashes_ends_the_run_with_its_own_words(tmp_path):
     with pytest.raises(TrainingError, match=r"no group of iteration 1 came out whole, in 3 rounds.*division by zero"):
-        train(of_counting(warm_start=None), folder=tmp_path / "run", environment=Broken())
+        train(of_counting(warm_start=None), run_dir=tmp_path / "run", environment=Broken())
 
 
 def test_a_folder_that_holds_something_is_refused_before_anything_is_done(whole):
     with pytest.raises(RunError, match="holds something already"):
-        train(small(), folder=whole.folder)
+        train(small(), run_dir=whole.folder)
 
 
 def test_trajectories_of_a_run_can_start_another(whole, tmp_path):
     file = Path(whole.folder / "trajectories" / "00001.jsonl.gz")
-    result = train(small(warm_start={"file": str(file)}), folder=tmp_path / "run")
+    result = train(small(warm_start={"file": str(file)}), run_dir=tmp_path / "run")
     assert result.summary["iterations"] == 3
 
 
@@ -423,20 +424,20 @@ def test_a_model_that_only_ends_its_turn_goes_on_and_is_told(tmp_path):
     with assemble(small()) as parts:
         end = parts.policy.tokenizer.eos_token_id
         opening = parts.runner.chat.opening([Message("user", "say on which day tea is now")], ())
-    silent = [Trajectory(f"t{n}", "g", "x", (Sample(f"t{n}", 0, opening, (end,)),), 1.0) for n in range(8)]
+    silent = [Trajectory(f"t{n}", "g", "x", (Turn(f"t{n}", 0, opening, (end,)),), 1.0) for n in range(8)]
     write_trajectories(tmp_path / "silent.jsonl.gz", silent, facts={})
     recipe = small(warm_start={"file": str(tmp_path / "silent.jsonl.gz"), "batches": 60}, run={"iterations": 12})
     notes = Notes()
-    result = train(recipe, folder=tmp_path / "run", listener=notes)
+    result = train(recipe, run_dir=tmp_path / "run", callback=notes)
     assert result.summary["iterations"] == 12
     found = [t for path in (tmp_path / "run" / "trajectories").iterdir() for t in read_trajectories(path)]
-    assert sum(len(s.action_ids) == 1 for t in found for s in t.samples) > 0.9 * sum(len(t.samples) for t in found)
+    assert sum(len(s.action_ids) == 1 for t in found for s in t.turns) > 0.9 * sum(len(t.turns) for t in found)
     assert any("training cannot progress" in text for text in notes.texts), notes.texts
 
 
 def test_a_run_whose_checkpoints_are_all_damaged_is_left_as_it_is(tmp_path):
     with pytest.raises(Interrupted):
-        train(small(), folder=tmp_path / "run", pause=Impatient(75))
+        train(small(), run_dir=tmp_path / "run", pause=Impatient(75))
     before = metrics(tmp_path / "run")
     for file in (tmp_path / "run" / "checkpoints").glob("*/model.safetensors"):
         file.write_bytes(b"")
@@ -456,11 +457,11 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_left_as_it_is(tmp_path):
 )
 def test_what_cannot_be_trained_is_said(tmp_path, sections, message):
     with pytest.raises(TrainingError, match=message):
-        train(small(**sections), folder=tmp_path / "run")
+        train(small(**sections), run_dir=tmp_path / "run")
 
 
 def test_a_run_that_was_made_longer_stays_longer(tmp_path):
-    train(small(run={"iterations": 1}), folder=tmp_path / "run")
+    train(small(run={"iterations": 1}), run_dir=tmp_path / "run")
     with pytest.raises(Interrupted):
         resume(tmp_path / "run", settings=small().run, pause=Impatient(20))
     assert resume(tmp_path / "run").summary["iterations"] == 3

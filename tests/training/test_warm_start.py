@@ -5,12 +5,12 @@ import itertools
 import pytest
 import torch
 
-from seeupo.agents.trajectories import write_trajectories
-from seeupo.training.failures import TrainingError
-from seeupo.training.parts import assemble
-from seeupo.training.recipe import WarmStartSettings
+from seeupo.config.schema import WarmStartSettings
+from seeupo.errors import TrainingError
+from seeupo.runs.trajectory_files import write_trajectories
+from seeupo.training.setup import assemble
 from seeupo.training.warm_start import Lessons, LogLikelihood, demonstrations_in, lessons_for, optimizer_of
-from seeupo.types import Sample, Trajectory
+from seeupo.types import Trajectory, Turn
 from training.small_runs import small
 
 
@@ -43,7 +43,7 @@ def test_the_same_recipe_gives_the_same_lessons_and_another_seed_others():
 
 def test_every_demonstration_comes_once_in_a_pass():
     settings = WarmStartSettings(batch_episodes=3)
-    demonstrations = [(Sample(f"d{number}", 0, (1,), (2,)),) for number in range(6)]
+    demonstrations = [(Turn(f"d{number}", 0, (1,), (2,)),) for number in range(6)]
     lessons = Lessons(demonstrations, settings, seed=0)
     seen = [sample.trajectory for step in range(2) for sample in lessons.batch(step)]
     assert sorted(seen) == [f"d{number}" for number in range(6)]
@@ -53,24 +53,24 @@ def test_learning_makes_demonstrations_likely():
     recipe = small(warm_start={"batches": 60})
     with assemble(recipe) as parts:
         lessons = lessons_for(recipe, parts, lambda done: None)
-        parts.engine.use_optimizer(optimizer_of(recipe.warm_start))
+        parts.engine.set_optimizer(optimizer_of(recipe.warm_start))
         losses = []
         for step in range(60):
-            parts.engine.start_iteration(step)
+            parts.engine.begin_iteration(step)
             losses.append(lessons.teach(parts.engine, step))
     assert losses[0] == pytest.approx(torch.tensor(float(len(parts.policy.tokenizer))).log().item(), rel=0.2)
     assert sum(losses[-5:]) < 0.6 * sum(losses[:5])
 
 
 def test_the_objective_counts_action_tokens_and_nothing_under_the_padding():
-    samples = [Sample("a", 0, (1,), (2, 3)), Sample("b", 0, (1,), (2,))]
+    samples = [Turn("a", 0, (1,), (2, 3)), Turn("b", 0, (1,), (2,))]
     logprobs = torch.tensor([[-1.0, -2.0], [-3.0, float("nan")]])
     assert LogLikelihood()(logprobs, None, samples).tolist() == [-3.0, -3.0]
 
 
 def written(path, *rewards, token=5):
     trajectories = [
-        Trajectory(f"t{n}", "g", "task", (Sample(f"t{n}", 0, (1, 2), (3, token)),), reward)
+        Trajectory(f"t{n}", "g", "task", (Turn(f"t{n}", 0, (1, 2), (3, token)),), reward)
         for n, reward in enumerate(rewards)
     ]
     write_trajectories(path, trajectories, facts={})

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from seeupo.agents.chat import ChatFormat
-from seeupo.agents.thoughts import without_thoughts
+from seeupo.agents.reasoning import without_thoughts
 from seeupo.core.checks import check_count
 from seeupo.types import Message, StepResult, Tool
 
@@ -40,7 +40,7 @@ class Template:
 
 
 @dataclass
-class Turn:
+class Exchange:
     """A response, in the ids that were sampled, and what the environment answered."""
 
     ids: tuple[int, ...]
@@ -55,7 +55,7 @@ class Conversation:
     template: Template
     first: tuple[Message, ...]
     tools: tuple[Tool, ...]
-    turns: list[Turn] = field(default_factory=list)
+    turns: list[Exchange] = field(default_factory=list)
     _pieces: dict[tuple[int, bool, bool], tuple[int, ...]] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -64,7 +64,7 @@ class Conversation:
 
     def add(self, ids: Sequence[int], result: StepResult) -> None:
         """A sampled response, end-of-turn token included if there was one, and what followed it."""
-        self.turns.append(Turn(tuple(ids), result.messages))
+        self.turns.append(Exchange(tuple(ids), result.messages))
         if result.tools is not None:
             self.tools = result.tools
 
@@ -98,7 +98,7 @@ class Conversation:
             self._pieces[key] = said + (follows[1:] if said and follows[:1] == said[-1:] else follows)
         return self._pieces[key]
 
-    def _said(self, turn: Turn) -> tuple[int, ...]:
+    def _said(self, turn: Exchange) -> tuple[int, ...]:
         if not self.template.reasoning:
             return turn.ids
         rest, ids = without_thoughts(turn.ids, self.chat.tokenizer.decode)  # type: ignore[arg-type]

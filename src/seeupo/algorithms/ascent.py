@@ -17,7 +17,7 @@ from seeupo.algorithms.batch import Batch, LogProbs, by_key
 from seeupo.algorithms.objective import RatioObjective
 from seeupo.algorithms.records import iteration_metrics, mean_of_steps, turn_metrics, turn_records, with_credit
 from seeupo.core.checks import Clip, check_at_least, check_choice, check_clip, check_count
-from seeupo.types import Sample, StepMetrics, TrainEngine, Update
+from seeupo.types import Need, StepMetrics, TrainEngine, Turn, Update
 
 Split = Literal["trajectory", "turn"]
 
@@ -63,11 +63,15 @@ class Ascent:
             check_count(name, getattr(self, name), 1)
         check_choice("split", self.split, get_args(Split))
 
-    def fix(self, engine: TrainEngine, batch: Batch, samples: Sequence[Sample], *, reference: bool = False) -> Fixed:
-        """log pi_{theta_k} of the samples, and what else is fixed before the policy moves."""
-        refer = samples if self.kl_coef or reference else ()
+    @property
+    def needs(self) -> frozenset[Need]:
+        return frozenset({"reference"} if self.kl_coef else ())
+
+    def fix(self, engine: TrainEngine, batch: Batch, turns: Sequence[Turn], *, reference: bool = False) -> Fixed:
+        """log pi_{theta_k} of the turns, and what else is fixed before the policy moves."""
+        refer = turns if self.kl_coef or reference else ()
         return {
-            "old": by_key(samples, engine.logprobs(samples)) if samples else {},
+            "old": by_key(turns, engine.logprobs(turns)) if turns else {},
             "reference": by_key(refer, engine.logprobs(refer, policy="reference")) if refer else {},
             "multiplicities": batch.multiplicities,
             "clip": self.clip,
@@ -75,33 +79,33 @@ class Ascent:
             "entropy_coef": self.entropy_coef,
         }
 
-    def with_gradient(self, batch: Batch, weights: Tensor) -> list[Sample]:
-        """The samples of trajectories with weights [N] that have a gradient: only KL and entropy want those of 0."""
+    def with_gradient(self, batch: Batch, weights: Tensor) -> list[Turn]:
+        """The turns of trajectories with weights [N] that have a gradient: only KL and entropy want those of 0."""
         if self.kl_coef or self.entropy_coef:
-            return batch.samples
-        weighed = batch.per_sample(batch.samples, weights)
-        return [sample for sample in batch.samples if weighed[sample.key] != 0]
+            return batch.turns
+        weighed = batch.per_turn(batch.turns, weights)
+        return [turn for turn in batch.turns if weighed[turn.key] != 0]
 
     def parts(
-        self, batch: Batch, samples: Sequence[Sample], generator: torch.Generator | None
-    ) -> Iterator[tuple[int | None, list[Sample], float]]:
-        """Per optimizer step: the turn if it is of one turn only, the samples, and their normaliser."""
-        pools: list[tuple[int | None, Sequence[Sample]]] = [(None, samples)]
+        self, batch: Batch, turns: Sequence[Turn], generator: torch.Generator | None
+    ) -> Iterator[tuple[int | None, list[Turn], float]]:
+        """Per optimizer step: the turn if it is of one turn only, the turns, and their normaliser."""
+        pools: list[tuple[int | None, Sequence[Turn]]] = [(None, turns)]
         if self.split == "turn":
-            used = {sample.key for sample in samples}
+            used = {turn.key for turn in turns}
             numbered = reversed(list(enumerate(batch.pools)))
-            pools = [(turn, [sample for sample in pool if sample.key in used]) for turn, pool in numbered]
+            pools = [(t, [turn for turn in pool if turn.key in used]) for t, pool in numbered]
         for _ in range(self.epochs):
-            for turn, pool in pools:
+            for t, pool in pools:
                 for part, normalizer in batch.minibatches(pool, self.minibatches, generator):
-                    yield turn, part, normalizer
+                    yield t, part, normalizer
 
     def ascend(
         self,
         engine: TrainEngine,
         batch: Batch,
         advantages: Tensor,
-        samples: Sequence[Sample],
+        turns: Sequence[Turn],
         *,
         objective: RatioObjective,
         generator: torch.Generator | None,
@@ -109,18 +113,18 @@ class Ascent:
     ) -> Update:
         """Step up the objective, and say what became of the trajectories; `advantages` [N] and `extra` are told on."""
 
-        def current(samples: Sequence[Sample]) -> LogProbs:
-            return by_key(samples, engine.logprobs(samples))
+        def current(turns: Sequence[Turn]) -> LogProbs:
+            return by_key(turns, engine.logprobs(turns))
 
         steps: list[StepMetrics] = []
-        for turn, part, normalizer in self.parts(batch, samples, generator):
+        for t, part, normalizer in self.parts(batch, turns, generator):
             here = objective.at(current, part) if steps else objective
-            steps.append(engine.step(part, here, normalizer=normalizer, agent=turn))
+            steps.append(engine.step(part, here, normalizer=normalizer, agent=t))
 
-        records = turn_records(batch, samples, objective, current(samples) if samples else {}, steps)
+        records = turn_records(batch, turns, objective, current(turns) if turns else {}, steps)
         overall = iteration_metrics(batch, advantages, len(steps)) | mean_of_steps(steps) | (extra or {})
         metrics = [
-            StepMetrics(record.turn, turn_metrics(batch, record, objective.old, objective.reference))
+            StepMetrics(record.index, turn_metrics(batch, record, objective.old, objective.reference))
             for record in records
         ]
         return Update(

@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from seeupo.core import group_advantages, length_mask
 from seeupo.core.advantages import Baseline, Normalize
 from seeupo.core.checks import check_number
-from seeupo.types import Sample, SampleKey, Status, Trajectory
+from seeupo.types import Trajectory, Turn, TurnKey
 
 
 class Batch:
@@ -21,9 +21,9 @@ class Batch:
 
     Attributes:
         trajectories: as given; their place is their number.
-        pools: D_1 ... D_T; pool t holds each trajectory's sample of turn t. A trajectory without turn t is not in it.
-        samples: of all trajectories, trajectory by trajectory; only those with tokens, as others have nothing to learn.
-        turns: the same, per trajectory id.
+        pools: D_1 ... D_T; pool t holds each trajectory's turn of turn t. A trajectory without turn t is not in it.
+        turns: of all trajectories, trajectory by trajectory; only those with tokens, as others have nothing to learn.
+        turns_of: the same, per trajectory id.
         multiplicities: per trajectory id, how many trajectories it stands for.
         counts: the same [N], by number.
         action_tokens: per trajectory id, of all its turns.
@@ -37,7 +37,7 @@ class Batch:
         self._numbers = {trajectory.id: number for number, trajectory in enumerate(trajectories)}
         if len(self._numbers) < len(trajectories):
             raise ValueError("two trajectories have the same id; ids must be unique within an iteration")
-        self.pools: list[list[Sample]] = [[] for _ in range(max(len(t.samples) for t in trajectories))]
+        self.pools: list[list[Turn]] = [[] for _ in range(max(len(t.turns) for t in trajectories))]
         for trajectory in trajectories:
             for name in ("reward", "multiplicity"):
                 check_number(f"{name} of trajectory {trajectory.id}", getattr(trajectory, name))
@@ -47,22 +47,22 @@ class Batch:
                 raise ValueError(
                     f"multiplicity of trajectory {trajectory.id} is {multiplicity}; it must be finite and above 0"
                 )
-            if trajectory.status != Status.OK:
-                raise ValueError(f"trajectory {trajectory.id} has failed; sample its group again, do not score it")
-            for turn, sample in enumerate(trajectory.samples):
-                if sample.key != (trajectory.id, turn):
-                    raise ValueError(f"sample {turn} of trajectory {trajectory.id} calls itself {sample.key}")
-                self.pools[turn].append(sample)
-        self.turns = {t.id: tuple(sample for sample in t.samples if sample.action_ids) for t in trajectories}
-        self.samples = [sample for samples in self.turns.values() for sample in samples]
+            if trajectory.failure is not None:
+                raise ValueError(f"trajectory {trajectory.id} has failed; turn its group again, do not score it")
+            for t, turn in enumerate(trajectory.turns):
+                if turn.key != (trajectory.id, t):
+                    raise ValueError(f"turn {t} of trajectory {trajectory.id} calls itself {turn.key}")
+                self.pools[t].append(turn)
+        self.turns_of = {t.id: tuple(turn for turn in t.turns if turn.action_ids) for t in trajectories}
+        self.turns = [turn for turns in self.turns_of.values() for turn in turns]
         self.counts = torch.tensor(list(self.multiplicities.values()), dtype=torch.float64)
         self.action_tokens = {
-            name: sum(len(sample.action_ids) for sample in samples) for name, samples in self.turns.items()
+            name: sum(len(turn.action_ids) for turn in turns) for name, turns in self.turns_of.items()
         }
 
-    def members(self, samples: Sequence[Sample]) -> Tensor:
-        """The numbers [n] of the trajectories that the samples belong to."""
-        return torch.tensor([self._numbers[sample.trajectory] for sample in samples], dtype=torch.long)
+    def members(self, turns: Sequence[Turn]) -> Tensor:
+        """The numbers [n] of the trajectories that the turns belong to."""
+        return torch.tensor([self._numbers[turn.trajectory] for turn in turns], dtype=torch.long)
 
     def advantages(self, normalize: Normalize, baseline: Baseline) -> Tensor:
         """The group-relative advantage A [N] of each trajectory, in float64."""
@@ -83,7 +83,7 @@ class Batch:
             if members == 1:
                 raise ValueError(
                     f"group {name} has one trajectory, and its baseline is the mean of the others; "
-                    "sample at least 2 (collect.group_size)"
+                    "turn at least 2 (collect.group_size)"
                 )
         for name, count in self.multiplicities.items():
             if count != 1:
@@ -95,22 +95,22 @@ class Batch:
         """Values [N] of trajectories, to be looked up by id."""
         return dict(zip(self.multiplicities, values.tolist(), strict=True))
 
-    def per_sample(self, samples: Sequence[Sample], values: Tensor) -> dict[SampleKey, float]:
-        """Values [N] of trajectories for each of their samples."""
-        of = values[self.members(samples)].tolist()
-        return {sample.key: value for sample, value in zip(samples, of, strict=True)}
+    def per_turn(self, turns: Sequence[Turn], values: Tensor) -> dict[TurnKey, float]:
+        """Values [N] of trajectories for each of their turns."""
+        of = values[self.members(turns)].tolist()
+        return {turn.key: value for turn, value in zip(turns, of, strict=True)}
 
-    def per_token(self, samples: Sequence[Sample], values: Tensor) -> dict[SampleKey, Tensor]:
-        """Values [N] of trajectories for each token [len(action)] of their samples."""
-        of = values[self.members(samples)]
-        return {sample.key: value.expand(len(sample.action_ids)) for sample, value in zip(samples, of, strict=True)}
+    def per_token(self, turns: Sequence[Turn], values: Tensor) -> dict[TurnKey, Tensor]:
+        """Values [N] of trajectories for each token [len(action)] of their turns."""
+        of = values[self.members(turns)]
+        return {turn.key: value.expand(len(turn.action_ids)) for turn, value in zip(turns, of, strict=True)}
 
     def minibatches(
-        self, samples: Sequence[Sample], count: int, generator: torch.Generator | None
-    ) -> Iterator[tuple[list[Sample], float]]:
-        """The samples in `count` random parts, each with its normaliser; parts without samples are left out.
+        self, turns: Sequence[Turn], count: int, generator: torch.Generator | None
+    ) -> Iterator[tuple[list[Turn], float]]:
+        """The turns in `count` random parts, each with its normaliser; parts without turns are left out.
 
-        It is the trajectories that are split, so a part's normaliser also counts those that have no sample here.
+        It is the trajectories that are split, so a part's normaliser also counts those that have no turn here.
         """
         names = sorted(self.multiplicities)  # it is ids that are drawn, whatever row they stand in
         if count == 1:
@@ -122,24 +122,24 @@ class Batch:
         for part in parts:
             # A dict keeps the order, and with it the last digit of the sum, the same in every process.
             chosen = {names[number]: self.multiplicities[names[number]] for number in part.tolist()}
-            if batch := [sample for sample in samples if sample.trajectory in chosen]:
+            if batch := [turn for turn in turns if turn.trajectory in chosen]:
                 yield batch, sum(chosen.values())
 
 
-LogProbs = Mapping[SampleKey, Tensor]
+LogProbs = Mapping[TurnKey, Tensor]
 """Log-probs [len(action)] of actions, looked up by (trajectory, turn)."""
 
 
-def by_key(samples: Sequence[Sample], rows: Sequence[Tensor]) -> dict[SampleKey, Tensor]:
-    """What an engine returned for the samples, to be looked up by (trajectory, turn)."""
-    return {sample.key: row for sample, row in zip(samples, rows, strict=True)}
+def by_key(turns: Sequence[Turn], rows: Sequence[Tensor]) -> dict[TurnKey, Tensor]:
+    """What an engine returned for the turns, to be looked up by (trajectory, turn)."""
+    return {turn.key: row for turn, row in zip(turns, rows, strict=True)}
 
 
-def padded(samples: Sequence[Sample], logprobs: LogProbs) -> Tensor:
-    """Log-probs of the samples as one tensor [N, L], padded on the right."""
-    return pad_sequence([logprobs[sample.key] for sample in samples], batch_first=True)
+def padded(turns: Sequence[Turn], logprobs: LogProbs) -> Tensor:
+    """Log-probs of the turns as one tensor [N, L], padded on the right."""
+    return pad_sequence([logprobs[turn.key] for turn in turns], batch_first=True)
 
 
-def action_mask(samples: Sequence[Sample]) -> Tensor:
-    """The one mask [N, L] of the samples' action tokens."""
-    return length_mask(torch.tensor([len(sample.action_ids) for sample in samples], dtype=torch.long))
+def action_mask(turns: Sequence[Turn]) -> Tensor:
+    """The one mask [N, L] of the turns' action tokens."""
+    return length_mask(torch.tensor([len(turn.action_ids) for turn in turns], dtype=torch.long))

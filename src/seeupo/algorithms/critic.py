@@ -10,27 +10,27 @@ from torch import Tensor
 
 from seeupo.algorithms.batch import action_mask, padded
 from seeupo.algorithms.records import mean_and_sd, mean_of_steps
-from seeupo.types import Sample, SampleKey, StepMetrics
+from seeupo.types import StepMetrics, Turn, TurnKey
 
 
 @dataclass(frozen=True, kw_only=True)
 class ValueLoss:
     """The critic's loss: squared errors, clipped around the old values, summed over tokens and scaled."""
 
-    returns: Mapping[SampleKey, Tensor]
-    old: Mapping[SampleKey, Tensor]
+    returns: Mapping[TurnKey, Tensor]
+    old: Mapping[TurnKey, Tensor]
     multiplicities: Mapping[str, float]
     scale: float
     clip: float | None
 
-    def __call__(self, values_NL: Tensor, samples: Sequence[Sample]) -> Tensor:
-        mask_NL = action_mask(samples).to(values_NL.device)
-        returns_NL, old_NL = (padded(samples, rows).to(values_NL) for rows in (self.returns, self.old))
+    def __call__(self, values_NL: Tensor, turns: Sequence[Turn]) -> Tensor:
+        mask_NL = action_mask(turns).to(values_NL.device)
+        returns_NL, old_NL = (padded(turns, rows).to(values_NL) for rows in (self.returns, self.old))
         error_NL = (values_NL - returns_NL) ** 2
         if self.clip is not None:
             near_NL = old_NL + (values_NL - old_NL).clamp(-self.clip, self.clip)
             error_NL = torch.maximum(error_NL, (near_NL - returns_NL) ** 2)
-        counts_N = values_NL.new_tensor([self.multiplicities[sample.trajectory] for sample in samples])
+        counts_N = values_NL.new_tensor([self.multiplicities[turn.trajectory] for turn in turns])
         return counts_N * self.scale * 0.5 * torch.where(mask_NL, error_NL, 0.0).sum(1)
 
 

@@ -29,13 +29,13 @@ def drift_after_sweep(
 
     The turn that was updated last cannot have moved since, so it is not computed again.
     """
-    moved = [sample for record in records[:-1] for sample in record.samples]
+    moved = [turn for record in records[:-1] for turn in record.turns]
     final = by_key(moved, engine.logprobs(moved)) if moved else {}
-    drift = {record.turn: torch.zeros_like(record.carry_log_ratio) for record in records}
+    drift = {record.index: torch.zeros_like(record.carry_log_ratio) for record in records}
     for record in records[:-1]:
-        at_end = action_log_ratio(record.samples, final, old, carry_ratio)
+        at_end = action_log_ratio(record.turns, final, old, carry_ratio)
         # Two actions of probability 0 have not drifted apart, though -inf minus -inf says nothing.
-        drift[record.turn] = torch.where(at_end == record.carry_log_ratio, 0.0, at_end - record.carry_log_ratio)
+        drift[record.index] = torch.where(at_end == record.carry_log_ratio, 0.0, at_end - record.carry_log_ratio)
     return drift
 
 
@@ -52,26 +52,26 @@ def sweep_metrics(
 
     docs/algorithms/seeupo.md says what each number means.
     """
-    turns = []
+    per_turn = []
     for record in records:
         values = turn_metrics(batch, record, old, reference) | _carry_metrics(batch, record, advantages)
-        if record.turn in drift:
-            values["drift_rms"] = mean_and_sd(drift[record.turn] ** 2, batch.counts[record.members])[0] ** 0.5
-        turns.append(StepMetrics(record.turn, values))
+        if record.index in drift:
+            values["drift_rms"] = mean_and_sd(drift[record.index] ** 2, batch.counts[record.members])[0] ** 0.5
+        per_turn.append(StepMetrics(record.index, values))
 
     absorbed, final = torch.zeros_like(advantages), torch.zeros_like(advantages)
     for record in records:
         kept = (record.before != 0) & (record.after != 0)
         absorbed[record.members[kept]] += (record.after / record.before)[kept].log()
         if drift:
-            final[record.members] += record.carry_log_ratio + drift[record.turn]
+            final[record.members] += record.carry_log_ratio + drift[record.index]
     used = advantages != 0
     overall = iteration_metrics(batch, advantages, sum(len(record.steps) for record in records))
     overall["turns_updated"] = float(len(records))
     overall["carry_log_ratio_sd"] = mean_and_sd(absorbed[used], batch.counts[used])[1]
     if drift:
         overall["final_log_ratio_sd"] = mean_and_sd(final[used], batch.counts[used])[1]
-    return *turns, StepMetrics(None, overall)
+    return *per_turn, StepMetrics(None, overall)
 
 
 def _carry_metrics(batch: Batch, record: CarryRecord, advantages: Tensor) -> dict[str, float]:
@@ -82,7 +82,7 @@ def _carry_metrics(batch: Batch, record: CarryRecord, advantages: Tensor) -> dic
     counts = batch.counts[record.members][used]
     multiplier = record.before[used] / advantages[record.members][used]
     mean, sd = mean_and_sd(multiplier, counts)
-    # Kish's effective sample size of those multipliers, as a fraction of the samples.
+    # Kish's effective turn size of those multipliers, as a fraction of the turns.
     square = (counts * multiplier**2).sum() * counts.sum()
     ess = float((counts * multiplier).sum() ** 2 / square) if square > 0 else 0.0
     return {"carry_mean": mean, "carry_sd": sd, "carry_max": float(multiplier.max()), "ess_fraction": ess}

@@ -51,11 +51,11 @@ class GRPO(Ascent):
         """One iteration; `generator` draws the mini-batches."""
         batch = Batch(trajectories)
         advantages = batch.advantages("group" if self.deviation_term else "none", "mean")
-        samples = self.with_gradient(batch, advantages)
+        turns = self.with_gradient(batch, advantages)
         lengths = batch.action_tokens if self.length_term else dict.fromkeys(batch.action_tokens, self.constant_length)
         objective = TokenObjective(
-            advantages=batch.per_token(samples, advantages),
+            advantages=batch.per_token(turns, advantages),
             scales={name: 1 / max(1, length) for name, length in lengths.items()},
-            **self.fix(engine, batch, samples),
+            **self.fix(engine, batch, turns),
         )
-        return self.ascend(engine, batch, advantages, samples, objective=objective, generator=generator)
+        return self.ascend(engine, batch, advantages, turns, objective=objective, generator=generator)

@@ -51,11 +51,11 @@ class GSPO(Ascent):
         """One iteration; `generator` draws the mini-batches."""
         batch = Batch(trajectories)
         advantages = batch.advantages(self.normalize, "mean")
-        samples = self.with_gradient(batch, advantages)
-        fixed = self.fix(engine, batch, samples)
+        turns = self.with_gradient(batch, advantages)
+        fixed = self.fix(engine, batch, turns)
         objective: RatioObjective
         if self.level == "turn":
-            objective = SequenceObjective(advantages=batch.per_sample(samples, advantages), **fixed)
+            objective = SequenceObjective(advantages=batch.per_turn(turns, advantages), **fixed)
         else:
-            objective = TrajectoryObjective(advantages=batch.by_id(advantages), turns=batch.turns, **fixed)
-        return self.ascend(engine, batch, advantages, samples, objective=objective, generator=generator)
+            objective = TrajectoryObjective(advantages=batch.by_id(advantages), turns=batch.turns_of, **fixed)
+        return self.ascend(engine, batch, advantages, turns, objective=objective, generator=generator)

@@ -1,7 +1,7 @@
 """What is maximised: clipped ratios of tokens, of turns or of whole trajectories, as picklable functions.
 
-Everything is looked up by the sample's key, so that an engine may permute and split the samples as it likes. Log-probs
-come padded to [N, L]; a value per sample goes back.
+Everything is looked up by the turn's key, so that an engine may permute and split the turns as it likes. Log-probs
+come padded to [N, L]; a value per turn goes back.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from torch import Tensor
 from seeupo.algorithms.batch import LogProbs, action_mask, padded
 from seeupo.core import clip_binds, clipped_objective, k3, masked_mean, sequence_log_ratio
 from seeupo.core.checks import Clip
-from seeupo.types import Sample, SampleKey
+from seeupo.types import Turn, TurnKey
 
 Ratio = Literal["length_normalized", "product"]
 
 
-def action_log_ratio(samples: Sequence[Sample], new: LogProbs, old: LogProbs, ratio: Ratio) -> Tensor:
-    """log r [n] of the samples' actions, in float64, from log-probs outside any gradient."""
+def action_log_ratio(turns: Sequence[Turn], new: LogProbs, old: LogProbs, ratio: Ratio) -> Tensor:
+    """log r [n] of the turns' actions, in float64, from log-probs outside any gradient."""
     return sequence_log_ratio(
-        padded(samples, new).double(),
-        padded(samples, old).double(),
-        action_mask(samples),
+        padded(turns, new).double(),
+        padded(turns, old).double(),
+        action_mask(turns),
         length_normalize=ratio == "length_normalized",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of n samples: their weights, log r, and the share of each action that the clip holds, all [n]."""
+    """What became of n turns: their weights, log r, and the share of each action that the clip holds, all [n]."""
 
     weights: Tensor
     log_ratio: Tensor
@@ -43,7 +43,7 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class RatioObjective(ABC):
-    """A clipped ratio - kl_coef * KL + entropy_coef * entropy, per sample.
+    """A clipped ratio - kl_coef * KL + entropy_coef * entropy, per turn.
 
     Attributes:
         old: log-probs under the policy that sampled.
@@ -66,28 +66,28 @@ class RatioObjective(ABC):
         return self.entropy_coef != 0
 
     @abstractmethod
-    def clipped(self, logprobs_NL: Tensor, mask_NL: Tensor, samples: Sequence[Sample]) -> Tensor:
+    def clipped(self, logprobs_NL: Tensor, mask_NL: Tensor, turns: Sequence[Turn]) -> Tensor:
         """The clipped part [N]."""
 
     @abstractmethod
-    def token_weight(self, sample: Sample) -> float:
-        """What each token of the sample counts in the KL and entropy terms."""
+    def token_weight(self, turn: Turn) -> float:
+        """What each token of the turn counts in the KL and entropy terms."""
 
     @abstractmethod
-    def outcome(self, samples: Sequence[Sample], new: LogProbs) -> Outcome:
-        """What has become of the samples with new log-probs."""
+    def outcome(self, turns: Sequence[Turn], new: LogProbs) -> Outcome:
+        """What has become of the turns with new log-probs."""
 
-    def at(self, current: Callable[[Sequence[Sample]], LogProbs], samples: Sequence[Sample]) -> Self:
-        """The objective for a step on these samples, after others; `current` gives log-probs as they are now."""
+    def at(self, current: Callable[[Sequence[Turn]], LogProbs], turns: Sequence[Turn]) -> Self:
+        """The objective for a step on these turns, after others; `current` gives log-probs as they are now."""
         return self
 
-    def __call__(self, logprobs_NL: Tensor, entropies_NL: Tensor | None, samples: Sequence[Sample]) -> Tensor:
-        mask_NL = action_mask(samples).to(logprobs_NL.device)
-        multiplicities_N = logprobs_NL.new_tensor([self.multiplicities[sample.trajectory] for sample in samples])
-        weights_N = logprobs_NL.new_tensor([self.token_weight(sample) for sample in samples])
-        value_N = self.clipped(logprobs_NL, mask_NL, samples)
+    def __call__(self, logprobs_NL: Tensor, entropies_NL: Tensor | None, turns: Sequence[Turn]) -> Tensor:
+        mask_NL = action_mask(turns).to(logprobs_NL.device)
+        multiplicities_N = logprobs_NL.new_tensor([self.multiplicities[turn.trajectory] for turn in turns])
+        weights_N = logprobs_NL.new_tensor([self.token_weight(turn) for turn in turns])
+        value_N = self.clipped(logprobs_NL, mask_NL, turns)
         if self.kl_coef:
-            reference_NL = padded(samples, self.reference).to(logprobs_NL)
+            reference_NL = padded(turns, self.reference).to(logprobs_NL)
             # Rubbish under the mask is replaced before the exponential: behind it, 0 * nan is nan in the backward pass.
             kl_NL = k3(torch.where(mask_NL, logprobs_NL, 0.0), torch.where(mask_NL, reference_NL, 0.0))
             value_N = value_N - self.kl_coef * weights_N * torch.where(mask_NL, kl_NL, 0.0).sum(1)
@@ -107,22 +107,22 @@ class SequenceObjective(RatioObjective):
         ratio: r as the geometric mean of the token ratios ("length_normalized") or as their "product".
     """
 
-    advantages: Mapping[SampleKey, float]
+    advantages: Mapping[TurnKey, float]
     ratio: Ratio = "length_normalized"
 
-    def clipped(self, logprobs_NL: Tensor, mask_NL: Tensor, samples: Sequence[Sample]) -> Tensor:
-        old_NL = padded(samples, self.old).to(logprobs_NL)
-        advantages_N = logprobs_NL.new_tensor([self.advantages[sample.key] for sample in samples])
+    def clipped(self, logprobs_NL: Tensor, mask_NL: Tensor, turns: Sequence[Turn]) -> Tensor:
+        old_NL = padded(turns, self.old).to(logprobs_NL)
+        advantages_N = logprobs_NL.new_tensor([self.advantages[turn.key] for turn in turns])
         length_normalize = self.ratio == "length_normalized"
         log_ratio_N = sequence_log_ratio(logprobs_NL, old_NL, mask_NL, length_normalize=length_normalize)
         return clipped_objective(log_ratio_N, advantages_N, clip=self.clip)
 
-    def token_weight(self, sample: Sample) -> float:
-        return 1 / max(1, len(sample.action_ids))
+    def token_weight(self, turn: Turn) -> float:
+        return 1 / max(1, len(turn.action_ids))
 
-    def outcome(self, samples: Sequence[Sample], new: LogProbs) -> Outcome:
-        weights = torch.tensor([self.advantages[sample.key] for sample in samples], dtype=torch.float64)
-        log_ratio = action_log_ratio(samples, new, self.old, self.ratio)
+    def outcome(self, turns: Sequence[Turn], new: LogProbs) -> Outcome:
+        weights = torch.tensor([self.advantages[turn.key] for turn in turns], dtype=torch.float64)
+        log_ratio = action_log_ratio(turns, new, self.old, self.ratio)
         return Outcome(
             weights=weights, log_ratio=log_ratio, clipped=clip_binds(log_ratio, weights, clip=self.clip).double()
         )
@@ -133,27 +133,27 @@ class TokenObjective(RatioObjective):
     """The sum over an action's tokens of min(r A, clip(r) A), with r and A of each token, times a scale.
 
     Attributes:
-        advantages: [len(action)] per sample.
+        advantages: [len(action)] per turn.
         scales: per trajectory id: one divided by its length makes the sum over a trajectory's actions a mean.
     """
 
-    advantages: Mapping[SampleKey, Tensor]
+    advantages: Mapping[TurnKey, Tensor]
     scales: Mapping[str, float]
 
-    def clipped(self, logprobs_NL: Tensor, mask_NL: Tensor, samples: Sequence[Sample]) -> Tensor:
-        old_NL = padded(samples, self.old).to(logprobs_NL)
+    def clipped(self, logprobs_NL: Tensor, mask_NL: Tensor, turns: Sequence[Turn]) -> Tensor:
+        old_NL = padded(turns, self.old).to(logprobs_NL)
         log_ratio_NL = torch.where(mask_NL, logprobs_NL, 0.0) - torch.where(mask_NL, old_NL, 0.0)
-        advantages_NL = padded(samples, self.advantages).to(logprobs_NL)
+        advantages_NL = padded(turns, self.advantages).to(logprobs_NL)
         value_NL = clipped_objective(log_ratio_NL.flatten(), advantages_NL.flatten(), clip=self.clip)
-        scales_N = logprobs_NL.new_tensor([self.scales[sample.trajectory] for sample in samples])
+        scales_N = logprobs_NL.new_tensor([self.scales[turn.trajectory] for turn in turns])
         return scales_N * value_NL.view_as(logprobs_NL).sum(1)
 
-    def token_weight(self, sample: Sample) -> float:
-        return self.scales[sample.trajectory]
+    def token_weight(self, turn: Turn) -> float:
+        return self.scales[turn.trajectory]
 
-    def outcome(self, samples: Sequence[Sample], new: LogProbs) -> Outcome:
-        mask_NL, advantages_NL = action_mask(samples), padded(samples, self.advantages).double()
-        log_ratio_NL = torch.where(mask_NL, padded(samples, new).double() - padded(samples, self.old).double(), 0.0)
+    def outcome(self, turns: Sequence[Turn], new: LogProbs) -> Outcome:
+        mask_NL, advantages_NL = action_mask(turns), padded(turns, self.advantages).double()
+        log_ratio_NL = torch.where(mask_NL, padded(turns, new).double() - padded(turns, self.old).double(), 0.0)
         binds_NL = clip_binds(log_ratio_NL.flatten(), advantages_NL.flatten(), clip=self.clip).view_as(mask_NL)
         return Outcome(
             weights=masked_mean(advantages_NL, mask_NL),
@@ -171,50 +171,48 @@ class TrajectoryObjective(RatioObjective):
 
     Attributes:
         advantages: per trajectory id.
-        turns: per trajectory id, its samples.
+        turns: per trajectory id, its turns.
         ratio: "length_normalized" by the number of tokens of all its actions, or their "product".
-        elsewhere: per sample, the log-ratio of the trajectory's other turns; none is 0, as before the first step.
+        elsewhere: per turn, the log-ratio of the trajectory's other turns; none is 0, as before the first step.
     """
 
     advantages: Mapping[str, float]
-    turns: Mapping[str, Sequence[Sample]]
+    turns: Mapping[str, Sequence[Turn]]
     ratio: Ratio = "length_normalized"
-    elsewhere: Mapping[SampleKey, float] = field(default_factory=dict)
+    elsewhere: Mapping[TurnKey, float] = field(default_factory=dict)
 
-    def at(self, current: Callable[[Sequence[Sample]], LogProbs], samples: Sequence[Sample]) -> Self:
-        names = dict.fromkeys(sample.trajectory for sample in samples)
-        whole = [sample for name in names for sample in self.turns[name]]
+    def at(self, current: Callable[[Sequence[Turn]], LogProbs], turns: Sequence[Turn]) -> Self:
+        names = dict.fromkeys(turn.trajectory for turn in turns)
+        whole = [turn for name in names for turn in self.turns[name]]
         of_turn = self._log_ratios(whole, current(whole))
-        of_all = {name: sum(of_turn[sample.key] for sample in self.turns[name]) for name in names}
-        return replace(
-            self, elsewhere={sample.key: of_all[sample.trajectory] - of_turn[sample.key] for sample in samples}
-        )
+        of_all = {name: sum(of_turn[turn.key] for turn in self.turns[name]) for name in names}
+        return replace(self, elsewhere={turn.key: of_all[turn.trajectory] - of_turn[turn.key] for turn in turns})
 
-    def clipped(self, logprobs_NL: Tensor, mask_NL: Tensor, samples: Sequence[Sample]) -> Tensor:
-        old_NL = padded(samples, self.old).to(logprobs_NL)
+    def clipped(self, logprobs_NL: Tensor, mask_NL: Tensor, turns: Sequence[Turn]) -> Tensor:
+        old_NL = padded(turns, self.old).to(logprobs_NL)
         own_N = sequence_log_ratio(logprobs_NL, old_NL, mask_NL, length_normalize=False)
-        elsewhere_N = logprobs_NL.new_tensor([self.elsewhere.get(sample.key, 0.0) for sample in samples])
-        lengths_N = logprobs_NL.new_tensor([self._length(sample.trajectory) for sample in samples])
-        advantages_N = logprobs_NL.new_tensor([self.advantages[sample.trajectory] for sample in samples])
+        elsewhere_N = logprobs_NL.new_tensor([self.elsewhere.get(turn.key, 0.0) for turn in turns])
+        lengths_N = logprobs_NL.new_tensor([self._length(turn.trajectory) for turn in turns])
+        advantages_N = logprobs_NL.new_tensor([self.advantages[turn.trajectory] for turn in turns])
         value_N = clipped_objective((own_N + elsewhere_N) / lengths_N, advantages_N, clip=self.clip)
         # Every turn has the gradient of its own part, and all of them together one trajectory's value.
-        turns_N = logprobs_NL.new_tensor([len(self.turns[sample.trajectory]) for sample in samples])
+        turns_N = logprobs_NL.new_tensor([len(self.turns[turn.trajectory]) for turn in turns])
         return value_N - (1 - 1 / turns_N) * value_N.detach()
 
-    def token_weight(self, sample: Sample) -> float:
-        return 1 / max(1, self._tokens(sample.trajectory))
+    def token_weight(self, turn: Turn) -> float:
+        return 1 / max(1, self._tokens(turn.trajectory))
 
-    def outcome(self, samples: Sequence[Sample], new: LogProbs) -> Outcome:
-        whole = [sample for name in {s.trajectory: None for s in samples} for sample in self.turns[name]]
+    def outcome(self, turns: Sequence[Turn], new: LogProbs) -> Outcome:
+        whole = [turn for name in {s.trajectory: None for s in turns} for turn in self.turns[name]]
         of_turn = self._log_ratios(whole, new)
         log_ratio = torch.tensor(
             [
-                sum(of_turn[each.key] for each in self.turns[sample.trajectory]) / self._length(sample.trajectory)
-                for sample in samples
+                sum(of_turn[each.key] for each in self.turns[turn.trajectory]) / self._length(turn.trajectory)
+                for turn in turns
             ],
             dtype=torch.float64,
         )
-        weights = torch.tensor([self.advantages[sample.trajectory] for sample in samples], dtype=torch.float64)
+        weights = torch.tensor([self.advantages[turn.trajectory] for turn in turns], dtype=torch.float64)
         return Outcome(
             weights=weights, log_ratio=log_ratio, clipped=clip_binds(log_ratio, weights, clip=self.clip).double()
         )
@@ -223,8 +221,8 @@ class TrajectoryObjective(RatioObjective):
         return 1 if self.ratio == "product" else max(1, self._tokens(trajectory))
 
     def _tokens(self, trajectory: str) -> int:
-        return sum(len(sample.action_ids) for sample in self.turns[trajectory])
+        return sum(len(turn.action_ids) for turn in self.turns[trajectory])
 
-    def _log_ratios(self, samples: Sequence[Sample], new: LogProbs) -> dict[SampleKey, float]:
-        found = action_log_ratio(samples, new, self.old, "product").tolist()
-        return {sample.key: value for sample, value in zip(samples, found, strict=True)}
+    def _log_ratios(self, turns: Sequence[Turn], new: LogProbs) -> dict[TurnKey, float]:
+        found = action_log_ratio(turns, new, self.old, "product").tolist()
+        return {turn.key: value for turn, value in zip(turns, found, strict=True)}

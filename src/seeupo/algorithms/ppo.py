@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -36,7 +35,7 @@ from seeupo.algorithms.token_rewards import (
 )
 from seeupo.core import gae, length_mask
 from seeupo.core.checks import check_at_least, check_count, check_unit_interval
-from seeupo.types import CriticEngine, SampleKey, StopReason, TrainEngine, Trajectory, Update
+from seeupo.types import CriticEngine, Need, StopReason, TrainEngine, Trajectory, TurnKey, Update
 
 CUT_OFF = (StopReason.TURN_LIMIT, StopReason.CONTEXT_LIMIT, StopReason.FORCED)
 
@@ -52,8 +51,6 @@ class PPO(Ascent):
         critic_warmup: iterations at the beginning in which only the critic is trained.
         kl_reward_coef: weight of the KL to the reference policy in the reward, token by token.
     """
-
-    needs_critic: ClassVar[bool] = True
 
     minibatches: int = 4
     gamma: float = 1.0
@@ -71,6 +68,12 @@ class PPO(Ascent):
         check_count("critic_warmup", self.critic_warmup, 0)
         check_at_least("kl_reward_coef", self.kl_reward_coef, 0)
 
+    @property
+    def needs(self) -> frozenset[Need]:
+        critic: frozenset[Need] = frozenset({"critic"})
+        reference: frozenset[Need] = frozenset({"reference"} if self.kl_reward_coef else ())
+        return super().needs | critic | reference
+
     def update(
         self, engine: TrainEngine, trajectories: Sequence[Trajectory], *, generator: torch.Generator | None = None
     ) -> Update:
@@ -78,8 +81,8 @@ class PPO(Ascent):
         if not isinstance(engine, CriticEngine):
             raise TypeError(f"PPO needs an engine with a critic; {type(engine).__name__} has none")
         batch = Batch(trajectories)
-        fixed = self.fix(engine, batch, batch.samples, reference=self.kl_reward_coef > 0)
-        penalties = kl_to_reference(batch.samples, fixed["old"], fixed["reference"]) if self.kl_reward_coef else None
+        fixed = self.fix(engine, batch, batch.turns, reference=self.kl_reward_coef > 0)
+        penalties = kl_to_reference(batch.turns, fixed["old"], fixed["reference"]) if self.kl_reward_coef else None
         advantages, returns, scored, values = self.estimate(engine, batch, penalties)
 
         # Every token counts the same: the mean over tokens, as a sum per trajectory.
@@ -94,7 +97,7 @@ class PPO(Ascent):
         )
         critic_steps = [
             engine.step_critic(part, loss, normalizer=normalizer)
-            for _, part, normalizer in self.parts(batch, batch.samples, generator)
+            for _, part, normalizer in self.parts(batch, batch.turns, generator)
         ]
         advantages = standardized(advantages, batch.counts)
         objective = TokenObjective(
@@ -113,7 +116,7 @@ class PPO(Ascent):
         )
 
     def estimate(
-        self, engine: CriticEngine, batch: Batch, penalties: Mapping[SampleKey, Tensor] | None
+        self, engine: CriticEngine, batch: Batch, penalties: Mapping[TurnKey, Tensor] | None
     ) -> tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor]]:
         """Of each trajectory's action tokens, in float64: advantages, the critic's targets, returns, and values.
 

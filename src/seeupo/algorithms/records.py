@@ -11,15 +11,15 @@ from torch import Tensor
 from seeupo.algorithms.batch import Batch, LogProbs, action_mask, padded
 from seeupo.algorithms.objective import RatioObjective
 from seeupo.core import k3, masked_mean
-from seeupo.types import Credit, Sample, StepMetrics, Trajectory, TurnCredit
+from seeupo.types import Credit, StepMetrics, Trajectory, Turn, TurnCredit
 
 
 @dataclass(frozen=True, kw_only=True)
 class TurnRecord:
-    """One turn after an update: n samples, the trajectories [n] they belong to, and what became of them.
+    """One turn after an update: n turns, the trajectories [n] they belong to, and what became of them.
 
     Attributes:
-        live: size of the turn's pool, samples of weight 0 included.
+        live: size of the turn's pool, turns of weight 0 included.
         before: the weights [n] that the actions were updated with: M in SeeUPO, advantages elsewhere.
         log_ratio: log r [n] after the update, as the algorithm defines r.
         clipped: [n] the share of each action that the clip holds: of its tokens, or 0 and 1 where it is clipped whole.
@@ -28,8 +28,8 @@ class TurnRecord:
         after: M [n] that the turn left behind; None where nothing is carried.
     """
 
-    turn: int
-    samples: Sequence[Sample]
+    index: int
+    turns: Sequence[Turn]
     live: int
     members: Tensor
     before: Tensor
@@ -41,25 +41,25 @@ class TurnRecord:
 
 
 def turn_records(
-    batch: Batch, samples: Sequence[Sample], objective: RatioObjective, new: LogProbs, steps: Sequence[StepMetrics]
+    batch: Batch, turns: Sequence[Turn], objective: RatioObjective, new: LogProbs, steps: Sequence[StepMetrics]
 ) -> list[TurnRecord]:
     """What became of each turn that was trained on."""
-    used = {sample.key for sample in samples}
+    used = {turn.key for turn in turns}
     records = []
-    for turn, pool in enumerate(batch.pools):
-        if members := [sample for sample in pool if sample.key in used]:
+    for t, pool in enumerate(batch.pools):
+        if members := [turn for turn in pool if turn.key in used]:
             outcome = objective.outcome(members, new)
             records.append(
                 TurnRecord(
-                    turn=turn,
-                    samples=members,
+                    index=t,
+                    turns=members,
                     live=len(pool),
                     members=batch.members(members),
                     before=outcome.weights,
                     log_ratio=outcome.log_ratio,
                     clipped=outcome.clipped,
                     new=new,
-                    steps=[step for step in steps if step.agent == turn],
+                    steps=[step for step in steps if step.agent == t],
                 )
             )
     return records
@@ -69,18 +69,18 @@ def turn_metrics(batch: Batch, record: TurnRecord, old: LogProbs, reference: Log
     """Numbers of one turn. docs/algorithms/README.md says what each means."""
     counts, ratio = batch.counts[record.members], record.log_ratio.exp()
     values = {
-        "live_samples": float(record.live),
-        "used_samples": float(len(record.samples)),
+        "live_turns": float(record.live),
+        "used_turns": float(len(record.turns)),
         "ratio_mean": mean_and_sd(ratio, counts)[0],
         "ratio_min": float(ratio.min()),
         "ratio_max": float(ratio.max()),
         "clip_fraction": mean_and_sd(record.clipped.double(), counts)[0],
         **mean_of_steps(record.steps),
         # The tokens come from theta_k: k3 then estimates KL(theta_k || new policy), per token.
-        "kl": _mean_kl(record.samples, old, record.new, counts),
+        "kl": _mean_kl(record.turns, old, record.new, counts),
     }
     if reference:
-        values["kl_reference"] = _mean_kl(record.samples, record.new, reference, counts)
+        values["kl_reference"] = _mean_kl(record.turns, record.new, reference, counts)
     return values
 
 
@@ -114,11 +114,11 @@ def mean_and_sd(values: Tensor, counts: Tensor) -> tuple[float, float]:
 
 def with_credit(batch: Batch, advantages: Tensor, records: Sequence[TurnRecord]) -> tuple[Trajectory, ...]:
     """The trajectories with their credit records: A, and per turn in update order what its update did."""
-    turns: list[list[TurnCredit]] = [[] for _ in batch.trajectories]
+    credits: list[list[TurnCredit]] = [[] for _ in batch.trajectories]
     for record in records:
-        after = [None] * len(record.samples) if record.after is None else record.after.tolist()
+        after = [None] * len(record.turns) if record.after is None else record.after.tolist()
         columns = zip(
-            record.samples,
+            record.turns,
             record.members.tolist(),
             record.log_ratio.exp().tolist(),
             record.before.tolist(),
@@ -126,15 +126,15 @@ def with_credit(batch: Batch, advantages: Tensor, records: Sequence[TurnRecord])
             (record.clipped > 0).tolist(),
             strict=True,
         )
-        for sample, member, ratio, weight, left, clipped in columns:
-            logprobs = tuple(record.new[sample.key].tolist())
-            turns[member].append(TurnCredit(record.turn, ratio, weight, left, clipped, logprobs))
+        for turn, member, ratio, weight, left, clipped in columns:
+            logprobs = tuple(record.new[turn.key].tolist())
+            credits[member].append(TurnCredit(record.index, ratio, weight, left, clipped, logprobs))
     return tuple(
         replace(trajectory, credit=Credit(advantage, tuple(credit)))
-        for trajectory, advantage, credit in zip(batch.trajectories, advantages.tolist(), turns, strict=True)
+        for trajectory, advantage, credit in zip(batch.trajectories, advantages.tolist(), credits, strict=True)
     )
 
 
-def _mean_kl(samples: Sequence[Sample], sampled_from: LogProbs, other: LogProbs, counts: Tensor) -> float:
-    kl_NL = k3(padded(samples, sampled_from).double(), padded(samples, other).double())
-    return mean_and_sd(masked_mean(kl_NL, action_mask(samples)), counts)[0]
+def _mean_kl(turns: Sequence[Turn], sampled_from: LogProbs, other: LogProbs, counts: Tensor) -> float:
+    kl_NL = k3(padded(turns, sampled_from).double(), padded(turns, other).double())
+    return mean_and_sd(masked_mean(kl_NL, action_mask(turns)), counts)[0]

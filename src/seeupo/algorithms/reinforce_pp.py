@@ -27,7 +27,7 @@ from seeupo.algorithms.token_rewards import (
     standardized,
 )
 from seeupo.core.checks import check_at_least
-from seeupo.types import TrainEngine, Trajectory, Update
+from seeupo.types import Need, TrainEngine, Trajectory, Update
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,16 +45,20 @@ class ReinforcePP(Ascent):
         super().__post_init__()
         check_at_least("kl_reward_coef", self.kl_reward_coef, 0)
 
+    @property
+    def needs(self) -> frozenset[Need]:
+        return super().needs | frozenset[Need]({"reference"} if self.kl_reward_coef else ())
+
     def update(
         self, engine: TrainEngine, trajectories: Sequence[Trajectory], *, generator: torch.Generator | None = None
     ) -> Update:
         """One iteration; `generator` draws the mini-batches."""
         batch = Batch(trajectories)
         baselined = batch.advantages("none", "mean")
-        fixed = self.fix(engine, batch, batch.samples, reference=self.kl_reward_coef > 0)
+        fixed = self.fix(engine, batch, batch.turns, reference=self.kl_reward_coef > 0)
         rows = [baselined[number].expand(tokens) for number, tokens in enumerate(batch.action_tokens.values())]
         if self.kl_reward_coef:
-            penalties = over_tokens(batch, kl_to_reference(batch.samples, fixed["old"], fixed["reference"]))
+            penalties = over_tokens(batch, kl_to_reference(batch.turns, fixed["old"], fixed["reference"]))
             to_go = [row.flip(0).cumsum(0).flip(0) for row in penalties]
             rows = [row - self.kl_reward_coef * later for row, later in zip(rows, to_go, strict=True)]
         rows = standardized(rows, batch.counts)
@@ -63,5 +67,5 @@ class ReinforcePP(Ascent):
             scales={name: 1 / max(1, length) for name, length in batch.action_tokens.items()},
             **fixed,
         )
-        samples = self.with_gradient(batch, sizes_of(rows))
-        return self.ascend(engine, batch, means_of(rows), samples, objective=objective, generator=generator)
+        turns = self.with_gradient(batch, sizes_of(rows))
+        return self.ascend(engine, batch, means_of(rows), turns, objective=objective, generator=generator)

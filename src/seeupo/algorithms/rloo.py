@@ -33,8 +33,8 @@ class RLOO(Ascent):
         """One iteration; `generator` draws the mini-batches."""
         batch = Batch(trajectories)
         advantages = batch.advantages("none", "leave_one_out")
-        samples = self.with_gradient(batch, advantages)
+        turns = self.with_gradient(batch, advantages)
         objective = TrajectoryObjective(
-            advantages=batch.by_id(advantages), turns=batch.turns, ratio="product", **self.fix(engine, batch, samples)
+            advantages=batch.by_id(advantages), turns=batch.turns_of, ratio="product", **self.fix(engine, batch, turns)
         )
-        return self.ascend(engine, batch, advantages, samples, objective=objective, generator=generator)
+        return self.ascend(engine, batch, advantages, turns, objective=objective, generator=generator)

@@ -34,7 +34,7 @@ from seeupo.core import CarriedAdvantage, clip_binds, turn_order
 from seeupo.core.advantages import Baseline, Normalize
 from seeupo.core.checks import Clip, check_at_least, check_choice, check_clip, check_count
 from seeupo.core.order import Order
-from seeupo.types import Sample, TrainEngine, Trajectory, Update
+from seeupo.types import Need, TrainEngine, Trajectory, Turn, Update
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class SeeUPO:
         epochs: passes over each pool.
         carry: False keeps M = A, the ablation "turn by turn, without M".
         carry_clip: (low, high) bounds on each factor of M; the paper has none.
-        min_live: a pool with fewer samples is passed over: its turn is not updated and its ratio counts as 1.
+        min_live: a pool with fewer turns is passed over: its turn is not updated and its ratio counts as 1.
         measure_drift: compute the log-probs once more after the sweep, to show how far turns that were updated early
             have been moved by later updates (0 with separate parameters). Costs one forward pass.
     """
@@ -92,6 +92,10 @@ class SeeUPO:
         for name in ("carry", "measure_drift"):
             check_choice(name, getattr(self, name), (True, False))
 
+    @property
+    def needs(self) -> frozenset[Need]:
+        return frozenset({"reference"} if self.kl_coef else ())
+
     def update(
         self, engine: TrainEngine, trajectories: Sequence[Trajectory], *, generator: torch.Generator | None = None
     ) -> Update:
@@ -99,37 +103,37 @@ class SeeUPO:
 
         `generator` draws the random order and the mini-batches.
         """
-        # Data collection: the samples are organised into T pools, one per turn.
+        # Data collection: the turns are organised into T pools, one per turn.
         batch = Batch(trajectories)
 
         # Joint advantage estimation: A = r - mean r of the same s_0, and M^{T+1} = A.
         advantages = batch.advantages(self.normalize, self.baseline)
         carried = CarriedAdvantage(advantages)
 
-        def needed(pool: Sequence[Sample]) -> list[Sample]:
+        def needed(pool: Sequence[Turn]) -> list[Turn]:
             """Samples with M = 0 have no gradient: only a KL or entropy term wants them computed."""
             if self.kl_coef or self.entropy_coef:
                 return list(pool)
             weights = carried.weights(batch.members(pool)).tolist()
-            return [sample for sample, weight in zip(pool, weights, strict=True) if weight != 0]
+            return [turn for turn, weight in zip(pool, weights, strict=True) if weight != 0]
 
         # log pi_{theta_k}, fixed once for all turns, before any of them moves.
-        samples = [sample for pool in batch.pools for sample in needed(pool)]
-        old = by_key(samples, engine.logprobs(samples)) if samples else {}
-        reference = by_key(samples, engine.logprobs(samples, policy="reference")) if samples and self.kl_coef else {}
+        turns = [turn for pool in batch.pools for turn in needed(pool)]
+        old = by_key(turns, engine.logprobs(turns)) if turns else {}
+        reference = by_key(turns, engine.logprobs(turns, policy="reference")) if turns and self.kl_coef else {}
 
         # Sequential policy update; in reverse order t = T, T-1, ..., 1.
         carry_ratio = self.ratio if self.carry_ratio is None else self.carry_ratio
         records: list[CarryRecord] = []
-        for turn in turn_order(len(batch.pools), self.order, generator=generator):
-            pool = needed(batch.pools[turn])
-            if not any(sample.action_ids for sample in pool) or len(batch.pools[turn]) < self.min_live:
+        for t in turn_order(len(batch.pools), self.order, generator=generator):
+            pool = needed(batch.pools[t])
+            if not any(turn.action_ids for turn in pool) or len(batch.pools[t]) < self.min_live:
                 continue
             members = batch.members(pool)
             before = carried.weights(members)  # M^{t+1} in reverse order; in any order, what the last turn left
             objective = SequenceObjective(
                 old=old,
-                advantages={sample.key: m for sample, m in zip(pool, before.tolist(), strict=True)},
+                advantages={turn.key: m for turn, m in zip(pool, before.tolist(), strict=True)},
                 multiplicities=batch.multiplicities,
                 ratio=self.ratio,
                 clip=self.clip,
@@ -141,7 +145,7 @@ class SeeUPO:
             # Ascend the clipped objective of pool t, from theta^{t+1}_{k+1} to theta^t_{k+1}. The divisor is the number
             # of trajectories: one without turn t is the paper's no-op, which adds 0 and counts.
             steps = [
-                engine.step(part, objective, normalizer=normalizer, agent=turn)
+                engine.step(part, objective, normalizer=normalizer, agent=t)
                 for _ in range(self.epochs)
                 for part, normalizer in batch.minibatches(pool, self.steps_per_turn, generator)
             ]
@@ -153,9 +157,9 @@ class SeeUPO:
                 carried.absorb(members, carry_log_ratio, clip=self.carry_clip)
             records.append(
                 CarryRecord(
-                    turn=turn,
-                    samples=pool,
-                    live=len(batch.pools[turn]),
+                    index=t,
+                    turns=pool,
+                    live=len(batch.pools[t]),
                     members=members,
                     before=before,
                     after=carried.weights(members),

@@ -9,23 +9,23 @@ from torch import Tensor
 
 from seeupo.algorithms.batch import Batch, LogProbs
 from seeupo.core.advantages import NO_SPREAD
-from seeupo.types import Sample, SampleKey
+from seeupo.types import Turn, TurnKey
 
 
-def over_tokens(batch: Batch, per_sample: Mapping[SampleKey, Tensor]) -> list[Tensor]:
+def over_tokens(batch: Batch, per_turn: Mapping[TurnKey, Tensor]) -> list[Tensor]:
     """Per trajectory, the rows [len(action)] of its turns one behind the other, in float64."""
     return [
-        torch.cat([torch.empty(0, dtype=torch.float64), *(per_sample[sample.key].double() for sample in turns)])
-        for turns in batch.turns.values()
+        torch.cat([torch.empty(0, dtype=torch.float64), *(per_turn[turn.key].double() for turn in turns)])
+        for turns in batch.turns_of.values()
     ]
 
 
-def cut_into_turns(batch: Batch, rows: Sequence[Tensor]) -> dict[SampleKey, Tensor]:
+def cut_into_turns(batch: Batch, rows: Sequence[Tensor]) -> dict[TurnKey, Tensor]:
     """The inverse: rows over all tokens of a trajectory, cut where its turns end."""
-    cut: dict[SampleKey, Tensor] = {}
+    cut: dict[TurnKey, Tensor] = {}
     for trajectory, row in zip(batch.trajectories, rows, strict=True):
-        lengths = [len(sample.action_ids) for sample in trajectory.samples]
-        cut |= {sample.key: part for sample, part in zip(trajectory.samples, row.split(lengths), strict=True)}
+        lengths = [len(turn.action_ids) for turn in trajectory.turns]
+        cut |= {turn.key: part for turn, part in zip(trajectory.turns, row.split(lengths), strict=True)}
     return cut
 
 
@@ -52,6 +52,6 @@ def sizes_of(rows: Sequence[Tensor]) -> Tensor:
     return torch.stack([row.abs().sum() for row in rows])
 
 
-def kl_to_reference(samples: Sequence[Sample], sampled_from: LogProbs, reference: LogProbs) -> dict[SampleKey, Tensor]:
+def kl_to_reference(turns: Sequence[Turn], sampled_from: LogProbs, reference: LogProbs) -> dict[TurnKey, Tensor]:
     """log pi_k - log pi_ref of each token: what it adds to an estimate of KL(pi_k || pi_ref)."""
-    return {sample.key: sampled_from[sample.key] - reference[sample.key] for sample in samples}
+    return {turn.key: sampled_from[turn.key] - reference[turn.key] for turn in turns}

@@ -3,10 +3,11 @@
 import click
 
 import seeupo
-from seeupo.cli import environments, policies, studies, training
+from seeupo.cli import agents, environments, evaluation, models, studies, training
+from seeupo.cli.errors import CommandGroup
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(seeupo.__version__, prog_name="seeupo")
 def main() -> None:
     """Train language-model agents over many turns by sequence-level sequential policy updates."""
@@ -20,8 +21,8 @@ for command in (
     studies.theory,
     studies.study,
     environments.envs,
-    policies.models,
-    policies.evaluate,
-    policies.agents,
+    models.models,
+    evaluation.eval_command,
+    agents.agents,
 ):
     main.add_command(command)

@@ -11,11 +11,10 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from seeupo.cli.errors import plain_errors
 from seeupo.cli.options import env_options
 
 if TYPE_CHECKING:
-    from seeupo.envs.check import Outcome
+    from seeupo.rollout.scripted import CheckResult
 
 
 @click.group()
@@ -32,11 +31,10 @@ def list_envs() -> None:
     table = Table(box=None, pad_edge=False)
     for column in ("name", "installed", "tasks", "licence", "what it is"):
         table.add_column(column, no_wrap=column == "name")
-    with plain_errors():
-        for name in names():
-            spec = lookup(name)
-            state = "yes" if installed(spec) else "no"
-            table.add_row(name, state, spec.tasks or "unknown", spec.licence or "unknown", spec.summary)
+    for name in names():
+        spec = lookup(name)
+        state = "yes" if installed(spec) else "no"
+        table.add_row(name, state, spec.tasks or "unknown", spec.licence or "unknown", spec.summary)
     Console().print(table)
 
 
@@ -47,8 +45,7 @@ def install_env(name: str) -> None:
     from seeupo.envs.install import install
     from seeupo.envs.registry import lookup
 
-    with plain_errors():
-        folder = install(lookup(name), report=lambda text: click.echo(text, err=True))
+    folder = install(lookup(name), report=lambda text: click.echo(text, err=True))
     click.echo(f"{name} is installed in {folder}")
 
 
@@ -68,50 +65,49 @@ def check_env(
     options: dict[str, object],
     as_json: bool,
 ) -> None:
-    """Let an expert and somebody who does nothing play NAME through the whole stack, and say how they did.
+    """Run the expert and a no-op policy in NAME through the whole stack, and print how many tasks they solve.
 
-    Ends with an error if an expert fails a task, if doing nothing solves one, or if anything breaks.
+    Exits with an error if the expert fails a task, if the no-op policy solves one, or if an episode fails.
     """
-    from seeupo.envs.check import check
-    from seeupo.envs.pool import EnvPool
+    from seeupo.envs.pool.pool import EnvPool
     from seeupo.envs.registry import lookup
+    from seeupo.rollout.scripted import check_environment
 
     rows, found, good = [], [], True
-    with plain_errors():
-        spec = lookup(name)
-        for extra in ({}, *spec.ceilings):
-            with EnvPool(spec, options={**options, **extra}, workers=workers) as pool:
-                chosen = splits or pool.splits
-                for outcome in check(pool, chosen, ("expert",) if extra else ("expert", "do-nothing"), tasks=tasks):
-                    good = good and (not outcome.failures if extra else outcome.as_it_should_be)
-                    found.append({"options": {**options, **extra}, **outcome.to_json()})
-                    rows.append((outcome, extra))
+    spec = lookup(name)
+    for extra in ({}, *spec.ceilings):
+        with EnvPool(spec, options={**options, **extra}, workers=workers) as pool:
+            chosen = splits or pool.splits
+            for result in check_environment(pool, chosen, ("expert",) if extra else ("expert", "no-op"), tasks=tasks):
+                good = good and (not result.failures if extra else result.as_expected)
+                found.append({"options": {**options, **extra}, **result.to_json()})
+                rows.append((result, extra))
     if as_json:
         click.echo(json.dumps({"environment": name, "good": good, "results": found}, indent=1))
     else:
-        show_outcomes(rows)
+        show_check(rows)
     if not good:
         sys.exit(1)
 
 
-def show_outcomes(rows: Sequence[tuple[Outcome, Mapping[str, Any]]]) -> None:
+def show_check(rows: Sequence[tuple[CheckResult, Mapping[str, Any]]]) -> None:
     table = Table(box=None, pad_edge=False)
-    for column in ("split", "player", "solved", "episodes/s", "turns", "failed", "options"):
+    for column in ("split", "policy", "solved", "episodes/s", "turns", "failed", "options"):
         table.add_column(column)
-    for outcome, extra in rows:
-        facts = outcome.to_json()
+    for result, extra in rows:
+        numbers = result.to_json()
         table.add_row(
-            outcome.split,
-            outcome.player,
-            f"{outcome.solved}/{len(outcome.episodes)}",
-            f"{facts['episodes_per_second']}",
-            f"{facts['mean_turns']:.1f}",
-            str(len(outcome.failures)),
+            result.split,
+            result.policy,
+            f"{result.solved}/{len(result.episodes)}",
+            f"{numbers['episodes_per_second']}",
+            f"{numbers['mean_turns']:.1f}",
+            str(len(result.failures)),
             ", ".join(f"{key}={value}" for key, value in extra.items()),
         )
     Console().print(table)
-    for outcome, _ in rows:
-        for failure in outcome.failures[:3]:
+    for result, _ in rows:
+        for failure in result.failures[:3]:
             click.echo(f"failed: {failure}", err=True)
 
 
@@ -122,9 +118,9 @@ def show_outcomes(rows: Sequence[tuple[Outcome, Mapping[str, Any]]]) -> None:
 @env_options
 def play_env(name: str, wanted: str | None, split: str | None, options: dict[str, object]) -> None:
     """Play an episode of NAME yourself: you see what the model would see. End with Ctrl-D to be scored as you stand."""
-    from seeupo.envs.failures import EnvError, nearest
-    from seeupo.envs.play import play
-    from seeupo.envs.pool import EnvPool
+    from seeupo.cli.play import play
+    from seeupo.envs.pool.pool import EnvPool
+    from seeupo.errors import EnvError, suggest
 
     def ask() -> str | None:
         lines: list[str] = []
@@ -137,11 +133,11 @@ def play_env(name: str, wanted: str | None, split: str | None, options: dict[str
             return None
         return "\n".join(lines)
 
-    with plain_errors(), EnvPool(name, options=options, workers=1) as pool:
+    with EnvPool(name, options=options, workers=1) as pool:
         tasks = [task for each in ([split] if split else pool.splits) for task in pool.tasks(each)]
         task = next((task for task in tasks if wanted in (None, task.id)), None)
         if task is None:
-            raise EnvError(f"{name} has no task {wanted!r}; {nearest(wanted or '', [task.id for task in tasks][:50])}")
+            raise EnvError(f"{name} has no task {wanted!r}; {suggest(wanted or '', [task.id for task in tasks][:50])}")
         click.echo(f"task {task.id} of {task.split}" + (f", {task.kind}" if task.kind else ""))
-        played = play(pool.env(), task, seed=task.seed, show=click.echo, ask=ask)
-    click.echo(f"score {played.score:g} after {played.turns} actions")
+        score, turns = play(pool.env(), task, seed=task.seed, show=click.echo, ask=ask)
+    click.echo(f"score {score:g} after {turns} actions")

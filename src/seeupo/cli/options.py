@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from seeupo.training.whole_files import partial_of
+from seeupo.utils.atomic_files import partial_of
 
 
 def not_empty(_: click.Context, __: click.Parameter, value: str | None) -> Path | None:

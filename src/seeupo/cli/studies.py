@@ -13,9 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import seeupo
-from seeupo.cli.errors import training_errors
 from seeupo.cli.options import check_outputs, not_empty
-from seeupo.training.whole_files import write_text
+from seeupo.utils.atomic_files import write_text
 
 
 @click.command()
@@ -128,8 +127,7 @@ def reliability(
     from seeupo.studies.runs import Runs
 
     check_outputs(json_file, None)
-    with training_errors():
-        table = Study(Runs(recipe, folder, jobs, threads), seeds).run(lambda text: click.echo(text, err=True))
+    table = Study(Runs(recipe, folder, jobs, threads), seeds).run(lambda text: click.echo(text, err=True))
     show_study(table, markdown(table), json_file)
 
 
@@ -144,7 +142,6 @@ def study_algorithms(
     from seeupo.studies.runs import Runs
 
     check_outputs(json_file, None)
-    with training_errors():
-        made = Study(Runs(recipe, folder, jobs, threads), tuple(ALGORITHMS), seeds)
-        table = made.run(lambda text: click.echo(text, err=True))
+    made = Study(Runs(recipe, folder, jobs, threads), tuple(ALGORITHMS), seeds)
+    table = made.run(lambda text: click.echo(text, err=True))
     show_study(table, markdown(table), json_file)

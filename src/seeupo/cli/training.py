@@ -8,35 +8,32 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from seeupo.cli.errors import NoSuchName, training_errors
-
 
 @click.command("train", context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 @click.argument("recipe", required=False)
 @click.argument("overrides", nargs=-1, type=click.UNPROCESSED)
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="The run's folder, new or empty.")
-@click.option("--resume", "again", type=click.Path(path_type=Path), metavar="RUN", help="Go on with a run.")
+@click.option("--resume", "resumed", type=click.Path(path_type=Path), metavar="RUN", help="Go on with a run.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
 def train_command(
-    recipe: str | None, overrides: tuple[str, ...], out: Path | None, again: Path | None, dry_run: bool
+    recipe: str | None, overrides: tuple[str, ...], out: Path | None, resumed: Path | None, dry_run: bool
 ) -> None:
     """Train an agent as RECIPE says: a name (see `seeupo recipes list`) or a TOML file; by default tiny-pocket.
 
     Any key of the recipe can be given as --section.key VALUE, for instance --run.seed 1 or --algorithm.order natural.
     Ctrl-C finishes the step under way and saves; a second one stops at once.
     """
-    from seeupo.library import report_of_run
-    from seeupo.training.train_command import run_training, show_plan
+    from seeupo.api import report_of_run
+    from seeupo.cli.train_command import run_training, show_plan
 
     if recipe is not None and recipe.startswith("--"):  # the first override, if no recipe was named
         overrides, recipe = (recipe, *overrides), None
-    with training_errors():
-        if dry_run and again is not None:
-            raise click.UsageError("--dry-run shows what a new run would do; leave --resume out")
-        if dry_run:
-            show_plan(recipe, overrides)
-        else:
-            sys.exit(run_training(recipe, overrides, out=out, again=again, finish=report_of_run))
+    if dry_run and resumed is not None:
+        raise click.UsageError("--dry-run shows what a new run would do; leave --resume out")
+    if dry_run:
+        show_plan(recipe, overrides)
+    else:
+        sys.exit(run_training(recipe, overrides, out=out, resumed=resumed, on_finish=report_of_run))
 
 
 @click.command()
@@ -55,17 +52,10 @@ def report(*, runs: tuple[Path, ...], out: Path | None, max_mb: int) -> None:
     The page needs no network and no server: open it in a browser. Runs that were killed or damaged have one as well,
     which says what is missing.
     """
-    from seeupo.report.page import PageError
     from seeupo.report.report import write_report
-    from seeupo.training.run_folder import REPORT
+    from seeupo.runs.run_directory import REPORT
 
-    with training_errors():
-        try:
-            found = write_report(
-                runs, out or (runs[0] / REPORT if len(runs) == 1 else Path(REPORT)), max_bytes=max_mb * 10**6
-            )
-        except PageError as error:
-            raise click.ClickException(str(error)) from None
+    found = write_report(runs, out or (runs[0] / REPORT if len(runs) == 1 else Path(REPORT)), max_bytes=max_mb * 10**6)
     for sentence, missing in zip(found.sentences, found.missing, strict=True):
         click.echo(sentence)
         for text in missing:
@@ -81,7 +71,7 @@ def recipes() -> None:
 @recipes.command("list")
 def list_recipes() -> None:
     """List the recipes, each with the first line of what it says about itself."""
-    from seeupo.training.configuration import recipe_names, recipe_text
+    from seeupo.config.loader import recipe_names, recipe_text
 
     for name in recipe_names():
         click.echo(f"{name:<16} {recipe_text(name).partition(chr(10))[0].removeprefix('# ')}")
@@ -91,10 +81,9 @@ def list_recipes() -> None:
 @click.argument("name")
 def show_recipe(name: str) -> None:
     """Print a recipe; `seeupo recipes show NAME > my.toml` is a way to begin one of your own."""
-    from seeupo.training.configuration import recipe_text
+    from seeupo.config.loader import recipe_text
 
-    with training_errors():
-        click.echo(recipe_text(name), nl=False)
+    click.echo(recipe_text(name), nl=False)
 
 
 @click.group()
@@ -105,7 +94,7 @@ def algorithms() -> None:
 @algorithms.command("list")
 def list_algorithms() -> None:
     """List the algorithms: what they are made of, what the paper claims of them, and their cost."""
-    from seeupo.training.algorithms_command import show_list
+    from seeupo.cli.algorithm_cards import show_list
 
     show_list(Console())
 
@@ -115,9 +104,9 @@ def list_algorithms() -> None:
 def show_algorithm(name: str) -> None:
     """Print everything about the algorithm NAME: idea, formula, guarantees, cost, when to use it, options."""
     from seeupo.algorithms import ALGORITHMS
-    from seeupo.envs.failures import nearest
-    from seeupo.training.algorithms_command import show_algorithm
+    from seeupo.cli.algorithm_cards import show_algorithm
+    from seeupo.errors import UserError, suggest
 
     if name not in ALGORITHMS:
-        raise NoSuchName(f"there is no algorithm {name[:60]!r}; {nearest(name[:60].lower(), list(ALGORITHMS))}")
+        raise UserError(f"there is no algorithm {name[:60]!r}; {suggest(name[:60].lower(), list(ALGORITHMS))}")
     show_algorithm(name, Console())

@@ -59,7 +59,7 @@ def clipped_objective(log_ratio: Tensor, weight: Tensor, *, clip: Clip | None = 
 
 
 def clip_binds(log_ratio: Tensor, weight: Tensor, *, clip: Clip | None) -> Tensor:
-    """Where [N] the clip holds the objective constant, so that the sample gives no gradient any more."""
+    """Where [N] the clip holds the objective constant, so that the turn gives no gradient any more."""
     check_shape("weight", weight, log_ratio.shape, like="log_ratio")
     check_clip("clip", clip)
     if clip is None:

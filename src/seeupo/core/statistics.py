@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any
@@ -220,3 +220,11 @@ def _check_range(values: Values, low: float, high: float) -> None:
         raise ValueError("there are no tasks; at least one is needed")
     if not ((values >= low) & (values <= high)).all():
         raise ValueError(f"a task's value is outside [{low}, {high}], or not a number")
+
+
+def format_estimate(estimate: Mapping[str, float] | None, *, signed: bool = False, digits: int = 3) -> str:
+    """Return an estimate {"value", "low", "high"} as text: the value and its interval."""
+    if estimate is None:
+        return "-"
+    value, low, high = (f"{estimate[name]:{'+' if signed else ''}.{digits}f}" for name in ("value", "low", "high"))
+    return f"{value} [{low}, {high}]"

@@ -20,12 +20,13 @@ from transformers import PreTrainedModel
 from seeupo.core.checks import check_count
 from seeupo.engines.local_critic import CriticSettings, LocalCritic
 from seeupo.engines.optimizer import Optimizer, OptimizerSettings
+from seeupo.models.adapters import merged_weights, without_adapters
 from seeupo.models.batching import PaddedBatch, micro_batches
 from seeupo.models.loading import LoadedPolicy
 from seeupo.models.logprobs import ActionLogProbs, action_logprobs
 from seeupo.models.saving import save_model
 from seeupo.models.tree import TreeBatch
-from seeupo.types import CriticLoss, Objective, Sample, StepMetrics, Trajectory, samples_of
+from seeupo.types import CriticLoss, Objective, StepMetrics, Trajectory, Turn, turns_of
 
 ADAPTERS = "adapters.safetensors"
 """Where an engine with lora keeps what it has trained, by the names of the parameters."""
@@ -97,20 +98,20 @@ class LocalEngine:
             _add_adapters(policy.model, lora)
         self._reference: PreTrainedModel | None = None
         if reference:
-            self.keep_reference()
+            self.snapshot_reference()
         if gradient_checkpointing:
             policy.model.gradient_checkpointing_enable()
             policy.model.train()  # transformers checkpoints in training mode only; dropout is off anyway
         self._critic = LocalCritic(policy.model, critic) if critic is not None else None
-        self.use_optimizer(optimizer)
+        self.set_optimizer(optimizer)
 
-    def use_optimizer(self, settings: OptimizerSettings) -> None:
+    def set_optimizer(self, settings: OptimizerSettings) -> None:
         """Train on with other settings and a fresh optimizer, as after a warm start."""
         self.settings = settings
         self._trained = self._choose_trainable()
         self._optimizer = Optimizer(self._trained, settings)
 
-    def keep_reference(self) -> None:
+    def snapshot_reference(self) -> None:
         """Keep the policy as it is now as the reference."""
         untrained = self.lora is not None and not any(
             bool(parameter.any()) for name, parameter in self.policy.model.named_parameters() if "lora_B" in name
@@ -118,41 +119,39 @@ class LocalEngine:
         # Adapters that have not been trained can be switched off; anything else needs a copy.
         self._reference = self.policy.model if untrained else _frozen_copy(self.policy.model)
 
-    def renew_critic(self) -> None:
+    def reset_critic(self) -> None:
         """Begin the critic, if there is one, with the policy's layers as they are now."""
         if self._critic is not None:
             self._critic = LocalCritic(self.policy.model, self._critic.settings)
 
-    def start_iteration(self, iteration: int) -> None:
+    def begin_iteration(self, iteration: int) -> None:
         """Tell the engine which iteration the next steps belong to; it sets the learning rate."""
         self.iteration = iteration
 
-    def logprobs(
-        self, samples: Sequence[Sample], *, policy: Literal["current", "reference"] = "current"
-    ) -> list[Tensor]:
+    def logprobs(self, turns: Sequence[Turn], *, policy: Literal["current", "reference"] = "current") -> list[Tensor]:
         model = self.policy.model
         if policy == "reference":
             if self._reference is None:
                 raise ValueError("this engine keeps no reference policy; make it with reference=True")
             model = self._reference
-        found: list[Tensor] = [torch.empty(0)] * len(samples)
+        found: list[Tensor] = [torch.empty(0)] * len(turns)
         without_adapters = policy == "reference" and model is self.policy.model
         with torch.no_grad(), _disabled(model) if without_adapters else nullcontext():
-            for batch in self._packed(samples):
+            for batch in self._packed(turns):
                 action = self._action_logprobs(model, batch)
                 lengths = action.mask.sum(1).tolist()
-                for member, row, length in zip(batch.samples, action.logprobs.cpu(), lengths, strict=True):
+                for member, row, length in zip(batch.turns, action.logprobs.cpu(), lengths, strict=True):
                     found[member] = row[:length]
         return found
 
     def step(
-        self, samples: Sequence[Sample], objective: Objective, *, normalizer: float, agent: int | None = None
+        self, turns: Sequence[Turn], objective: Objective, *, normalizer: float, agent: int | None = None
     ) -> StepMetrics:
         self._optimizer.forget_gradients()
         total = 0.0
-        for batch in self._packed(samples):
+        for batch in self._packed(turns):
             action = self._action_logprobs(self.policy.model, batch, entropies=objective.needs_entropy)
-            values = objective(action.logprobs, action.entropies, [samples[member] for member in batch.samples])
+            values = objective(action.logprobs, action.entropies, [turns[member] for member in batch.turns])
             loss = -values.sum() / normalizer
             if loss.requires_grad:
                 loss.backward()
@@ -161,16 +160,16 @@ class LocalEngine:
         return StepMetrics(agent, {**moved, "objective": total})
 
     def values(self, trajectories: Sequence[Trajectory]) -> list[Tensor]:
-        samples = samples_of(trajectories)
-        rows = iter(self._the_critic().values(samples, self._packed))
+        turns = turns_of(trajectories)
+        rows = iter(self._the_critic().values(turns, self._packed))
         found = []
         for trajectory in trajectories:
-            of_turns = [next(rows) for _ in trajectory.samples]
+            of_turns = [next(rows) for _ in trajectory.turns]
             found.append(torch.cat([*(row[:-1] for row in of_turns), of_turns[-1][-1:]]))
         return found
 
-    def step_critic(self, samples: Sequence[Sample], loss: CriticLoss, *, normalizer: float) -> StepMetrics:
-        metrics = self._the_critic().step(samples, loss, self._packed, normalizer=normalizer, iteration=self.iteration)
+    def step_critic(self, turns: Sequence[Turn], loss: CriticLoss, *, normalizer: float) -> StepMetrics:
+        metrics = self._the_critic().step(turns, loss, self._packed, normalizer=normalizer, iteration=self.iteration)
         return StepMetrics(None, metrics)
 
     def save(self, path: Path) -> None:
@@ -208,13 +207,21 @@ class LocalEngine:
         if self._critic is not None:
             self._critic.load(path / CRITIC, saved.get("critic", {}))
 
-    def weights(self) -> Iterator[tuple[str, Tensor]]:
-        for name, parameter in self.policy.model.named_parameters():
-            yield name, parameter.detach()
+    def export(self, path: Path) -> None:
+        save_model(without_adapters(self.policy.model), self.policy.tokenizer, path)
 
-    def _packed(self, samples: Sequence[Sample]) -> Iterator[TreeBatch | PaddedBatch]:
-        self._check(samples)
-        return micro_batches(samples, self.policy.packing, row_tokens=self.row_tokens, batch_tokens=self.batch_tokens)
+    def learning_rate(self, iteration: int) -> float:
+        return self.settings.rate_at(iteration)
+
+    def owns(self, model: object) -> bool:
+        return model is self.policy.model
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        yield from merged_weights(self.policy.model).items()
+
+    def _packed(self, turns: Sequence[Turn]) -> Iterator[TreeBatch | PaddedBatch]:
+        self._check(turns)
+        return micro_batches(turns, self.policy.packing, row_tokens=self.row_tokens, batch_tokens=self.batch_tokens)
 
     def _action_logprobs(
         self, model: PreTrainedModel, batch: TreeBatch | PaddedBatch, *, entropies: bool = False
@@ -226,18 +233,16 @@ class LocalEngine:
             raise ValueError("this engine has no critic; make it with critic=CriticSettings()")
         return self._critic
 
-    def _check(self, samples: Sequence[Sample]) -> None:
+    def _check(self, turns: Sequence[Turn]) -> None:
         """Refuse what the model cannot take before any work is done."""
         rows = int(self.policy.model.config.get_text_config().vocab_size)
-        for sample in samples:
-            length = len(sample.prompt_ids) + len(sample.action_ids)
+        for turn in turns:
+            length = len(turn.prompt_ids) + len(turn.action_ids)
             if length > self.policy.context_length:
-                raise ValueError(
-                    f"sample {sample.key} has {length} tokens; the model takes {self.policy.context_length}"
-                )
-            highest = max(sample.prompt_ids + sample.action_ids, default=0)
+                raise ValueError(f"turn {turn.key} has {length} tokens; the model takes {self.policy.context_length}")
+            highest = max(turn.prompt_ids + turn.action_ids, default=0)
             if highest >= rows:
-                raise ValueError(f"sample {sample.key} contains token {highest}; the model knows {rows}")
+                raise ValueError(f"turn {turn.key} contains token {highest}; the model knows {rows}")
 
     def _choose_trainable(self) -> dict[str, torch.nn.Parameter]:
         patterns = [re.compile(pattern) for pattern in self.settings.trainable]

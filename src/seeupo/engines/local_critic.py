@@ -17,9 +17,9 @@ from seeupo.engines.optimizer import Optimizer, OptimizerSettings
 from seeupo.models.batching import PaddedBatch
 from seeupo.models.critic import Backbone, Critic
 from seeupo.models.tree import TreeBatch
-from seeupo.types import CriticLoss, Sample
+from seeupo.types import CriticLoss, Turn
 
-Pack = Callable[[Sequence[Sample]], Iterable[TreeBatch | PaddedBatch]]
+Pack = Callable[[Sequence[Turn]], Iterable[TreeBatch | PaddedBatch]]
 WEIGHTS = "critic.safetensors"
 
 
@@ -52,22 +52,22 @@ class LocalCritic:
         self._optimizer = Optimizer(self._trained, settings.optimizer)
 
     @torch.no_grad()
-    def values(self, samples: Sequence[Sample], pack: Pack) -> list[Tensor]:
+    def values(self, turns: Sequence[Turn], pack: Pack) -> list[Tensor]:
         """Values [len(action) + 1] before each token of the action and behind the last, on the CPU."""
-        found: list[Tensor] = [torch.empty(0)] * len(samples)
-        for batch in pack(samples):
-            for member, before, end in zip(batch.samples, *self.critic(batch), strict=True):
-                found[member] = torch.cat([before[: len(samples[member].action_ids)], end[None]]).cpu()
+        found: list[Tensor] = [torch.empty(0)] * len(turns)
+        for batch in pack(turns):
+            for member, before, end in zip(batch.turns, *self.critic(batch), strict=True):
+                found[member] = torch.cat([before[: len(turns[member].action_ids)], end[None]]).cpu()
         return found
 
     def step(
-        self, samples: Sequence[Sample], loss: CriticLoss, pack: Pack, *, normalizer: float, iteration: int
+        self, turns: Sequence[Turn], loss: CriticLoss, pack: Pack, *, normalizer: float, iteration: int
     ) -> dict[str, float]:
         self._optimizer.forget_gradients()
         total = 0.0
-        for batch in pack(samples):
+        for batch in pack(turns):
             values_NL, _ = self.critic(batch)
-            part = loss(values_NL, [samples[member] for member in batch.samples]).sum() / normalizer
+            part = loss(values_NL, [turns[member] for member in batch.turns]).sum() / normalizer
             part.backward()
             total += float(part.detach())
         return {**self._optimizer.step(iteration, None, whose="the critic"), "critic_loss": total}

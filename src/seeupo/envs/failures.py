@@ -7,12 +7,9 @@ What a model's own action breaks is neither: it ends the episode with its offici
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Sequence
+from typing import ClassVar
 
-
-class EnvError(Exception):
-    """An environment cannot be used as asked. The message says why and what to do."""
+from seeupo.types import Failure, FailureKind
 
 
 class EnvFailure(Exception):
@@ -25,6 +22,8 @@ class EnvFailure(Exception):
         reason: what happened, in plain words.
     """
 
+    kind: ClassVar[FailureKind] = FailureKind.OTHER
+
     def __init__(self, *, environment: str, task: str | None, action: str | None, reason: str) -> None:
         self.environment = environment
         self.task = task
@@ -34,28 +33,36 @@ class EnvFailure(Exception):
         where = environment if task is None else f"{environment}, task {task}"
         super().__init__(f"{where}{shown}: {reason}")
 
+    def record(self) -> Failure:
+        """Return the failure as data."""
+        return Failure(self.kind, str(self))
+
 
 class WorkerLost(EnvFailure):
     """The worker process was killed or ended, also in a second attempt."""
+
+    kind = FailureKind.WORKER_LOST
 
 
 class CallTimedOut(EnvFailure):
     """A call that no action can be blamed for took longer than its wall-clock limit, also in a second attempt."""
 
+    kind = FailureKind.TIMED_OUT
+
 
 class EnvRaised(EnvFailure):
     """The environment's code raised, or answered with something that is no answer, also in a second attempt."""
+
+    kind = FailureKind.RAISED
 
 
 class NotReproducible(EnvFailure):
     """Repeating an episode's actions in a fresh worker gave other results than before."""
 
+    kind = FailureKind.NOT_REPRODUCIBLE
+
 
 class PoolClosed(EnvFailure):
     """The pool was closed while the call was waiting or under way."""
 
-
-def nearest(name: str, known: Sequence[str]) -> str:
-    """What to try instead of a name that does not exist."""
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known) or 'none'}"
+    kind = FailureKind.POOL_CLOSED

@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from seeupo.cache import cache_folder
-from seeupo.envs.failures import EnvError
+from seeupo.envs.pool.worker import packages_of
 from seeupo.envs.registry import EnvSpec
-from seeupo.envs.worker import packages_of
+from seeupo.errors import EnvError
+from seeupo.utils.cache import cache_folder
 
 PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9.!+_-]+)")
 READY = "ready.json"

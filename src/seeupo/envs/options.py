@@ -7,7 +7,7 @@ import types
 from collections.abc import Mapping
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from seeupo.envs.failures import EnvError, nearest
+from seeupo.errors import EnvError, suggest
 
 SIMPLE = (int, float, bool, str, type(None))
 
@@ -25,7 +25,7 @@ def check_options(factory: Any, options: Mapping[str, Any]) -> None:
     annotations = get_type_hints(factory.__init__)
     for name, value in options.items():
         if name not in parameters:
-            raise EnvError(f"option {name}={value!r}: there is no option {name!r}; {nearest(name, list(parameters))}")
+            raise EnvError(f"option {name}={value!r}: there is no option {name!r}; {suggest(name, list(parameters))}")
         accepted = choices(annotations.get(name, Any))
         if accepted is not None and not any(fits(value, choice) for choice in accepted):
             wanted = " or ".join(describe(choice) for choice in accepted)

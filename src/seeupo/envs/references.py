@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from seeupo.envs.failures import EnvError
+from seeupo.errors import EnvError
 
 
 def resolve(reference: str) -> Any:

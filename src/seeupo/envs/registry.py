@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import Any
 
 from seeupo.envs.appworld.packages import REQUIREMENTS as APPWORLD
-from seeupo.envs.failures import EnvError, nearest
-from seeupo.envs.sandbox import Limits
+from seeupo.envs.pool.sandbox import Limits
+from seeupo.errors import EnvError, suggest
 
 GROUP = "seeupo.environments"
 
@@ -147,7 +147,7 @@ def lookup(name: str) -> EnvSpec:
         return BUILT_IN[name]
     for entry in entry_points(group=GROUP, name=name):
         return from_entry_point(entry)
-    raise EnvError(f"there is no environment {name!r}; {nearest(name, names())}")
+    raise EnvError(f"there is no environment {name!r}; {suggest(name, names())}")
 
 
 def from_entry_point(entry: EntryPoint) -> EnvSpec:

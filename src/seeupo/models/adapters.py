@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
@@ -10,23 +12,29 @@ ADAPTED = ".base_layer."
 """Where peft puts the weights of a layer that it adds an adapter to."""
 
 
-def without_adapters(model: PreTrainedModel) -> PreTrainedModel:
-    """The model itself, or one in which low-rank adapters have become part of the weights they adapt."""
-    layers = {name: layer for name, layer in model.named_modules() if hasattr(layer, "get_delta_weight")}
-    if not layers:
-        return model
+def merged_weights(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Return the weights by their names without adapters, with low-rank adapters merged into them; tied ones once."""
     weights: dict[str, Tensor] = {
-        name.replace(ADAPTED, "."): weight.detach()
-        for name, weight in model.state_dict().items()
-        if ".lora_" not in name
+        name.replace(ADAPTED, "."): weight.detach() for name, weight in model.named_parameters() if ".lora_" not in name
     }
-    for name, layer in layers.items():
+    for name, layer in _adapted_layers(model).items():
         (adapter,) = layer.active_adapters
         weights[f"{name}.weight"] = weights[f"{name}.weight"] + layer.get_delta_weight(adapter).detach()
+    return weights
+
+
+def _adapted_layers(model: PreTrainedModel) -> dict[str, Any]:
+    return {name: layer for name, layer in model.named_modules() if hasattr(layer, "get_delta_weight")}
+
+
+def without_adapters(model: PreTrainedModel) -> PreTrainedModel:
+    """Return the model itself, or a copy in which low-rank adapters are merged into the weights."""
+    if not _adapted_layers(model):
+        return model
     with torch.random.fork_rng(devices=[]):  # its first weights are drawn, and thrown away
         merged = AutoModelForCausalLM.from_config(model.config, dtype=model.dtype)
     merged.to(model.device)
-    merged.load_state_dict(weights)
+    merged.load_state_dict(merged_weights(model), strict=False)
     merged.tie_weights()
     if model.generation_config is not None:
         merged.generation_config = model.generation_config

@@ -7,32 +7,32 @@ from dataclasses import dataclass
 from typing import Literal
 
 from seeupo.models.tree import TreeBatch, pack_batches
-from seeupo.types import Sample
+from seeupo.types import Turn
 
 Packing = Literal["tree", "padded"]
 
 
 @dataclass(frozen=True)
 class PaddedBatch:
-    """A row per sample; `samples` are their numbers in the list that was packed."""
+    """A row per turn; `turns` are their numbers in the list that was packed."""
 
-    samples: list[int]
-    rows: list[Sample]
+    turns: list[int]
+    rows: list[Turn]
 
 
 def micro_batches(
-    samples: Sequence[Sample], packing: Packing, *, row_tokens: int, batch_tokens: int
+    turns: Sequence[Turn], packing: Packing, *, row_tokens: int, batch_tokens: int
 ) -> Iterator[TreeBatch | PaddedBatch]:
-    """The samples in batches of at most `batch_tokens` tokens, padding included; `row_tokens` bounds a packed row."""
+    """The turns in batches of at most `batch_tokens` tokens, padding included; `row_tokens` bounds a packed row."""
     if packing == "tree":
-        yield from pack_batches(samples, row_tokens=row_tokens, batch_tokens=batch_tokens)
+        yield from pack_batches(turns, row_tokens=row_tokens, batch_tokens=batch_tokens)
         return
-    lengths = [len(sample.prompt_ids) + len(sample.action_ids) for sample in samples]
+    lengths = [len(turn.prompt_ids) + len(turn.action_ids) for turn in turns]
     group: list[int] = []
-    for number in sorted(range(len(samples)), key=lambda number: -lengths[number]):
+    for number in sorted(range(len(turns)), key=lambda number: -lengths[number]):
         if group and lengths[group[0]] * (len(group) + 1) > batch_tokens:
-            yield PaddedBatch(group, [samples[member] for member in group])
+            yield PaddedBatch(group, [turns[member] for member in group])
             group = []
         group.append(number)
     if group:
-        yield PaddedBatch(group, [samples[member] for member in group])
+        yield PaddedBatch(group, [turns[member] for member in group])

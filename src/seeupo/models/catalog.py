@@ -17,11 +17,8 @@ from typing import Literal
 
 import torch
 
-from seeupo.cache import cache_folder
-
-
-class ModelError(Exception):
-    """A model cannot be had or loaded. The message says why and what to do."""
+from seeupo.errors import ModelError, first_line
+from seeupo.utils.cache import cache_folder
 
 
 @dataclass(frozen=True)
@@ -131,11 +128,6 @@ def _from_hub(model: PackagedModel, work: Path, report: Callable[[str], None]) -
     loaded.save_pretrained(work / "ready")
     tokenizer.save_pretrained(work / "ready")
     return {"note": "the hub's original weights"}
-
-
-def first_line(error: Exception) -> str:
-    """What an error says, in one line."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def _download(model: PackagedModel, folder: Path) -> Path:

@@ -15,7 +15,7 @@ from seeupo.models.adapters import without_adapters
 from seeupo.models.batching import PaddedBatch
 from seeupo.models.logprobs import tree_states
 from seeupo.models.tree import TreeBatch
-from seeupo.types import Sample
+from seeupo.types import Turn
 
 Backbone = Literal["own", "policy"]
 
@@ -71,8 +71,8 @@ def _tree_action_states(model: PreTrainedModel, batch: TreeBatch) -> tuple[Tenso
     return states[batch.predictors.to(model.device)], batch.mask.to(model.device), states[batch.lasts.to(model.device)]
 
 
-def _padded_action_states(model: PreTrainedModel, samples: Sequence[Sample]) -> tuple[Tensor, Tensor, Tensor]:
-    ids = [torch.tensor(sample.prompt_ids + sample.action_ids) for sample in samples]
+def _padded_action_states(model: PreTrainedModel, turns: Sequence[Turn]) -> tuple[Tensor, Tensor, Tensor]:
+    ids = [torch.tensor(turn.prompt_ids + turn.action_ids) for turn in turns]
     seen = length_mask(torch.tensor([len(row) for row in ids])).long()
     states = model.base_model(
         input_ids=nn.utils.rnn.pad_sequence(ids, batch_first=True).to(model.device),
@@ -80,9 +80,9 @@ def _padded_action_states(model: PreTrainedModel, samples: Sequence[Sample]) -> 
         use_cache=False,
     ).last_hidden_state
     before, end = [], []
-    for row, sample in zip(states, samples, strict=True):
-        behind = row[len(sample.prompt_ids) - 1 :][: len(sample.action_ids) + 1]
+    for row, turn in zip(states, turns, strict=True):
+        behind = row[len(turn.prompt_ids) - 1 :][: len(turn.action_ids) + 1]
         before.append(behind[:-1])
         end.append(behind[-1])
-    mask = length_mask(torch.tensor([len(sample.action_ids) for sample in samples])).to(model.device)
+    mask = length_mask(torch.tensor([len(turn.action_ids) for turn in turns])).to(model.device)
     return nn.utils.rnn.pad_sequence(before, batch_first=True), mask, torch.stack(end)

@@ -10,14 +10,15 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from seeupo.errors import ModelError, first_line
 from seeupo.models.batching import Packing
-from seeupo.models.catalog import CATALOG, ModelError, fetched, first_line
+from seeupo.models.catalog import CATALOG, fetched
 from seeupo.models.exact_norm import use_exact_norms
 from seeupo.models.logprobs import padded_logprobs, tree_logprobs
 from seeupo.models.saving import no_progress_bars
 from seeupo.models.tiny import TinyConfig, tiny_model, tiny_tokenizer
 from seeupo.models.tree import pack_batches
-from seeupo.types import Sample
+from seeupo.types import Turn
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
@@ -28,7 +29,7 @@ class LoadedPolicy:
 
     Attributes:
         source: what it was loaded from, for the record of a run.
-        packing: "tree" if log-probs of many samples can share their prefixes, "padded" if each needs a row of its own.
+        packing: "tree" if log-probs of many turns can share their prefixes, "padded" if each needs a row of its own.
     """
 
     model: PreTrainedModel
@@ -142,18 +143,18 @@ def _best_packing(model: PreTrainedModel, name: str) -> Packing:
     """Try tree packing on a few tokens; a model that gives other numbers than with padded rows is not packed."""
     # From the middle of the vocabulary: special tokens at odd places give extreme numbers, and rounding with them.
     a, b, c, d, e = (int(model.config.get_text_config().vocab_size) // 2 + n for n in range(5))
-    samples = [
-        Sample("probe", 0, (a, b, c), (d, e)),
-        Sample("probe", 1, (a, b, c), (d, a, b)),
-        Sample("probe", 2, (a, e), (c, d)),
+    turns = [
+        Turn("probe", 0, (a, b, c), (d, e)),
+        Turn("probe", 1, (a, b, c), (d, a, b)),
+        Turn("probe", 2, (a, e), (c, d)),
     ]
     reason = _why_not_packed(model)
     if reason is None:
         try:
             with torch.no_grad():
-                (batch,) = pack_batches(samples, row_tokens=64, batch_tokens=64)
+                (batch,) = pack_batches(turns, row_tokens=64, batch_tokens=64)
                 packed = tree_logprobs(model, batch).logprobs
-                plain = padded_logprobs(model, [samples[number] for number in batch.samples]).logprobs
+                plain = padded_logprobs(model, [turns[number] for number in batch.turns]).logprobs
             gap = float((packed - plain).abs().max())
             if gap < (1e-3 if model.dtype in (torch.float32, torch.float64) else 0.1):
                 return "tree"
@@ -161,7 +162,7 @@ def _best_packing(model: PreTrainedModel, name: str) -> Packing:
         except Exception as error:
             reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
     warnings.warn(
-        f"{name} cannot be tree-packed ({reason}); every sample gets a padded row of its own, so prompts that samples "
+        f"{name} cannot be tree-packed ({reason}); every turn gets a padded row of its own, so prompts that turns "
         "share are computed again for each of them",
         stacklevel=3,
     )

@@ -1,7 +1,7 @@
 """Log-probs of sampled actions under a causal language model, with gradients.
 
 Two ways to the same numbers: `tree_logprobs` computes every distinct token once; `padded_logprobs` is its slow, obvious
-twin, a row per sample, for tests and for models that cannot be tree-packed.
+twin, a row per turn, for tests and for models that cannot be tree-packed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from seeupo.core import length_mask
 from seeupo.models.batching import PaddedBatch
 from seeupo.models.tree import TreeBatch
 from seeupo.models.tree_attention import tree_attention
-from seeupo.types import Sample
+from seeupo.types import Turn
 
 PROJECTION_BYTES = 256 * 2**20
 """Logits over the vocabulary are made for so many tokens at a time that they take no more than this."""
@@ -37,7 +37,7 @@ class ActionLogProbs:
 def action_logprobs(
     model: PreTrainedModel, batch: TreeBatch | PaddedBatch, *, temperature: float = 1.0, entropies: bool = False
 ) -> ActionLogProbs:
-    """Log-probs of the batch's actions in the order of `batch.samples`, the way it is packed."""
+    """Log-probs of the batch's actions in the order of `batch.turns`, the way it is packed."""
     if isinstance(batch, TreeBatch):
         return tree_logprobs(model, batch, temperature=temperature, entropies=entropies)
     return padded_logprobs(model, batch.rows, temperature=temperature, entropies=entropies)
@@ -46,7 +46,7 @@ def action_logprobs(
 def tree_logprobs(
     model: PreTrainedModel, batch: TreeBatch, *, temperature: float = 1.0, entropies: bool = False
 ) -> ActionLogProbs:
-    """Log-probs of the batch's actions in the order of `batch.samples`, at the sampling temperature.
+    """Log-probs of the batch's actions in the order of `batch.turns`, at the sampling temperature.
 
     The softmax is taken in float32, or in float64 if the model is.
     """
@@ -110,21 +110,21 @@ def _logprobs_behind(
 
 
 def padded_logprobs(
-    model: PreTrainedModel, samples: Sequence[Sample], *, temperature: float = 1.0, entropies: bool = False
+    model: PreTrainedModel, turns: Sequence[Turn], *, temperature: float = 1.0, entropies: bool = False
 ) -> ActionLogProbs:
-    """The same, one padded row per sample: plain, and as slow as the prompts are long."""
+    """The same, one padded row per turn: plain, and as slow as the prompts are long."""
     device = model.device
-    sequences = [torch.tensor(sample.prompt_ids + sample.action_ids) for sample in samples]
+    sequences = [torch.tensor(turn.prompt_ids + turn.action_ids) for turn in turns]
     input_ids = nn.utils.rnn.pad_sequence(sequences, batch_first=True).to(device)
     attention_mask = length_mask(torch.tensor([len(sequence) for sequence in sequences])).long().to(device)
     logits = model(input_ids=input_ids, attention_mask=attention_mask, use_cache=False).logits
     logits = (logits if logits.dtype == torch.float64 else logits.float()) / temperature
-    mask = length_mask(torch.tensor([len(sample.action_ids) for sample in samples])).to(device)
+    mask = length_mask(torch.tensor([len(turn.action_ids) for turn in turns])).to(device)
     rows, entropy_rows = [], []
-    for row, sample in zip(logits.log_softmax(2), samples, strict=True):
-        start = len(sample.prompt_ids) - 1
-        behind = row[start : start + len(sample.action_ids)]
-        rows.append(behind[range(len(sample.action_ids)), list(sample.action_ids)])
+    for row, turn in zip(logits.log_softmax(2), turns, strict=True):
+        start = len(turn.prompt_ids) - 1
+        behind = row[start : start + len(turn.action_ids)]
+        rows.append(behind[range(len(turn.action_ids)), list(turn.action_ids)])
         entropy_rows.append(-(behind.exp() * behind).sum(1))
     return ActionLogProbs(
         logprobs=nn.utils.rnn.pad_sequence(rows, batch_first=True),

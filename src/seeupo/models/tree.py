@@ -1,4 +1,4 @@
-"""Tree packing: every distinct token of many samples once.
+"""Tree packing: every distinct token of many turns once.
 
 Samples share long prefixes: the system prompt, the tools and the task in a group, the history in a trajectory. Their
 token sequences are put into a trie, whose nodes are laid out in rows in depth-first order, so that the descendants of a
@@ -16,24 +16,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from seeupo.types import Sample
+from seeupo.types import Turn
 
 Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Row:
-    """Some samples as one row of N distinct tokens.
+    """Some turns as one row of N distinct tokens.
 
     Attributes:
-        samples: which samples, as numbers in the list that was packed.
+        turns: which turns, as numbers in the list that was packed.
         tokens, positions: [N] token ids, and their depths in the trie.
         ends: [N] the descendants of token i are the tokens i+1 ... ends[i]-1.
-        predictors: per sample, [len(action)] the token behind which each token of its action is predicted.
-        lasts: per sample, its last token.
+        predictors: per turn, [len(action)] the token behind which each token of its action is predicted.
+        lasts: per turn, its last token.
     """
 
-    samples: list[int]
+    turns: list[int]
     tokens: Ints
     positions: Ints
     ends: Ints
@@ -41,21 +41,19 @@ class Row:
     lasts: list[int]
 
 
-def pack_rows(samples: Sequence[Sample], *, row_tokens: int) -> list[Row]:
-    """Pack the samples into rows of at most `row_tokens` distinct tokens; a longer sample has a row of its own.
+def pack_rows(turns: Sequence[Turn], *, row_tokens: int) -> list[Row]:
+    """Pack the turns into rows of at most `row_tokens` distinct tokens; a longer turn has a row of its own.
 
     Sequences are taken in lexicographic order, in which neighbours share the longest prefixes; what one shares with its
     predecessor in the row is not stored again.
     """
     if row_tokens < 1:
         raise ValueError(f"row_tokens is {row_tokens}; it must be at least 1")
-    sequences = [np.asarray(sample.prompt_ids + sample.action_ids, dtype=np.int64) for sample in samples]
-    for sample in samples:
-        if not sample.prompt_ids:
-            raise ValueError(
-                f"sample {sample.key} has a prompt without tokens; its first action token has no condition"
-            )
-    order = sorted(range(len(samples)), key=lambda number: sequences[number].tolist())
+    sequences = [np.asarray(turn.prompt_ids + turn.action_ids, dtype=np.int64) for turn in turns]
+    for turn in turns:
+        if not turn.prompt_ids:
+            raise ValueError(f"turn {turn.key} has a prompt without tokens; its first action token has no condition")
+    order = sorted(range(len(turns)), key=lambda number: sequences[number].tolist())
     rows: list[Row] = []
     building: _Builder | None = None
     for number in order:
@@ -63,7 +61,7 @@ def pack_rows(samples: Sequence[Sample], *, row_tokens: int) -> list[Row]:
             if building is not None:
                 rows.append(building.finish())
             building = _Builder()
-        building.add(number, sequences[number], len(samples[number].prompt_ids))
+        building.add(number, sequences[number], len(turns[number].prompt_ids))
     if building is not None:
         rows.append(building.finish())
     return rows
@@ -74,7 +72,7 @@ class _Builder:
 
     def __init__(self) -> None:
         self.size = 0
-        self.samples: list[int] = []
+        self.turns: list[int] = []
         self.tokens: list[Ints] = []
         self.positions: list[Ints] = []
         self.predictors: list[Ints] = []
@@ -101,7 +99,7 @@ class _Builder:
         self.positions.append(np.arange(shared, len(sequence)))
         self.size += len(fresh)
         self.last = sequence
-        self.samples.append(number)
+        self.turns.append(number)
         self.predictors.append(self.path[prompt_length - 1 : len(sequence) - 1])
         self.lasts.append(int(self.path[-1]))
 
@@ -111,7 +109,7 @@ class _Builder:
         for nodes, end in self.ends:
             ends[nodes] = end
         return Row(
-            samples=self.samples,
+            turns=self.turns,
             tokens=np.concatenate(self.tokens),
             positions=np.concatenate(self.positions),
             ends=ends,
@@ -164,17 +162,17 @@ class TreeBatch:
     """Rows padded to the same length N, ready for a model.
 
     Attributes:
-        samples: the samples of all rows, as numbers in the list that was packed.
+        turns: the turns of all rows, as numbers in the list that was packed.
         input_ids, position_ids: [B, N].
         blocks: per row, which tokens attend to which.
-        predictors: [n, L] for each sample and token of its action the place in the flattened [B * N] tokens behind
+        predictors: [n, L] for each turn and token of its action the place in the flattened [B * N] tokens behind
             which it is predicted; 0 where there is no such token.
         targets: [n, L] the action's tokens; 0 likewise.
         mask: [n, L] where there is one.
-        lasts: [n] the place of each sample's last token.
+        lasts: [n] the place of each turn's last token.
     """
 
-    samples: list[int]
+    turns: list[int]
     input_ids: Tensor
     position_ids: Tensor
     blocks: list[list[Block]]
@@ -184,19 +182,19 @@ class TreeBatch:
     lasts: Tensor
 
 
-def pack_batches(samples: Sequence[Sample], *, row_tokens: int, batch_tokens: int) -> list[TreeBatch]:
+def pack_batches(turns: Sequence[Turn], *, row_tokens: int, batch_tokens: int) -> list[TreeBatch]:
     """Rows of similar length side by side, with at most `batch_tokens` tokens (padding included) in a batch."""
-    rows = sorted(pack_rows(samples, row_tokens=row_tokens), key=lambda row: -len(row.tokens))
+    rows = sorted(pack_rows(turns, row_tokens=row_tokens), key=lambda row: -len(row.tokens))
     groups: list[list[Row]] = []
     for row in rows:
         if groups and len(groups[-1][0].tokens) * (len(groups[-1]) + 1) <= batch_tokens:
             groups[-1].append(row)
         else:
             groups.append([row])
-    return [_batch(group, samples) for group in groups]
+    return [_batch(group, turns) for group in groups]
 
 
-def _batch(rows: Sequence[Row], samples: Sequence[Sample]) -> TreeBatch:
+def _batch(rows: Sequence[Row], turns: Sequence[Turn]) -> TreeBatch:
     length = len(rows[0].tokens)
 
     def padded(values: Sequence[Ints], width: int) -> Tensor:
@@ -205,17 +203,17 @@ def _batch(rows: Sequence[Row], samples: Sequence[Sample]) -> TreeBatch:
             table[number, : len(value)] = value
         return torch.from_numpy(table)
 
-    members = [member for row in rows for member in row.samples]
+    members = [member for row in rows for member in row.turns]
     places = [number * length + nodes for number, row in enumerate(rows) for nodes in row.predictors]
     lengths = torch.tensor([len(place) for place in places], dtype=torch.long)
     longest = int(lengths.max())
     return TreeBatch(
-        samples=members,
+        turns=members,
         input_ids=padded([row.tokens for row in rows], length),
         position_ids=padded([row.positions for row in rows], length),
         blocks=[list(blocks_of(row.ends, 0, len(row.ends))) for row in rows],
         predictors=padded(places, longest),
-        targets=padded([np.asarray(samples[member].action_ids, dtype=np.int64) for member in members], longest),
+        targets=padded([np.asarray(turns[member].action_ids, dtype=np.int64) for member in members], longest),
         mask=torch.arange(longest) < lengths[:, None],
         lasts=torch.tensor([number * length + last for number, row in enumerate(rows) for last in row.lasts]),
     )

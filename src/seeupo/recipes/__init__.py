@@ -1,1 +1,1 @@
-"""Complete recipes as TOML files; `seeupo.training.configuration` finds them by name."""
+"""Complete recipes as TOML files; `seeupo.config.loader` finds them by name."""

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import seeupo
-from seeupo.report.blocks import BLOCK_COST, Blocks
+from seeupo.errors import RunError
+from seeupo.report.chunks import BLOCK_COST, Blocks
 from seeupo.report.index import Index
 from seeupo.report.overview import overview_of
 from seeupo.report.packing import base64_size, packed
-from seeupo.report.reading import ReadRun, read_run
-from seeupo.report.spans import Tokens
+from seeupo.report.token_text import Tokens
 from seeupo.report.trajectories import Kept, Pass
-from seeupo.training.run_folder import RunError
+from seeupo.runs.reader import ReadRun, read_run
 
 FORMAT, VERSION = "seeupo-report", 1
 SPARE = 20_000

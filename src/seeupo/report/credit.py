@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from seeupo.report.packing import finely, number, rounded
-from seeupo.report.spans import Tokens, has_thought, thought_places, whole_pieces
+from seeupo.report.packing import finely, rounded
+from seeupo.report.token_text import Tokens, has_thought, thought_places, whole_pieces
+from seeupo.utils.numbers import finite_number
 
 FINEST = 5
 """Decimals of a token's change, which is shown as a shade."""
@@ -20,9 +21,9 @@ def story(record: Mapping[str, Any], rewards: Sequence[float | None], tokens: To
     A record that is not as documented raises a ValueError, TypeError, KeyError or AttributeError.
     """
     known = [reward for reward in rewards if reward is not None]
-    samples, texts = record["samples"], list(map(str, record["texts"]))
+    turns = record["turns"]
     credits, positions = _credits(record)
-    opening, observations = _environment(samples, texts, tokens)
+    opening, observations = _environment(record, tokens)
     return {
         "group_mean": rounded(math.fsum(known) / len(known)) if known else None,
         "group_size": len(rewards),
@@ -30,15 +31,15 @@ def story(record: Mapping[str, Any], rewards: Sequence[float | None], tokens: To
         "opening": opening,
         "turns": [
             {
-                **_response(sample, _at(texts, 1 + 2 * turn), credits.get(turn), tokens),
-                "observation": observations[turn],
-                "prompt_tokens": int(sample["shared"]) + len(sample["prompt"]),
-                "action_tokens": len(sample["action"]),
-                "logprob_before": _sum(sample["logprobs"]),
-                "logprob_after": _sum((credits.get(turn) or {}).get("new_logprobs")),
-                "credit": _credit(credits[turn], positions[turn]) if turn in credits else None,
+                **_response(turn, credits.get(index), tokens),
+                "observation": observations[index],
+                "prompt_tokens": int(turn["shared"]) + len(turn["prompt"]),
+                "action_tokens": len(turn["action"]),
+                "logprob_before": _sum(turn["logprobs"]),
+                "logprob_after": _sum((credits.get(index) or {}).get("new_logprobs")),
+                "credit": _credit(credits[index], positions[index]) if index in credits else None,
             }
-            for turn, sample in enumerate(samples)
+            for index, turn in enumerate(turns)
         ],
     }
 
@@ -59,16 +60,14 @@ def _credit(entry: Mapping[str, Any], position: int) -> dict[str, Any]:
     return {"position": position, "before": before, "after": after, **found}
 
 
-def _response(
-    sample: Mapping[str, Any], text: str, credit: Mapping[str, Any] | None, tokens: Tokens | None
-) -> dict[str, Any]:
-    """What was sampled, piece by piece, each with the change of its log-prob."""
+def _response(turn: Mapping[str, Any], credit: Mapping[str, Any] | None, tokens: Tokens | None) -> dict[str, Any]:
+    """Return the sampled response piece by piece, each with the change of its log-prob."""
     if tokens is None:
-        whole, thoughts = whole_pieces(text)
+        whole, thoughts = whole_pieces(str(turn["response"] or ""))
         return {"spans": [[piece, None] for piece in whole], "thought": thoughts}
-    ids = sample["action"]
+    ids = turn["action"]
     texts, counts = tokens.pieces(ids)
-    changes = _changes(sample["logprobs"], (credit or {}).get("new_logprobs"), counts)
+    changes = _changes(turn["logprobs"], (credit or {}).get("new_logprobs"), counts)
     return {
         "spans": [[text, change] for text, change in zip(texts, changes, strict=True)],
         "thought": thought_places(texts, [tokens.special(ids[end - count]) for end, count in _ends(counts)])
@@ -97,35 +96,33 @@ def _ends(counts: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def _minus(after: object, before: object) -> float:
-    one, other = number(after), number(before)
+    one, other = finite_number(after), finite_number(before)
     return math.nan if one is None or other is None else one - other
 
 
 def _sum(values: Any) -> float | None:
-    """Of log-probs; None if there are none, or one of them is no number."""
+    """Of log-probs; None if there are none, or one of them is not a finite number."""
     try:
         return rounded(math.fsum(values))
     except (TypeError, ValueError, OverflowError):
         return None
 
 
-def _environment(
-    samples: Sequence[Mapping[str, Any]], texts: Sequence[str], tokens: Tokens | None
-) -> tuple[str, list[str]]:
-    """What the environment said first, and after each turn.
+def _environment(record: Mapping[str, Any], tokens: Tokens | None) -> tuple[str, list[str]]:
+    """Return the environment's first messages, and its answer to each turn.
 
-    A failure leaves one text more than there are answers, which goes to the last one. Without any texts, prompts are
-    decoded: they have the template's marks in them, and lack what was said after the last turn.
+    Without texts, the prompts are decoded: they contain the template's special tokens, and nothing follows the last
+    turn. A failure is appended to the last answer.
     """
-    if not texts and tokens is not None:
-        prompts = [tokens.decode(sample["prompt"]) for sample in samples]
-        return (prompts[0] if prompts else ""), [*prompts[1:], ""][: len(samples)]
-    last = len(samples) - 1
-    if last < 0:
-        return "\n".join(texts), []
-    observations = [_at(texts, 2 + 2 * turn) for turn in range(last)]
-    return _at(texts, 0), [*observations, "\n".join(texts[2 + 2 * last :])]
-
-
-def _at(texts: Sequence[str], place: int) -> str:
-    return texts[place] if place < len(texts) else ""
+    turns = record["turns"]
+    opening, observations = str(record["opening"]), [str(turn["observation"] or "") for turn in turns]
+    if not opening and tokens is not None and all(turn["response"] is None for turn in turns):
+        prompts = [tokens.decode(turn["prompt"]) for turn in turns]
+        opening, observations = (prompts[0] if prompts else ""), [*prompts[1:], ""][: len(turns)]
+    if record["failure"] is not None:
+        said = f"[failed: {record['failure']['message']}]"
+        if observations:
+            observations[-1] = f"{observations[-1]}\n{said}".lstrip("\n")
+        else:
+            opening = f"{opening}\n{said}".lstrip("\n")
+    return opening, observations

@@ -6,9 +6,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from seeupo.report.measured import Measured, Spread
-from seeupo.report.packing import number, rounded
-from seeupo.report.reading import ReadRun
+from seeupo.report.intervals import Measured, Spread
+from seeupo.report.packing import rounded
+from seeupo.runs.reader import ReadRun
+from seeupo.utils.numbers import finite_number
 
 Point = list[float | None]
 """Iteration, value, and the ends of its interval."""
@@ -28,7 +29,7 @@ def curves(run: ReadRun, measured: Mapping[int, Measured]) -> list[dict[str, Any
         points = []
         for iteration in sorted({*records, *measured}):
             found = get(measured[iteration]) if iteration in measured else None
-            value = number(records.get(iteration, {}).get(key))
+            value = finite_number(records.get(iteration, {}).get(key))
             points.append(_point(iteration, value, found))
         return points
 
@@ -126,18 +127,18 @@ def turns_of(record: Record) -> list[Record]:
 def of_turns(record: Record, key: str) -> float | None:
     """A metric as a mean over the turns, each as often as it has samples, or the algorithm's own."""
     found = [
-        (value, number(turn.get("used_samples")) or 1.0)
+        (value, finite_number(turn.get("used_samples")) or 1.0)
         for turn in turns_of(record)
-        if (value := number(turn.get(key))) is not None
+        if (value := finite_number(turn.get(key))) is not None
     ]
     if found:
         return sum(value * samples for value, samples in found) / sum(samples for _, samples in found)
     overall = record.get("algorithm")
-    return number(overall.get(key)) if isinstance(overall, Mapping) else None
+    return finite_number(overall.get(key)) if isinstance(overall, Mapping) else None
 
 
 def _dead_share(record: Record) -> float | None:
-    dead, groups = number(record.get("dead_groups")), number(record.get("groups"))
+    dead, groups = finite_number(record.get("dead_groups")), finite_number(record.get("groups"))
     return dead / groups if dead is not None and groups else None
 
 
@@ -147,12 +148,12 @@ def _seconds(run: ReadRun) -> dict[str, list[Point]]:
     for record in run.records.get("iteration", []):
         timings = record.get("timings")
         for name, seconds in timings.items() if isinstance(timings, Mapping) else ():
-            if name not in ("total", "tokens_per_second") and number(seconds) is not None:
+            if name not in ("total", "tokens_per_second") and finite_number(seconds) is not None:
                 found.setdefault(name, []).append([record["iteration"], rounded(seconds), None, None])
     for record in run.records.get("evaluation", []):
         timings = record.get("timings")
         seconds = timings.get("seconds") if isinstance(timings, Mapping) else None
-        if number(seconds) is not None:
+        if finite_number(seconds) is not None:
             found.setdefault("evaluate", []).append([record["iteration"], rounded(seconds), None, None])
     return found
 
@@ -188,7 +189,7 @@ def turn_maps(records: Iterable[Record]) -> list[dict[str, Any]]:
             [record["iteration"], turn["turn"] + 1, rounded(turn[key]), place if "carry_sd" in turn else None]
             for record in kept
             for place, turn in enumerate(turns_of(record), 1)
-            if number(turn.get(key)) is not None and turn.get("turn") in range(MOST_TURNS)
+            if finite_number(turn.get(key)) is not None and turn.get("turn") in range(MOST_TURNS)
         ]
         scale = "sequential" if center is None else "diverging"
         if cells:

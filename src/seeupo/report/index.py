@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from seeupo.report.packing import packed, rounded
-from seeupo.report.trajectory_files import Row
+from seeupo.runs.trajectory_rows import Row
 
 LISTS = ("tasks", "kinds", "stops", "statuses")
 COLUMNS = (

@@ -8,21 +8,21 @@ from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
+from seeupo.errors import EvaluationError
 from seeupo.report.curves import curves, held_out_summaries, k_of, turn_maps, turns_of
-from seeupo.report.packing import number, rounded
-from seeupo.report.reading import HeldOut, ReadRun
+from seeupo.report.packing import rounded
 from seeupo.report.trajectories import Kept
+from seeupo.runs.evaluations import VERDICTS, compare, verdict_of
+from seeupo.runs.reader import HeldOut, ReadRun
 from seeupo.training.alarms import Alarms
-from seeupo.training.evaluation import EvaluationError, compare
-
-OPENINGS = {"improved": "It worked", "worse": "It got worse", "no_clear_change": "No clear change"}
+from seeupo.utils.numbers import finite_number
 
 
 def overview_of(run: ReadRun, name: str, kept: Kept) -> dict[str, Any]:
     """A run as the page takes it; `name` is its own among the runs of the page."""
     k, difference = k_of(run), _difference(run)
     scores = _scores(run, k, difference)
-    verdict = _verdict(difference, k)
+    verdict = verdict_of(difference, k)
     return {
         "name": name,
         "model": model_of(run),
@@ -49,7 +49,7 @@ def model_of(run: ReadRun) -> str:
 
 
 def environment_of(run: ReadRun) -> str:
-    own, asked = run.facts.get("own_environment"), run.setting("environment", "name")
+    own, asked = run.env_info.get("custom_environment"), run.setting("environment", "name")
     played = [each.evaluation.plan.environment for each in run.evaluations]
     return str(own or asked or (played[-1] if played else "an unknown environment"))
 
@@ -62,7 +62,7 @@ def command_of(run: ReadRun) -> str:
     """What repeats the run."""
     folder, again = _shown_paths(run.path)
     recipe = f"{folder}/recipe.toml"
-    if run.facts.get("own_environment"):
+    if run.env_info.get("custom_environment"):
         return f"seeupo.train({recipe!r}, environment=..., folder={again!r})"
     return shlex.join(["seeupo", "train", recipe, "--out", again])
 
@@ -107,38 +107,28 @@ def _estimate(estimate: Mapping[str, float] | None) -> dict[str, float | None] |
     return None if estimate is None else {end: rounded(estimate[end]) for end in ("value", "low", "high")}
 
 
-def _verdict(difference: Mapping[str, Any] | None, k: int | None) -> str:
-    gain = None if difference is None else difference.get(f"avg@{k}")
-    if gain is None:
-        return "unknown"
-    if gain["low"] > 0:
-        return "improved"
-    return "worse" if gain["high"] < 0 else "no_clear_change"
-
-
 def _sentence(run: ReadRun, verdict: str, k: int | None, difference: Mapping[str, Any] | None) -> str:
-    """Did it work?"""
+    """Return one sentence on what the run achieved."""
     who = f"{model_of(run)} on {environment_of(run)}"
     first, last = run.first_and_last
-    if verdict == "unknown" or difference is None or first is None or last is None:
+    if verdict == "inconclusive" or difference is None or first is None or last is None:
         score = f"avg@{k}"
         for each in (last, first):
             if each is not None and (found := each.summary.get(score)):
                 return (
-                    f"Nobody knows whether it worked: {who} has {score} {found['value']:.2f} {_when(run, each)}, "
+                    f"{VERDICTS['inconclusive']}: {who} has {score} {found['value']:.2f} {_when(run, each)}, "
                     "and there is nothing to compare it with."
                 )
-        return f"Nobody knows whether it worked: {who} was not evaluated on held-out tasks."
+        return f"{VERDICTS['inconclusive']}: {who} was not evaluated on held-out tasks."
     before, after = first.summary[f"avg@{k}"]["value"], last.summary[f"avg@{k}"]["value"]
     gain = difference[f"avg@{k}"]
     # An end that is not 0 must not look like it.
     digits = 2 if all(abs(gain[end]) >= 0.005 for end in ("low", "high")) else 3
     value, low, high = (f"{gain[end]:+.{digits}f}" for end in ("value", "low", "high"))
-    whole = {episode.score for each in (first, last) for episode in each.evaluation.episodes.values()} <= {None, 0, 1}
+    whole = {result.score for each in (first, last) for result in each.evaluation.results.values()} <= {None, 0, 1}
     scores = f"solves {after:.2f} of held-out attempts" if whole else f"scores {after:.2f} in held-out attempts"
-    chance = ", which may be chance" if verdict == "no_clear_change" else ""
     return (
-        f"{OPENINGS[verdict]}: {who} {scores} {_when(run, last)}, {before:.2f} {_when(run, first)}{chance} "
+        f"{VERDICTS[verdict]}: {who} {scores} {_when(run, last)}, {before:.2f} {_when(run, first)} "
         f"(difference {value}, 95% interval {low} to {high}, {difference['tasks']} tasks)."
     )
 
@@ -158,7 +148,7 @@ def _facts(run: ReadRun) -> list[list[str]]:
     tasks, size = run.setting("collect", "tasks"), run.setting("collect", "group_size")
     first, last = run.first_and_last
     plan = next((each.evaluation.plan for each in (last, first) if each is not None), None)
-    versions, git = run.facts.get("versions"), run.facts.get("git")
+    versions, git = run.env_info.get("versions"), run.env_info.get("git")
     found: list[tuple[str, object]] = [
         ("Iterations", done),
         ("Ended because", run.summary.get("reason")),
@@ -167,11 +157,11 @@ def _facts(run: ReadRun) -> list[list[str]]:
         ("Order of updates", run.setting("algorithm", "order")),
         ("Attempts per iteration", f"{tasks} tasks x {size}" if tasks and size else None),
         ("Learning rate", run.setting("optimizer", "learning_rate")),
-        ("Held-out attempts per task", None if plan is None else plan.samples),
+        ("Held-out attempts per task", None if plan is None else plan.attempts),
         ("Held-out tasks (hash)", None if plan is None else plan.panel),
         ("Time", _minutes(run)),
         ("Tokens sampled", _tokens(run)),
-        ("Threads", run.facts.get("threads")),
+        ("Threads", run.env_info.get("threads")),
         ("Versions", _pairs(versions, ("seeupo", "torch", "python"))),
         ("Commit", _commit(git)),
     ]
@@ -180,17 +170,17 @@ def _facts(run: ReadRun) -> list[list[str]]:
 
 def _minutes(run: ReadRun) -> str | None:
     phases = run.summary.get("seconds")
-    seconds = [number(value) for value in phases.values()] if isinstance(phases, Mapping) else []
+    seconds = [finite_number(value) for value in phases.values()] if isinstance(phases, Mapping) else []
     if not seconds:
         timings = [each.get("timings") for kind in ("iteration", "evaluation") for each in run.records.get(kind, [])]
         names = ("collect", "update", "seconds")
-        seconds = [number(each.get(name)) for each in timings if isinstance(each, Mapping) for name in names]
+        seconds = [finite_number(each.get(name)) for each in timings if isinstance(each, Mapping) for name in names]
     total = sum(each for each in seconds if each is not None)
     return f"{total / 60:.1f} minutes" if total else None
 
 
 def _tokens(run: ReadRun) -> str | None:
-    counts = [number(record.get("action_tokens")) for record in run.records.get("iteration", [])]
+    counts = [finite_number(record.get("action_tokens")) for record in run.records.get("iteration", [])]
     total = sum(each for each in counts if each is not None)
     return f"{total:,.0f}" if total else None
 
@@ -212,10 +202,10 @@ def _warnings(run: ReadRun) -> list[dict[str, Any]]:
         {"iteration": record["iteration"], "text": text.partition(": ")[2]}
         for record in run.records.get("iteration", [])
         if (heard := _for_alarms(record)) is not None
-        for text in alarms.hear(heard)
+        for text in alarms.check(heard)
     ]
     for iteration, summary in held_out_summaries(run).items():
-        failures, episodes = number(summary.get("failures")), number(summary.get("episodes"))
+        failures, episodes = finite_number(summary.get("failures")), finite_number(summary.get("episodes"))
         if failures:
             text = (
                 f"{failures:.0f} of {episodes or failures:.0f} attempts of the evaluation failed by fault of the "
@@ -227,14 +217,14 @@ def _warnings(run: ReadRun) -> list[dict[str, Any]]:
 
 def _for_alarms(record: Mapping[str, Any]) -> dict[str, Any] | None:
     """A record as the alarms heard it in training; None if they cannot make sense of it."""
-    if number(record.get("success")) is None:
+    if finite_number(record.get("success")) is None:
         return None
     algorithm = record.get("algorithm")
     return {
         **record,
-        "entropy": number(record.get("entropy")),
+        "entropy": finite_number(record.get("entropy")),
         "algorithm": algorithm if isinstance(algorithm, Mapping) else {},
-        # Files have null for what is no number.
+        # Files have null for what is no finite_number.
         "turns": [
             {**turn, "grad_norm": math.nan} if "grad_norm" in turn and turn["grad_norm"] is None else turn
             for turn in turns_of(record)

@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import zlib
 from typing import Any
+
+from seeupo.utils.numbers import finite_number
 
 LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 """Halves of characters: JSON may hold them, UTF-8 may not."""
 
 
-def number(value: object) -> float | None:
-    """A finite number as it is, and None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        return value if math.isfinite(value) else None
-    except OverflowError:  # a whole number beyond all floats
-        return None
-
-
 def rounded(value: object) -> float | None:
-    """A finite number with five significant digits, and None for anything else."""
-    found = number(value)
+    """A finite finite_number with five significant digits, and None for anything else."""
+    found = finite_number(value)
     return None if found is None else float(f"{found:.5g}") + 0.0  # which makes 0 of -0
 
 
 def finely(value: object) -> float | None:
-    """A finite number with eight significant digits: what is close to 1 must not look like 1."""
-    found = number(value)
+    """A finite finite_number with eight significant digits: what is close to 1 must not look like 1."""
+    found = finite_number(value)
     return None if found is None else float(f"{found:.8g}") + 0.0
 
 

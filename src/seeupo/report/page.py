@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
 
-from seeupo.training.whole_files import written_whole
+from seeupo.errors import ReportError
+from seeupo.utils.atomic_files import written_whole
 
 PAGE = Path(__file__).with_name("page")
 LIBRARIES = Path(__file__).with_name("libraries")
@@ -37,10 +38,6 @@ ENDS_SCRIPT = re.compile(r"</script|<!--", re.IGNORECASE)
 PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 
-class PageError(Exception):
-    """The page cannot be put together. The message says why and what to do."""
-
-
 def write_page(path: Path, blocks: Iterable[tuple[str, bytes]]) -> None:
     """Write the page whole or not at all, holding one block in memory at a time.
 
@@ -53,12 +50,12 @@ def write_page(path: Path, blocks: Iterable[tuple[str, bytes]]) -> None:
         file.write(skeleton.encode())
         for name, packed in blocks:
             if not BLOCK_NAME.fullmatch(name) or name in names:
-                raise PageError(f"block {name!r} is twice in the page, or is not one of overview, index, bodies-N")
+                raise ReportError(f"block {name!r} is twice in the page, or is not one of overview, index, bodies-N")
             names.add(name)
             file.write(b'<script type="text/plain" id="%s">%s</script>\n' % (name.encode(), b64encode(packed)))
         missing = [name for name in REQUIRED_BLOCKS if name not in names]
         if missing:
-            raise PageError(f"the page has no block {' and no block '.join(missing)}; both are needed")
+            raise ReportError(f"the page has no block {' and no block '.join(missing)}; both are needed")
         file.write(b"</body>\n</html>\n")
 
 
@@ -68,7 +65,7 @@ def _skeleton() -> str:
     scripts = [*(_library(name) for name in LIBRARY_SCRIPTS), f'"use strict";\n(() => {{\n{own}}})();\n']
     for script in scripts:
         if ENDS_SCRIPT.search(script):
-            raise PageError("a script of the page holds </script or <!--, which would end it where it is inlined")
+            raise ReportError("a script of the page holds </script or <!--, which would end it where it is inlined")
     parts = {
         "policy": _policy(scripts),
         "style": _read(PAGE / "style.css"),
@@ -97,7 +94,7 @@ def _policy(scripts: Iterable[str]) -> str:
 def _library(name: str) -> str:
     path = LIBRARIES / name
     if not path.is_file():
-        raise PageError(
+        raise ReportError(
             f"the chart library {name} is not in {LIBRARIES}. It is fetched when seeupo is installed: install it again "
             "(pip install --force-reinstall --no-deps seeupo, or pip install --no-deps -e . from the sources)"
         )

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from seeupo.errors import RunError
 from seeupo.report.contents import report_blocks
 from seeupo.report.page import write_page
-from seeupo.training.run_folder import RunError
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from seeupo.report.blocks import Blocks
+from seeupo.report.chunks import Blocks
 from seeupo.report.credit import story
 from seeupo.report.index import Index, cost_of
-from seeupo.report.measured import Measured, measure
+from seeupo.report.intervals import Measured, measure
 from seeupo.report.packing import json_bytes
-from seeupo.report.reading import ReadRun
-from seeupo.report.spans import Tokens
-from seeupo.report.trajectory_files import Row, read_file
+from seeupo.report.token_text import Tokens
+from seeupo.runs.reader import ReadRun
+from seeupo.runs.trajectory_rows import Row, read_file
 
 TRAINING, BEFORE, AFTER = 0, 1, 2
 """Phases. The last two are of the first and of the last evaluation."""
@@ -97,8 +97,7 @@ class Pass:
         if file.damage is not None:
             read.missing.append(file.damage)
         elif not held_out:
-            rewards = [[row.reward for row in rows] for rows in file.groups.values()]
-            kept.measured[iteration] = measure(rewards, str(read.setting("collect", "shape")))
+            kept.measured[iteration] = measure(list(file.groups.values()), str(read.setting("collect", "shape")))
         kinds = {**_known_kinds(read, iteration), **file.kinds} if held_out else file.kinds
         # The same tasks come first in both evaluations, so that they can be compared.
         for name in sorted(file.groups, key=lambda name: _drawn(name if held_out else f"{iteration}/{name}")):
@@ -141,7 +140,7 @@ def _compared(read: ReadRun) -> list[tuple[int, int]]:
 def _known_kinds(read: ReadRun, iteration: int) -> dict[str, str]:
     """The kinds of held-out tasks, which an evaluation knows as well."""
     found = [each.evaluation for each in read.evaluations if each.iteration == iteration]
-    return {episode.task: str(episode.kind) for each in found for episode in each.episodes.values()}
+    return {result.task: str(result.kind) for each in found for result in each.results.values()}
 
 
 def _drawn(name: str) -> bytes:

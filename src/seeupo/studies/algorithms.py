@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from seeupo.core.statistics import format_estimate
 from seeupo.studies.runs import Runs
-from seeupo.training.evaluation import shown
 
 
 @dataclass(frozen=True)
@@ -75,5 +75,5 @@ def markdown(table: Mapping[str, Any]) -> Iterator[str]:
     yield "|---|---|---|---|---|---|"
     for name, found in table["algorithms"].items():
         for row in found["runs"]:
-            cells = " | ".join(shown(row[when]) for when in ("before", "after"))
+            cells = " | ".join(format_estimate(row[when]) for when in ("before", "after"))
             yield f"| {name} | {row['seed']} | {cells} | {row['optimizer_steps']} | {row['minutes']:.1f} |"

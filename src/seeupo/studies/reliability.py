@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from seeupo.config.loader import read_recipe
+from seeupo.core.statistics import format_estimate
+from seeupo.errors import TrainingError
 from seeupo.studies.runs import Runs
-from seeupo.training.configuration import read_recipe
-from seeupo.training.evaluation import shown
-from seeupo.training.failures import TrainingError
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def markdown(table: Mapping[str, Any]) -> Iterator[str]:
     yield "| seed | after the warm start | after SeeUPO | supervised learning instead | minutes |"
     yield "|---|---|---|---|---|"
     for row in table["runs"]:
-        cells = " | ".join(shown(row[when]) for when in ("before", "after", "control"))
+        cells = " | ".join(format_estimate(row[when]) for when in ("before", "after", "control"))
         yield f"| {row['seed']} | {cells} | {row['minutes']:.1f} |"
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from seeupo.training.failures import TrainingError
+from seeupo.errors import TrainingError
 
 T = TypeVar("T")
 

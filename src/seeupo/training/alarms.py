@@ -89,7 +89,7 @@ class Alarms:
         self._raised: set[Alarm] = set()
         self._said: dict[Alarm, int] = {}
 
-    def hear(self, record: Record) -> list[str]:
+    def check(self, record: Record) -> list[str]:
         """What is newly wrong after this record; most often nothing."""
         if record.get("kind") != "iteration":
             return []
@@ -328,7 +328,7 @@ ALARMS = (
         ),
     ),
     Alarm(
-        share_of_episodes("cut_responses"),
+        share_of_episodes("truncated_responses"),
         at=0.2,
         clear=0.1,
         text=lambda per_episode, history: (

@@ -1,7 +1,7 @@
 """The training loop: collect groups, update, evaluate, checkpoint. It knows no algorithm, engine or environment.
 
-Whatever is drawn depends on the seed and on how far the run has come, so that a run which was stopped at any moment
-goes on from its last checkpoint as if it had never stopped.
+All randomness is derived from the seed and from how far the run has come, so a run that was stopped at any moment
+continues from its last checkpoint as if it had never stopped.
 """
 
 from __future__ import annotations
@@ -14,40 +14,42 @@ from typing import Any
 
 import torch
 
+from seeupo.config.schema import Recipe
+from seeupo.errors import TrainingError
+from seeupo.evaluation.policies import ModelPolicy
+from seeupo.rollout.collector import Collected, Collector, shaped
+from seeupo.runs.evaluations import Evaluation, EvaluationPlan, panel_of, planned_attempts
+from seeupo.runs.run_directory import RunDirectory
 from seeupo.training.alarms import Alarms
-from seeupo.training.collecting import Collected, Collector, shaped
-from seeupo.training.failures import TrainingError
-from seeupo.training.held_out import evaluate
-from seeupo.training.listeners import Listener
-from seeupo.training.measures import iteration_record, kinds_of, sampler_gap
-from seeupo.training.parts import Parts, needs_reference
-from seeupo.training.recipe import Recipe
-from seeupo.training.run_folder import RunFolder
-from seeupo.training.seeds import seed_of
-from seeupo.training.warm_start import lessons_for, optimizer_of
+from seeupo.training.callbacks import TrainingCallback
+from seeupo.training.metrics import iteration_record, sampler_gap, task_kinds
+from seeupo.training.setup import Components
+from seeupo.training.warm_start import load_demonstrations, warm_start_optimizer
+from seeupo.types import Trajectory
+from seeupo.utils.seeds import derive_seed
 
 WARM_START_RECORDS = 20
-"""How many records a warm start leaves."""
-SECONDS_BETWEEN_CHECKPOINTS = 120.0
-"""In a warm start."""
+"""Number of metrics records that a warm start leaves."""
+WARM_START_CHECKPOINT_SECONDS = 120.0
+"""Seconds between checkpoints in a warm start."""
 
 
 class Interrupted(Exception):
-    """Somebody asked to stop, at a moment from which the run can go on."""
+    """The user asked to stop, at a moment from which the run can be resumed."""
 
 
 @dataclass
 class Progress:
-    """How far a run has come: with the engine's files, all that a checkpoint holds.
+    """How far a run has come; together with the engine's files, all that a checkpoint holds.
 
     Attributes:
-        warm_steps: optimizer steps of the warm start that are done.
-        iteration: that has been finished last.
-        evaluated: the last iteration with an evaluation; -1 before the first.
-        drawn: tasks drawn so far.
-        best, best_iteration: of the evaluations; `stale` counts those since.
-        optimizer_steps: of all iterations.
-        seconds, tokens: spent so far, by phase and by kind.
+        warm_steps: Finished optimizer steps of the warm start.
+        iteration: Last finished iteration.
+        evaluated: Last iteration with an evaluation; -1 before the first.
+        drawn: Number of tasks drawn so far.
+        best, best_iteration: Best evaluation; `stale` counts the evaluations since.
+        optimizer_steps: Number of optimizer steps in all iterations.
+        seconds, tokens: Seconds by phase and tokens by kind so far.
     """
 
     warm_steps: int = 0
@@ -62,28 +64,38 @@ class Progress:
     tokens: dict[str, int] = field(default_factory=dict)
 
     def covers(self, record: Mapping[str, Any]) -> bool:
-        """Whether a record was written before this point; later ones will be written again."""
+        """Return whether a metrics record was written before this point; later ones will be written again."""
         if record["kind"] == "warm_start":
             return bool(record["step"] <= self.warm_steps)
         return bool(record["iteration"] <= (self.evaluated if record["kind"] == "evaluation" else self.iteration))
 
 
 class Loop:
-    """One run, from wherever it stands to its end.
+    """One run, from its current state to its end.
 
     Args:
-        pause: called wherever the run can be left; raises `Interrupted` to leave it.
+        pause: Called wherever the run can be interrupted; raises `Interrupted` to do so.
     """
 
     def __init__(
-        self, recipe: Recipe, parts: Parts, folder: RunFolder, listener: Listener, pause: Callable[[], None]
+        self,
+        recipe: Recipe,
+        components: Components,
+        run_dir: RunDirectory,
+        callback: TrainingCallback,
+        pause: Callable[[], None],
     ) -> None:
-        self.recipe, self.parts, self.folder, self.listener, self.pause = recipe, parts, folder, listener, pause
+        self.recipe, self.run_dir, self.callback, self.pause = recipe, run_dir, callback, pause
+        self.components, self.engine, self.sampler = components, components.engine, components.sampler
         self.progress = Progress()
-        self.checkpoints = folder.checkpoints(recipe.run.keep_checkpoints)
+        self.checkpoints = run_dir.checkpoints(recipe.run.keep_checkpoints)
         self.alarms = Alarms()
         self.collector = Collector(
-            parts.runner, parts.train_tasks, recipe.collect, seed=recipe.run.seed, heard=self._heard
+            components.runner,
+            components.train_tasks,
+            recipe.collect,
+            seed=recipe.run.seed,
+            on_progress=self._on_progress,
         )
         self._lap: dict[str, float] = {}
 
@@ -105,80 +117,78 @@ class Loop:
         self.checkpoint()
         return reason
 
-    def go_on(self) -> None:
-        """Take up the last checkpoint, and forget whatever came after it."""
+    def restore(self) -> None:
+        """Load the last checkpoint and discard everything that was written after it."""
         latest = self.checkpoints.latest()
         if latest is None and list(self.checkpoints.folder.glob("damaged-*")):
             raise TrainingError(
-                f"{self.folder.path} has no whole checkpoint to go on from; begin anew in another folder, "
-                "or bring a checkpoint back from a copy"
+                f"{self.run_dir.path} has no intact checkpoint to resume from; start a new run in another directory, "
+                "or restore a checkpoint from a backup"
             )
         if latest is not None:
             self.progress = Progress(**latest.state)
             if not self._warm and self.recipe.warm_start is not None:
-                self.parts.engine.use_optimizer(optimizer_of(self.recipe.warm_start))
-            self.parts.engine.load(latest.path)
-            self.parts.sampler.load_weights((), version=self.progress.iteration)
+                self.engine.set_optimizer(warm_start_optimizer(self.recipe.warm_start))
+            self.engine.load(latest.path)
+            self.sampler.sync(self.engine, self.progress.iteration)
         self.collector.drawn = self.progress.drawn
-        self.folder.forget_after(self.progress.iteration, self.progress.covers)
-        for record in self.folder.metrics():
-            self.alarms.hear(record)
-            self.listener.record(record)
+        self.run_dir.discard_after(self.progress.iteration, self.progress.covers)
+        for record in self.run_dir.metrics():
+            self.alarms.check(record)
+            self.callback.on_record(record)
 
     def collect(self) -> Collected:
         """Sample the groups of the next iteration."""
-        self.listener.phase("collecting", self.recipe.collect.tasks * self.recipe.collect.group_size)
+        self.callback.on_phase("collecting", self.recipe.collect.tasks * self.recipe.collect.group_size)
         with self._clock("collect"):
-            collected = self.collector.collect(self.progress.iteration + 1)
+            collected = self.collector.collect(self.progress.iteration + 1, policy_version=self.progress.iteration)
         if collected.failed_episodes:
-            self.listener.note(f"{collected.failed_episodes} episodes failed, the last one so: {collected.failure}")
+            self.callback.on_note(f"{collected.failed_episodes} episodes failed; the last failure: {collected.failure}")
         return collected
 
     def update(self, collected: Collected) -> None:
-        """One iteration of the algorithm on what was collected. It is never left half done."""
-        self.listener.phase("updating")
-        progress, engine, iteration = self.progress, self.parts.engine, self.progress.iteration + 1
-        engine.start_iteration(iteration - 1)
-        gap = sampler_gap(engine, collected.trajectories)
-        generator = torch.Generator().manual_seed(seed_of(self.recipe.run.seed, f"update {iteration}"))
+        """Run one iteration of the algorithm on the collected groups. It is never interrupted halfway."""
+        self.callback.on_phase("updating")
+        progress, iteration, tasks = self.progress, self.progress.iteration + 1, self.components.train_tasks
+        self.engine.begin_iteration(iteration - 1)
+        gap = sampler_gap(self.engine, collected.trajectories)
+        generator = torch.Generator().manual_seed(derive_seed(self.recipe.run.seed, f"update {iteration}"))
         with self._clock("update"):
             trained_on = [shaped(trajectory, self.recipe.collect.shape) for trajectory in collected.trajectories]
-            update = self.recipe.algorithm.update(engine, trained_on, generator=generator)
-        self.parts.sampler.load_weights((), version=iteration)
+            update = self.recipe.algorithm.update(self.engine, trained_on, generator=generator)
+        self.sampler.sync(self.engine, iteration)
 
         progress.iteration, progress.drawn = iteration, self.collector.drawn
+        kinds = task_kinds(collected.trajectories, tasks)
         record = iteration_record(
             iteration,
             collected,
             update,
-            kinds_of(collected.trajectories, self.parts.train_tasks),
+            kinds,
             gap=gap,
-            learning_rate=engine.settings.rate_at(iteration - 1),
+            learning_rate=self.engine.learning_rate(iteration - 1),
             timings={"collect": self._lap["collect"], "update": self._lap["update"]},
         )
         progress.optimizer_steps += int(record["algorithm"].get("optimizer_steps", 0))
         for name in ("action_tokens", "prompt_tokens"):
             progress.tokens[name] = progress.tokens.get(name, 0) + record[name]
         with self._clock("write"):
-            facts = {"iteration": iteration, "kinds": kinds_of(update.trajectories, self.parts.train_tasks)}
-            self.folder.write_trajectories(iteration, update.trajectories, facts)
+            self.run_dir.write_trajectories(iteration, update.trajectories, {"iteration": iteration, "kinds": kinds})
             self._record(record)
 
     def evaluate_if_due(self, *, last: bool = False) -> None:
-        """Play the held-out tasks before the first iteration, every so many, and at the end; never twice."""
-        iteration, every = self.progress.iteration, self.recipe.evaluation.every
-        due = last or iteration == 0 or (every > 0 and iteration % every == 0)
+        """Evaluate on held-out tasks before the first iteration, every so many, and at the end; never twice."""
+        iteration, settings = self.progress.iteration, self.recipe.evaluation
+        due = last or iteration == 0 or (settings.every > 0 and iteration % settings.every == 0)
         if not due or self.progress.evaluated == iteration:
             return
-        settings = self.recipe.evaluation
-        self.listener.phase("evaluation", len(self.parts.test_tasks) * settings.samples)
+        self.callback.on_phase("evaluation", len(self.components.test_tasks) * settings.attempts)
         with self._clock("evaluate"):
-            name = f"{self.folder.path.name}, iteration {iteration}"
-            evaluation, trajectories = evaluate(self.recipe, self.parts, name, self._heard)
-            facts = {"iteration": iteration, "kinds": kinds_of(trajectories, self.parts.test_tasks)}
-            self.folder.write_trajectories(iteration, trajectories, facts, of="evaluations")
-            with self.folder.writing("evaluations"):
-                evaluation.write(self.folder.evaluation_path(iteration))
+            evaluation, trajectories = self._evaluate()
+            header = {"iteration": iteration, "kinds": task_kinds(trajectories, self.components.test_tasks)}
+            self.run_dir.write_trajectories(iteration, trajectories, header, of="evaluations")
+            with self.run_dir.writing("evaluations"):
+                evaluation.write(self.run_dir.evaluation_path(iteration))
         found = evaluation.summary()
         score = found[f"avg@{settings.k}"]["value"] if found[f"avg@{settings.k}"] else 0.0
         progress = self.progress
@@ -190,47 +200,74 @@ class Loop:
             {"kind": "evaluation", "iteration": iteration, **found, "timings": {"seconds": self._lap["evaluate"]}}
         )
 
+    def _evaluate(self) -> tuple[Evaluation, list[Trajectory]]:
+        """Attempt every held-out task with the current policy; the trajectories are sorted by id."""
+        recipe, tasks = self.recipe, self.components.test_tasks
+        plan = EvaluationPlan(
+            policy=f"{self.run_dir.path.name}, iteration {self.progress.iteration}",
+            environment=self.components.pool.name,
+            split=recipe.environment.test_split,
+            options=dict(recipe.environment.options),
+            attempts=recipe.evaluation.attempts,
+            k=recipe.evaluation.k,
+            seed=recipe.run.seed,
+            max_turns=recipe.agent.max_turns,
+            sampling={
+                "temperature": recipe.agent.temperature,
+                "max_tokens": recipe.agent.max_tokens,
+                "template": "reasoning" if recipe.agent.reasoning else "plain",
+            },
+            panel=panel_of(tasks),
+        )
+        evaluation, trajectories = Evaluation(plan, {}), list[Trajectory]()
+        policy = ModelPolicy(self.components.runner, trajectories.append)
+        for result in policy.run(planned_attempts(tasks, plan.attempts, plan.seed)):
+            evaluation.add(result)
+            self._on_progress(len(evaluation.results))
+        return evaluation, sorted(trajectories, key=lambda trajectory: trajectory.id)
+
     def reason_to_stop(self) -> str | None:
+        """Return why training should stop now, or None."""
         run, progress = self.recipe.run, self.progress
         if progress.iteration >= run.iterations:
             return f"all {run.iterations} iterations are done"
         if run.target is not None and progress.best >= run.target:
             return f"the target of {run.target:g} is reached"
         if run.patience is not None and progress.stale >= run.patience:
-            return f"the last {progress.stale} evaluations brought nothing better"
+            return f"no improvement in the last {progress.stale} evaluations"
         if run.max_minutes is not None and sum(progress.seconds.values()) >= 60 * run.max_minutes:
             return f"the time limit of {run.max_minutes:g} minutes is reached"
         return None
 
     def warm_start(self) -> None:
-        """Supervised learning on demonstrations, then a fresh optimizer for everything that follows."""
-        settings, engine = self.recipe.warm_start, self.parts.engine
+        """Train on demonstrations, then start over with a fresh optimizer for reinforcement learning."""
+        settings, engine = self.recipe.warm_start, self.engine
         if settings is None or self._warm:
             return
-        self.listener.phase("demonstrations", settings.episodes)
+        self.callback.on_phase("demonstrations", settings.episodes)
         with self._clock("demonstrations"):
-            lessons = lessons_for(self.recipe, self.parts, self._heard)
+            demonstrations = load_demonstrations(self.recipe, self.components, self._on_progress)
         if self.progress.warm_steps == 0:
-            engine.use_optimizer(optimizer_of(settings))
-        self.listener.phase("warm start", settings.batches)
+            engine.set_optimizer(warm_start_optimizer(settings))
+        self.callback.on_phase("warm start", settings.batches)
         written = time.monotonic()
         for step in range(self.progress.warm_steps + 1, settings.batches + 1):
-            engine.start_iteration(step - 1)
+            engine.begin_iteration(step - 1)
             with self._clock("warm start"):
-                loss = lessons.teach(engine, step - 1)
+                loss = demonstrations.train_step(engine, step - 1)
             self.progress.warm_steps = step
             if step % max(1, settings.batches // WARM_START_RECORDS) == 0:
                 self._record({"kind": "warm_start", "iteration": 0, "step": step, "loss": loss})
-            self._heard(step, f"loss {loss:.3f}")
-            if time.monotonic() - written > SECONDS_BETWEEN_CHECKPOINTS:
+            self._on_progress(step, f"loss {loss:.3f}")
+            if time.monotonic() - written > WARM_START_CHECKPOINT_SECONDS:
                 self.checkpoint()
-                self.listener.phase("warm start", settings.batches)
+                self.callback.on_phase("warm start", settings.batches)
                 written = time.monotonic()
-        engine.use_optimizer(replace(self.recipe.optimizer, iterations=self.recipe.run.iterations))
-        if needs_reference(self.recipe):
-            engine.keep_reference()
-        engine.renew_critic()
-        self.parts.sampler.load_weights((), version=0)
+        engine.set_optimizer(replace(self.recipe.optimizer, iterations=self.recipe.run.iterations))
+        if "reference" in self.recipe.algorithm.needs:
+            engine.snapshot_reference()
+        engine.reset_critic()
+        self.sampler.sync(engine, 0)
         self.checkpoint()
 
     def checkpoint_if_due(self) -> None:
@@ -239,24 +276,24 @@ class Loop:
 
     def checkpoint(self) -> None:
         """Save the run as it is now."""
-        self.listener.phase("checkpoint")
+        self.callback.on_phase("checkpoint")
         progress = self.progress
         with self._clock("checkpoint"):
             best = progress.best_iteration == progress.iteration == progress.evaluated
-            self.checkpoints.write(progress.iteration, asdict(progress), self.parts.engine.save, best=best)
+            self.checkpoints.write(progress.iteration, asdict(progress), self.engine.save, best=best)
 
     @property
     def _warm(self) -> bool:
         return self.recipe.warm_start is None or self.progress.warm_steps >= self.recipe.warm_start.batches
 
     def _record(self, record: dict[str, Any]) -> None:
-        self.folder.append(record)
-        self.listener.record(record)
-        for alarm in self.alarms.hear(record):
-            self.listener.note(alarm)
+        self.run_dir.append(record)
+        self.callback.on_record(record)
+        for alarm in self.alarms.check(record):
+            self.callback.on_note(alarm)
 
-    def _heard(self, done: int, text: str = "") -> None:
-        self.listener.progress(done, text)
+    def _on_progress(self, done: int, text: str = "") -> None:
+        self.callback.on_progress(done, text)
         self.pause()
 
     @contextmanager

@@ -11,23 +11,22 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from seeupo.training.listeners import Listener, Unmoved
-from seeupo.training.recipe import TrackerSettings
-from seeupo.training.whole_files import write_text
+from seeupo.config.schema import TrackerSettings
+from seeupo.errors import TrackerError
+from seeupo.training.callbacks import NullCallback, TrainingCallback
+from seeupo.utils.atomic_files import write_text
 
 
-class TrackerError(Exception):
-    """A tracker cannot be used. The message says what to install."""
-
-
-def make_trackers(settings: TrackerSettings, folder: Path, *, name: str, config: Mapping[str, Any]) -> list[Listener]:
+def make_trackers(
+    settings: TrackerSettings, folder: Path, *, name: str, config: Mapping[str, Any]
+) -> list[TrainingCallback]:
     """The trackers that are asked for; they write into the run's folder, and go on there if the run does.
 
     Args:
         name: of the run.
         config: its recipe, as JSON has it.
     """
-    made: list[Listener] = []
+    made: list[TrainingCallback] = []
     if settings.tensorboard:
         made.append(TensorBoard(folder / "tensorboard", config))
     if settings.wandb is not None:
@@ -55,16 +54,16 @@ def _flat(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]
             yield name, float(value)
 
 
-class Tracker(Unmoved, ABC):
+class Tracker(NullCallback, ABC):
     """Takes each record once: what is heard again when a run goes on is left out if it has been taken before."""
 
     def __init__(self, *, goes_on: bool) -> None:
         self._has_it = goes_on
 
-    def phase(self, name: str, total: int | None = None) -> None:
+    def on_phase(self, name: str, total: int | None = None) -> None:
         self._has_it = False
 
-    def record(self, record: Mapping[str, Any]) -> None:
+    def on_record(self, record: Mapping[str, Any]) -> None:
         if not self._has_it:
             self._take(record)
 

@@ -1,4 +1,4 @@
-"""`train` and `resume`: a run from its recipe to its policy."""
+"""`train` and `resume`: run a recipe from start to exported policy."""
 
 from __future__ import annotations
 
@@ -9,159 +9,169 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import seeupo
 from seeupo.algorithms import ALGORITHMS
-from seeupo.models.catalog import first_line
-from seeupo.training.configuration import read_recipe, recipe_to_table, recipe_to_toml
-from seeupo.training.evaluation import Evaluation, compare, panel_of
-from seeupo.training.export import export_policy, model_card
-from seeupo.training.facts import facts_of_this_machine
-from seeupo.training.failures import TrainingError
-from seeupo.training.listeners import Listener, Listeners, Unmoved
+from seeupo.config.loader import read_recipe, recipe_to_table, recipe_to_toml
+from seeupo.config.schema import Recipe, RunSettings
+from seeupo.errors import TrainingError, first_line
+from seeupo.runs.env_info import collect_env_info
+from seeupo.runs.evaluations import Evaluation, compare, panel_of
+from seeupo.runs.export import export_policy, model_card
+from seeupo.runs.run_directory import POLICY, RECIPE, RunDirectory
+from seeupo.training.callbacks import CallbackList, NullCallback, TrainingCallback
 from seeupo.training.loop import Loop, Progress
-from seeupo.training.parts import Parts, assemble
-from seeupo.training.recipe import Recipe, RunSettings
-from seeupo.training.run_folder import RECIPE, RunFolder
+from seeupo.training.setup import Components, build
 from seeupo.training.trackers import make_trackers
 from seeupo.types import EnvFactory
 
 
 @dataclass(frozen=True)
-class Result:
-    """What a run has left: its folder, why it stopped, and its summary."""
+class TrainingResult:
+    """What a finished run leaves: its directory, why it stopped, and its summary."""
 
-    folder: Path
+    run_dir: Path
     reason: str
     summary: Mapping[str, Any]
 
     @property
     def policy(self) -> Path:
         """The trained policy, a Hugging Face folder."""
-        return self.folder / "policy"
+        return self.run_dir / POLICY
 
 
 def train(
     recipe: Recipe | str = "tiny-pocket",
     *,
-    folder: Path | str | None = None,
+    run_dir: Path | str | None = None,
     environment: EnvFactory | None = None,
-    listener: Listener | None = None,
+    callback: TrainingCallback | None = None,
     pause: Callable[[], None] = lambda: None,
-    finish: Callable[[Path], None] = lambda folder: None,
-) -> Result:
-    """Train as a recipe says.
+    on_finish: Callable[[Path], None] = lambda run_dir: None,
+) -> TrainingResult:
+    """Train a policy as a recipe describes.
 
     Args:
-        recipe: a recipe, the name of one, or a TOML file.
-        folder: of the run, new or empty; by default the next free one in `runs`.
-        environment: a factory of your own, which takes the place of the recipe's environment; it is trusted and runs
-            in this process.
-        listener: hears what happens.
-        pause: called wherever the run can be left; raises `Interrupted` to leave it.
-        finish: called with the run's folder when everything else is in it: `seeupo.train` writes the report then.
+        recipe: A recipe, the name of one, or the path of a TOML file.
+        run_dir: New or empty run directory; the next free one in `runs` by default.
+        environment: A custom environment that replaces the recipe's; it is trusted and runs in this process.
+        callback: Observes the run.
+        pause: Called wherever the run can be interrupted; raises `Interrupted` to do so.
+        on_finish: Called with the complete run directory: `seeupo.train` writes the report there.
     """
     name = recipe if isinstance(recipe, str) else "run"
-    recipe = read_recipe(recipe) if isinstance(recipe, str) else recipe
-    path = Path(folder) if folder is not None else next_folder(Path(name).stem)
-    with assemble(recipe, environment) as parts:
-        facts = {
-            **facts_of_this_machine(),
-            "panel": panel_of(parts.test_tasks),
+    recipe = with_threads(read_recipe(recipe) if isinstance(recipe, str) else recipe)
+    path = Path(run_dir) if run_dir is not None else next_run_dir(Path(name).stem)
+    with build(recipe, environment) as components:
+        env_info = {
+            **collect_env_info(),
+            "panel": panel_of(components.test_tasks),
             "model": recipe.model.name,
-            "own_environment": None if environment is None else parts.pool.name,
+            "custom_environment": None if environment is None else components.pool.name,
         }
-        run = RunFolder.create(path, recipe_to_toml(recipe), facts)
-        return _carry_out(recipe, parts, run, listener or Unmoved(), pause, finish=finish, again=False)
+        run = RunDirectory.create(path, recipe_to_toml(recipe), env_info)
+        return _run(recipe, components, run, callback, pause, on_finish=on_finish, resuming=False)
 
 
 def resume(
-    folder: Path | str,
+    run_dir: Path | str,
     *,
     environment: EnvFactory | None = None,
     settings: RunSettings | None = None,
-    listener: Listener | None = None,
+    callback: TrainingCallback | None = None,
     pause: Callable[[], None] = lambda: None,
-    finish: Callable[[Path], None] = lambda folder: None,
-) -> Result:
-    """Go on with a run from its last checkpoint; `settings` may say anew when it ends."""
-    run = RunFolder.open(Path(folder))
+    on_finish: Callable[[Path], None] = lambda run_dir: None,
+) -> TrainingResult:
+    """Continue a run from its last checkpoint; `settings` may change when it ends. Other arguments as in `train`."""
+    run = RunDirectory.open(Path(run_dir))
+    run.check_resumable()
     recipe = read_recipe(str(run.path / RECIPE))
-    if settings is not None:
-        recipe = replace(recipe, run=settings)
-    if environment is None and (own := run.facts().get("own_environment")) is not None:
+    recipe = with_threads(recipe if settings is None else replace(recipe, run=settings))
+    if environment is None and (custom := run.env_info().get("custom_environment")) is not None:
         raise TrainingError(
-            f"{run.path} was begun with an environment of somebody's own, {own}; "
-            "go on from Python: seeupo.resume(folder, environment=...)"
+            f"{run.path} was started with the custom environment {custom}; "
+            "resume it from Python: seeupo.resume(run_dir, environment=...)"
         )
-    with assemble(recipe, environment) as parts:
-        begun, now = run.facts()["panel"], panel_of(parts.test_tasks)
-        if begun != now:
+    with build(recipe, environment) as components:
+        started, now = run.env_info()["panel"], panel_of(components.test_tasks)
+        if started != now:
             raise TrainingError(
-                f"{run.path} was begun with the held-out tasks of panel {begun}, and the environment now has those of "
-                f"panel {now}; go on with the environment that it was begun with"
+                f"the held-out tasks of {run.path} are panel {started}; the environment now has panel {now}. "
+                "Resume with the environment and options that the run was started with."
             )
-        return _carry_out(recipe, parts, run, listener or Unmoved(), pause, finish=finish, again=True)
+        return _run(recipe, components, run, callback, pause, on_finish=on_finish, resuming=True)
 
 
-def _carry_out(
+def with_threads(recipe: Recipe) -> Recipe:
+    """Return the recipe with a definite number of threads, which the run directory records.
+
+    Sums over several threads differ in the last digits, so bit-identical runs need the same number of threads.
+    """
+    return replace(recipe, run=replace(recipe.run, threads=recipe.run.threads or torch.get_num_threads()))
+
+
+def _run(
     recipe: Recipe,
-    parts: Parts,
-    run: RunFolder,
-    listener: Listener,
+    components: Components,
+    run: RunDirectory,
+    callback: TrainingCallback | None,
     pause: Callable[[], None],
     *,
-    finish: Callable[[Path], None],
-    again: bool,
-) -> Result:
-    with run.lock(), _heard_by(listener, recipe, run) as everyone:
-        if again:
-            run.write_recipe(recipe_to_toml(recipe))  # it may end elsewhere now
-        loop = Loop(recipe, parts, run, everyone, pause)
-        with _in_words(run):
-            if again:
-                loop.go_on()
+    on_finish: Callable[[Path], None],
+    resuming: bool,
+) -> TrainingResult:
+    with run.lock(), _callbacks(callback or NullCallback(), recipe, run) as callbacks:
+        if resuming:
+            run.write_recipe(recipe_to_toml(recipe))  # it may end at another point now
+        loop = Loop(recipe, components, run, callbacks, pause)
+        with _explained_errors(run):
+            if resuming:
+                loop.restore()
             reason = loop.run()
-        summary = summarize(recipe, parts, run, loop.progress, reason)
-        with run.writing("policy"):
-            export_policy(parts.policy, run.policy_path, model_card(summary, recipe_to_toml(recipe)))
+        summary = summarize(recipe, components, run, loop.progress, reason)
+        with run.writing(POLICY):
+            export_policy(components.engine.export, run.policy_path, model_card(summary, recipe_to_toml(recipe)))
         run.write_summary(summary)
-        finish(run.path)
-    return Result(run.path, reason, summary)
+        on_finish(run.path)
+    return TrainingResult(run.path, reason, summary)
 
 
 @contextmanager
-def _in_words(run: RunFolder) -> Iterator[None]:
-    """What PyTorch raises when numbers or memory run out, with what to do about it."""
+def _explained_errors(run: RunDirectory) -> Iterator[None]:
+    """Turn PyTorch's numerical and memory errors into user errors that say what to change."""
     try:
         yield
     except FloatingPointError as error:
         raise TrainingError(
-            f"{error}; begin again with a lower optimizer.learning_rate (or warm_start.learning_rate). "
-            f"What was learned until the last checkpoint is in {run.path}"
+            f"{error}; start again with a lower optimizer.learning_rate (or warm_start.learning_rate). "
+            f"The last checkpoint is in {run.path}"
         ) from error
     except (RuntimeError, MemoryError) as error:
         if isinstance(error, MemoryError) or "alloc" in str(error) or "out of memory" in str(error):
             raise TrainingError(
-                f"memory ran out: {first_line(error)}; lower model.batch_tokens, agent.concurrency or "
-                f"collect.tasks, or set model.gradient_checkpointing. Go on with: seeupo train --resume {run.path}"
+                f"out of memory: {first_line(error)}; lower model.batch_tokens, agent.concurrency or collect.tasks, or "
+                f"set model.gradient_checkpointing. Resume with: seeupo train --resume {run.path}"
             ) from error
         raise
 
 
-def summarize(recipe: Recipe, parts: Parts, run: RunFolder, progress: Progress, reason: str) -> dict[str, Any]:
-    """What a run came to: before and after on the same held-out tasks, and what it took."""
+def summarize(
+    recipe: Recipe, components: Components, run: RunDirectory, progress: Progress, reason: str
+) -> dict[str, Any]:
+    """Return the summary of a run: scores before and after on the same held-out tasks, and the cost."""
     before, after = (Evaluation.read(run.evaluation_path(number)) for number in (0, progress.evaluated))
     names = {algorithm: name for name, algorithm in ALGORITHMS.items()}
     return {
         "reason": reason,
         "model": recipe.model.name,
-        "environment": parts.pool.name,
+        "environment": components.pool.name,
         "algorithm": names.get(type(recipe.algorithm), type(recipe.algorithm).__name__),
         "iterations": progress.iteration,
         "optimizer_steps": progress.optimizer_steps,
         "k": recipe.evaluation.k,
-        "samples": recipe.evaluation.samples,
-        "tasks": len(parts.test_tasks),
+        "attempts": recipe.evaluation.attempts,
+        "tasks": len(components.test_tasks),
         "panel": after.plan.panel,
         "before": before.summary(),
         "after": after.summary(),
@@ -173,8 +183,8 @@ def summarize(recipe: Recipe, parts: Parts, run: RunFolder, progress: Progress, 
     }
 
 
-def next_folder(name: str) -> Path:
-    """The first of runs/NAME-001, runs/NAME-002, ... that is not there."""
+def next_run_dir(name: str) -> Path:
+    """Return the first of runs/NAME-001, runs/NAME-002, ... that does not exist."""
     number = 1
     while (path := Path("runs") / f"{name}-{number:03d}").exists():
         number += 1
@@ -182,14 +192,14 @@ def next_folder(name: str) -> Path:
 
 
 @contextmanager
-def _heard_by(listener: Listener, recipe: Recipe, run: RunFolder) -> Iterator[Listeners]:
-    """The listener and the recipe's trackers. Warnings of all layers reach them, each once."""
+def _callbacks(callback: TrainingCallback, recipe: Recipe, run: RunDirectory) -> Iterator[CallbackList]:
+    """Combine the callback with the recipe's trackers; warnings of all layers reach them as notes, each once."""
     trackers = make_trackers(recipe.trackers, run.path, name=run.path.name, config=recipe_to_table(recipe))
-    listeners = Listeners([listener, *trackers])
+    callbacks = CallbackList([callback, *trackers])
     with warnings.catch_warnings():
         warnings.simplefilter("default")
-        warnings.showwarning = lambda message, *_, **__: listeners.note(str(message))
+        warnings.showwarning = lambda message, *_, **__: callbacks.on_note(str(message))
         try:
-            yield listeners
+            yield callbacks
         finally:
-            listeners.close()
+            callbacks.close()

@@ -1,4 +1,4 @@
-"""The warm start: supervised learning on demonstrations, so that reinforcement learning has something to reinforce."""
+"""The warm start: supervised learning on demonstrations before reinforcement learning."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from torch import Tensor
 
 from seeupo.agents.chat import ChatFormat
 from seeupo.agents.template import Conversation, Template
-from seeupo.agents.trajectories import TrajectoryFileError, read_trajectories
 from seeupo.algorithms.batch import action_mask
+from seeupo.config.schema import Recipe, WarmStartSettings
 from seeupo.engines.optimizer import OptimizerSettings
-from seeupo.envs.check import Game, drive, game
-from seeupo.envs.pool import EnvPool, Mistakes
-from seeupo.training.failures import TrainingError
-from seeupo.training.parts import Parts
-from seeupo.training.passes import Passes
-from seeupo.training.recipe import Recipe, WarmStartSettings
-from seeupo.types import Sample, Status, StepResult, Task, TrainEngine
+from seeupo.envs.pool.pool import EnvPool, Mistakes
+from seeupo.errors import TrainingError, TrajectoryFileError
+from seeupo.rollout.scripted import Rollout, run_rollouts, text_rollout
+from seeupo.runs.trajectory_files import read_trajectories
+from seeupo.training.setup import Components
+from seeupo.types import Attempt, StepResult, Task, TrainEngine, Turn
+from seeupo.utils.shuffling import ShuffledPasses
 
-Demonstration = tuple[Sample, ...]
-"""The turns of one episode, as a policy would have seen and said them."""
+Demonstration = tuple[Turn, ...]
+"""The turns of one episode, with the prompts that a policy would have seen."""
 
 
 @dataclass(frozen=True)
 class LogLikelihood:
-    """The objective of supervised learning: the log-probs of what was demonstrated."""
+    """The objective of supervised learning: the log-probs of the demonstrated actions."""
 
     needs_entropy: bool = False
 
-    def __call__(self, logprobs_NL: Tensor, entropies_NL: Tensor | None, samples: Sequence[Sample]) -> Tensor:
-        return torch.where(action_mask(samples).to(logprobs_NL.device), logprobs_NL, 0.0).sum(1)
+    def __call__(self, logprobs_NL: Tensor, entropies_NL: Tensor | None, turns: Sequence[Turn]) -> Tensor:
+        return torch.where(action_mask(turns).to(logprobs_NL.device), logprobs_NL, 0.0).sum(1)
 
 
-def optimizer_of(settings: WarmStartSettings) -> OptimizerSettings:
-    """A short training: the rate falls to 0, and a second moment that forgets quickly follows it."""
+def warm_start_optimizer(settings: WarmStartSettings) -> OptimizerSettings:
+    """Return the optimizer settings: cosine decay to 0, and a short memory of the second moment to follow it."""
     return OptimizerSettings(
         learning_rate=settings.learning_rate,
         schedule="cosine",
@@ -49,58 +49,57 @@ def optimizer_of(settings: WarmStartSettings) -> OptimizerSettings:
     )
 
 
-class Lessons:
-    """Demonstrations in batches. Each pass over all of them is in an order of its own, drawn from the seed."""
+class Demonstrations:
+    """Demonstrations in batches; each pass over all of them has another random order."""
 
     def __init__(self, demonstrations: Sequence[Demonstration], settings: WarmStartSettings, *, seed: int) -> None:
         self.demonstrations, self.settings = demonstrations, settings
-        self._passes = Passes(len(demonstrations), f"{seed}/demonstrations")
+        self._passes = ShuffledPasses(len(demonstrations), f"{seed}/demonstrations")
 
-    def batch(self, step: int) -> list[Sample]:
-        """The samples of a step, counted from 0; they depend on nothing that happened before."""
+    def batch(self, step: int) -> list[Turn]:
+        """Return the turns of a step, from 0; they depend on the step only."""
         size = self.settings.batch_episodes
         places = range(step * size, (step + 1) * size)
-        return [sample for place in places for sample in self.demonstrations[self._passes[place]]]
+        return [turn for place in places for turn in self.demonstrations[self._passes[place]]]
 
-    def teach(self, engine: TrainEngine, step: int) -> float:
-        """One optimizer step; the loss per token before it."""
-        samples = self.batch(step)
-        tokens = sum(len(sample.action_ids) for sample in samples)
-        return -engine.step(samples, LogLikelihood(), normalizer=tokens).values["objective"]
+    def train_step(self, engine: TrainEngine, step: int) -> float:
+        """Take one optimizer step and return the loss per token before it."""
+        turns = self.batch(step)
+        tokens = sum(len(turn.action_ids) for turn in turns)
+        return -engine.step(turns, LogLikelihood(), normalizer=tokens).values["objective"]
 
 
-def lessons_for(recipe: Recipe, parts: Parts, heard: Callable[[int], None]) -> Lessons:
-    """Demonstrations from wherever the recipe says, in batches; the same recipe always gives the same."""
+def load_demonstrations(recipe: Recipe, components: Components, on_progress: Callable[[int], None]) -> Demonstrations:
+    """Return the demonstrations of a recipe: from a file, or from the environment's expert."""
     settings, seed = recipe.warm_start, recipe.run.seed
     assert settings is not None
     if settings.file is not None:
-        vocabulary = int(parts.policy.model.config.get_text_config().vocab_size)
-        chosen = demonstrations_in(Path(settings.file), settings, vocabulary=vocabulary)
-        return Lessons(fitting(chosen, parts.policy.context_length), settings, seed=seed)
-    runner, found = parts.runner, {}
-    playing = demonstrate(
-        parts.pool,
-        parts.train_tasks,
+        chosen = demonstrations_in(Path(settings.file), settings, vocab_size=components.model.vocab_size)
+        return Demonstrations(fitting(chosen, components.model.context_length), settings, seed=seed)
+    runner, found = components.runner, {}
+    rollouts = demonstrate(
+        components.pool,
+        components.train_tasks,
         runner.chat,
         runner.template,
         settings,
         max_turns=recipe.agent.max_turns,
         seed=seed,
     )
-    for number, demonstration in playing:
+    for number, demonstration in rollouts:
         found[number] = demonstration
-        heard(len(found))
-    chosen = fitting([found[number] for number in sorted(found)], parts.policy.context_length)
-    return Lessons(chosen, settings, seed=seed)
+        on_progress(len(found))
+    chosen = fitting([found[number] for number in sorted(found)], components.model.context_length)
+    return Demonstrations(chosen, settings, seed=seed)
 
 
 def fitting(demonstrations: list[Demonstration], context: int) -> list[Demonstration]:
-    """The demonstrations, if the model can take them."""
-    longest = max(len(s.prompt_ids) + len(s.action_ids) for samples in demonstrations for s in samples)
+    """Return the demonstrations if they fit into the model's context."""
+    longest = max(len(s.prompt_ids) + len(s.action_ids) for turns in demonstrations for s in turns)
     if longest > context:
         raise TrainingError(
-            f"the longest demonstration has {longest} tokens and the model takes {context}: use a model with a longer "
-            "context (model.tiny.context for tiny), or shorter tasks or prompts"
+            f"the longest demonstration has {longest} tokens; the model's context is {context}. Use a model with a "
+            "longer context (model.tiny.context for tiny), or shorter tasks or prompts"
         )
     return demonstrations
 
@@ -115,61 +114,62 @@ def demonstrate(
     max_turns: int,
     seed: int,
 ) -> Iterator[tuple[int, Demonstration]]:
-    """Let the environment's expert play, in part with mistakes, and write down what a policy would have said.
+    """Run the environment's expert, in part with mistakes, and yield numbered demonstrations as they finish.
 
-    Numbered, in the order in which they finish: whoever is first must not decide what is learned first.
+    The numbers define the order of training, which must not depend on which episode finishes first.
     """
-    draw = random.Random(f"{seed}/demonstrations")
+    generator = random.Random(f"{seed}/demonstrations")
     plans = [
-        (number, draw.choice(tasks), draw.getrandbits(31), draw.random() < settings.noisy)
+        (number, generator.choice(tasks), generator.getrandbits(31), generator.random() < settings.noisy)
         for number in range(settings.episodes)
     ]
 
-    def demonstration(number: int, task: Task, task_seed: int, noisy: bool) -> Game[tuple[int, Demonstration]]:
+    def demonstration(number: int, task: Task, task_seed: int, noisy: bool) -> Rollout[tuple[int, Demonstration]]:
         mistakes = Mistakes(task_seed, settings.mistakes) if noisy else None
         expert = pool.expert(task, mistakes=mistakes)
         if expert is None:
             raise TrainingError(
-                f"nobody knows how to solve task {task.id} of {pool.name}; give warm_start.file instead of an expert"
+                f"{pool.name} has no expert for task {task.id}; give demonstrations with warm_start.file"
             )
-        heard: list[StepResult] = []
-        said: list[Future[str]] = []
+        answers: list[StepResult] = []
+        actions: list[Future[str]] = []
 
-        def choose(result: StepResult) -> Future[str]:
-            heard.append(result)
-            said.append(expert.submit(result))
-            return said[-1]
+        def policy(result: StepResult) -> Future[str]:
+            answers.append(result)
+            actions.append(expert.submit(result))
+            return actions[-1]
 
-        played = yield from game(pool, task, task_seed, choose, max_turns=max_turns)
-        if played.failure is not None:
-            raise TrainingError(f"a demonstration of task {task.id} of {pool.name} failed: {played.failure}")
-        conversation, samples = Conversation.begin(chat, template, heard[0]), []
-        for turn, text in enumerate(said):
-            ids = chat.response(text.result())
-            samples.append(Sample(f"demonstration {number}", turn, conversation.prompt_ids(), ids))
-            if turn + 1 < len(heard):
-                conversation.add(ids, heard[turn + 1])
-        return number, tuple(samples)
+        name = f"demonstration {number}"
+        result = yield from text_rollout(pool, Attempt(name, name, task, task_seed), policy, max_turns=max_turns)
+        if result.failure is not None:
+            raise TrainingError(f"a demonstration of task {task.id} of {pool.name} failed: {result.failure}")
+        conversation, turns = Conversation.begin(chat, template, answers[0]), []
+        for index, action in enumerate(actions):
+            ids = chat.response(action.result())
+            turns.append(Turn(name, index, conversation.prompt_ids(), ids))
+            if index + 1 < len(answers):
+                conversation.add(ids, answers[index + 1])
+        return number, tuple(turns)
 
-    return drive(demonstration(*plan) for plan in plans)
+    return run_rollouts(demonstration(*plan) for plan in plans)
 
 
-def demonstrations_in(path: Path, settings: WarmStartSettings, *, vocabulary: int) -> list[Demonstration]:
-    """What trajectories on disk demonstrate: those with enough reward, in the tokens they were written in."""
+def demonstrations_in(path: Path, settings: WarmStartSettings, *, vocab_size: int) -> list[Demonstration]:
+    """Read demonstrations from a trajectory file: those with enough reward, in the tokens of the file."""
     try:
-        trajectories = [each for each in read_trajectories(path) if each.status is Status.OK]
+        trajectories = [each for each in read_trajectories(path) if each.failure is None]
     except (TrajectoryFileError, OSError) as error:
         raise TrainingError(f"warm_start.file cannot be read: {error}; name a file of trajectories of a run") from None
-    chosen = [each.samples for each in trajectories if each.reward >= settings.min_reward and each.samples]
+    chosen = [each.turns for each in trajectories if each.reward >= settings.min_reward and each.turns]
     if not chosen:
         raise TrainingError(
             f"warm_start.file: none of the {len(trajectories)} trajectories in {path} has a reward of at least "
             f"{settings.min_reward}; lower warm_start.min_reward"
         )
-    highest = max(token for samples in chosen for s in samples for token in (*s.prompt_ids, *s.action_ids))
-    if highest >= vocabulary:
+    highest = max(token for turns in chosen for s in turns for token in (*s.prompt_ids, *s.action_ids))
+    if highest >= vocab_size:
         raise TrainingError(
-            f"warm_start.file: {path} contains token {highest} and the model knows {vocabulary}; "
-            "it was written with another tokenizer"
+            f"warm_start.file: {path} contains token {highest}; the model's vocabulary has {vocab_size}. "
+            "It was written with another tokenizer: use a file of this model."
         )
     return chosen

@@ -3,7 +3,7 @@ import torch
 from algorithms.examples import F64, network_engine, ragged_problem, table_engine, weights_of, wordy_problem
 from seeupo.algorithms import SeeUPO
 from seeupo.engines.exact import GradientAscent
-from seeupo.types import samples_of
+from seeupo.types import turns_of
 
 
 def test_enumerated_trajectories_carry_their_probabilities():
@@ -12,7 +12,7 @@ def test_enumerated_trajectories_carry_their_probabilities():
     assert abs(sum(t.multiplicity for t in trajectories) - 1) < 1e-12
     expected = sum(t.multiplicity * t.reward for t in trajectories)
     assert abs(expected - engine.expected_return()) < 1e-12
-    assert [len(t.samples) for t in trajectories] == [1, 2, 3, 3, 1, 2, 3, 3]
+    assert [len(t.turns) for t in trajectories] == [1, 2, 3, 3, 1, 2, 3, 3]
 
 
 def test_paths_of_probability_zero_are_not_listed():
@@ -35,20 +35,20 @@ def test_sampled_counts_follow_the_probabilities():
 def test_log_probs_of_an_action_multiply_to_its_probability():
     engine = network_engine(wordy_problem())
     trajectories = engine.enumerate()
-    rows = iter(engine.logprobs(samples_of(trajectories)))
+    rows = iter(engine.logprobs(turns_of(trajectories)))
     for trajectory in trajectories:
-        total = sum(float(next(rows).sum()) for _ in trajectory.samples)
+        total = sum(float(next(rows).sum()) for _ in trajectory.turns)
         assert abs(torch.tensor(total).exp() / 2 - trajectory.multiplicity) < 1e-6
 
 
 def test_the_reference_is_the_policy_at_the_start():
     engine = network_engine(ragged_problem(), GradientAscent(3.0))
     trajectories = engine.enumerate()
-    samples = samples_of(trajectories)
-    before = torch.cat(engine.logprobs(samples))
+    turns = turns_of(trajectories)
+    before = torch.cat(engine.logprobs(turns))
     SeeUPO().update(engine, trajectories)
-    assert torch.equal(torch.cat(engine.logprobs(samples, policy="reference")), before)
-    assert not torch.equal(torch.cat(engine.logprobs(samples)), before)
+    assert torch.equal(torch.cat(engine.logprobs(turns, policy="reference")), before)
+    assert not torch.equal(torch.cat(engine.logprobs(turns)), before)
 
 
 def test_save_and_load(tmp_path):

@@ -20,15 +20,15 @@ def one_state(old: torch.Tensor, weights: torch.Tensor, clip, rule) -> tuple[tor
     problem = bandit(torch.zeros(1, len(old), dtype=F64))
     engine = ExactEngine(problem, TablePolicy(old.log()[None]), rule)
     trajectories = engine.enumerate()
-    samples = [trajectory.samples[0] for trajectory in trajectories]
+    turns = [trajectory.turns[0] for trajectory in trajectories]
     objective = SequenceObjective(
-        old=by_key(samples, engine.logprobs(samples)),
-        advantages={sample.key: float(weights[sample.action_ids[0]]) for sample in samples},
+        old=by_key(turns, engine.logprobs(turns)),
+        advantages={turn.key: float(weights[turn.action_ids[0]]) for turn in turns},
         multiplicities={trajectory.id: trajectory.multiplicity for trajectory in trajectories},
         ratio="product",
         clip=clip,
     )
-    engine.step(samples, objective, normalizer=1.0)
+    engine.step(turns, objective, normalizer=1.0)
 
     def value(probs: torch.Tensor) -> float:
         ratio = probs / old
@@ -120,8 +120,8 @@ def test_a_trust_region_step_improves_within_the_region_and_follows_the_natural_
     trajectories = engine.enumerate()
     before, returned = engine.log_policy(), engine.expected_return()
     # One pool alone, so that the region and the step can be looked at.
-    first_turns = [trajectory.samples[0] for trajectory in trajectories]
-    advantage = {t.samples[0].key: t.reward - returned for t in trajectories}
+    first_turns = [trajectory.turns[0] for trajectory in trajectories]
+    advantage = {t.turns[0].key: t.reward - returned for t in trajectories}
     objective = SequenceObjective(
         old=by_key(first_turns, engine.logprobs(first_turns)),
         advantages=advantage,
@@ -131,7 +131,7 @@ def test_a_trust_region_step_improves_within_the_region_and_follows_the_natural_
     metrics = engine.step(first_turns, objective, normalizer=1.0, agent=0)
     assert metrics.values["step_fraction"] > 0
     assert engine.expected_return() > returned
-    nodes = sorted({sample.prompt_ids[0] for sample in first_turns})
+    nodes = sorted({turn.prompt_ids[0] for turn in first_turns})
     after = engine.log_policy()
     kl = float((before[nodes].exp() * (before[nodes] - after[nodes])).sum(1).mean())
     assert 0.5 * max_kl < kl <= max_kl * 1.001
@@ -148,13 +148,13 @@ def test_a_trust_region_step_improves_within_the_region_and_follows_the_natural_
 def test_a_trust_region_step_without_gradient_stays():
     engine = table_engine(ragged_problem(), TrustRegion(0.1))
     before = weights_of(engine).clone()
-    samples = [trajectory.samples[0] for trajectory in engine.enumerate()]
+    turns = [trajectory.turns[0] for trajectory in engine.enumerate()]
     objective = SequenceObjective(
-        old=by_key(samples, engine.logprobs(samples)),
-        advantages=dict.fromkeys([sample.key for sample in samples], 0.0),
-        multiplicities={sample.trajectory: 1.0 for sample in samples},
+        old=by_key(turns, engine.logprobs(turns)),
+        advantages=dict.fromkeys([turn.key for turn in turns], 0.0),
+        multiplicities={turn.trajectory: 1.0 for turn in turns},
     )
-    assert engine.step(samples, objective, normalizer=1.0).values["step_fraction"] == 0
+    assert engine.step(turns, objective, normalizer=1.0).values["step_fraction"] == 0
     assert torch.equal(weights_of(engine), before)
     with pytest.raises(ValueError, match="max_kl is nan"):
         TrustRegion(math.nan)

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from seeupo.envs.install import installed, interpreter
-from seeupo.envs.pool import EnvPool
+from seeupo.envs.pool.pool import EnvPool
+from seeupo.envs.pool.sandbox import Bubblewrap, find_bubblewrap
 from seeupo.envs.registry import lookup
-from seeupo.envs.sandbox import Bubblewrap, find_bubblewrap
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ import pytest
 
 from seeupo.envs.appworld.data import mounts, task_ids
 from seeupo.envs.appworld.factory import AppWorldFactory
-from seeupo.envs.failures import EnvError
+from seeupo.errors import EnvError
 
 ANSWER = "the answer is 42"
 

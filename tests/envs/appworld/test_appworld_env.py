@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from seeupo.envs.failures import EnvError
-from seeupo.envs.pool import EnvPool
+from seeupo.envs.pool.pool import EnvPool
+from seeupo.errors import EnvError
 
 LOGIN = 'token = apis.simple_note.login(username="ada.quill@mail.example", password="pebble-42")["access_token"]'
 
@@ -189,6 +189,6 @@ def test_the_same_actions_give_the_same_results(env, tasks):
 
 
 def test_without_a_sandbox_it_refuses(data, monkeypatch):
-    monkeypatch.setattr("seeupo.envs.pool.find_bubblewrap", lambda: "bubblewrap is not installed")
+    monkeypatch.setattr("seeupo.envs.pool.pool.find_bubblewrap", lambda: "bubblewrap is not installed")
     with pytest.raises(EnvError, match="appworld executes what the model writes and needs a sandbox"):
         EnvPool("appworld", options={"data": str(data)}, workers=1)

@@ -5,7 +5,7 @@ from typing import Any
 
 from seeupo.envs.bfcl import official
 from seeupo.envs.bfcl.world import BfclEnv, BfclFactory
-from seeupo.envs.failures import EnvError
+from seeupo.errors import EnvError
 from seeupo.types import StepResult, Task
 
 HOLDS_OUT = "multi_turn_miss_func_0"  # `sort`, until the fourth user turn

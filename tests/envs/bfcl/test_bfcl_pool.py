@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from envs.bfcl import hostile
-from seeupo.envs.failures import EnvError
-from seeupo.envs.pool import EnvPool
+from seeupo.envs.pool.pool import EnvPool
 from seeupo.envs.registry import EnvSpec
+from seeupo.errors import EnvError
 from seeupo.types import StepResult, Task
 
 CANARY = "/tmp/seeupo-canary-of-the-pool"

@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from seeupo.envs.dataset.env import DatasetFactory, RewardError
-from seeupo.envs.failures import EnvError, EnvFailure
+from seeupo.envs.failures import EnvFailure
 from seeupo.envs.options import check_options
-from seeupo.envs.pool import EnvPool
+from seeupo.envs.pool.pool import EnvPool
+from seeupo.errors import EnvError
 from seeupo.types import Task
 
 ROWS = [{"id": "a", "prompt": "2 + 2 =", "answer": "4"}, {"id": "b", "prompt": "hum", "kind": "music"}]

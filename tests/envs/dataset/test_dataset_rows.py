@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from seeupo.envs.dataset.rows import read_rows
-from seeupo.envs.failures import EnvError
+from seeupo.errors import EnvError
 from seeupo.types import Message
 
 

@@ -5,7 +5,7 @@ import pytest
 from envs.textworld import hostile
 from envs.worlds import HAS_SANDBOX
 from seeupo.envs.gymnasium_text.gem import binary_search
-from seeupo.envs.pool import EnvPool
+from seeupo.envs.pool.pool import EnvPool
 from seeupo.types import Message, StepResult, Task
 
 GUESSES = ["\\boxed{}", "\\boxed{0}", "\\boxed{-1}", "\\boxed{1e9}", "\\boxed{\u0661}", "\\boxed{" + "9" * 10_000 + "}"]

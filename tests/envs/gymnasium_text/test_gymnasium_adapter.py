@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envs.gymnasium_text.text_worlds import Coin, Fixed, always_heads
-from seeupo.envs.failures import EnvError, EnvFailure
+from seeupo.envs.failures import EnvFailure
 from seeupo.envs.gymnasium_text import GymnasiumTextFactory
 from seeupo.envs.observation import LONGEST_OBSERVATION
 from seeupo.envs.options import check_options
-from seeupo.envs.pool import EnvPool
+from seeupo.envs.pool.pool import EnvPool
+from seeupo.errors import EnvError
 
 
 def play(factory, task, actions):

@@ -6,11 +6,11 @@ from random import Random
 import pytest
 
 from envs.pocket.examples import SETTINGS, factory, play, task_of
-from seeupo.envs.failures import EnvError
 from seeupo.envs.pocket import MistakeRates, random_policy
 from seeupo.envs.pocket.experts import NO_MISTAKES
 from seeupo.envs.pocket.kinds import KINDS
 from seeupo.envs.pocket.tasks import solution
+from seeupo.errors import EnvError
 
 
 def rates(**changed):

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from seeupo.envs.failures import EnvError
 from seeupo.envs.options import check_options
 from seeupo.envs.textworld import TextworldFactory
 from seeupo.envs.textworld.env import narration, recipe_of
 from seeupo.envs.textworld.games import LEVELS, forget_oldest, mounts, shared_games
+from seeupo.errors import EnvError
 from seeupo.types import Task
 
 

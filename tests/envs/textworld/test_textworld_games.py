@@ -12,7 +12,7 @@ import seeupo
 from envs.textworld import hostile
 from envs.worlds import HAS_SANDBOX
 from seeupo.envs.install import interpreter
-from seeupo.envs.pool import EnvPool
+from seeupo.envs.pool.pool import EnvPool
 from seeupo.envs.textworld.commands import SHORT_FORMS, VERBS
 from seeupo.envs.textworld.games import LEVELS
 from seeupo.types import Task

@@ -13,14 +13,14 @@ from torch import Tensor
 from seeupo.engines.exact.policy import Policy
 from seeupo.engines.exact.problem import Problem
 from seeupo.engines.exact.updates import Pool, UpdateRule
-from seeupo.types import Objective, Sample, StepMetrics, Trajectory
+from seeupo.types import Objective, StepMetrics, Trajectory, Turn
 
 
 class ExactEngine:
     """A policy on an enumerated problem, updated by one of the rules in `updates`.
 
     A trajectory is a path of the problem; its weight is its probability (`enumerate`) or how often it was drawn
-    (`sample`). A sample's prompt is the number of the node where its first token is chosen.
+    (`turn`). A turn's prompt is the number of the node where its first token is chosen.
     """
 
     def __init__(self, problem: Problem, policy: Policy, update: UpdateRule) -> None:
@@ -64,23 +64,21 @@ class ExactEngine:
             counts.index_add_(0, members[drawn], torch.ones(per_context, dtype=counts.dtype))
         return self._weighted(counts)
 
-    def logprobs(
-        self, samples: Sequence[Sample], *, policy: Literal["current", "reference"] = "current"
-    ) -> list[Tensor]:
+    def logprobs(self, turns: Sequence[Turn], *, policy: Literal["current", "reference"] = "current") -> list[Tensor]:
         log_policy = self.log_policy() if policy == "current" else self._reference
-        nodes, tokens, mask = self._locate(samples)
+        nodes, tokens, mask = self._locate(turns)
         rows, lengths = log_policy[nodes, tokens], mask.sum(1).tolist()
         return [row[:length] for row, length in zip(rows, lengths, strict=True)]
 
     def step(
-        self, samples: Sequence[Sample], objective: Objective, *, normalizer: float, agent: int | None = None
+        self, turns: Sequence[Turn], objective: Objective, *, normalizer: float, agent: int | None = None
     ) -> StepMetrics:
-        nodes, tokens, mask = self._locate(samples)
+        nodes, tokens, mask = self._locate(turns)
         pool = Pool(
             nodes=nodes,
             tokens=tokens,
             mask=mask,
-            evaluate=lambda logprobs_NL, entropies_NL: objective(logprobs_NL, entropies_NL, samples),
+            evaluate=lambda logprobs_NL, entropies_NL: objective(logprobs_NL, entropies_NL, turns),
             normalizer=normalizer,
             sampled_from=self._sampled_from.exp(),
             reach=lambda: self.problem.reach(self._sampled_from),
@@ -103,28 +101,28 @@ class ExactEngine:
     def _trajectory(self, path: int) -> Trajectory:
         name, context = str(path), str(int(self.problem.contexts[path]))
         turns = []
-        for turn in range(self.problem.num_turns):
-            nodes = self.problem.nodes[path, turn]
+        for t in range(self.problem.num_turns):
+            nodes = self.problem.nodes[path, t]
             if nodes[0] >= 0:
-                tokens = tuple(self.problem.tokens[path, turn][nodes >= 0].tolist())
-                turns.append(Sample(name, turn, (int(nodes[0]),), tokens))
+                tokens = tuple(self.problem.tokens[path, t][nodes >= 0].tolist())
+                turns.append(Turn(name, t, (int(nodes[0]),), tokens))
         return Trajectory(
-            id=name, group=context, task=context, samples=tuple(turns), reward=float(self.problem.returns[path])
+            id=name, group=context, task=context, turns=tuple(turns), reward=float(self.problem.returns[path])
         )
 
     def _weighted(self, weights: Tensor) -> list[Trajectory]:
         pairs = zip(self._paths, weights.tolist(), strict=True)
         return [replace(path, multiplicity=weight) for path, weight in pairs if weight > 0]
 
-    def _locate(self, samples: Sequence[Sample]) -> tuple[Tensor, Tensor, Tensor]:
-        """Nodes, tokens and mask [N, L] of the samples' actions; padding points at node 0 and token 0."""
-        longest = max((len(sample.action_ids) for sample in samples), default=0)
-        rows = [[*sample.action_ids, *[-1] * (longest - len(sample.action_ids))] for sample in samples]
-        tokens = torch.tensor(rows, dtype=torch.long).view(len(samples), longest)
+    def _locate(self, turns: Sequence[Turn]) -> tuple[Tensor, Tensor, Tensor]:
+        """Nodes, tokens and mask [N, L] of the turns' actions; padding points at node 0 and token 0."""
+        longest = max((len(turn.action_ids) for turn in turns), default=0)
+        rows = [[*turn.action_ids, *[-1] * (longest - len(turn.action_ids))] for turn in turns]
+        tokens = torch.tensor(rows, dtype=torch.long).view(len(turns), longest)
         mask = tokens >= 0
         tokens = tokens.clamp(min=0)
         nodes = torch.zeros_like(tokens)
-        here = torch.tensor([sample.prompt_ids[-1] for sample in samples])
+        here = torch.tensor([turn.prompt_ids[-1] for turn in turns])
         for position in range(longest):
             nodes[:, position] = here
             here = self._next[here, tokens[:, position]]

@@ -16,13 +16,13 @@ from seeupo.engines.exact.policy import Policy, TablePolicy
 
 @dataclass(frozen=True)
 class Pool:
-    """An objective over some samples, as a function of the policy.
+    """An objective over some turns, as a function of the policy.
 
     Attributes:
         nodes, tokens, mask: [N, L] where each token of an action is chosen, which one, and whether it exists.
-        evaluate: log-probs and entropies [N, L] -> the samples' objectives [N].
+        evaluate: log-probs and entropies [N, L] -> the turns' objectives [N].
         normalizer: what the sum of objectives is divided by.
-        sampled_from: probabilities [nodes, V] of the policy that the samples come from.
+        sampled_from: probabilities [nodes, V] of the policy that the turns come from.
         reach: probability [nodes] of each node under that policy, when called.
     """
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from seeupo.cache import cache_folder
-from seeupo.envs.failures import EnvError
+from seeupo.errors import EnvError
+from seeupo.utils.cache import cache_folder
 
 SPLITS = ("train", "dev", "test_normal", "test_challenge")
 PUBLIC_FOLDERS = ("api_docs", "base_dbs", "datasets")

@@ -13,8 +13,8 @@ from seeupo.envs.bfcl import official, tools
 from seeupo.envs.bfcl.calls import PARSERS, ActionFormat, DecodeError, parse_python, write_action
 from seeupo.envs.bfcl.execution import Backends
 from seeupo.envs.bfcl.tools import Documentation, Function
-from seeupo.envs.failures import EnvError, nearest
 from seeupo.envs.observation import cut
+from seeupo.errors import EnvError, suggest
 from seeupo.types import Expert, Message, StepResult, Task, Tool
 
 PAPER_SPLITS = {"train": slice(0, 100), "test": slice(100, 200)}  # of base
@@ -181,7 +181,7 @@ class BfclFactory:
     def tasks(self, split: str) -> Sequence[Task]:
         """Tasks under their official ids; the kind is the category and the classes that are involved."""
         if split not in self.splits:
-            raise EnvError(f"bfcl has no split {split!r}; {nearest(split, self.splits)}")
+            raise EnvError(f"bfcl has no split {split!r}; {suggest(split, self.splits)}")
         category = "base" if split in PAPER_SPLITS else split
         ids = official.task_ids(category)[PAPER_SPLITS.get(split, slice(None))]
         return [Task(id, split, kind=f"{category}/{'+'.join(official.classes_of(id))}") for id in ids]

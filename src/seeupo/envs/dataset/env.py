@@ -11,8 +11,8 @@ from reprlib import repr as short
 from typing import Any
 
 from seeupo.envs.dataset.rows import Row, read_rows
-from seeupo.envs.failures import EnvError, nearest
 from seeupo.envs.references import resolve
+from seeupo.errors import EnvError, suggest
 from seeupo.types import Expert, StepResult, Task
 
 Reward = Callable[[str, dict[str, Any]], float]
@@ -82,7 +82,7 @@ class DatasetFactory:
     def tasks(self, split: str) -> Sequence[Task]:
         """One task a line, in the order of the file."""
         if split not in self._rows:
-            raise EnvError(f"there is no file for the split {split!r}; {nearest(split, self.splits)}")
+            raise EnvError(f"there is no file for the split {split!r}; {suggest(split, self.splits)}")
         return [Task(row.id, split, kind=row.kind) for row in self._rows[split].values()]
 
     def make(self) -> DatasetEnv:

@@ -9,7 +9,7 @@ from pathlib import Path
 from reprlib import repr as short
 from typing import Any, cast
 
-from seeupo.envs.failures import EnvError
+from seeupo.errors import EnvError
 from seeupo.types import Message, Role
 
 ROLES = ("system", "user", "assistant")

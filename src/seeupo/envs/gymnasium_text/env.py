@@ -10,10 +10,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from seeupo.envs.failures import EnvError, nearest
 from seeupo.envs.gymnasium_text.randomness import OwnRandomness
 from seeupo.envs.observation import cut
 from seeupo.envs.references import resolve
+from seeupo.errors import EnvError, suggest
 from seeupo.types import Expert, Message, StepResult, Task
 
 FIRST_SEED = {"train": 0, "test": 1_000_000}
@@ -124,7 +124,7 @@ class GymnasiumTextFactory:
 
     def tasks(self, split: str) -> Sequence[Task]:
         if split not in self._numbers:
-            raise EnvError(f"there is no split {split!r}; {nearest(split, self.splits)}")
+            raise EnvError(f"there is no split {split!r}; {suggest(split, self.splits)}")
         first = FIRST_SEED[split]
         return [Task(f"{split}-{n:04d}", split, seed=first + n) for n in range(self._numbers[split])]
 

@@ -7,7 +7,6 @@ from dataclasses import fields
 from random import Random
 from typing import Literal, get_args
 
-from seeupo.envs.failures import EnvError, nearest
 from seeupo.envs.pocket.experts import MistakeRates, noisy_expert, scripted_expert
 from seeupo.envs.pocket.kinds import KINDS, Kind, kinds_within
 from seeupo.envs.pocket.natural import NaturalSurface
@@ -17,6 +16,7 @@ from seeupo.envs.pocket.tasks import draw_test_tasks, draw_training_tasks, draw_
 from seeupo.envs.pocket.terse import TerseSurface, vocabulary
 from seeupo.envs.pocket.words import CHANNELS
 from seeupo.envs.pocket.world import TOOLS, ActionError, World
+from seeupo.errors import EnvError, suggest
 from seeupo.types import Expert, Message, StepResult, Task
 
 SurfaceName = Literal["terse", "natural"]
@@ -146,7 +146,7 @@ class PocketFactory:
         names = [each.name for each in fields(MistakeRates)]
         for name in rates:
             if name not in names:
-                raise EnvError(f"there is no mistake {name!r}; {nearest(name, names)}")
+                raise EnvError(f"there is no mistake {name!r}; {suggest(name, names)}")
         return noisy_expert(task, self.surface, MistakeRates(**rates), Random(seed))
 
     def vocabulary(self) -> tuple[str, ...]:

@@ -7,10 +7,10 @@ import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from seeupo.envs.failures import EnvError, nearest
 from seeupo.envs.observation import cut
 from seeupo.envs.textworld.commands import VERBS, CommandError, read_command
 from seeupo.envs.textworld.games import LEVELS, Recipe, game_file, winning_commands
+from seeupo.errors import EnvError, suggest
 from seeupo.types import Expert, Message, StepResult, Task
 
 FIRST_SEED = {"train": 0, "test": 1_000_000}
@@ -93,7 +93,7 @@ class TextworldFactory:
             show_commands: list what is possible after each observation.
         """
         if level != "all" and level not in LEVELS:
-            raise EnvError(f"level={level!r}: {nearest(level, ['all', *LEVELS])}")
+            raise EnvError(f"level={level!r}: {suggest(level, ['all', *LEVELS])}")
         if goal not in ("last_step", "all_steps"):
             raise EnvError(f"goal={goal!r}: 'last_step' or 'all_steps' is accepted")
         self._numbers = {"train": train, "test": test}
@@ -111,7 +111,7 @@ class TextworldFactory:
     def tasks(self, split: str) -> Sequence[Task]:
         """Level by level, in the order of the seeds."""
         if split not in self._numbers:
-            raise EnvError(f"textworld has no split {split!r}; {nearest(split, self.splits)}")
+            raise EnvError(f"textworld has no split {split!r}; {suggest(split, self.splits)}")
         first = FIRST_SEED[split]
         return [
             Task(id=f"{split}-{level}-{seed - first:04d}", split=split, kind=level, seed=seed)
@@ -130,7 +130,7 @@ class TextworldFactory:
 
 def recipe_of(task: Task, *, spelled_out: bool) -> Recipe:
     if task.kind not in LEVELS:
-        raise EnvError(f"task {task.id!r}: kind {task.kind!r} is no level; {nearest(task.kind, list(LEVELS))}")
+        raise EnvError(f"task {task.id!r}: kind {task.kind!r} is no level; {suggest(task.kind, list(LEVELS))}")
     return Recipe(task.kind, task.seed, spelled_out=spelled_out)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from seeupo.cache import cache_folder
+from seeupo.utils.cache import cache_folder
 
 ATTEMPTS = 50
 MOST_IN_SCRATCH = 200

@@ -2,9 +2,9 @@
 
 const VERDICTS = {
   improved: ["\u2191", "Improved", "good"],
-  no_clear_change: ["\u2248", "No clear change", "plain"],
-  worse: ["\u2193", "Worse", "bad"],
-  unknown: ["?", "Unknown", "plain"],
+  no_change: ["\u2248", "No significant change", "plain"],
+  regressed: ["\u2193", "Regressed", "bad"],
+  inconclusive: ["?", "Inconclusive", "plain"],
 };
 const WARNINGS_SHOWN = 5;
 
@@ -19,7 +19,7 @@ function showTop(overview) {
 }
 
 function card(run, n, several) {
-  const [sign, word, kind] = VERDICTS[run.verdict] ?? VERDICTS.unknown;
+  const [sign, word, kind] = VERDICTS[run.verdict] ?? VERDICTS.inconclusive;
   return el(
     "article",
     { class: "card", "aria-labelledby": `run-${n}` },

@@ -32,33 +32,33 @@ from seeupo.studies.theory.setting import (
     rounded,
 )
 from seeupo.studies.theory.verdict import Check, Claim, Scope
-from seeupo.types import SampleKey, Trajectory
+from seeupo.types import Trajectory, TurnKey
 
-Weights = Callable[[ExactEngine, Sequence[Trajectory]], dict[SampleKey, float]]
-"""The advantage of each sample, from the engine's policy and its trajectories."""
+Weights = Callable[[ExactEngine, Sequence[Trajectory]], dict[TurnKey, float]]
+"""The advantage of each turn, from the engine's policy and its trajectories."""
 
 
-def true_advantages(engine: ExactEngine, trajectories: Sequence[Trajectory]) -> dict[SampleKey, float]:
+def true_advantages(engine: ExactEngine, trajectories: Sequence[Trajectory]) -> dict[TurnKey, float]:
     """A(s_t, a_t) of the current policy: GAE with a perfect critic, averaged over what happens afterwards."""
     value, action_value = engine.problem.value_at_nodes(engine.log_policy(), engine.problem.discounted_to_go(1.0))
     advantage = action_value - value[:, None]
     return {
-        sample.key: float(advantage[sample.prompt_ids[0], sample.action_ids[0]])
+        turn.key: float(advantage[turn.prompt_ids[0], turn.action_ids[0]])
         for trajectory in trajectories
-        for sample in trajectory.samples
+        for turn in trajectory.turns
     }
 
 
-def gae_advantages(engine: ExactEngine, trajectories: Sequence[Trajectory]) -> dict[SampleKey, float]:
+def gae_advantages(engine: ExactEngine, trajectories: Sequence[Trajectory]) -> dict[TurnKey, float]:
     """GAE (lambda 0.95) with a perfect critic, for each path on its own."""
     problem = engine.problem
     value, _ = problem.value_at_nodes(engine.log_policy(), problem.discounted_to_go(1.0))
     values = torch.where(problem.live, value[problem.nodes[:, :, 0].clamp(min=0)], 0.0)
     estimates, _ = gae(problem.rewards, values, problem.live, gamma=1.0, lam=0.95)
     return {
-        sample.key: float(estimates[int(trajectory.id), sample.turn])
+        turn.key: float(estimates[int(trajectory.id), turn.index])
         for trajectory in trajectories
-        for sample in trajectory.samples
+        for turn in trajectory.turns
     }
 
 

@@ -14,7 +14,7 @@ from seeupo.core.order import Order
 from seeupo.engines.exact import ExactEngine, GradientAscent
 from seeupo.studies.theory.setting import Scale, Simultaneous, chain_policy, deceptive_chain, rounded
 from seeupo.studies.theory.verdict import Check, Claim, Scope
-from seeupo.types import Algorithm, SampleKey, Trajectory
+from seeupo.types import Algorithm, Trajectory, TurnKey
 
 TRAJECTORIES, INNER_STEPS, ITERATIONS = 64, 4, 30
 """Trajectories per iteration and seed, gradient steps per turn, iterations."""
@@ -26,13 +26,13 @@ def sweep(order: Order, *, carry: bool = True) -> SeeUPO:
     return SeeUPO(order=order, normalize="none", ratio="product", epochs=INNER_STEPS, carry=carry, measure_drift=False)
 
 
-def trajectory_advantages(_: ExactEngine, trajectories: Sequence[Trajectory]) -> dict[SampleKey, float]:
+def trajectory_advantages(_: ExactEngine, trajectories: Sequence[Trajectory]) -> dict[TurnKey, float]:
     """GRAE: every turn of a trajectory gets the trajectory's group-relative advantage."""
     advantages = Batch(trajectories).advantages("none", "mean").tolist()
     return {
-        sample.key: advantage
+        turn.key: advantage
         for trajectory, advantage in zip(trajectories, advantages, strict=True)
-        for sample in trajectory.samples
+        for turn in trajectory.turns
     }
 
 

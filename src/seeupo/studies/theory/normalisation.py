@@ -33,7 +33,7 @@ from seeupo.studies.theory.setting import (
     total_variation,
 )
 from seeupo.studies.theory.verdict import Check, Claim, Scope
-from seeupo.types import SampleKey, Trajectory
+from seeupo.types import Trajectory, TurnKey
 
 
 def uneven_bandit(generator: torch.Generator) -> Problem:
@@ -178,7 +178,7 @@ def normalisation_keeps_maximiser(scale: Scale) -> Claim:
     )
 
 
-def given_weights(_: ExactEngine, __: Sequence[Trajectory], weights: dict[SampleKey, float]) -> dict[SampleKey, float]:
+def given_weights(_: ExactEngine, __: Sequence[Trajectory], weights: dict[TurnKey, float]) -> dict[TurnKey, float]:
     return weights
 
 
@@ -237,7 +237,7 @@ def constant_shifts(scale: Scale) -> Claim:
         policies = []
         for shift in (0.0, survivor_means[-1]):
             shifted = (advantages[members] - shift).tolist()
-            weights = {sample.key: weight for sample, weight in zip(last_pool, shifted, strict=True)}
+            weights = {turn.key: weight for turn, weight in zip(last_pool, shifted, strict=True)}
             engine = ExactEngine(problem, TablePolicy(start), CLIPPED_MAXIMISER)
             before = engine.expected_return()
             Simultaneous(partial(given_weights, weights=weights)).update(engine, engine.enumerate())

@@ -32,7 +32,7 @@ from seeupo.studies.theory.setting import (
     rounded,
 )
 from seeupo.studies.theory.verdict import Check, Claim, Scope
-from seeupo.types import Objective, Sample, StepMetrics, Trajectory
+from seeupo.types import Objective, StepMetrics, Trajectory, Turn
 
 ORDERS: tuple[Order, ...] = get_args(Order)
 
@@ -195,9 +195,9 @@ class RecordingEngine(ExactEngine):
         self.turns: list[int | None] = []
 
     def step(
-        self, samples: Sequence[Sample], objective: Objective, *, normalizer: float, agent: int | None = None
+        self, turns: Sequence[Turn], objective: Objective, *, normalizer: float, agent: int | None = None
     ) -> StepMetrics:
-        metrics = super().step(samples, objective, normalizer=normalizer, agent=agent)
+        metrics = super().step(turns, objective, normalizer=normalizer, agent=agent)
         if self.turns and self.turns[-1] == agent:
             self.history[-1] = self.log_policy()
         else:

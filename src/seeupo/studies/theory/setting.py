@@ -19,7 +19,7 @@ from seeupo.engines.exact.policy import Policy
 from seeupo.engines.exact.problem import bandit, mdp, tree
 from seeupo.engines.exact.updates import UpdateRule
 from seeupo.studies.theory.verdict import Scope
-from seeupo.types import Algorithm, SampleKey, Trajectory, Update, samples_of
+from seeupo.types import Algorithm, Need, Trajectory, TurnKey, Update, turns_of
 
 CLIP: Clip = (0.2, 0.2)
 CLIPPED_MAXIMISER = Maximiser(kinks=(0.8, 1.2))
@@ -177,31 +177,32 @@ class Falls:
 
 @dataclass(frozen=True)
 class Simultaneous:
-    """The update of the backbone algorithms: all turns at once, each sample with a weight of its own.
+    """The update of the backbone algorithms: all turns at once, each turn with a weight of its own.
 
-    `weights` gives them from the engine and its trajectories, and samples without one are left out. They are taken by
+    `weights` gives them from the engine and its trajectories, and turns without one are left out. They are taken by
     the same clipped objective as in SeeUPO.
     """
 
-    weights: Callable[[ExactEngine, Sequence[Trajectory]], Mapping[SampleKey, float]]
+    weights: Callable[[ExactEngine, Sequence[Trajectory]], Mapping[TurnKey, float]]
     clip: Clip | None = CLIP
     steps: int = 1
+    needs: frozenset[Need] = frozenset()
 
     def update(
         self, engine: Any, trajectories: Sequence[Trajectory], *, generator: torch.Generator | None = None
     ) -> Update:
         weights = self.weights(engine, trajectories)
-        samples = [sample for sample in samples_of(trajectories) if sample.key in weights]
+        turns = [turn for turn in turns_of(trajectories) if turn.key in weights]
         counts = {trajectory.id: trajectory.multiplicity for trajectory in trajectories}
         objective = SequenceObjective(
-            old=by_key(samples, engine.logprobs(samples)),
+            old=by_key(turns, engine.logprobs(turns)),
             advantages=weights,
             multiplicities=counts,
             ratio="product",
             clip=self.clip,
         )
         for _ in range(self.steps):
-            engine.step(samples, objective, normalizer=sum(counts.values()))
+            engine.step(turns, objective, normalizer=sum(counts.values()))
         return Update((), tuple(trajectories))
 
 

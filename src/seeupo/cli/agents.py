@@ -1,0 +1,32 @@
+"""`seeupo agents`: look at what a policy sees and says, token by token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from rich.console import Console
+
+from seeupo.cli.options import env_options
+
+
+@click.group()
+def agents() -> None:
+    """Prompts, chat formats and tokens between a model and an environment."""
+
+
+@agents.command("show")
+@click.option("--env", "environment", help="Name of the environment.  [default: the run's]")
+@click.option("--model", required=True, help="Run directory, model name or model folder.")
+@click.option("--task", "wanted", help="Task id.  [default: the first task of the last split]")
+@env_options
+@click.option("--max-tokens", type=click.IntRange(min=1), help="Maximum response length.  [default: 64, or the run's]")
+@click.option("--max-turns", type=click.IntRange(min=1), help="Maximum number of turns.  [default: 4, or the run's]")
+@click.option("--plain", is_flag=True, default=None, help="Use the plain template, without reasoning.")
+def show_agent(*, environment: str | None, model: str, options: dict[str, object], **overrides: Any) -> None:
+    """Run one episode and print its tokens: prompt, thought and action, and which are trained on."""
+    from seeupo.cli.token_view import show
+    from seeupo.evaluation.evaluate import one_episode
+
+    chat, trajectory = one_episode(model, environment, options, **overrides)
+    show(trajectory, chat, Console(highlight=False))

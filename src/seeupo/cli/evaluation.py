@@ -1,0 +1,129 @@
+"""`seeupo eval`: run an evaluation with a progress bar, and show its results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from seeupo.cli.options import env_options
+
+if TYPE_CHECKING:
+    from seeupo.runs.evaluations import Evaluation
+
+
+@click.command("eval")
+@click.argument("policy", required=False)
+@click.option("--env", "environment", help="Name of the environment.")
+@click.option("--split", help="Task split.  [default: the last one]")
+@env_options
+@click.option("--tasks", type=click.IntRange(min=1), help="Maximum number of tasks.  [default: all]")
+@click.option(
+    "--attempts", type=click.IntRange(min=1), default=4, show_default=True, help="Number of attempts per task."
+)
+@click.option("-k", type=click.IntRange(min=1), default=4, show_default=True, help="k in avg@k and pass@k.")
+@click.option(
+    "--temperature", type=click.FloatRange(min=0),
+    help="Sampling temperature; 0 means greedy.  [default: 1.0, or the run's]",
+)  # fmt: skip
+@click.option("--max-tokens", type=click.IntRange(min=1), help="Maximum response length.  [default: 256, or the run's]")
+@click.option("--max-turns", type=click.IntRange(min=1), help="Maximum number of turns.  [default: 10, or the run's]")
+@click.option("--plain", is_flag=True, default=None, help="Use the plain template, without reasoning.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed.")
+@click.option("--concurrency", type=click.IntRange(min=1), help="Concurrent episodes.  [default: 32, or the run's]")
+@click.option("--endpoint", metavar="URL", help="OpenAI-compatible server, up to /v1, to evaluate instead of POLICY.")
+@click.option("--model", help="Name of the model at the endpoint.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Result file.")
+@click.option("--resume", is_flag=True, help="Complete an existing result file: run what is missing or has failed.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@click.option(
+    "--compare", nargs=2, type=click.Path(dir_okay=False, path_type=Path), metavar="A B",
+    help="Compare two result files, paired over tasks, and exit.",
+)  # fmt: skip
+def eval_command(compare: tuple[Path, Path] | None, as_json: bool, **options: Any) -> None:
+    """Evaluate POLICY in an environment: avg@k and pass@k with confidence intervals.
+
+    POLICY is a run directory, a model folder or name, `expert` or `random`. A run is evaluated in its own environment
+    and with its own settings unless others are given. The API key of an endpoint is read from OPENAI_API_KEY.
+    """
+    from seeupo.evaluation.evaluate import run_evaluation
+
+    if compare is not None:
+        show_comparison(*compare, as_json=as_json)
+        return
+    with ProgressBar() as bar:
+        evaluation, path = run_evaluation(**options, on_progress=bar.update)
+    show_summary(evaluation, path, as_json=as_json)
+
+
+class ProgressBar:
+    """A progress bar on standard error with the mean score so far."""
+
+    def __init__(self) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._task = self._progress.add_task("score   -", total=None)
+
+    def __enter__(self) -> ProgressBar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def update(self, done: int, total: int, mean_score: float | None) -> None:
+        score = "  -" if mean_score is None else f"{mean_score:.3f}"
+        self._progress.update(self._task, completed=done, total=total, description=f"score {score}")
+
+
+def show_summary(evaluation: Evaluation, path: Path, *, as_json: bool) -> None:
+    """Print the scores of an evaluation, overall and per kind of task."""
+    from seeupo.core.statistics import format_estimate
+
+    summary, plan = evaluation.summary(), evaluation.plan
+    if as_json:
+        click.echo(json.dumps({"file": str(path), "plan": plan.to_json(), "summary": summary}, indent=1))
+        return
+    console = Console()
+    table = Table(box=None, pad_edge=False)
+    for column in ("", "tasks", f"avg@{plan.k}", f"pass@{plan.k}"):
+        table.add_column(column)
+    for kind, part in [("all", summary), *summary["kinds"].items()]:
+        cells = (escape(format_estimate(part[f"{name}@{plan.k}"])) for name in ("avg", "pass"))
+        table.add_row(kind, str(part["tasks"]), *cells)
+    how = "".join(f", {name.replace('_', ' ')} {value}" for name, value in plan.sampling.items())
+    console.print(f"{plan.policy} on {plan.environment}, split {plan.split}, {plan.attempts} attempts per task{how}")
+    console.print(table)
+    stops = ", ".join(f"{name} {count}" for name, count in summary["stops"].items())
+    console.print(f"{summary['episodes']} episodes: {stops}; {summary['truncated_responses']} truncated responses")
+    tokens = ""
+    if summary["mean_action_tokens"] is not None:
+        tokens = (
+            f", {summary['mean_action_tokens']:.0f} sampled tokens, {summary['mean_prompt_tokens']:.0f} prompt tokens"
+        )
+    console.print(f"per episode: {summary['mean_turns']:.1f} turns{tokens}")
+    if summary["failures"]:
+        console.print(f"{summary['failures']} episodes failed and are not scored; run them again with --resume")
+    console.print(f"written: {path}")
+
+
+def show_comparison(one: Path, other: Path, *, as_json: bool) -> None:
+    """Print the paired difference between two result files."""
+    from seeupo.core.statistics import format_estimate
+    from seeupo.runs.evaluations import Evaluation, compare
+
+    found = compare(Evaluation.read(one), Evaluation.read(other))
+    if as_json:
+        click.echo(json.dumps(found, indent=1))
+        return
+    console = Console()
+    console.print(f"{other} minus {one}, paired over {found['tasks']} tasks")
+    for name, estimate in found.items():
+        if name != "tasks":
+            console.print(f"{name}: {escape(format_estimate(estimate, signed=True))}")

@@ -1,0 +1,44 @@
+"""Play an episode by hand, seeing what a policy would see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from seeupo.types import Env, StepResult, Task, Tool
+
+
+def play(
+    env: Env, task: Task, *, seed: int, show: Callable[[str], None], ask: Callable[[], str | None]
+) -> tuple[float, int]:
+    """Play until the episode ends or `ask` returns None; return the score and the number of actions."""
+    result = env.reset(task, seed=seed)
+    present(result, show)
+    turns = 0
+    while not result.done and (action := ask()) is not None:
+        result = env.step(action)
+        turns += 1
+        present(result, show)
+    return env.score(), turns
+
+
+def present(result: StepResult, show: Callable[[str], None]) -> None:
+    """All that a step says, in plain text."""
+    if result.tools:
+        show(f"[tools offered: {len(result.tools)}]")
+        for tool in result.tools:
+            show(f"  {signature(tool)}  {tool.description.partition('. ')[0]}")
+    for message in result.messages:
+        show(f"[{message.role}] {message.content}")
+        for call in message.tool_calls:
+            show(f"  calls {call.name}({dict(call.arguments)})")
+    if result.reward:
+        show(f"[reward of this step: {result.reward:g}]")
+    if result.done:
+        show("[the episode has ended]" if result.terminated else "[a limit ended the episode]")
+
+
+def signature(tool: Tool) -> str:
+    """A tool as name(parameter, optional?)."""
+    required = set(tool.parameters.get("required", ()))
+    names = tool.parameters.get("properties", {})
+    return f"{tool.name}({', '.join(name if name in required else f'{name}?' for name in names)})"

@@ -1,0 +1,140 @@
+"""The body of `seeupo train`: read recipe and overrides, show progress, print the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from seeupo.cli.train_display import make_display
+from seeupo.config.loader import read_recipe, recipe_to_toml
+from seeupo.config.schema import Recipe
+from seeupo.core.statistics import format_estimate
+from seeupo.errors import TrainingError
+from seeupo.runs.evaluations import VERDICTS, verdict_of
+from seeupo.runs.run_directory import RECIPE, REPORT, RunDirectory
+from seeupo.training.interrupts import interruptible
+from seeupo.training.loop import Interrupted
+from seeupo.training.setup import build
+from seeupo.training.train import TrainingResult, next_run_dir, resume, train
+
+DEFAULT = "tiny-pocket"
+SECTIONS = tuple(each.name for each in fields(Recipe))
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
+
+
+def parse_overrides(arguments: Sequence[str]) -> list[tuple[str, str]]:
+    """Return pairs from --section.key value or --section.key=value."""
+    pairs, rest = [], list(arguments)
+    while rest:
+        key, equals, value = rest.pop(0).partition("=")
+        if not key.startswith("--") or not ("." in key or key[2:] in SECTIONS):
+            raise TrainingError(
+                f"{key!r} is not an option; recipe keys are given like --run.seed 1, see docs/configuration.md"
+            )
+        if not equals:
+            if not rest:
+                raise TrainingError(f"{key} needs a value")
+            value = rest.pop(0)
+        pairs.append((key[2:], value))
+    return pairs
+
+
+def run_training(
+    recipe_name: str | None,
+    overrides: Sequence[str],
+    *,
+    out: Path | None,
+    resumed: Path | None,
+    on_finish: Callable[[Path], None],
+) -> int:
+    """Train or resume with a progress display, and return the exit code."""
+    pairs = parse_overrides(overrides)
+    if resumed is not None:
+        path = RunDirectory.open(resumed).path
+        if recipe_name is not None or out is not None:
+            raise TrainingError("--resume uses the run's own recipe and directory; leave out RECIPE and --out")
+        if other := [key for key, _ in pairs if not key.startswith("run.")]:
+            raise TrainingError(f"--{other[0]}: only keys of [run] can change when a run is resumed")
+        recipe = read_recipe(str(path / RECIPE), pairs)
+    else:
+        recipe = read_recipe(recipe_name or DEFAULT, pairs)
+        path = out or next_run_dir(Path(recipe_name or DEFAULT).stem)
+    console = Console(stderr=True)
+    display = make_display(
+        console, title=f"{recipe.model.name} on {recipe.environment.name}: {path}", iterations=recipe.run.iterations
+    )
+    try:
+        with interruptible(display.on_note) as pause:
+            if resumed is not None:
+                result = resume(path, settings=recipe.run, callback=display, pause=pause, on_finish=on_finish)
+            else:
+                result = train(recipe, run_dir=path, callback=display, pause=pause, on_finish=on_finish)
+    except Interrupted:
+        console.print(f"Stopped and saved. Resume with: seeupo train --resume {path}", highlight=False)
+        return INTERRUPTED
+    except KeyboardInterrupt:
+        console.print(f"Stopped. Resume from the last checkpoint with: seeupo train --resume {path}", highlight=False)
+        return INTERRUPTED
+    finally:
+        display.close()
+    show_result(result, recipe)
+    return 0
+
+
+def show_result(result: TrainingResult, recipe: Recipe) -> None:
+    """Print the scores before and after, where everything is, and what to do next."""
+    summary, console = result.summary, Console(highlight=False)
+    k = summary["k"]
+    table = Table(box=None, pad_edge=False)
+    for column in (f"{summary['tasks']} held-out tasks", "before", "after", "difference"):
+        table.add_column(column)
+    for name in (f"avg@{k}", f"pass@{k}"):
+        found = {when: summary[when][name] for when in ("before", "after", "difference")}
+        cells = (format_estimate(estimate, signed=when == "difference", digits=2) for when, estimate in found.items())
+        table.add_row(name, *map(escape, cells))
+    minutes = sum(summary["seconds"].values()) / 60
+    console.print(f"\n{verdict(summary)} ({result.reason}; {minutes:.1f} minutes)")
+    console.print(table)
+    if result.policy.is_dir():
+        console.print(f"policy    {result.policy}  (loads in transformers and vLLM)")
+    if (page := result.run_dir / REPORT).exists():
+        console.print(f"report    {page}  (open it in a browser)")
+    console.print(f"run       {result.run_dir}  (summary.json, metrics.jsonl, trajectories; see docs/run-directory.md)")
+    console.print(f"evaluate  seeupo eval {result.run_dir}")
+    console.print(f"continue  seeupo train --resume {result.run_dir} --run.iterations {2 * recipe.run.iterations}")
+
+
+def verdict(summary: Mapping[str, Any]) -> str:
+    """Return one sentence on the change of avg@k."""
+    k = summary["k"]
+    before, after = (summary[when][f"avg@{k}"]["value"] for when in ("before", "after"))
+    return f"{VERDICTS[verdict_of(summary['difference'], k)]}: avg@{k} on held-out tasks {before:.2f} -> {after:.2f}"
+
+
+def show_plan(recipe_name: str | None, overrides: Sequence[str]) -> None:
+    """Print the resolved recipe and what would be done, and train nothing."""
+    recipe = read_recipe(recipe_name or DEFAULT, parse_overrides(overrides))
+    console = Console(highlight=False)
+    console.print(recipe_to_toml(recipe), markup=False)
+    with build(recipe) as components:
+        model = components.model
+        lines = {
+            "model": f"{recipe.model.name}: {model.parameters:,} parameters, {model.trained_parameters:,} trained, "
+            f"{model.packing} packing",
+            "environment": f"{components.pool.name}: {len(components.train_tasks)} training tasks, "
+            f"{len(components.test_tasks)} held-out tasks",
+        }
+    if (warm := recipe.warm_start) is not None:
+        lines["warm start"] = f"{warm.batches} batches of {warm.batch_episodes} demonstrations"
+    tasks, group_size = recipe.collect.tasks, recipe.collect.group_size
+    lines["training"] = f"{recipe.run.iterations} iterations of {tasks} tasks x {group_size} attempts"
+    for name, text in lines.items():
+        console.print(f"{name:<12} {text}", markup=False)
+    console.print("Nothing was trained.")

@@ -1,0 +1,124 @@
+"""The plain Sampler: padded rows and the model's own cache, for models whose layers LocalSampler does not know."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from seeupo.core.checks import check_count
+from seeupo.engines.samplers.local import LocalSampler
+from seeupo.engines.samplers.sampling import Ends, check_request, copy_weights, inverse_cdf, truncated
+from seeupo.models.decoder import FAMILIES
+from seeupo.models.loading import LoadedPolicy
+from seeupo.types import Completion, GenerationRequest, Sampler, WeightSource
+
+
+def local_sampler(policy: LoadedPolicy, *, training: bool = True, max_rows: int = 64) -> Sampler:
+    """The fastest sampler of this process that the model allows."""
+    known = policy.model.config.get_text_config().model_type in FAMILIES
+    return (LocalSampler if known else PaddedSampler)(policy, training=training, max_rows=max_rows)
+
+
+@dataclass
+class Row:
+    """A request that is being sampled."""
+
+    request: GenerationRequest
+    draw: random.Random
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    finished: bool = False
+
+
+class PaddedSampler:
+    """Samples one batch of left-padded rows after the other, and a batch takes as long as its longest row.
+
+    Args are those of LocalSampler, whose slow twin it is.
+    """
+
+    def __init__(self, policy: LoadedPolicy, *, training: bool = True, max_rows: int = 64) -> None:
+        check_count("max_rows", max_rows, 1)
+        self.policy, self.training, self.max_rows = policy, training, max_rows
+        self.version = 0
+        self._waiting: deque[GenerationRequest] = deque()
+        self._rows: list[Row] = []
+        self._cache: Any = None
+        self._mask = torch.empty(0)
+        self._ends = Ends(policy)
+
+    def submit(self, request: GenerationRequest) -> None:
+        check_request(request, self.policy, training=self.training)
+        self._waiting.append(request)
+
+    @torch.no_grad()
+    def poll(self) -> list[Completion]:
+        """Turn one token in every row of the batch, and return the requests that this finished."""
+        if not self._rows:
+            count = min(self.max_rows, len(self._waiting))
+            if not count:
+                return []
+            self._rows = [Row(r, random.Random(r.seed)) for r in (self._waiting.popleft() for _ in range(count))]
+            inputs = self._first_inputs()
+        else:
+            inputs = torch.tensor([[row.ids[-1]] for row in self._rows], device=self.policy.model.device)
+            self._mask = torch.nn.functional.pad(self._mask, (0, 1), value=1)
+        # Padding has no place of its own, and rows that have finished may run past the model's last one.
+        places = (self._mask.cumsum(1) - 1).clamp(0, self.policy.context_length - 1)[:, -inputs.shape[1] :]
+        output = self.policy.model(
+            input_ids=inputs,
+            attention_mask=self._mask,
+            position_ids=places,
+            past_key_values=self._cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        self._cache = output.past_key_values
+        self._take_tokens(output.logits[:, -1])
+        finished = []
+        for row in self._rows:
+            end = None if row.finished else self._ends.of(row.ids, row.request.parameters)
+            if end is not None:
+                row.finished = True
+                ids, logprobs = tuple(row.ids), tuple(row.logprobs)
+                finished.append(
+                    Completion(id=row.request.id, ids=ids, logprobs=logprobs, end=end, version=self.version)
+                )
+        if all(row.finished for row in self._rows):
+            self._rows, self._cache = [], None
+        return finished
+
+    def sync(self, engine: WeightSource, version: int) -> None:
+        """Copy the engine's weights unless it trains this very model, and drop what the old ones have computed."""
+        if self._rows or self._waiting:
+            raise RuntimeError("weights cannot change while requests are being sampled; poll until all have finished")
+        copy_weights(self.policy.model, engine)
+        self.version = version
+
+    def _first_inputs(self) -> Tensor:
+        device = self.policy.model.device
+        prompts = [torch.tensor(row.request.prompt_ids, device=device) for row in self._rows]
+        self._mask = _left_padded([torch.ones_like(prompt) for prompt in prompts])
+        return _left_padded(prompts)
+
+    def _take_tokens(self, logits_RV: Tensor) -> None:
+        """One token for every row; rows that have finished go on unseen, so that the batch stays as it is."""
+        parameters = [row.request.parameters for row in self._rows]
+        logits_RV = logits_RV if logits_RV.dtype == torch.float64 else logits_RV.float()
+        temperature = logits_RV.new_tensor([p.temperature for p in parameters])
+        log_probs = (logits_RV / temperature[:, None]).log_softmax(1)
+        if not self.training:
+            log_probs = truncated(log_probs, parameters)
+        chosen = inverse_cdf(log_probs, [row.draw.random() for row in self._rows])
+        found = log_probs.gather(1, chosen[:, None])[:, 0].tolist()
+        for row, token, logprob in zip(self._rows, chosen.tolist(), found, strict=True):
+            row.ids.append(token)
+            row.logprobs.append(logprob)
+
+
+def _left_padded(rows: list[Tensor]) -> Tensor:
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_side="left")

@@ -1,0 +1,190 @@
+"""What a pool hands out: an episode with calls in the future, a blocking environment, and an expert."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, TypeVar
+
+from seeupo.envs.failures import EnvFailure
+from seeupo.envs.pool.scheduler import Assignment
+from seeupo.envs.pool.slot import ActionBrokeWorker, Session, Slot
+from seeupo.envs.pool.wire import WireError, expect, expect_number, result_from_json, result_to_json, task_to_json
+from seeupo.envs.pool.worker import Kind
+from seeupo.errors import EnvError
+from seeupo.types import Message, StepResult, Task
+
+T = TypeVar("T")
+BLAME = {
+    Kind.TIMEOUT: "it took longer than the time limit",
+    Kind.MEMORY: "it needed more memory than there is",
+    Kind.RECURSION: "it was nested too deeply",
+    Kind.CRASH: "it made the environment's process end",
+}
+
+
+class Episode:
+    """One attempt at one task, somewhere in the pool.
+
+    Calls are made one after the other, in the order they were asked for. Callbacks of a future run in a worker's
+    thread and should be short. Every failure is an `EnvFailure`, and the episode can then go no further.
+    """
+
+    def __init__(self, session: str, task: Task, seed: int, assignment: Assignment, judge: Slot | None) -> None:
+        """`judge`: where the score comes from, if not from the episode's own worker."""
+        self.task = task
+        self.seed = seed
+        self._assignment = assignment
+        self._judge = judge
+        self._session = Session(
+            session, task.id, {"op": "reset", "session": session, "task": task_to_json(task), "seed": seed}
+        )
+        self._over = False
+        self._closed = False
+        self._failure: EnvFailure | None = None
+
+    def reset(self) -> Future[StepResult]:
+        """Set the task up: the first call, made once."""
+        return self._submit(self._reset)
+
+    def step(self, text: str) -> Future[StepResult]:
+        """Take an action. One that breaks its worker twice ends the episode: info["ended_by"] is then "action"."""
+        return self._submit(partial(self._step, text=text))
+
+    def score(self) -> Future[float]:
+        """The official score; after an action that broke its worker, of the state before it."""
+        return self._submit(self._score)
+
+    def close(self) -> Future[None]:
+        """Give back what the episode holds, so that one that waits can begin. Twice is fine."""
+        self._closed = True
+        return self._assignment.submit(self._close)
+
+    def _submit(self, call: Callable[[Slot], T]) -> Future[T]:
+        if self._closed:
+            refused: Future[T] = Future()
+            refused.set_exception(EnvError(f"the episode of task {self.task.id} has been closed"))
+            return refused
+        return self._assignment.submit(partial(self._call, call))
+
+    def _call(self, call: Callable[[Slot], T], slot: Slot) -> T:
+        """In the slot's thread. The first failure is the last: it frees the slot and answers all later calls."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            return call(slot)
+        except EnvFailure as failure:
+            self._failure = failure
+            self._assignment.release()
+            raise
+
+    def _reset(self, slot: Slot) -> StepResult:
+        if self._session.history:
+            raise EnvError(f"the episode of task {self.task.id} has begun; start another one")
+        if self._closed:
+            raise EnvError(f"the episode of task {self.task.id} was closed before it began")
+        return slot.open(self._session, result_from_json)
+
+    def _step(self, slot: Slot, text: str) -> StepResult:
+        self._check_begun()
+        if self._over:
+            raise EnvError(f"the episode of task {self.task.id} is over; no action can be taken")
+        request = {"op": "step", "session": self._session.id, "text": text}
+        try:
+            result = slot.advance(self._session, request, result_from_json)
+        except ActionBrokeWorker as broken:
+            result = StepResult(
+                (Message("user", f"Error: the action ended the episode: {BLAME[broken.kind]}."),),
+                terminated=True,
+                info={"ended_by": "action", "reason": broken.reason},
+            )
+        self._over = result.done
+        return result
+
+    def _score(self, slot: Slot) -> float:
+        self._check_begun()
+        session = self._session
+        if self._judge is None:
+            return slot.inspect(session, {"op": "score", "session": session.id}, score_from_json)
+        saved = slot.inspect(session, {"op": "save", "session": session.id}, lambda value: value)
+        request = {"op": "judge", "task": task_to_json(self.task), "saved": saved}
+        # Waiting here keeps the order of the episode's calls; this slot's worker has nothing to do meanwhile.
+        judged: Future[float] = Future()
+        self._judge.submit(lambda judge: judge.ask(request, score_from_json, about=session), judged)
+        return judged.result()
+
+    def _close(self, slot: Slot) -> None:
+        try:
+            slot.close(self._session)
+        finally:
+            self._assignment.release()
+
+    def _check_begun(self) -> None:
+        if not self._session.history:
+            raise EnvError(f"the episode of task {self.task.id} has not begun; call reset first")
+
+
+def score_from_json(value: Any) -> float:
+    score = expect_number(value, "a score")
+    if not math.isfinite(score):
+        raise WireError(f"a score should be finite and is {score}")
+    return score
+
+
+class BlockingEnv:
+    """An `Env` in a pool that waits for each call, for programs that play one episode at a time."""
+
+    def __init__(self, start: Callable[[Task, int], Episode]) -> None:
+        self._start = start
+        self._episode: Episode | None = None
+
+    def reset(self, task: Task, *, seed: int) -> StepResult:
+        self.close()
+        self._episode = self._start(task, seed)
+        return self._episode.reset().result()
+
+    def step(self, text: str) -> StepResult:
+        return self._running().step(text).result()
+
+    def score(self) -> float:
+        return self._running().score().result()
+
+    def close(self) -> None:
+        if self._episode is not None:
+            episode, self._episode = self._episode, None
+            episode.close().result()
+
+    def _running(self) -> Episode:
+        if self._episode is None:
+            raise EnvError("there is no episode; call reset first")
+        return self._episode
+
+
+class PooledExpert:
+    """A scripted player that thinks inside a worker, so that the answers it knows stay there."""
+
+    def __init__(self, slot: Slot, session: Session) -> None:
+        self._slot = slot
+        self._session = session
+        weakref.finalize(self, dismiss, slot, session).atexit = False
+
+    def __call__(self, result: StepResult) -> str:
+        return self.submit(result).result()
+
+    def submit(self, result: StepResult) -> Future[str]:
+        """The next action, later."""
+        session = self._session
+        request = {"op": "advise", "session": session.id, "result": result_to_json(result)}
+        future: Future[str] = Future()
+        self._slot.submit(
+            lambda slot: slot.advance(session, request, partial(expect, kind=str, what="an action")), future
+        )
+        return future
+
+
+def dismiss(slot: Slot, session: Session) -> None:
+    """When nobody holds an expert any more: at any moment, so nothing is waited for here."""
+    slot.post(partial(Slot.dismiss, session=session))

@@ -1,0 +1,226 @@
+"""Many episodes at a time over a few workers.
+
+Calls return futures, so that hundreds of episodes need as many threads as there are workers. Each episode stays in
+one slot; what breaks there is repeated in a fresh worker, see `seeupo.envs.pool.slot`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import itertools
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from seeupo.envs.failures import PoolClosed
+from seeupo.envs.install import interpreter
+from seeupo.envs.pool.episode import BlockingEnv, Episode, PooledExpert
+from seeupo.envs.pool.sandbox import Bubblewrap, Limits, find_bubblewrap, warn_unsandboxed
+from seeupo.envs.pool.scheduler import Scheduler
+from seeupo.envs.pool.serve import load_factory
+from seeupo.envs.pool.slot import Session, Slot
+from seeupo.envs.pool.wire import expect, task_from_json, task_to_json
+from seeupo.envs.pool.worker import Launch
+from seeupo.envs.registry import EnvSpec, lookup
+from seeupo.errors import EnvError, suggest
+from seeupo.types import EnvFactory, Task
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Mistakes:
+    """How an expert goes wrong: drawn from a seed, at rates that the environment names; without any, its own."""
+
+    seed: int
+    rates: Mapping[str, float]
+
+
+class EnvPool:
+    """Episodes of one environment, in worker processes or, for trusted code, in this process."""
+
+    def __init__(
+        self,
+        environment: str | EnvSpec | EnvFactory,
+        *,
+        options: Mapping[str, Any] | None = None,
+        workers: int | None = None,
+        limits: Limits | None = None,
+        unsandboxed: bool = False,
+    ) -> None:
+        """Start the first worker, so that whatever is wrong is said here.
+
+        Args:
+            environment: a name, a spec, or a factory of your own, which is trusted and runs in this process.
+            options: keyword arguments for the factory of a name or spec.
+            workers: how many workers at most; by default one per core up to 8. A factory in this process has one
+                thread by default.
+            limits: instead of the environment's own.
+            unsandboxed: run without a sandbox, knowingly.
+        """
+        if workers is not None and workers < 1:
+            raise EnvError(f"workers={workers}: at least 1 is needed")
+        plan = plan_pool(environment, options or {}, limits, unsandboxed=unsandboxed)
+        self.name = plan.name
+        default = min(8, os.cpu_count() or 1) if isinstance(plan.run, Launch) else 1
+        self._scheduler = Scheduler([Slot(plan.name, plan.run) for _ in range(workers or default)], plan.room)
+        self._judge = None if plan.judge is None else Slot(plan.name, plan.judge)
+        self._sessions = itertools.count()
+        self._tasks: dict[str, tuple[Task, ...]] = {}
+        atexit.register(self.close)
+        try:
+            self.splits = self._ask({"op": "splits"}, splits_from_json)
+        except BaseException:
+            self.close()
+            raise
+
+    def tasks(self, split: str) -> tuple[Task, ...]:
+        """The tasks of a split."""
+        if split not in self.splits:
+            raise EnvError(f"{self.name} has no split {split!r}; {suggest(split, self.splits)}")
+        if split not in self._tasks:
+            self._tasks[split] = self._ask({"op": "tasks", "split": split}, tasks_from_json)
+        return self._tasks[split]
+
+    def first_tasks(self, split: str, count: int | None) -> tuple[Task, ...]:
+        """Return the first `count` tasks of a split, or all; a split without tasks is an error."""
+        if not (chosen := self.tasks(split)[:count]):
+            raise EnvError(f"split {split!r} of {self.name} has no tasks; choose another split")
+        return chosen
+
+    def start(self, task: Task, seed: int) -> Episode:
+        """A new episode. Its calls wait until a worker has room for it."""
+        return Episode(self._new_session(), task, seed, self._scheduler.assign(), self._judge)
+
+    def env(self) -> BlockingEnv:
+        """A blocking view, for one episode at a time."""
+        return BlockingEnv(self.start)
+
+    def expert(self, task: Task, *, mistakes: Mistakes | None = None) -> PooledExpert | None:
+        """A player that solves the task, or sets out to and makes mistakes; None where nobody knows how."""
+        name = self._new_session()
+        noise = None if mistakes is None else {"seed": mistakes.seed, "rates": dict(mistakes.rates)}
+        request = {"op": "expert", "session": name, "task": task_to_json(task), "mistakes": noise}
+        session = Session(name, task.id, request)
+        slot = self._knowing()
+        slot.experts += 1
+        expert = PooledExpert(slot, session)
+        future: Future[bool] = Future()
+        slot.submit(lambda slot: slot.open(session, partial(expect, kind=bool, what="an expert")), future)
+        return expert if future.result() else None
+
+    def vocabulary(self) -> tuple[str, ...]:
+        """All words of an environment that has a closed vocabulary; empty for others."""
+        return self._ask({"op": "vocabulary"}, words_from_json)
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """The processes at work at the moment."""
+        return [pid for slot in self._slots() if (pid := slot.pid) is not None]
+
+    def close(self) -> None:
+        """Kill all workers. Calls that wait or are under way fail with `PoolClosed`. Twice is fine."""
+        atexit.unregister(self.close)
+        refusal = PoolClosed(environment=self.name, task=None, action=None, reason="the pool has been closed")
+        self._scheduler.close(refusal)
+        for slot in self._slots():
+            slot.stop()
+        for slot in self._slots():
+            slot.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _new_session(self) -> str:
+        return str(next(self._sessions))
+
+    def _slots(self) -> list[Slot]:
+        return [*self._scheduler.slots, *([] if self._judge is None else [self._judge])]
+
+    def _knowing(self) -> Slot:
+        """A slot that knows the answers: the judge if there is one."""
+        return self._judge or self._scheduler.least_busy()
+
+    def _ask(self, request: Mapping[str, Any], parse: Callable[[Any], T]) -> T:
+        future: Future[T] = Future()
+        self._knowing().submit(lambda slot: slot.ask(request, parse), future)
+        return future.result()
+
+
+@dataclass(frozen=True)
+class PoolPlan:
+    """What a pool is made of: where episodes run, how many at a time in one place, and where scores come from."""
+
+    name: str
+    run: Launch | EnvFactory
+    room: int | None = None
+    judge: Launch | EnvFactory | None = None
+
+
+def plan_pool(
+    environment: str | EnvSpec | EnvFactory, options: Mapping[str, Any], limits: Limits | None, *, unsandboxed: bool
+) -> PoolPlan:
+    """How the environment is run on this machine."""
+    spec = lookup(environment) if isinstance(environment, str) else environment
+    if not isinstance(spec, EnvSpec):
+        if options:
+            raise EnvError(f"options={dict(options)!r}: a factory that is there already takes no options")
+        return PoolPlan(type(spec).__name__, spec)
+    if spec.in_process:
+        return PoolPlan(spec.name, load_factory(spec.factory, options), spec.episodes_per_worker)
+    run = Launch(
+        python=interpreter(spec),
+        factory=spec.factory,
+        options=options,
+        limits=limits or spec.limits,
+        mounts=mounts_of(spec, options, "run"),
+        sandbox=None if unsandboxed else sandbox_for(spec),
+    )
+    judge = replace(run, mounts=mounts_of(spec, options, "judge")) if spec.judged_apart else None
+    return PoolPlan(spec.name, run, spec.episodes_per_worker, judge)
+
+
+def sandbox_for(spec: EnvSpec) -> Bubblewrap | None:
+    """The sandbox of this machine. Where there is none, an environment that executes model code is refused."""
+    found = find_bubblewrap()
+    if isinstance(found, Bubblewrap):
+        return found
+    if spec.runs_model_code:
+        raise EnvError(
+            f"{spec.name} executes what the model writes and needs a sandbox: {found}. "
+            "To run it unprotected all the same, pass unsandboxed=True (in a recipe: environment.unsandboxed = true)."
+        )
+    warn_unsandboxed(found)
+    return None
+
+
+def mounts_of(spec: EnvSpec, options: Mapping[str, Any], role: str) -> Mapping[Path, Path]:
+    """What workers of a role may read, as the environment itself says."""
+    if spec.mounts is None:
+        return {}
+    module, _, name = spec.mounts.partition(":")
+    mounts: Mapping[Path, Path] = getattr(importlib.import_module(module), name)(options, role=role)
+    return mounts
+
+
+def splits_from_json(value: Any) -> tuple[str, ...]:
+    return tuple(expect(split, str, "a split") for split in expect(value, list, "the splits"))
+
+
+def words_from_json(value: Any) -> tuple[str, ...]:
+    return tuple(expect(word, str, "a word") for word in expect(value, list, "a vocabulary"))
+
+
+def tasks_from_json(value: Any) -> tuple[Task, ...]:
+    return tuple(task_from_json(task) for task in expect(value, list, "the tasks"))

@@ -1,0 +1,307 @@
+"""The trainer's side of one worker process: start, call under a wall-clock limit, kill, and say why it ended."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import random
+import select
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import seeupo
+from seeupo.envs.pool.sandbox import FIRST_USER, LAST_USER, Bubblewrap, Limits, runtime
+from seeupo.envs.pool.wire import WireError, decode, encode
+from seeupo.errors import EnvError
+from seeupo.utils.cache import cache_folder
+
+LONGEST_STDERR = 4000
+CHUNK = 1 << 16
+PATIENCE_SECONDS = 0.2
+SIGNALS_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+
+
+class Kind(StrEnum):
+    """What became of a call that gave no value."""
+
+    TIMEOUT = "timeout"
+    CRASH = "crash"
+    MEMORY = "memory"
+    RECURSION = "recursion"
+    KILLED = "killed"
+    RAISED = "raised"
+
+
+BLAMES_ACTION = (Kind.TIMEOUT, Kind.CRASH, Kind.MEMORY, Kind.RECURSION)
+"""What an action does to its worker. A kill from outside and an exception of the environment are not its doing."""
+
+
+class Fault(Exception):
+    """A call gave no value; the worker is not to be used any more."""
+
+    def __init__(self, kind: Kind, reason: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """All that is needed to start a worker.
+
+    Attributes:
+        python: the interpreter, with the benchmark's packages.
+        factory: "module:Class".
+        mounts: what the worker may read in its sandbox: places inside -> places outside.
+        sandbox: None runs the worker under resource limits only.
+    """
+
+    python: Path
+    factory: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
+    mounts: Mapping[Path, Path] = field(default_factory=dict)
+    sandbox: Bubblewrap | None = None
+
+
+class Worker:
+    """A process that hosts a factory. Made and called by one thread; `kill` may come from any.
+
+    The thread that makes it must live on: the process is killed by the kernel when that thread ends.
+    """
+
+    def __init__(self, launch: Launch) -> None:
+        """Start the process; `load` comes next."""
+        self.launch = launch
+        self.limits = launch.limits
+        self.folder = Path(tempfile.mkdtemp(prefix="seeupo-worker-"))
+        self.errors = bytearray()
+        self.answers = bytearray()
+        self.requests = 0
+        self.ending = threading.Lock()
+        self.user = random.SystemRandom().randint(FIRST_USER, LAST_USER)
+        try:
+            self.process = subprocess.Popen(
+                self._command(),
+                env=self._environment(),
+                cwd=self.folder,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,
+            )
+        except OSError as error:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise EnvError(f"the worker could not be started: {error}") from None
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        self.stdin, self.stdout, self.stderr = self.process.stdin, self.process.stdout, self.process.stderr
+        for stream in (self.stdin, self.stdout, self.stderr):
+            os.set_blocking(stream.fileno(), False)
+
+    def load(self) -> None:
+        """Set the limits and load the factory."""
+        self.call({"op": "start", **self._start()}, seconds=self.limits.start_seconds)
+
+    def call(self, request: Mapping[str, Any], *, seconds: float | None = None) -> Any:
+        """The value that the worker answers with. Raises `Fault` or, for wrong options, `EnvError`."""
+        self.requests += 1
+        line = self._exchange(
+            encode({"id": self.requests, **request}), self.limits.call_seconds if seconds is None else seconds
+        )
+        try:
+            reply = decode(line)
+        except WireError as error:
+            raise Fault(Kind.CRASH, f"the worker broke the protocol: {error}") from None
+        if reply.get("id") != self.requests:
+            raise Fault(Kind.CRASH, "the worker broke the protocol: an answer to another request")
+        if "error" not in reply:
+            return reply.get("value")
+        text = str(reply.get("text"))
+        match reply["error"]:
+            case "usage":
+                raise EnvError(text)
+            case "memory":
+                raise Fault(Kind.MEMORY, text)
+            case "recursion":
+                raise Fault(Kind.RECURSION, text)
+            case "exit":
+                raise Fault(Kind.CRASH, text)
+        raise Fault(Kind.RAISED, text)
+
+    def kill(self) -> None:
+        """End the process and all that it started. Twice is fine."""
+        with self.ending:
+            # Its id stays its own, also when it has ended, until it is waited for.
+            if self.process.returncode is None:
+                os.killpg(self.process.pid, signal.SIGKILL)
+                self.process.wait()
+
+    def discard(self) -> None:
+        """Kill, and give back pipes and folder. Only the thread that calls the worker may do this."""
+        self.kill()
+        # Ends a worker too that bubblewrap, killed in its first milliseconds, could not yet bind to its own end.
+        self.stdin.close()
+        # The pipe of stderr ends with the last process that holds it, also of those that bubblewrap kills.
+        deadline = time.monotonic() + 5
+        while self._drain_errors() and time.monotonic() < deadline:
+            select.select([self.stderr], [], [], PATIENCE_SECONDS)
+        self.stdout.close()
+        self.stderr.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _exchange(self, line: bytes, seconds: float) -> bytes:
+        """Send a line and wait for one. What the worker prints is read along the way, so that it never blocks."""
+        deadline = time.monotonic() + seconds
+        rest = memoryview(line)
+        poll = select.poll()
+        poll.register(self.stdin, select.POLLOUT)
+        poll.register(self.stdout, select.POLLIN)
+        poll.register(self.stderr, select.POLLIN)
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise Fault(Kind.TIMEOUT, f"no answer within {seconds:g} s")
+            events = poll.poll(min(left, PATIENCE_SECONDS) * 1000)
+            ready = {descriptor for descriptor, _ in events}
+            if self.stderr.fileno() in ready and not self._drain_errors():
+                poll.unregister(self.stderr)
+            if rest and self.stdin.fileno() in ready:
+                rest = rest[self._write(rest) :]
+                if not rest:
+                    poll.unregister(self.stdin)
+            if self.stdout.fileno() in ready:
+                chunk = os.read(self.stdout.fileno(), CHUNK)
+                self.answers += chunk
+                if (end := chunk.find(b"\n")) >= 0:
+                    size = len(self.answers) - len(chunk) + end + 1
+                    reply = bytes(self.answers[:size])
+                    del self.answers[:size]
+                    return reply
+                if len(self.answers) > self.limits.message_mb * 2**20:
+                    raise Fault(Kind.CRASH, f"an answer of more than {self.limits.message_mb} MB")
+                if not chunk:
+                    raise self._ended()
+            # Children that were forked may hold the pipe open after the worker itself has gone.
+            if not events and self._exit(wait=False) is not None:
+                raise self._ended()
+
+    def _write(self, rest: memoryview) -> int:
+        try:
+            return os.write(self.stdin.fileno(), rest)
+        except BlockingIOError:
+            return 0
+        except BrokenPipeError:
+            raise self._ended() from None
+
+    def _drain_errors(self) -> bool:
+        """Take in what was printed, keeping the end of it; whether more may come."""
+        try:
+            while chunk := os.read(self.stderr.fileno(), CHUNK):
+                self.errors += chunk
+                del self.errors[:-LONGEST_STDERR]
+        except BlockingIOError:
+            return True
+        return False
+
+    def _ended(self) -> Fault:
+        """Why the process is gone, or is on its way."""
+        if (code := self._exit(wait=True)) is None:
+            return Fault(Kind.CRASH, f"the worker closed its pipe{self._printed()}")
+        if -code in SIGNALS_FROM_OUTSIDE:
+            return Fault(Kind.KILLED, f"the worker was killed ({signal.Signals(-code).name})")
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        return Fault(Kind.CRASH, f"the worker {how}{self._printed()}")
+
+    def _exit(self, *, wait: bool) -> int | None:
+        """The exit code, or minus the signal, without taking it from the kernel; None while the process runs."""
+        deadline = time.monotonic() + (PATIENCE_SECONDS if wait else 0)
+        while self.process.returncode is None:
+            try:
+                seen = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:  # another thread is killing it
+                return -signal.SIGKILL
+            if seen is not None:
+                return seen.si_status if seen.si_code == os.CLD_EXITED else -seen.si_status
+            if time.monotonic() >= deadline:
+                return None
+            time.sleep(0.001)
+        return self.process.returncode
+
+    def _printed(self) -> str:
+        self._drain_errors()
+        text = self.errors.decode(errors="replace").strip()
+        return f"; it had printed: {text}" if text else ""
+
+    def _command(self) -> list[str]:
+        launch = self.launch
+        program = [str(launch.python), "-s", "-c", "from seeupo.envs.pool.serve import main; main()"]
+        packages = {self.folder / "packages" / place.name: place for place in packages_of(launch.factory)}
+        if launch.sandbox is not None:
+            interpreter = {folder: folder for folder in runtime(launch.python)}
+            mounts = interpreter | dict(launch.mounts) | packages
+            return launch.sandbox.command(program, read_only=mounts, scratch_mb=launch.limits.scratch_mb)
+        for name in ("home", "packages"):
+            (self.folder / name).mkdir()
+        for link, place in packages.items():
+            link.symlink_to(place)
+        return program
+
+    def _environment(self) -> dict[str, str]:
+        """Nothing is inherited. The hash seed is fixed because episodes must be reproducible."""
+        home = "/tmp" if self.launch.sandbox else str(self.folder / "home")
+        return {
+            "PATH": f"{self.launch.python.parent}:/usr/local/bin:/usr/bin:/bin",
+            "HOME": home,
+            "TMPDIR": home,
+            "USER": "worker",
+            "LANG": "C.UTF-8",
+            "TZ": "UTC",
+            "PYTHONPATH": str(self.folder / "packages"),
+            "PYTHONSAFEPATH": "1",
+            "PYTHONHASHSEED": "0",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "SEEUPO_CACHE": str(cache_folder().absolute()),
+        }
+
+    def _start(self) -> dict[str, Any]:
+        launch, limits, sandbox = self.launch, self.limits, self.launch.sandbox
+        return {
+            "factory": launch.factory,
+            "options": dict(launch.options),
+            "user": self.user if sandbox and sandbox.drops_user else None,
+            "dies_with_parent": sandbox is None,
+            "limits": {
+                "memory_bytes": limits.memory_mb and limits.memory_mb * 2**20,
+                "cpu_seconds": limits.cpu_seconds,
+                "file_bytes": limits.file_mb and limits.file_mb * 2**20,
+                "open_files": limits.open_files,
+                "processes": limits.processes if sandbox else None,
+            },
+        }
+
+
+def packages_of(factory: str) -> list[Path]:
+    """What a worker imports from the trainer's side: this package, and the one of a user's factory.
+
+    They are linked or mounted one by one, so that nothing else of the trainer's packages is seen by a worker.
+    """
+    places = [Path(seeupo.__file__).parent]
+    name = factory.partition(":")[0].partition(".")[0]
+    found = None if name == "seeupo" else importlib.util.find_spec(name)
+    if found is not None and found.submodule_search_locations:
+        places.append(Path(next(iter(found.submodule_search_locations))))
+    elif found is not None and found.origin:
+        places.append(Path(found.origin))
+    return places

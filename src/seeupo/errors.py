@@ -1,0 +1,82 @@
+"""Errors that the user can fix, and suggestions for names that do not exist.
+
+Every message says what is wrong, what is expected and what to do. The command line prints it as one line, without a
+traceback. What happens to an episode without being anyone's mistake is an `seeupo.envs.failures.EnvFailure` instead.
+
+Only the standard library is imported here, because environment workers import this module.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+
+class UserError(Exception):
+    """An error that the user can fix; the message says how."""
+
+
+class ConfigError(UserError):
+    """A recipe cannot be read or written.
+
+    Attributes:
+        problems: One line per problem: the key, its value and what is accepted.
+    """
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__(self.problems)
+
+    def __str__(self) -> str:
+        return "\n".join(self.problems)
+
+
+class TrainingError(UserError):
+    """Training cannot start or continue as requested."""
+
+
+class EvaluationError(UserError):
+    """An evaluation cannot be run, read or compared as requested."""
+
+
+class RunError(UserError):
+    """A run directory cannot be created, opened, locked or written."""
+
+
+class CheckpointError(UserError):
+    """A checkpoint cannot be written or read."""
+
+
+class TrajectoryFileError(UserError):
+    """A file cannot be read as trajectories."""
+
+
+class TrackerError(UserError):
+    """A tracker cannot be started."""
+
+
+class ModelError(UserError):
+    """A model cannot be downloaded or loaded."""
+
+
+class EndpointError(UserError):
+    """A model server cannot be reached, or keeps answering with something that is not a completion."""
+
+
+class EnvError(UserError):
+    """An environment cannot be used as requested: a wrong name or option, or something that is not installed."""
+
+
+class ReportError(UserError):
+    """The report cannot be written."""
+
+
+def suggest(name: str, known: Sequence[str]) -> str:
+    """Return a hint for an unknown `name`: the closest known one, or all of them."""
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known) or 'none'}"
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first non-empty line of an error's message, or the name of its class."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

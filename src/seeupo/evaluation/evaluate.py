@@ -1,0 +1,290 @@
+"""Evaluate any policy: choose it, run what is missing, and keep the result file up to date."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from seeupo.agents.chat import ChatFormat
+from seeupo.agents.template import Template
+from seeupo.config.loader import read_recipe
+from seeupo.envs.pool.pool import EnvPool
+from seeupo.errors import EvaluationError
+from seeupo.evaluation.endpoint import Endpoint
+from seeupo.evaluation.policies import EvaluatedPolicy, ModelPolicy, endpoint_policy, expert_policy, random_policy
+from seeupo.rollout.runner import Runner, RunnerSettings, make_runner
+from seeupo.runs.evaluations import Evaluation, EvaluationPlan, panel_of, planned_attempts
+from seeupo.runs.run_directory import POLICY, RECIPE
+from seeupo.types import Attempt, EnvFactory, SamplingParameters, Trajectory
+
+SECONDS_BETWEEN_WRITES = 5.0
+OnProgress = Callable[[int, int, float | None], None]
+"""Called with the number of finished attempts, of all attempts, and the mean score so far."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalOptions:
+    """Options of an evaluation, all resolved. `docs/evaluation.md` describes them."""
+
+    policy: str | None = None
+    environment: str | None = None
+    split: str | None = None
+    options: Mapping[str, Any]
+    tasks: int | None = None
+    attempts: int = 4
+    k: int = 4
+    temperature: float = 1.0
+    max_tokens: int = 256
+    max_turns: int = 10
+    plain: bool = False
+    seed: int = 0
+    concurrency: int = 32
+    endpoint: str | None = None
+    model: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.policy or f"{self.model} at {self.endpoint}"
+
+    @property
+    def template(self) -> Template:
+        return Template(reasoning=not self.plain)
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """How actions are sampled, for the plan; empty for scripted policies."""
+        if self.policy in ("expert", "random"):
+            return {}
+        template = "plain" if self.plain else "reasoning"
+        return {"temperature": self.temperature, "max_tokens": self.max_tokens, "template": template}
+
+
+def resolve_options(**given: Any) -> EvalOptions:
+    """Return the options: those given, then those that a run was trained with if the policy is one, then defaults."""
+    of_run = settings_of_run(given["policy"]) if given.get("policy") is not None else {}
+    chosen = {name: value for name, value in given.items() if value is not None and value != {}}
+    return EvalOptions(**{"options": {}, **of_run, **chosen})
+
+
+def settings_of_run(policy: str) -> dict[str, Any]:
+    """Return how the policy of a run directory was trained; nothing if `policy` is not one."""
+    if not (Path(policy) / RECIPE).is_file():
+        return {}
+    recipe = read_recipe(str(Path(policy) / RECIPE))
+    return {
+        "environment": recipe.environment.name,
+        "options": recipe.environment.options,
+        "split": recipe.environment.test_split,
+        "temperature": recipe.agent.temperature,
+        "max_tokens": recipe.agent.max_tokens,
+        "max_turns": recipe.agent.max_turns,
+        "plain": not recipe.agent.reasoning,
+        "concurrency": recipe.agent.concurrency,
+    }
+
+
+def model_of(policy: str) -> str:
+    """Return the model folder of a run directory, or `policy` itself if it is a model."""
+    run_dir = Path(policy)
+    if not (run_dir / RECIPE).is_file():
+        return policy
+    if not (run_dir / POLICY).is_dir():
+        raise EvaluationError(f"{run_dir} has no policy yet; finish the run first: seeupo train --resume {run_dir}")
+    return str(run_dir / POLICY)
+
+
+def run_evaluation(
+    *, out: Path | None, resume: bool, on_progress: OnProgress = lambda *_: None, **given: Any
+) -> tuple[Evaluation, Path]:
+    """Run every attempt that has no score yet, and write the result file; interrupts keep what has finished."""
+    options = resolve_options(**given)
+    if options.environment is None:
+        raise EvaluationError("no environment: name one with --env; `seeupo envs list` shows them")
+    if (options.policy is None) == (options.endpoint is None):
+        raise EvaluationError("expected either a policy, or --endpoint URL with --model NAME")
+    if options.endpoint is not None and options.model is None:
+        raise EvaluationError("--endpoint needs the name of a model: add --model NAME")
+    with EnvPool(options.environment, options=options.options) as pool:
+        plan, wanted = evaluation_plan(options, pool)
+        path = out or Path("runs/eval") / f"{_slug(options.name)}-{pool.name}-{plan.split}.json"
+        evaluation = _start_or_resume(plan, path, resume=resume)
+        if missing := evaluation.missing(wanted):
+            with policy_for(options, pool) as policy:
+                _run(evaluation, policy, missing, path, on_progress)
+        evaluation.write(path)
+    return evaluation, path
+
+
+def evaluate(
+    policy: Path | str,
+    environment: EnvFactory | str | None = None,
+    *,
+    split: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    tasks: int | None = None,
+    attempts: int = 4,
+    k: int = 4,
+    temperature: float | None = None,
+    max_tokens: int | None = None,
+    max_turns: int | None = None,
+    plain: bool | None = None,
+    seed: int = 0,
+) -> Evaluation:
+    """Evaluate a policy like `seeupo eval`, and write nothing.
+
+    Args:
+        policy: Run directory, model folder or name, `expert` or `random`.
+        environment: Name or factory of the environment; a run has its own.
+        split: Task split; the last one by default.
+        options: Options of a named environment.
+        tasks: Maximum number of tasks; all by default.
+        attempts: Number of attempts per task.
+        k: k in avg@k and pass@k.
+        temperature: Sampling temperature; 0 means greedy.
+        max_tokens: Maximum response length.
+        max_turns: Maximum number of turns.
+        plain: Use the plain template, without reasoning.
+        seed: Random seed.
+
+    Settings that are not given are the run's, or the defaults of `seeupo eval`.
+    """
+    factory = None if isinstance(environment, str) else environment
+    resolved = resolve_options(
+        policy=str(policy),
+        environment=environment if isinstance(environment, str) else None,
+        split=split,
+        options=dict(options or {}),
+        tasks=tasks,
+        attempts=attempts,
+        k=k,
+        temperature=temperature,
+        max_tokens=max_tokens,
+        max_turns=max_turns,
+        plain=plain,
+        seed=seed,
+    )
+    if factory is None and resolved.environment is None:
+        raise EvaluationError("no environment: give a name or a factory")
+    with EnvPool(factory or resolved.environment or "", options=None if factory else resolved.options) as pool:
+        plan, wanted = evaluation_plan(resolved, pool)
+        evaluation = Evaluation(plan, {})
+        with policy_for(resolved, pool) as evaluated:
+            for result in evaluated.run(wanted):
+                evaluation.add(result)
+    return evaluation
+
+
+def evaluation_plan(options: EvalOptions, pool: EnvPool) -> tuple[EvaluationPlan, list[Attempt]]:
+    """Return the plan of an evaluation in an open environment, and all of its attempts."""
+    split = options.split or pool.splits[-1]
+    tasks = pool.first_tasks(split, options.tasks)
+    plan = EvaluationPlan(
+        policy=options.name,
+        environment=pool.name,
+        split=split,
+        options=dict(options.options),
+        attempts=options.attempts,
+        k=options.k,
+        seed=options.seed,
+        max_turns=options.max_turns,
+        sampling=options.sampling,
+        panel=panel_of(tasks),
+    )
+    return plan, planned_attempts(tasks, options.attempts, options.seed)
+
+
+def _start_or_resume(plan: EvaluationPlan, path: Path, *, resume: bool) -> Evaluation:
+    if not path.exists():
+        return Evaluation(plan, {})
+    if not resume:
+        raise EvaluationError(f"{path} already exists; continue it with --resume, or name another file with --out")
+    evaluation = Evaluation.read(path)
+    evaluation.check_continues(plan)
+    return evaluation
+
+
+def _run(
+    evaluation: Evaluation, policy: EvaluatedPolicy, missing: list[Attempt], path: Path, on_progress: OnProgress
+) -> None:
+    written, scores = time.monotonic(), list[float]()
+    try:
+        for done, result in enumerate(policy.run(missing), 1):
+            evaluation.add(result)
+            scores += [] if result.score is None else [result.score]
+            on_progress(done, len(missing), sum(scores) / len(scores) if scores else None)
+            if time.monotonic() - written > SECONDS_BETWEEN_WRITES:
+                evaluation.write(path)
+                written = time.monotonic()
+    finally:
+        if evaluation.results:
+            evaluation.write(path)
+
+
+@contextmanager
+def policy_for(options: EvalOptions, pool: EnvPool) -> Iterator[EvaluatedPolicy]:
+    """Prepare the policy that is evaluated."""
+    if options.policy == "expert":
+        yield expert_policy(pool, options.max_turns)
+    elif options.policy == "random":
+        yield random_policy(pool, options.max_turns)
+    elif options.endpoint is not None:
+        endpoint = Endpoint(
+            url=options.endpoint,
+            model=options.model or "",
+            temperature=options.temperature,
+            max_tokens=options.max_tokens,
+        )
+        policy, executor = endpoint_policy(
+            pool, endpoint, options.template, options.max_turns, concurrency=options.concurrency
+        )
+        try:
+            yield policy
+        finally:
+            executor.shutdown(wait=False, cancel_futures=True)
+    else:
+        yield ModelPolicy(model_runner(options, pool))
+
+
+def model_runner(options: EvalOptions, pool: EnvPool) -> Runner:
+    """Load the policy's model and return a runner for it."""
+    from seeupo.models.loading import load_policy
+
+    greedy = options.temperature == 0
+    parameters = SamplingParameters(
+        max_tokens=options.max_tokens, temperature=1.0 if greedy else options.temperature, top_k=1 if greedy else 0
+    )
+    settings = RunnerSettings(
+        parameters=parameters, max_turns=options.max_turns, concurrency=options.concurrency, deterministic=True
+    )
+    policy = load_policy(model_of(options.policy or ""))
+    return make_runner(policy, pool, options.template, settings, training=False)
+
+
+def one_episode(
+    model: str, environment: str | None, env_options: Mapping[str, Any], *, wanted: str | None, **given: Any
+) -> tuple[ChatFormat, Trajectory]:
+    """Run one episode of a model; return it with the chat format of its prompts."""
+    short = {} if settings_of_run(model) else {"max_tokens": 64, "max_turns": 4}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    options = resolve_options(
+        policy=model, environment=environment, options=env_options, **{**short, **chosen, "concurrency": 1}
+    )
+    if options.environment is None:
+        raise EvaluationError("no environment: name one with --env; `seeupo envs list` shows them")
+    with EnvPool(options.environment, options=options.options, workers=1) as pool:
+        tasks = pool.first_tasks(pool.splits[-1], None)
+        task = next((task for task in tasks if wanted in (None, task.id)), None)
+        if task is None:
+            raise EvaluationError(f"split {pool.splits[-1]!r} of {options.environment} has no task {wanted!r}")
+        runner = model_runner(options, pool)
+        (trajectory,) = runner.run([Attempt("episode", "episode", task, seed=0)])
+    return runner.chat, trajectory
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-")[-60:]

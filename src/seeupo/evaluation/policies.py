@@ -1,0 +1,150 @@
+"""Policies under evaluation: a model in this process, a scripted expert, a random policy, or a model server."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from seeupo.agents.reasoning import action_of
+from seeupo.agents.template import Template, with_tools
+from seeupo.envs.pool.pool import EnvPool
+from seeupo.errors import EvaluationError
+from seeupo.evaluation.endpoint import Endpoint
+from seeupo.rollout.runner import Runner
+from seeupo.rollout.scripted import TextPolicy, run_rollouts, text_rollout
+from seeupo.runs.evaluations import AttemptResult
+from seeupo.types import Attempt, Message, StepResult, Tool, Trajectory
+
+
+class EvaluatedPolicy(Protocol):
+    """Runs attempts, many at a time, and yields their results in any order."""
+
+    def run(self, attempts: Sequence[Attempt]) -> Iterator[AttemptResult]: ...
+
+
+@dataclass(frozen=True)
+class ModelPolicy:
+    """A model in this process, through the episode runner. `on_trajectory` receives each trajectory."""
+
+    runner: Runner
+    on_trajectory: Callable[[Trajectory], None] = lambda trajectory: None
+
+    def run(self, attempts: Sequence[Attempt]) -> Iterator[AttemptResult]:
+        by_id = {attempt.id: attempt for attempt in attempts}
+        for trajectory in self.runner.run(attempts):
+            self.on_trajectory(trajectory)
+            yield attempt_result(by_id[trajectory.id], trajectory)
+
+
+def attempt_result(attempt: Attempt, trajectory: Trajectory) -> AttemptResult:
+    """Return the result of an attempt from its trajectory."""
+    return AttemptResult(
+        task=attempt.task.id,
+        kind=attempt.task.kind,
+        attempt=attempt.index,
+        score=trajectory.score,
+        stop=trajectory.stop.value,
+        turns=len(trajectory.turns),
+        prompt_tokens=sum(len(turn.prompt_ids) for turn in trajectory.turns),
+        action_tokens=sum(len(turn.action_ids) for turn in trajectory.turns),
+        truncated_responses=trajectory.truncated_responses,
+        failure=None if trajectory.failure is None else trajectory.failure.message,
+    )
+
+
+@dataclass(frozen=True)
+class TextPolicies:
+    """Policies that choose text, without tokens: `start` returns the policy of an attempt."""
+
+    pool: EnvPool
+    start: Callable[[Attempt], TextPolicy]
+    max_turns: int
+    concurrency: int = 64
+
+    def run(self, attempts: Sequence[Attempt]) -> Iterator[AttemptResult]:
+        rollouts = (
+            text_rollout(self.pool, attempt, self.start(attempt), max_turns=self.max_turns) for attempt in attempts
+        )
+        return run_rollouts(rollouts, concurrency=self.concurrency)
+
+
+def expert_policy(pool: EnvPool, max_turns: int) -> TextPolicies:
+    """Return the environment's own expert."""
+
+    def start(attempt: Attempt) -> TextPolicy:
+        expert = pool.expert(attempt.task)
+        if expert is None:
+            raise EvaluationError(f"{pool.name} has no expert for task {attempt.task.id}; evaluate another policy")
+        return expert.submit
+
+    return TextPolicies(pool, start, max_turns)
+
+
+def random_policy(pool: EnvPool, max_turns: int) -> TextPolicies:
+    """Return a policy that calls random tools with words it has seen, or says such words if there are no tools."""
+    return TextPolicies(pool, lambda attempt: RandomPolicy(random.Random(attempt.seed)), max_turns)
+
+
+class RandomPolicy:
+    """The random policy of one attempt."""
+
+    def __init__(self, generator: random.Random) -> None:
+        self.generator = generator
+        self.tools: tuple[Tool, ...] = ()
+        self.words: list[str] = ["done"]
+
+    def __call__(self, result: StepResult) -> Future[str]:
+        self.tools = result.tools if result.tools is not None else self.tools
+        self.words += [word for message in result.messages for word in message.content.split()]
+        action: Future[str] = Future()
+        action.set_result(
+            self._call() if self.tools else " ".join(self.generator.choices(self.words, k=self.generator.randint(1, 4)))
+        )
+        return action
+
+    def _call(self) -> str:
+        tool = self.generator.choice(self.tools)
+        names = tool.parameters.get("properties", {})
+        call = {"name": tool.name, "arguments": {name: self.generator.choice(self.words) for name in names}}
+        return f"<tool_call>{json.dumps(call)}</tool_call>"
+
+
+def endpoint_policy(
+    pool: EnvPool, endpoint: Endpoint, template: Template, max_turns: int, *, concurrency: int
+) -> tuple[TextPolicies, ThreadPoolExecutor]:
+    """Return a model behind a server, and the executor of its requests, which the caller shuts down."""
+    executor = ThreadPoolExecutor(concurrency, thread_name_prefix="endpoint")
+
+    def start(attempt: Attempt) -> TextPolicy:
+        return EndpointConversation(endpoint, template, executor, attempt.seed)
+
+    return TextPolicies(pool, start, max_turns, concurrency=concurrency), executor
+
+
+class EndpointConversation:
+    """The policy of one attempt at a model server: a conversation of messages, formatted by the template."""
+
+    def __init__(self, endpoint: Endpoint, template: Template, executor: ThreadPoolExecutor, seed: int) -> None:
+        self.endpoint, self.template, self.executor, self.seed = endpoint, template, executor, seed
+        self.messages: list[Message] = []
+        self.tools: tuple[Tool, ...] = ()
+        self.turn = 0
+
+    def __call__(self, result: StepResult) -> Future[str]:
+        self.tools = result.tools if result.tools is not None else self.tools
+        # A tool message must name a call id, which text actions do not have: it is sent as a user message.
+        self.messages += [replace(m, role="user") if m.role == "tool" else m for m in result.messages]
+        self.turn += 1
+        prompt = list(with_tools(self.messages, self.tools))
+        if self.template.reasoning:
+            prompt[-1] = replace(prompt[-1], content=f"{prompt[-1].content}\n{self.template.reminder}")
+        return self.executor.submit(self._complete, prompt, self.seed + self.turn)
+
+    def _complete(self, prompt: Sequence[Message], seed: int) -> str:
+        text = self.endpoint.complete(prompt, seed=seed)
+        self.messages.append(Message("assistant", action_of(text) if self.template.reasoning else text))
+        return action_of(text)

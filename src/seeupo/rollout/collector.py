@@ -1,0 +1,146 @@
+"""Collect the groups of an iteration: several trajectories per task, sampled again until they are complete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from seeupo.config.schema import CollectSettings, RewardShape
+from seeupo.errors import TrainingError
+from seeupo.rollout.runner import Runner
+from seeupo.types import Attempt, Task, Trajectory
+from seeupo.utils.seeds import derive_seed
+from seeupo.utils.shuffling import ShuffledPasses
+
+REPEATS = 3
+"""Number of identical responses in a row that count as repetition."""
+
+
+@dataclass
+class Collected:
+    """Complete groups of an iteration, in a fixed order, with their official scores.
+
+    Attributes:
+        groups: Trajectories by the name of their group.
+        resampled: Number of groups sampled again after an infrastructure failure.
+        replaced: Number of groups replaced because all their rewards were equal.
+        dropped: Number of groups left out after repeated failures.
+        failed_episodes: Number of failed episodes in all rounds; `failure` is the last message.
+    """
+
+    groups: dict[str, tuple[Trajectory, ...]] = field(default_factory=dict)
+    resampled: int = 0
+    replaced: int = 0
+    dropped: int = 0
+    failed_episodes: int = 0
+    failure: str = ""
+
+    @property
+    def trajectories(self) -> list[Trajectory]:
+        return [trajectory for name in sorted(self.groups) for trajectory in self.groups[name]]
+
+
+class Collector:
+    """Draws tasks and runs several attempts at each of them.
+
+    Attributes:
+        drawn: Number of tasks drawn since the start of the run. All tasks come once, in random order, before one
+            comes again.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        tasks: Sequence[Task],
+        settings: CollectSettings,
+        *,
+        seed: int,
+        on_progress: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self.runner, self.tasks, self.settings, self.seed, self.on_progress = runner, tasks, settings, seed, on_progress
+        self.drawn = 0
+        self._passes = ShuffledPasses(len(tasks), f"{seed}/tasks")
+
+    def collect(self, iteration: int, *, policy_version: int) -> Collected:
+        """Sample the groups of an iteration; the same iteration and `drawn` give the same attempts.
+
+        `policy_version` is the version of the weights that every turn must have been sampled with.
+        """
+        collected = Collected()
+        names = [f"{iteration:05d}-{number:03d}" for number in range(self.settings.tasks)]
+        self._sample_whole(names, collected)
+        for round_ in range(1, self.settings.equal_rounds + 1):
+            equal = [name for name, group in collected.groups.items() if has_equal_rewards(group)]
+            for name in equal:
+                del collected.groups[name]
+            collected.replaced += len(equal)
+            self._sample_whole([f"{name.partition('~')[0]}~{round_}" for name in equal], collected)
+        if not collected.groups:
+            raise TrainingError(
+                f"every group of iteration {iteration} had a failed episode in {self.settings.failed_rounds + 1} rounds. "
+                f"The last failure: {collected.failure}"
+            )
+        check_versions(collected.trajectories, policy_version)
+        return collected
+
+    def _sample_whole(self, names: Sequence[str], collected: Collected) -> None:
+        """Add a group of the next task for each name; one with a failed episode is sampled again."""
+        missing = dict(zip(names, self._draw(len(names)), strict=True))
+        for round_ in range(self.settings.failed_rounds + 1):
+            collected.resampled += len(missing) if round_ else 0
+            for name, group in self._sample(missing, round_).items():
+                failures = [trajectory.failure for trajectory in group if trajectory.failure is not None]
+                if failures:
+                    collected.failed_episodes += len(failures)
+                    collected.failure = failures[0].message
+                else:
+                    collected.groups[name] = group
+                    del missing[name]
+            if not missing:
+                return
+        collected.dropped += len(missing)
+
+    def _sample(self, wanted: Mapping[str, Task], round_: int) -> dict[str, tuple[Trajectory, ...]]:
+        suffix = f"r{round_}" if round_ else ""
+        attempts = [
+            Attempt(id_ := f"{name}-{member}{suffix}", name, task, derive_seed(self.seed, id_), member)
+            for name, task in wanted.items()
+            for member in range(self.settings.group_size)
+        ]
+        found: dict[str, list[Trajectory]] = {name: [] for name in wanted}
+        for done, trajectory in enumerate(self.runner.run(attempts), 1):
+            found[trajectory.group].append(trajectory)
+            self.on_progress(done)
+        return {name: tuple(sorted(group, key=lambda each: each.id)) for name, group in found.items()}
+
+    def _draw(self, count: int) -> list[Task]:
+        places = range(self.drawn, self.drawn + count)
+        self.drawn += count
+        return [self.tasks[self._passes[place]] for place in places]
+
+
+def has_equal_rewards(group: Iterable[Trajectory]) -> bool:
+    return len({trajectory.reward for trajectory in group}) <= 1
+
+
+def check_versions(trajectories: Iterable[Trajectory], version: int) -> None:
+    """Raise unless every turn was sampled with the weights of `version`: a weight sync must not get lost."""
+    for trajectory in trajectories:
+        for turn in trajectory.turns:
+            if turn.policy_version != version:
+                raise RuntimeError(
+                    f"turn {turn.index} of trajectory {turn.trajectory} was sampled with version {turn.policy_version} "
+                    f"of the weights; expected version {version}. The sampler missed a weight sync."
+                )
+
+
+def shaped(trajectory: Trajectory, shape: RewardShape) -> Trajectory:
+    """Return the trajectory with the reward that is trained on; the score stays."""
+    if shape == "none":
+        return trajectory
+    score = trajectory.score or 0.0
+    if score == 1.0:
+        return replace(trajectory, reward=1.5)
+    actions = [turn.action_ids for turn in trajectory.turns]
+    repeated = any(len(set(actions[first : first + REPEATS])) == 1 for first in range(len(actions) - REPEATS + 1))
+    return replace(trajectory, reward=-1.0 if repeated else 0.5 * score)

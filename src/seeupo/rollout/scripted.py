@@ -1,0 +1,163 @@
+"""Scripted rollouts: experts, no-op policies and other text policies, many episodes at once."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, TypeVar
+
+from seeupo.envs.failures import EnvFailure
+from seeupo.envs.pool.pool import EnvPool
+from seeupo.runs.evaluations import AttemptResult
+from seeupo.types import Attempt, StepResult, StopReason
+
+ScriptedPolicy = Literal["expert", "no-op"]
+CONCURRENCY = 64
+MAX_TURNS = 300
+"""Turns after which a scripted episode is stopped and scored as it stands."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckResult:
+    """All episodes of one scripted policy on the tasks of a split."""
+
+    split: str
+    policy: ScriptedPolicy
+    episodes: tuple[AttemptResult, ...]
+    seconds: float
+
+    @property
+    def solved(self) -> int:
+        return sum(episode.score == 1.0 for episode in self.episodes)
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        return tuple(episode.failure for episode in self.episodes if episode.failure is not None)
+
+    @property
+    def as_expected(self) -> bool:
+        """Whether nothing failed, and the expert solved everything or the no-op policy nothing."""
+        return not self.failures and self.solved == (len(self.episodes) if self.policy == "expert" else 0)
+
+    def to_json(self) -> dict[str, Any]:
+        scores = [episode.score for episode in self.episodes if episode.score is not None]
+        return {
+            "split": self.split,
+            "policy": self.policy,
+            "episodes": len(self.episodes),
+            "solved": self.solved,
+            "mean_score": sum(scores) / len(scores) if scores else None,
+            "mean_turns": sum(episode.turns for episode in self.episodes) / max(1, len(self.episodes)),
+            "failures": list(self.failures),
+            "seconds": round(self.seconds, 3),
+            "episodes_per_second": round(len(self.episodes) / self.seconds, 1) if self.seconds else None,
+        }
+
+
+def check_environment(
+    pool: EnvPool, splits: Sequence[str], policies: Sequence[ScriptedPolicy], *, tasks: int | None = None
+) -> Iterator[CheckResult]:
+    """Run each policy on the first `tasks` tasks of each split; an expert that does not exist is skipped."""
+    for split in splits:
+        chosen = pool.tasks(split)[:tasks]
+        order = {task.id: number for number, task in enumerate(chosen)}
+        attempts = [Attempt(task.id, task.id, task, task.seed) for task in chosen]
+        for policy in policies:
+            if policy == "expert" and chosen and pool.expert(chosen[0]) is None:
+                continue
+            started = time.perf_counter()
+            rollouts = [scripted_rollout(pool, attempt, policy) for attempt in attempts]
+            episodes = tuple(sorted(run_rollouts(rollouts), key=lambda episode: order[episode.task]))
+            yield CheckResult(split=split, policy=policy, episodes=episodes, seconds=time.perf_counter() - started)
+
+
+Call = Callable[[], Future[Any]]
+TextPolicy = Callable[[StepResult], Future[str]]
+"""Chooses the next action, as text in a future, from the environment's last answer."""
+T = TypeVar("T")
+Rollout = Generator[Call, Any, T]
+"""An episode as a coroutine: yields calls, receives their values, and returns its result."""
+
+
+def scripted_rollout(pool: EnvPool, attempt: Attempt, policy: ScriptedPolicy) -> Rollout[AttemptResult]:
+    """Return the rollout of a scripted policy."""
+    expert = pool.expert(attempt.task) if policy == "expert" else None
+    return text_rollout(pool, attempt, no_op if expert is None else expert.submit, max_turns=MAX_TURNS)
+
+
+def no_op(_: StepResult) -> Future[str]:
+    """Choose the empty action."""
+    action: Future[str] = Future()
+    action.set_result("")
+    return action
+
+
+def text_rollout(pool: EnvPool, attempt: Attempt, policy: TextPolicy, *, max_turns: int) -> Rollout[AttemptResult]:
+    """Return the rollout of any text policy; after `max_turns` the episode is scored as it stands."""
+
+    def result(score: float | None, stop: StopReason, failure: str | None = None) -> AttemptResult:
+        return AttemptResult(
+            task=attempt.task.id,
+            kind=attempt.task.kind,
+            attempt=attempt.index,
+            score=score,
+            stop=stop.value,
+            turns=turns,
+            failure=failure,
+        )
+
+    episode = pool.start(attempt.task, attempt.seed)
+    turns = 0
+    try:
+        answer: StepResult = yield episode.reset
+        while not answer.done and turns < max_turns:
+            action = yield partial(policy, answer)
+            answer = yield partial(episode.step, action)
+            turns += 1
+        score: float = yield episode.score
+        return result(score, stop_reason(answer, score))
+    except EnvFailure as failure:
+        return result(None, StopReason.FAILURE, str(failure))
+    finally:
+        episode.close()
+
+
+def stop_reason(answer: StepResult, score: float) -> StopReason:
+    """Return why an episode with this last answer has no further turn."""
+    if answer.terminated:
+        return StopReason.GOAL if score == 1.0 else StopReason.ENVIRONMENT
+    return StopReason.FORCED if answer.truncated else StopReason.TURN_LIMIT
+
+
+def run_rollouts(rollouts: Iterable[Rollout[T]], *, concurrency: int = CONCURRENCY) -> Iterator[T]:
+    """Run many rollouts concurrently: when a call of one is answered, its next call is made."""
+    waiting = iter(rollouts)
+    answered: queue.SimpleQueue[tuple[Rollout[T], Future[Any] | None]] = queue.SimpleQueue()
+    running = 0
+
+    def start_next() -> int:
+        for rollout in waiting:
+            answered.put((rollout, None))
+            return 1
+        return 0
+
+    for _ in range(concurrency):
+        running += start_next()
+    while running:
+        rollout, future = answered.get()
+        try:
+            if future is None:
+                call = next(rollout)
+            elif (error := future.exception()) is not None:
+                call = rollout.throw(error)
+            else:
+                call = rollout.send(future.result())
+        except StopIteration as end:
+            running += start_next() - 1
+            yield end.value
+        else:
+            call().add_done_callback(lambda done, rollout=rollout: answered.put((rollout, done)))  # type: ignore[misc]

@@ -1,0 +1,71 @@
+"""Facts about this machine and this installation that somebody needs who wants to repeat a run.
+
+No environment variables, host names or user names: a run's folder can be shown to anybody.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import seeupo
+
+PACKAGES = ("torch", "transformers", "numpy")
+GIT_SECONDS = 10
+
+
+def collect_env_info() -> dict[str, Any]:
+    """Versions, platform, cores, PyTorch's threads, and the commit of the source if it is under git."""
+    return {
+        "versions": {
+            "python": platform.python_version(),
+            "seeupo": seeupo.__version__,
+            **{package: _version(package) for package in PACKAGES},
+        },
+        "platform": {"system": platform.system(), "release": platform.release(), "machine": platform.machine()},
+        "cores": _cores(),
+        "threads": torch.get_num_threads(),
+        "git": git_info(Path(seeupo.__file__).parent),
+    }
+
+
+def git_info(folder: Path) -> dict[str, Any] | None:
+    """The commit of a package's folder, and whether the folder differs from it; None where git does not know it."""
+    # An environment inside somebody's repository holds packages that are no part of it.
+    if not (folder / "__init__.py").exists() or _git(folder, "ls-files", "--error-unmatch", "__init__.py") is None:
+        return None
+    commit = _git(folder, "rev-parse", "HEAD")
+    changes = _git(folder, "status", "--porcelain", "--", ".")
+    if commit is None or changes is None:
+        return None
+    return {"commit": commit.strip(), "dirty": bool(changes.strip())}
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """What git prints, or None if it is missing, fails or hangs."""
+    # Inside a hook, git's variables point at the repository of the hook.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=GIT_SECONDS, check=False, env=environment)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _cores() -> int:
+    """Cores that this process may use, which a container or a scheduler may have limited."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,241 @@
+"""Evaluation results: every task attempted several times, avg@k and pass@k, and everything needed to repeat it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import seeupo
+from seeupo.core.statistics import Estimate, avg_at_k, count_successes, paired_difference, pass_at_k
+from seeupo.errors import EvaluationError
+from seeupo.types import Attempt, Task
+from seeupo.utils.atomic_files import write_text
+from seeupo.utils.seeds import derive_seed
+
+FORMAT, VERSION = "seeupo-evaluation", 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptResult:
+    """The outcome of one attempt at one task.
+
+    Attributes:
+        task: Id of the task.
+        attempt: Index of the attempt at this task, from 0.
+        score: Official score; None after an infrastructure failure, which is never scored.
+        failure: Message of the infrastructure failure.
+    """
+
+    task: str
+    kind: str
+    attempt: int
+    score: float | None
+    stop: str
+    turns: int
+    prompt_tokens: int | None = None
+    action_tokens: int | None = None
+    truncated_responses: int = 0
+    failure: str | None = None
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.task, self.attempt
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationPlan:
+    """What is evaluated and how; written beside the results.
+
+    Attributes:
+        attempts: Number of attempts per task.
+        k: k in avg@k and pass@k.
+        panel: Hash of the tasks; only results on the same panel can be compared.
+    """
+
+    policy: str
+    environment: str
+    split: str
+    options: Mapping[str, Any]
+    attempts: int
+    k: int
+    seed: int
+    max_turns: int
+    sampling: Mapping[str, Any]
+    panel: str
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.k <= self.attempts:
+            raise EvaluationError(
+                f"k = {self.k} with {self.attempts} attempts per task: expected 1 <= k <= attempts. Raise the attempts."
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def panel_of(tasks: Sequence[Task]) -> str:
+    """Return a hash of the tasks: their ids, kinds, seeds and payloads, in order."""
+    entries = [[task.id, task.kind, task.seed, task.payload] for task in tasks]
+    return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def planned_attempts(tasks: Sequence[Task], attempts: int, seed: int) -> list[Attempt]:
+    """Return all attempts, task by task; the seed of each depends on its task and index only."""
+    return [
+        Attempt(f"{task.id}#{index}", task.id, task, derive_seed(seed, task.id, index), index)
+        for task in tasks
+        for index in range(attempts)
+    ]
+
+
+@dataclass
+class Evaluation:
+    """A plan and the results so far, by task and index of the attempt."""
+
+    plan: EvaluationPlan
+    results: dict[tuple[str, int], AttemptResult]
+
+    def add(self, result: AttemptResult) -> None:
+        self.results[result.key] = result
+
+    def missing(self, wanted: Sequence[Attempt]) -> list[Attempt]:
+        """Return the attempts without a score: never run, or failed."""
+        return [
+            attempt
+            for attempt in wanted
+            if (found := self.results.get((attempt.task.id, attempt.index))) is None or found.score is None
+        ]
+
+    def scores(self) -> dict[str, list[float]]:
+        """Per task, the scores of its attempts."""
+        found: dict[str, list[float]] = {}
+        for result in sorted(self.results.values(), key=lambda result: result.key):
+            if result.score is not None:
+                found.setdefault(result.task, []).append(result.score)
+        return found
+
+    def summary(self) -> dict[str, Any]:
+        """avg@k and pass@k of the tasks with at least k scored attempts, all kinds together and each alone."""
+        kinds = {result.task: result.kind for result in self.results.values()}
+        scored = {task: rows for task, rows in self.scores().items() if len(rows) >= self.plan.k}
+        results = list(self.results.values())
+        by_kind = {
+            kind: self._estimates({task: rows for task, rows in scored.items() if kinds[task] == kind})
+            for kind in sorted(set(kinds.values()))
+        }
+        return {
+            **self._estimates(scored),
+            "kinds": by_kind if len(by_kind) > 1 else {},
+            "tasks": len(scored),
+            "tasks_without_k_scores": len(kinds) - len(scored),
+            "episodes": len(results),
+            "failures": sum(result.score is None for result in results),
+            "stops": dict(sorted(Counter(result.stop for result in results).items())),
+            "truncated_responses": sum(result.truncated_responses for result in results),
+            "mean_turns": _mean([result.turns for result in results]),
+            "mean_prompt_tokens": _mean([e.prompt_tokens for e in results if e.prompt_tokens is not None]),
+            "mean_action_tokens": _mean([e.action_tokens for e in results if e.action_tokens is not None]),
+        }
+
+    def _estimates(self, scored: Mapping[str, list[float]]) -> dict[str, Any]:
+        rows, k = list(scored.values()), self.plan.k
+        if not rows:
+            return {f"avg@{k}": None, f"pass@{k}": None, "tasks": 0}
+        passed = pass_at_k(*count_successes(rows), k)
+        return {f"avg@{k}": _to_json(avg_at_k(rows, k)), f"pass@{k}": _to_json(passed), "tasks": len(rows)}
+
+    def write(self, path: Path) -> None:
+        """Write the file so that it is there complete or not at all."""
+        record = {
+            "format": FORMAT,
+            "version": VERSION,
+            "plan": self.plan.to_json(),
+            "versions": {"seeupo": seeupo.__version__, "python": platform.python_version(), "torch": version("torch")},
+            "summary": self.summary(),
+            "episodes": [asdict(result) for _, result in sorted(self.results.items())],
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, json.dumps(record, indent=1) + "\n")
+
+    @classmethod
+    def read(cls, path: Path) -> Evaluation:
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+            if record["format"] != FORMAT or record["version"] > VERSION:
+                raise ValueError(f"format {record['format']!r}, version {record['version']}")
+            results = [AttemptResult(**_renamed(entry)) for entry in record["episodes"]]
+            return cls(EvaluationPlan(**_renamed(record["plan"])), {result.key: result for result in results})
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise EvaluationError(f"{path} is not a readable evaluation result: {error}") from None
+
+    def check_continues(self, plan: EvaluationPlan) -> None:
+        """Raise unless `plan` continues this evaluation; the number of attempts may change."""
+        for name, begun in self.plan.to_json().items():
+            wanted = plan.to_json()[name]
+            if json.dumps(begun, sort_keys=True) != json.dumps(wanted, sort_keys=True) and name != "attempts":
+                raise EvaluationError(
+                    f"{name} was {begun!r} and is now {wanted!r}; resume with the same settings, or name another --out"
+                )
+        self.plan = plan
+
+
+def compare(one: Evaluation, other: Evaluation) -> dict[str, Any]:
+    """The other minus the one, paired over tasks, as avg and as pass@k."""
+    if (one.plan.environment, one.plan.panel) != (other.plan.environment, other.plan.panel):
+        raise EvaluationError(
+            f"the results are of different tasks ({one.plan.environment}, panel {one.plan.panel}; "
+            f"{other.plan.environment}, panel {other.plan.panel}); only the same panel can be compared"
+        )
+    k = min(one.plan.k, other.plan.k)
+    first, second = one.scores(), other.scores()
+    both = [task for task in first if len(first[task]) >= k and len(second.get(task, [])) >= k]
+    if not both:
+        raise EvaluationError("no task has enough scored attempts in both results")
+    rows = [first[task] for task in both], [second[task] for task in both]
+    return {
+        "tasks": len(both),
+        f"avg@{k}": _to_json(paired_difference(rows[1], rows[0])),
+        f"pass@{k}": _to_json(paired_difference(rows[1], rows[0], pass_k=k)),
+    }
+
+
+def _to_json(estimate: Estimate) -> dict[str, float]:
+    return {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+RENAMED = {"samples": "attempts", "sample": "attempt", "truncated_responses": "truncated_responses"}
+"""Fields of version 1."""
+
+
+def _renamed(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {RENAMED.get(name, name): value for name, value in record.items()}
+
+
+VERDICTS = {
+    "improved": "Improved",
+    "regressed": "Regressed",
+    "no_change": "No significant change",
+    "inconclusive": "Inconclusive",
+}
+"""How the difference between two evaluations is called, in the terminal and in the report."""
+
+
+def verdict_of(difference: Mapping[str, Any] | None, k: int | None) -> str:
+    """Return the key of the verdict on a difference that `compare` returned; None is inconclusive."""
+    gain = None if difference is None else difference.get(f"avg@{k}")
+    if gain is None:
+        return "inconclusive"
+    if gain["low"] > 0:
+        return "improved"
+    return "regressed" if gain["high"] < 0 else "no_change"

@@ -1,0 +1,264 @@
+"""The run directory: everything needed to inspect, resume and repeat a run.
+
+docs/run-directory.md describes each file.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from io import FileIO
+from pathlib import Path
+from typing import Any, Literal
+
+from filelock import FileLock, Timeout
+
+from seeupo.core.checks import check_count
+from seeupo.errors import RunError
+from seeupo.runs.checkpoints import Checkpoints
+from seeupo.runs.trajectory_files import write_trajectories
+from seeupo.types import Trajectory
+from seeupo.utils.atomic_files import sync_folder, write_text, written_whole
+
+RECIPE, ENV_INFO, METRICS, SUMMARY, LOCK = "recipe.toml", "env_info.json", "metrics.jsonl", "summary.json", ".lock"
+REPORT, POLICY = "report.html", "policy"
+FORMAT, VERSION = "seeupo-run", 2
+OLD_ENV_INFO = "facts.json"
+"""The name of env_info.json in format version 1, which can be read but not resumed."""
+NUMBERED = re.compile(r"([0-9]{5,})\..+")
+
+
+class RunDirectory:
+    """The directory of a run; use `create` or `open`.
+
+    Iterations are counted from 1. What is measured before the first has iteration 0.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = FileLock(path / LOCK, timeout=0)
+
+    @classmethod
+    def create(cls, path: Path, recipe_toml: str, env_info: Mapping[str, Any]) -> RunDirectory:
+        """Start a run in a new or empty directory, which appears complete with recipe and env_info or not at all."""
+        info = {"format": FORMAT, "version": VERSION, **env_info}
+        described = json.dumps(_plain(info), indent=1, allow_nan=False) + "\n"
+        target = path.resolve()
+        partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+        occupied = f"{path} already exists and is not empty; resume it if it is a run, or choose another directory"
+        try:
+            if target.is_dir() and any(target.iterdir()):
+                raise RunError(occupied)
+            if files := [each for each in (target, *target.parents) if each.exists() and not each.is_dir()]:
+                raise RunError(f"cannot create the run {path}: {files[0].name} is a file; choose another directory")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            partial.mkdir()
+            write_text(partial / ENV_INFO, described)
+            write_text(partial / RECIPE, recipe_toml)
+            partial.rename(target)
+            sync_folder(target.parent)
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):  # another process was faster
+                raise RunError(occupied) from error
+            hint = "choose a directory inside it" if error.errno == errno.EBUSY else "choose a writable directory"
+            raise RunError(f"cannot create the run {path}: {error.strerror or error}; {hint}") from error
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path) -> RunDirectory:
+        """Open an existing run."""
+        if not path.is_dir():
+            raise RunError(f"{path} {'is a file' if path.exists() else 'does not exist'}; expected a run directory")
+        info = ENV_INFO if not (path / OLD_ENV_INFO).is_file() else OLD_ENV_INFO
+        if missing := [name for name in (RECIPE, info) if not (path / name).is_file()]:
+            raise RunError(f"{path} is not a run directory: it has no {' and no '.join(missing)}")
+        return cls(path)
+
+    def check_resumable(self) -> None:
+        """Raise if the run was written in an older format, which can be evaluated and reported but not resumed."""
+        if not (self.path / ENV_INFO).is_file():
+            raise RunError(
+                f"{self.path} was written by an older version of seeupo (run format 1) and cannot be resumed; "
+                "`seeupo eval` and `seeupo report` still read it"
+            )
+
+    def env_info(self) -> dict[str, Any]:
+        """Return versions, hardware and task panel, as written when the run started."""
+        path = self.path / ENV_INFO
+        try:
+            info = dict(json.loads(path.read_text(encoding="utf-8")))
+            version = int(info["version"])
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise RunError(f"{path} cannot be read: {error}; restore the file of this run") from error
+        if version > VERSION:
+            raise RunError(
+                f"{self.path} has run format {version}; this version of seeupo reads up to {VERSION}. Upgrade seeupo."
+            )
+        return info
+
+    @property
+    def locked(self) -> bool:
+        """Whether this object holds the lock of the run."""
+        return self._lock.is_locked
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the run's lock. It is released when the process ends, however it ends."""
+        owner = self.path / f"{LOCK}-owner"
+        with self.writing(LOCK):
+            try:
+                self._lock.acquire()
+            except Timeout:
+                pid = owner.read_text(errors="replace").strip() if owner.is_file() else ""
+                who = f"process {pid}" if pid.isdecimal() else "another process"
+                raise RunError(f"{self.path} is in use by {who}; wait until it has ended, or stop it") from None
+        try:
+            with suppress(OSError):  # only for the message above
+                owner.write_text(f"{os.getpid()}\n")
+            yield
+        finally:
+            if self.locked:  # a forked copy of this process does not hold it
+                with suppress(OSError):
+                    owner.unlink(missing_ok=True)
+                self._lock.release()
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Append a line to the metrics, synced to disk; numbers that are not finite become null."""
+        if not isinstance(record.get("kind"), str):
+            raise ValueError(f"a record has kind {record.get('kind')!r}; expected text")
+        check_count("iteration", record.get("iteration"), 0)
+        line = json.dumps(_plain(record), allow_nan=False).encode() + b"\n"
+        # Without a buffer, which would be written again when the file is closed after an error.
+        with self.writing(METRICS), (self.path / METRICS).open("a+b", buffering=0) as file:
+            end = _end_of_lines(file)
+            file.truncate(end)
+            try:
+                rest = memoryview(line)
+                while rest:
+                    rest = rest[file.write(rest) :]
+                os.fsync(file.fileno())
+            except OSError:
+                with suppress(OSError):
+                    file.truncate(end)
+                raise
+        if end == 0:
+            sync_folder(self.path)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return all records so far; a last line that an interrupt has cut is left out."""
+        return [record for _, record in self._records()]
+
+    def discard_after(self, iteration: int, covers: Callable[[Mapping[str, Any]], bool] | None = None) -> None:
+        """Remove what later iterations wrote, so that a resumed run has neither gaps nor duplicates.
+
+        Args:
+            covers: Which records stay if a checkpoint was written in the middle of an iteration; by default those up
+                to `iteration`.
+        """
+        check_count("iteration", iteration, 0)
+        path = self.path / METRICS
+        covers = covers or (lambda record: bool(record["iteration"] <= iteration))
+        kept = b"".join(line for line, record in self._records() if covers(record))
+        with self.writing(METRICS):
+            if path.exists() and path.read_bytes() != kept:
+                with written_whole(path) as partial:
+                    partial.write_bytes(kept)
+        for folder in (self.path / "trajectories", self.path / "evaluations"):
+            with self.writing(folder.name):
+                for file in sorted(folder.iterdir()) if folder.is_dir() else ():
+                    match = NUMBERED.fullmatch(file.name)
+                    if match and (int(match[1]) > iteration or file.suffix == ".partial"):
+                        file.unlink()
+
+    def write_trajectories(
+        self,
+        iteration: int,
+        trajectories: Iterable[Trajectory],
+        header: Mapping[str, Any],
+        *,
+        of: Literal["trajectories", "evaluations"] = "trajectories",
+    ) -> None:
+        """Write the trajectories of an iteration, or of its evaluation; `header` is added to the file's header."""
+        check_count("iteration", iteration, 0)
+        path = self.path / of / f"{iteration:05d}.jsonl.gz"
+        with self.writing(f"{of}/{path.name}"):
+            path.parent.mkdir(exist_ok=True)
+            with written_whole(path) as partial:
+                write_trajectories(partial, trajectories, header=header)
+
+    def evaluation_path(self, iteration: int) -> Path:
+        """Return where the evaluation after so many iterations is written."""
+        check_count("iteration", iteration, 0)
+        return self.path / "evaluations" / f"{iteration:05d}.json"
+
+    def write_recipe(self, recipe_toml: str) -> None:
+        """Replace the recipe, for a run that is resumed with another end."""
+        with self.writing(RECIPE):
+            write_text(self.path / RECIPE, recipe_toml)
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        with self.writing(SUMMARY):
+            write_text(self.path / SUMMARY, json.dumps(_plain(summary), indent=1, allow_nan=False) + "\n")
+
+    @property
+    def policy_path(self) -> Path:
+        """The folder of the trained policy."""
+        return self.path / POLICY
+
+    def checkpoints(self, keep: int) -> Checkpoints:
+        """Return the run's checkpoints; read-only unless this object holds the lock."""
+        return Checkpoints(self.path / "checkpoints", keep, read_only=not self.locked)
+
+    def _records(self) -> Iterator[tuple[bytes, dict[str, Any]]]:
+        """Yield the lines of the metrics, each with its record."""
+        path = self.path / METRICS
+        try:
+            content = path.read_bytes() if path.exists() else b""
+        except OSError as error:
+            raise RunError(f"{path} cannot be read: {error.strerror or error}") from error
+        for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(keepends=True), 1):
+            try:
+                record = json.loads(line)
+                check_count("iteration", record["iteration"], 0)
+                yield line, record
+            except (ValueError, KeyError, TypeError) as error:
+                raise RunError(
+                    f"{path}, line {number} is not a record ({type(error).__name__}: {error}); remove the line"
+                ) from None
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[None]:
+        """Turn disk errors while writing `name` into a `RunError`."""
+        try:
+            yield
+        except OSError as error:
+            raise RunError(
+                f"{self.path / name} cannot be written: {error.strerror or error}; fix that and resume the run"
+            ) from error
+
+
+def _end_of_lines(file: FileIO) -> int:
+    """Return where the last complete line of a file ends."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(size - 1, 0))
+    if file.read(1) in (b"", b"\n"):
+        return size
+    file.seek(0)
+    return file.readall().rfind(b"\n") + 1
+
+
+def _plain(value: Any) -> Any:
+    """Return a value for JSON, which has no infinities and no NaN."""
+    if isinstance(value, Mapping):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

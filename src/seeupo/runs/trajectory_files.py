@@ -1,0 +1,192 @@
+"""Trajectory files: gzipped JSON lines, a header and then one trajectory per line.
+
+    {"format": "seeupo-trajectories", "version": 2, ...other header fields}
+    {"id", "group", "task", "score", "reward", "multiplicity", "stop", "failure", "truncated_responses", "timings",
+     "opening", "turns", "credit"}
+
+`turns` is a list of {"shared", "prompt", "action", "logprobs", "policy_version", "response", "observation"}. A turn's
+prompt consists of the first `shared` tokens of the turn before it (prompt and action), then `prompt`. `failure` is
+null or {"kind", "message"}. `credit` is null or {"advantage", "turns": [{"turn", "ratio", "carried_before",
+"carried_after", "clipped", "new_logprobs"}]}.
+
+Version 1 had no score beside the reward, named the turns `samples`, and kept all text in one list `texts`; it is still
+read. Files grow by whole gzip members, so an interrupt can only cost the last one.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import warnings
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from seeupo.errors import TrajectoryFileError
+from seeupo.types import Credit, Failure, FailureKind, StopReason, Trajectory, Turn, TurnCredit, TurnText
+
+FORMAT, VERSION = "seeupo-trajectories", 2
+
+
+def write_trajectories(path: Path, trajectories: Iterable[Trajectory], *, header: Mapping[str, Any]) -> None:
+    """Append trajectories to a file; a new file starts with a header that contains `header`."""
+    lines = [json.dumps(to_json(trajectory), allow_nan=False) for trajectory in trajectories]
+    if not path.exists():
+        lines.insert(0, json.dumps({"format": FORMAT, "version": VERSION, **header}))
+    with path.open("ab") as file:
+        file.write(gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0))
+
+
+def read_trajectories(path: Path) -> Iterator[Trajectory]:
+    """Yield the trajectories of a file. A record that an interrupt has cut off is skipped with a warning."""
+    lines = _lines(path)
+    header = read_header(path)
+    next(lines)
+    if header["version"] > VERSION:
+        raise TrajectoryFileError(f"{path} has format version {header['version']}; this version reads up to {VERSION}")
+    for number, line in enumerate(lines, 2):
+        try:
+            yield from_json(upgraded(json.loads(line)))
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+            raise TrajectoryFileError(f"{path}, line {number}: {type(error).__name__}: {error}") from None
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """Return the header of a file."""
+    try:
+        header = json.loads(next(_lines(path), ""))
+        if header["format"] != FORMAT or not isinstance(header["version"], int):
+            raise ValueError("another format")
+    except (ValueError, KeyError, TypeError) as error:
+        raise TrajectoryFileError(f"{path} is not a trajectory file: {error}") from None
+    return dict(header)
+
+
+def _lines(path: Path) -> Iterator[str]:
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        try:
+            for line in file:
+                if not line.endswith("\n"):
+                    raise EOFError
+                yield line
+        except EOFError:
+            warnings.warn(f"{path} ends in the middle of a record, which is skipped", stacklevel=3)
+        except (gzip.BadGzipFile, zlib.error, UnicodeDecodeError) as error:
+            raise TrajectoryFileError(f"{path} is damaged: {error}") from None
+
+
+def to_json(trajectory: Trajectory) -> dict[str, Any]:
+    """Return a trajectory as a JSON record of the current version."""
+    failure = trajectory.failure
+    return {
+        "id": trajectory.id,
+        "group": trajectory.group,
+        "task": trajectory.task,
+        "score": trajectory.score,
+        "reward": trajectory.reward,
+        "multiplicity": trajectory.multiplicity,
+        "stop": trajectory.stop.value,
+        "failure": None if failure is None else {"kind": failure.kind.value, "message": failure.message},
+        "truncated_responses": trajectory.truncated_responses,
+        "timings": dict(trajectory.timings),
+        "opening": trajectory.opening,
+        "turns": list(_turns_to_json(trajectory)),
+        "credit": None if trajectory.credit is None else _credit_to_json(trajectory.credit),
+    }
+
+
+def _turns_to_json(trajectory: Trajectory) -> Iterator[dict[str, Any]]:
+    before: tuple[int, ...] = ()
+    for turn, text in zip_longest(trajectory.turns, trajectory.turn_texts, fillvalue=None):
+        assert turn is not None
+        shared = _shared(before, turn.prompt_ids)
+        yield {
+            "shared": shared,
+            "prompt": turn.prompt_ids[shared:],
+            "action": turn.action_ids,
+            "logprobs": turn.behavior_logprobs,
+            "policy_version": turn.policy_version,
+            "response": None if text is None else text.response,
+            "observation": None if text is None else text.observation,
+        }
+        before = turn.prompt_ids + turn.action_ids
+
+
+def upgraded(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a record of any version as one of the current version."""
+    if "samples" not in record:
+        return record
+    failed = record["status"] != "ok"
+    texts = list(record["texts"])
+    message = texts.pop().removeprefix("[failed: ").removesuffix("]") if failed and texts else ""
+    opening, said = (texts[0], texts[1:]) if texts else ("", [])
+    pairs = list(zip_longest(said[::2], said[1::2], fillvalue=""))
+    timings = dict(record["timings"])
+    truncated = int(timings.pop("truncated_responses", 0))
+    no_text = {"response": None, "observation": None}
+    return {
+        **{name: record[name] for name in ("id", "group", "task", "multiplicity", "stop", "credit")},
+        "score": record["reward"],
+        "reward": 0.0 if record["reward"] is None else record["reward"],
+        "failure": {"kind": FailureKind.OTHER.value, "message": message} if failed else None,
+        "truncated_responses": truncated,
+        "timings": timings,
+        "opening": opening,
+        "turns": [
+            {
+                **turn,
+                "policy_version": None,
+                **(no_text if pair is None else dict(zip(no_text, pair, strict=True))),
+            }
+            for turn, pair in zip_longest(record["samples"], pairs[: len(record["samples"])])
+        ],
+    }
+
+
+def from_json(record: Mapping[str, Any]) -> Trajectory:
+    """Return the trajectory of a JSON record of the current version."""
+    before: tuple[int, ...] = ()
+    turns, texts = [], []
+    for index, entry in enumerate(record["turns"]):
+        prompt = (*before[: entry["shared"]], *entry["prompt"])
+        logprobs = None if entry["logprobs"] is None else tuple(entry["logprobs"])
+        turns.append(Turn(record["id"], index, prompt, tuple(entry["action"]), logprobs, entry["policy_version"]))
+        if entry["response"] is not None:
+            texts.append(TurnText(entry["response"], entry["observation"]))
+        before = prompt + turns[-1].action_ids
+    failure = record["failure"]
+    return Trajectory(
+        id=record["id"],
+        group=record["group"],
+        task=record["task"],
+        turns=tuple(turns),
+        reward=float(record["reward"]),
+        score=None if record["score"] is None else float(record["score"]),
+        multiplicity=float(record["multiplicity"]),
+        stop=StopReason(record["stop"]),
+        failure=None if failure is None else Failure(FailureKind(failure["kind"]), failure["message"]),
+        truncated_responses=record["truncated_responses"],
+        timings=record["timings"],
+        opening=record["opening"],
+        turn_texts=tuple(texts),
+        credit=None if record["credit"] is None else _credit_from_json(record["credit"]),
+    )
+
+
+def _credit_to_json(credit: Credit) -> dict[str, Any]:
+    names = TurnCredit.__slots__
+    return {
+        "advantage": credit.advantage,
+        "turns": [{name: getattr(turn, name) for name in names} for turn in credit.turns],
+    }
+
+
+def _credit_from_json(record: Mapping[str, Any]) -> Credit:
+    turns = (TurnCredit(**{**turn, "new_logprobs": tuple(turn["new_logprobs"])}) for turn in record["turns"])
+    return Credit(record["advantage"], tuple(turns))
+
+
+def _shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

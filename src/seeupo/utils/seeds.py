@@ -1,0 +1,11 @@
+"""Random seeds that depend on names and on nothing that happened before."""
+
+from __future__ import annotations
+
+import hashlib
+
+
+def derive_seed(seed: int, *names: object, bits: int = 31) -> int:
+    """Return a seed of `bits` bits for the thing called `names`, derived from `seed`."""
+    text = "/".join(map(str, (seed, *names)))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> (64 - bits)

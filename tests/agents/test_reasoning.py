@@ -1,0 +1,52 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seeupo.agents.reasoning import action_of, without_thoughts
+
+
+@pytest.mark.parametrize(
+    ("text", "action"),
+    [
+        ("<think>use f</think>g()", "g()"),
+        ("<think>a</think> one <think>b</think> two ", "one  two"),
+        ("g()", "g()"),
+        ("", ""),
+        ("<think>never closed f()", ""),
+        ("f() <think>never closed g()", "f()"),
+        ("opened by the template f()</think>g()", "g()"),
+        ("a</think>b</think>c", "c"),
+        ("<think></think>", ""),
+        ("<think>\n<think>f()</think>\ng()", "g()"),
+    ],
+)
+def test_only_what_stands_outside_of_thoughts_acts(text, action):
+    assert action_of(text) == action
+
+
+@given(st.lists(st.sampled_from(["<think>", "</think>", "f()", " ", "x"]), max_size=12))
+def test_no_thought_is_ever_part_of_an_action(parts):
+    action = action_of("".join(parts))
+    assert "<think>" not in action
+    assert "</think>" not in action
+
+
+PIECES = ["<th", "ink>", "</think", ">", ">[", "f()", "]", " ", "thought", "</think>", "<think>", "end"]
+
+
+def decode(ids):
+    return "".join(PIECES[number] for number in ids)
+
+
+@given(st.lists(st.integers(0, len(PIECES) - 1), max_size=14))
+def test_what_later_prompts_show_is_the_response_behind_its_last_thought(ids):
+    rest, kept = without_thoughts(ids, decode)
+    assert tuple(ids[len(ids) - len(kept) :]) == kept
+    assert (rest + decode(kept)).strip() == action_of(decode(ids).rpartition("</think>")[2])
+
+
+def test_a_thought_that_ends_within_a_token_leaves_the_rest_of_its_text():
+    assert without_thoughts([10, 8, 2, 4, 5, 6], decode) == ("[", (5, 6))
+    assert without_thoughts([10, 8, 9, 5], decode) == ("", (5,))
+    assert without_thoughts([5, 6], decode) == ("", (5, 6))
+    assert without_thoughts([10, 8, 5], decode) == ("", ())

@@ -1,0 +1,56 @@
+from click.testing import CliRunner
+
+from envs.counting import CountingFactory
+from seeupo.cli import main
+from seeupo.cli.play import play, present
+from seeupo.envs.pool.pool import EnvPool
+from seeupo.types import Message, StepResult, Tool, ToolCall
+
+
+def test_a_person_plays_and_is_scored():
+    lines, actions = [], iter(["up", "up", "stop"])
+    with EnvPool(CountingFactory()) as pool:
+        task = pool.tasks("easy")[1]
+        played = play(pool.env(), task, seed=0, show=lines.append, ask=lambda: next(actions))
+    assert (played.score, played.turns) == (1.0, 3)
+    assert lines == [
+        "[user] say up 2 times, then stop",
+        "[user] 1",
+        "[user] 2",
+        "[user] 2",
+        "[the episode has ended]",
+    ]
+
+
+def test_who_gives_up_is_scored_as_things_stand():
+    with EnvPool(CountingFactory()) as pool:
+        played = play(pool.env(), pool.tasks("easy")[0], seed=0, show=lambda _: None, ask=lambda: None)
+    assert (played.score, played.turns) == (0.0, 0)
+
+
+def test_all_that_a_step_says_is_shown():
+    lines = []
+    tool = Tool("pay", "Pay somebody. At once.", {"properties": {"who": {}, "note": {}}, "required": ["who"]})
+    message = Message("assistant", "done", (ToolCall("pay", {"who": "ann"}),))
+    present(StepResult((message,), tools=(tool,), reward=0.5, truncated=True), lines.append)
+    assert lines == [
+        "[tools offered: 1]",
+        "  pay(who, note?)  Pay somebody",
+        "[assistant] done",
+        "  calls pay({'who': 'ann'})",
+        "[reward of this step: 0.5]",
+        "[a limit ended the episode]",
+    ]
+
+
+def test_the_command_plays_in_the_terminal():
+    done = CliRunner().invoke(main, ["envs", "play", "pocket"], input="nonsense\n")
+    assert done.exit_code == 0, done.output
+    assert "task " in done.output
+    assert "score 0 after 1 actions" in done.output
+
+
+def test_a_block_of_code_is_read_to_its_closing_fence():
+    done = CliRunner().invoke(main, ["envs", "play", "pocket"], input="```python\nprint(1)\n```\n")
+    assert done.exit_code == 0, done.output
+    assert "score 0 after 1 actions" in done.output

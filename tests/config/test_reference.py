@@ -1,0 +1,113 @@
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from seeupo.algorithms import ALGORITHMS
+from seeupo.config.loader import keys_of, read_recipe
+from seeupo.config.reference import attributes, reference, summary
+from seeupo.config.schema import AgentSettings, ModelSettings, Recipe
+from seeupo.errors import ConfigError
+
+PAGE = Path(__file__).parent.parent.parent / "docs/configuration.md"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Documented:
+    """What it is,
+    on two lines.
+
+    More about it.
+
+    Attributes:
+        first: one line.
+        second, third: begins here: and goes
+            on here.
+
+    Attributes are over.
+        fourth: is no attribute.
+    """
+
+    first: int = 1
+    second: int = 2
+    third: int = 3
+    fourth: int = 4
+
+
+@dataclass
+class Bare:
+    first: int = 1
+
+
+def rows(page: str, heading: str) -> dict[str, list[str]]:
+    """The cells of the table under a heading, by key."""
+    _, _, rest = page.partition(f"\n{heading}\n")
+    section = re.split(r"\n#+ ", rest)[0]
+    found = [re.split(r"(?<!\\)\|", line)[1:-1] for line in section.splitlines() if line.startswith("| `")]
+    return {cells[0].strip(" `"): [cell.strip() for cell in cells[1:]] for cells in found}
+
+
+def test_the_page_is_what_the_types_say():
+    fresh = PAGE.read_text(encoding="utf-8") == reference()
+    assert fresh, "run: python -m seeupo.config.reference > docs/configuration.md"
+
+
+def test_the_example_is_answered_as_the_page_says(tmp_path):
+    (example,) = re.findall(r"```toml\n(.*?)```", reference(), re.DOTALL)
+    (answer,) = re.findall(r"```text\n(.*?)\n```", reference(), re.DOTALL)
+    (tmp_path / "mine.toml").write_text(example)
+    with pytest.raises(ConfigError) as caught:
+        read_recipe(str(tmp_path / "mine.toml"))
+    assert str(caught.value) == answer
+    assert len(caught.value.problems) == 3
+
+
+def test_overrides_on_the_page_are_accepted(tmp_path):
+    (tmp_path / "mine.toml").write_text("")
+    lines = re.findall(r"^    seeupo train \S+ (.*)$", reference(), re.MULTILINE)
+    pairs = [pair for line in lines for pair in re.findall(r"--(\S+) (?:'([^']*)'|(\S+))", line)]
+    assert len(pairs) == 5
+    read_recipe(str(tmp_path / "mine.toml"), [(key, quoted or bare) for key, quoted, bare in pairs])
+
+
+def test_every_key_has_a_row():
+    page = reference()
+    for name, key in keys_of(Recipe).items():
+        assert name in rows(page, "## Sections")
+        section = ALGORITHMS["seeupo"] if name == "algorithm" else None
+        for part in (section, key.hint, *getattr(key.hint, "__args__", ())):
+            if part is not None and hasattr(part, "__dataclass_fields__"):
+                heading = '### algorithm, name = "seeupo"' if name == "algorithm" else f"## {name}"
+                wanted = [inner for inner, entry in keys_of(part).items() if entry.set_by is None]
+                assert list(rows(page, heading)) == wanted
+    assert list(rows(page, "### model.lora")) == ["rank", "alpha", "targets", "seed"]
+    assert "iterations" not in rows(page, "## optimizer")
+
+
+def test_rows_say_type_default_and_meaning():
+    page = reference()
+    assert rows(page, "## agent")["max_turns"] == ["whole number", "`10`", attributes(AgentSettings)["max_turns"]]
+    assert rows(page, "## agent")["episode_seconds"][:2] == ['number or "none"', '`"none"`']
+    assert rows(page, "## run")["deterministic"][:2] == ["true or false", "`true`"]
+    assert rows(page, "## collect")["shape"][:2] == ['one of "none", "paper_code"', '`"none"`']
+    assert rows(page, "## warm_start")["mistakes"][:2] == ["table of numbers", "`{}`"]
+    assert rows(page, "## optimizer")["trainable"][:2] == ["list of texts", "`[]`"]
+    seeupo = rows(page, '### algorithm, name = "seeupo"')
+    assert seeupo["clip"][:2] == ['list of 2 numbers or "none"', "`[0.2, 0.2]`"]
+    assert r"KL(reference \|\| policy)" in seeupo["kl_coef"][2]
+    assert rows(page, "## Sections")["run"][2] == "How long a run goes on and what it leaves behind."
+
+
+def test_meanings_are_taken_from_docstrings():
+    shared = "begins here: and goes on here."
+    assert summary(Documented) == "What it is, on two lines."
+    assert attributes(Documented) == {"first": "one line.", "second": shared, "third": shared}
+    assert summary(Bare) == ""
+    assert attributes(Bare) == {}
+    assert summary(int) == ""
+
+
+def test_attributes_of_docstrings_are_fields():
+    for section in (Recipe, AgentSettings, ModelSettings, *ALGORITHMS.values()):
+        assert set(attributes(section)) <= set(keys_of(section))

@@ -1,0 +1,490 @@
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import seeupo
+from envs.toy import ToyFactory
+from envs.worlds import TOY, alive, children, everywhere, kill, needs_sandbox, quick
+from seeupo.envs.failures import CallTimedOut, EnvRaised, NotReproducible, PoolClosed, WorkerLost
+from seeupo.envs.pool.pool import EnvPool, Mistakes
+from seeupo.errors import EnvError
+from seeupo.types import Task
+
+
+@pytest.fixture
+def pool_of():
+    """Makes pools, closes them, and sees to it that no process or file is left of them."""
+    pools = []
+
+    def make(environment=TOY, *, unsandboxed=True, workers=1, **options):
+        pools.append(EnvPool(environment, workers=workers, unsandboxed=unsandboxed, **options))
+        return pools[-1]
+
+    before = children()
+    yield make
+    family = children() - before
+    for pool in pools:
+        pool.close()
+    assert not alive(family | (children() - before))
+
+
+def begun(pool, task=None, seed=0):
+    episode = pool.start(task or pool.tasks("train")[0], seed)
+    episode.reset().result()
+    return episode
+
+
+def say(episode, text):
+    return episode.step(text).result().messages[0].content
+
+
+def task_with(**payload):
+    return Task("special", "train", payload={"target": 3, **payload})
+
+
+@everywhere
+def test_an_expert_solves_a_task(pool_of, unsandboxed):
+    pool = pool_of(unsandboxed=unsandboxed)
+    for task in pool.tasks("test"):
+        env = pool.env()
+        expert = pool.expert(task)
+        result = env.reset(task, seed=0)
+        assert result.tools[0].name == "add"
+        while not result.done:
+            result = env.step(expert(result))
+        assert env.score() == 1.0
+        env.close()
+
+
+def test_the_same_works_in_this_process(pool_of):
+    pool = pool_of(ToyFactory())
+    assert pool.splits == ("train", "test")
+    assert pool.worker_pids == []
+    task = pool.tasks("train")[1]
+    env, expert = pool.env(), pool.expert(task)
+    result = env.reset(task, seed=0)
+    while not result.done:
+        result = env.step(expert(result))
+    assert env.score() == 1.0
+    env.close()
+
+
+def test_an_in_process_spec_takes_options(pool_of):
+    trusted = replace(TOY, in_process=True)
+    pool = pool_of(trusted, options={"size": 2})
+    assert len(pool.tasks("test")) == 2
+    assert pool.worker_pids == []
+    with pytest.raises(EnvError, match="option size='x': int is accepted"):
+        pool_of(trusted, options={"size": "x"})
+
+
+def test_an_exception_in_this_process_fails_the_episode_and_keeps_its_cause(pool_of):
+    pool = pool_of(ToyFactory())
+    episode, other = begun(pool), begun(pool)
+    with pytest.raises(EnvRaised, match=r"toyfactory|ToyFactory, task train-0, last action 'raise wrong'") as raised:
+        episode.step("raise wrong").result()
+    assert isinstance(raised.value.__cause__, ValueError)
+    with pytest.raises(EnvRaised, match="wrong"):
+        episode.score().result()
+    assert say(other, "add 1") == "1"
+
+
+def test_nobody_knows_how(pool_of):
+    assert pool_of(options={"expert_knows": False}).expert(task_with()) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"size": "3"}, "option size='3': int is accepted"),
+        ({"sise": 3}, "did you mean 'size'"),
+        ({"note": "refuse"}, "the data is missing; fetch it"),
+    ],
+)
+def test_wrong_options_are_said_at_once(pool_of, options, message):
+    with pytest.raises(EnvError, match=message):
+        pool_of(options=options)
+
+
+def test_a_factory_that_raises_is_said_at_once(pool_of):
+    with pytest.raises(EnvRaised, match="the factory is broken"):
+        pool_of(options={"note": "raise"})
+    with pytest.raises(EnvRaised, match="No module named"):
+        pool_of(replace(TOY, factory="envs.nowhere:Factory"))
+
+
+@pytest.mark.parametrize("environment", [TOY, ToyFactory()], ids=["worker", "in-process"])
+def test_what_a_person_has_to_mend_stays_an_error(pool_of, environment):
+    with pytest.raises(EnvError, match="fetch the data"):
+        begun(pool_of(environment)).step("usage fetch the data").result()
+
+
+def test_wrong_uses_are_said(pool_of):
+    pool = pool_of()
+    with pytest.raises(EnvError, match="toy has no split 'tran'; did you mean 'train'"):
+        pool.tasks("tran")
+    with pytest.raises(EnvError, match="workers=0"):
+        pool_of(workers=0)
+    with pytest.raises(EnvError, match="takes no options"):
+        pool_of(ToyFactory(), options={"size": 1})
+    with pytest.raises(EnvError, match="call reset first"):
+        pool.env().step("add 1")
+    episode = pool.start(pool.tasks("train")[0], 0)
+    with pytest.raises(EnvError, match="has not begun; call reset first"):
+        episode.step("add 1").result()
+    episode.reset().result()
+    with pytest.raises(EnvError, match="has begun; start another"):
+        episode.reset().result()
+    assert episode.step("add 3").result().terminated
+    with pytest.raises(EnvError, match="is over"):
+        episode.step("add 3").result()
+    assert episode.score().result() == 1.0
+    episode.close().result()
+    episode.close().result()
+    with pytest.raises(EnvError, match="has been closed"):
+        episode.score().result()
+
+
+# What an action breaks.
+
+
+@everywhere
+@pytest.mark.parametrize(
+    ("action", "words"),
+    [
+        ("hang", "longer than the time limit"),
+        ("exit 0", "process end"),
+        ("segfault", "process end"),
+        ("sysexit", "process end"),
+        ("memory", "more memory"),
+        ("recurse", "nested too deeply"),
+        ("huge 20000000", "process end"),
+    ],
+)
+def test_an_action_that_breaks_its_worker_ends_the_episode_with_its_score(pool_of, unsandboxed, action, words):
+    pool = pool_of(unsandboxed=unsandboxed, limits=quick())
+    solved, unsolved, other = begun(pool), begun(pool), begun(pool)
+    assert say(other, "add 1") == "1"
+    assert say(unsolved, "add 2") == "2"
+    # The count is right before the action: not terminated, because it came there by way of the start.
+    right = begun(pool, seed=3)
+    for episode, score in ((unsolved, 0.0), (right, 1.0)):
+        result = episode.step(action).result()
+        assert result.terminated
+        assert not result.truncated
+        assert result.info["ended_by"] == "action"
+        assert words in result.messages[0].content
+        assert result.messages[0].content.startswith("Error: ")
+        assert episode.score().result() == score
+        with pytest.raises(EnvError, match="is over"):
+            episode.step("add 1").result()
+        if action == "hang":
+            break  # seconds each
+    assert say(other, "add 1") == "2"
+    assert say(solved, "add 1") == "1"
+
+
+# What the infrastructure breaks.
+
+
+@everywhere
+def test_nobody_notices_one_kill(pool_of, unsandboxed):
+    pool = pool_of(unsandboxed=unsandboxed)
+    episode, expert = begun(pool), pool.expert(pool.tasks("train")[0])
+    result = episode.step("add 1").result()
+    assert expert(result) == "add 1"
+    for expected in ("2", "3"):
+        kill(*pool.worker_pids)
+        assert say(episode, "add 1") == expected
+    kill(*pool.worker_pids)
+    assert episode.score().result() == 1.0
+    assert [expert(result) for _ in range(3)] == ["add 1", "add 1", "done"]
+
+
+@everywhere
+def test_two_kills_in_one_call_fail_the_episode(pool_of, unsandboxed):
+    pool = pool_of(unsandboxed=unsandboxed)
+    episode, other = begun(pool), begun(pool)
+    say(episode, "add 1")
+    future = episode.step("sleep 30")
+    killed = set()
+    while len(killed) < 2:
+        killed |= {pid for pid in pool.worker_pids if pid not in killed and pid is not None and kill(pid)}
+    with pytest.raises(WorkerLost) as lost:
+        future.result()
+    assert (lost.value.environment, lost.value.task, lost.value.action) == ("toy", "train-0", "sleep 30")
+    assert "SIGKILL" in lost.value.reason
+    with pytest.raises(WorkerLost):
+        episode.score().result()
+    episode.close().result()
+    assert say(other, "add 1") == "1"
+
+
+@pytest.mark.parametrize("how", ["exit", "hang", "raise", "memory"])
+def test_what_breaks_once_is_repeated(pool_of, tmp_path, how):
+    pool = pool_of(limits=quick())
+    episode = begun(pool)
+    say(episode, "add 1")
+    assert say(episode, f"once {how} {tmp_path / 'flag'}") == "survived"
+    assert say(episode, "add 1") == "2"
+
+
+def test_a_reset_that_breaks_once_is_repeated(pool_of, tmp_path):
+    pool = pool_of()
+    assert say(begun(pool, task_with(breaks_first_reset=str(tmp_path / "flag"))), "add 1") == "1"
+
+
+def test_a_reset_that_breaks_is_no_action(pool_of):
+    with pytest.raises(WorkerLost, match="reset failed: the worker ended with exit code 3"):
+        begun(pool_of(), task_with(breaks_reset=True))
+
+
+@pytest.mark.parametrize(
+    ("action", "reason"),
+    [("raise wrong", "ValueError: wrong"), ("shapeless", "role should be"), ("unsendable", "not JSON")],
+)
+def test_an_exception_of_the_environment_fails_the_episode(pool_of, action, reason):
+    pool = pool_of()
+    episode, other = begun(pool), begun(pool)
+    with pytest.raises(EnvRaised, match=reason) as raised:
+        episode.step(action).result()
+    assert raised.value.action == action
+    assert say(other, "add 1") == "1"
+
+
+@pytest.mark.parametrize(
+    ("bad_score", "kind", "reason"),
+    [
+        ("nan", EnvRaised, "a score should be finite and is nan"),
+        ("text", EnvRaised, "a score should be a number and is str"),
+        ("raise", EnvRaised, "the checker is broken"),
+        ("exit", WorkerLost, "exit code 9"),
+    ],
+)
+def test_a_score_that_is_none_fails_the_episode(pool_of, bad_score, kind, reason):
+    episode = begun(pool_of(options={"bad_score": bad_score}))
+    say(episode, "add 1")
+    with pytest.raises(kind, match=reason) as raised:
+        episode.score().result()
+    assert raised.value.action == "add 1"
+
+
+def test_an_episode_that_cannot_be_repeated_fails(pool_of):
+    pool = pool_of()
+    episode = begun(pool)
+    say(episode, "random")
+    kill(*pool.worker_pids)
+    with pytest.raises(NotReproducible, match="repeating its step in a fresh worker gave another result"):
+        episode.step("add 1").result()
+
+
+def test_info_may_differ_when_an_episode_is_repeated(pool_of):
+    pool = pool_of()
+    episode = begun(pool)
+    say(episode, "noise")
+    kill(*pool.worker_pids)
+    assert say(episode, "add 1") == "1"
+
+
+def test_a_close_that_raises_is_reported_and_frees_the_worker(pool_of):
+    pool = pool_of(replace(TOY, episodes_per_worker=1), options={"close_raises": True})
+    for _ in range(2):
+        episode = begun(pool)
+        with pytest.raises(EnvRaised, match="close is broken"):
+            episode.close().result()
+
+
+def test_a_start_that_hangs_is_a_failure(pool_of):
+    with pytest.raises(CallTimedOut, match="no answer within 1 s"):
+        pool_of(options={"note": "hang"}, limits=quick(start_seconds=1))
+
+
+# Room.
+
+
+def test_episodes_wait_for_room(pool_of):
+    pool = pool_of(replace(TOY, episodes_per_worker=1), workers=2)
+    task = pool.tasks("train")[0]
+    episodes = [pool.start(task, 0) for _ in range(5)]
+    resets = [episode.reset() for episode in episodes]
+    assert [reset.result().messages[0].content for reset in resets[:2]] == ["count to 3"] * 2
+    assert len(pool.worker_pids) == 2
+    assert not any(reset.done() for reset in resets[2:])
+    for episode, reset in zip(episodes, resets, strict=True):
+        reset.result()
+        assert episode.step("add 3").result().terminated
+        episode.close()
+
+
+def test_a_failed_episode_makes_room(pool_of):
+    pool = pool_of(replace(TOY, episodes_per_worker=1))
+    failing, waiting = pool.start(task_with(breaks_reset=True), 0), pool.start(task_with(), 0)
+    first, second = failing.reset(), waiting.reset()
+    assert isinstance(first.exception(), WorkerLost)
+    assert second.result()
+    failing.close().result()
+    assert say(waiting, "add 1") == "1"
+
+
+def test_an_episode_closed_while_it_waits_is_not_begun(pool_of):
+    pool = pool_of(replace(TOY, episodes_per_worker=1))
+    first, second = begun(pool), pool.start(task_with(), 0)
+    reset = second.reset()
+    closed = second.close()
+    first.close().result()
+    closed.result()
+    with pytest.raises(EnvError, match="closed before it began"):
+        reset.result()
+    assert say(begun(pool), "add 1") == "1"
+
+
+def test_workers_are_started_when_they_are_needed(pool_of):
+    pool = pool_of(workers=3)
+    for count in (1, 1, 1):
+        episode = begun(pool)
+        assert len(pool.worker_pids) == count
+        episode.close().result()
+    episodes = [begun(pool) for _ in range(6)]
+    assert len(pool.worker_pids) == 3
+    assert {say(episode, "add 1") for episode in episodes} == {"1"}
+
+
+def test_callbacks_may_make_the_next_call(pool_of):
+    pool = pool_of()
+    finished = threading.Event()
+    episode = pool.start(pool.tasks("train")[0], 0)
+    seen = []
+
+    def follow(future):
+        seen.append(future.result().messages[0].content)
+        if future.result().done:
+            finished.set()
+        else:
+            episode.step("add 1").add_done_callback(follow)
+
+    episode.reset().add_done_callback(follow)
+    assert finished.wait(60)
+    assert seen == ["count to 3", "1", "2", "3"]
+
+
+def test_an_expert_is_dismissed_with_its_last_reference(pool_of):
+    pool = pool_of()
+    expert = pool.expert(pool.tasks("train")[0])
+    slot = expert._slot
+    assert slot.experts == 1
+    del expert
+    pool.env().reset(pool.tasks("train")[0], seed=0)  # behind it in the same slot
+    assert slot.experts == 0
+
+
+# The judge.
+
+
+@everywhere
+def test_a_judge_scores_what_was_saved(pool_of, unsandboxed, tmp_path):
+    answers = tmp_path / "answers" / "answer"
+    answers.parent.mkdir()
+    answers.write_text("2")
+    spec = replace(TOY, factory="envs.toy:JudgedToyFactory", judged_apart=True, mounts="envs.toy:mounts")
+    pool = pool_of(spec, unsandboxed=unsandboxed, options={"answers": str(answers)})
+    right, wrong = begun(pool), begun(pool)
+    say(right, "add 2")
+    say(wrong, "add 1")
+    assert (right.score().result(), wrong.score().result()) == (1.0, 0.0)
+    assert len(pool.worker_pids) == 2
+    if not unsandboxed:
+        assert say(wrong, f"read {answers}") == "Error: No such file or directory"
+    answers.unlink()
+    with pytest.raises(EnvRaised, match="FileNotFoundError") as raised:
+        right.score().result()
+    assert (raised.value.task, raised.value.action) == ("train-0", "add 2")
+
+
+# The end.
+
+
+@everywhere
+def test_closing_ends_what_is_under_way(pool_of, unsandboxed):
+    before = children()
+    pool = pool_of(replace(TOY, episodes_per_worker=1), unsandboxed=unsandboxed)
+    episode = begun(pool)
+    say(episode, "fork 2")
+    waiting = pool.start(pool.tasks("train")[0], 0).reset()
+    hanging, queued = episode.step("hang"), episode.score()
+    family = children() - before
+    assert len(family) >= 3
+    pool.close()
+    for future in (hanging, queued, waiting, episode.score(), episode.close()):
+        assert isinstance(future.exception(timeout=60), PoolClosed)
+    with pytest.raises(PoolClosed):
+        pool.expert(pool.tasks("train")[0])
+    assert not alive(family)
+    pool.close()
+
+
+@everywhere
+@pytest.mark.parametrize("how", ["exception", "exit", "interrupt"])
+def test_a_program_that_ends_leaves_no_process_behind(unsandboxed, how, tmp_path):
+    """Also without closing the pool, and while a call hangs."""
+    program = f"""
+        import os, signal, sys, threading
+        from envs.worlds import TOY, children
+        from seeupo.envs.pool.pool import EnvPool, Mistakes
+        pool = EnvPool(TOY, workers=2, unsandboxed={unsandboxed})
+        for _ in range(2):
+            episode = pool.start(pool.tasks("train")[0], 0)
+            episode.reset().result()
+            future = episode.step("hang")
+        print(*children(), flush=True)
+        if {how!r} == "exception":
+            raise ValueError("wrong")
+        if {how!r} == "exit":
+            sys.exit(5)
+        threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT]).start()
+        future.result()
+    """
+    places = [Path(__file__).parent.parent, Path(seeupo.__file__).parent.parent]
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, places)), "TMPDIR": str(tmp_path)},
+    )
+    expected = {"exception": "ValueError: wrong", "exit": "", "interrupt": "KeyboardInterrupt"}[how]
+    assert done.stderr.strip().endswith(expected), done.stderr
+    assert done.returncode == {"exception": 1, "exit": 5, "interrupt": -signal.SIGINT}[how]
+    family = {int(pid) for pid in done.stdout.split()}
+    assert len(family) >= 2
+    assert not alive(family)
+    assert not list(tmp_path.iterdir())
+
+
+@needs_sandbox
+def test_a_sandbox_is_used_where_there_is_one(pool_of):
+    pool = pool_of(unsandboxed=False)
+    assert begun(pool).step("look").result().info["uid"] != os.getuid()
+
+
+def test_experts_make_mistakes_where_they_can():
+    with EnvPool("pocket", options={"test_tasks": 10}) as pool:
+        for task in pool.tasks("test"):
+            slips = dict.fromkeys(("wrong_choice", "wrong_word", "skipped_lookup", "wrong_tool"), 0.0)
+            expert = pool.expert(task, mistakes=Mistakes(0, {**slips, "stops_early": 1.0}))
+            assert expert(pool.env().reset(task, seed=0)) == "done"
+        with pytest.raises(EnvError, match="no mistake 'laziness'"):
+            pool.expert(task, mistakes=Mistakes(0, {"laziness": 1.0}))
+
+
+def test_where_no_expert_makes_mistakes_that_is_said(pool_of):
+    pool = pool_of()
+    with pytest.raises(EnvError, match="ToyFactory has no expert that makes mistakes"):
+        pool.expert(pool.tasks("train")[0], mistakes=Mistakes(0, {}))

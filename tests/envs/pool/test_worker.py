@@ -1,0 +1,277 @@
+import os
+import socket
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from envs.worlds import alive, children, everywhere, kill, needs_sandbox, quick
+from seeupo.envs.pool.sandbox import Limits, find_bubblewrap
+from seeupo.envs.pool.wire import result_from_json
+from seeupo.envs.pool.worker import Fault, Kind, Launch, Worker
+from seeupo.errors import EnvError
+
+RESET = {"op": "reset", "session": "1", "task": {"id": "t", "split": "s", "kind": "", "seed": 0}, "seed": 0}
+RESET["task"]["payload"] = {"target": 3}
+
+
+def launch(unsandboxed, **changes):
+    sandbox = None if unsandboxed else find_bubblewrap()
+    plain = Launch(python=Path(sys.executable), factory="envs.toy:ToyFactory", limits=quick(), sandbox=sandbox)
+    return replace(plain, **changes)
+
+
+@pytest.fixture
+def started(request):
+    """Starts workers with an episode in each, and sees to it that nothing is left of them."""
+    workers = []
+
+    def start(unsandboxed, **changes):
+        worker = Worker(launch(unsandboxed, **changes))
+        workers.append(worker)
+        worker.load()
+        worker.call(RESET)
+        return worker
+
+    before = children()
+    yield start
+    for worker in workers:
+        worker.discard()
+        assert not worker.folder.exists()
+    assert not alive(children() - before)
+
+
+def step(worker, text):
+    return result_from_json(worker.call({"op": "step", "session": "1", "text": text}))
+
+
+def observation(worker, text):
+    return step(worker, text).messages[0].content
+
+
+@everywhere
+def test_calls_are_answered(started, unsandboxed):
+    worker = started(unsandboxed)
+    assert worker.call({"op": "splits"}) == ["train", "test"]
+    assert observation(worker, "add 2") == "2"
+    assert step(worker, "add 1").terminated
+    assert worker.call({"op": "score", "session": "1"}) == 1.0
+    assert worker.call({"op": "close", "session": "1"}) is None
+
+
+@everywhere
+@pytest.mark.parametrize(
+    ("action", "kind", "reason"),
+    [
+        ("hang", Kind.TIMEOUT, "no answer within 3 s"),
+        ("spin", Kind.TIMEOUT, "no answer within 3 s"),
+        ("exit 7", Kind.CRASH, "ended with exit code 7"),
+        ("exit 0", Kind.CRASH, "ended with exit code 0"),
+        ("sysexit", Kind.CRASH, "asked to exit (3)"),
+        ("segfault", Kind.CRASH, "the worker"),
+        ("memory", Kind.MEMORY, "memory limit"),
+        ("recurse", Kind.RECURSION, "recursion limit"),
+        ("huge 20000000", Kind.CRASH, "an answer of more than 16 MB"),
+        ("raise wrong", Kind.RAISED, "ValueError: wrong"),
+        ("unsendable", Kind.RAISED, "not JSON"),
+    ],
+)
+def test_what_breaks_a_worker_is_told_apart(started, unsandboxed, action, kind, reason):
+    worker = started(unsandboxed)
+    with pytest.raises(Fault) as fault:
+        step(worker, action)
+    assert fault.value.kind is kind
+    assert reason in fault.value.reason
+
+
+@everywhere
+def test_a_kill_from_outside_is_told_apart(started, unsandboxed):
+    worker = started(unsandboxed)
+    family = {worker.process.pid} | children(worker.process.pid)
+    kill(worker.process.pid)
+    assert not alive(family)
+    with pytest.raises(Fault) as fault:
+        step(worker, "add 1")
+    assert fault.value.kind is Kind.KILLED
+
+
+@needs_sandbox
+def test_suicide_inside_the_sandbox_is_no_kill_from_outside(started):
+    worker = started(False)
+    assert observation(worker, "kill -1") == "still here"
+    with pytest.raises(Fault) as fault:
+        step(worker, "kill 0")
+    assert fault.value.kind is Kind.CRASH
+
+
+@everywhere
+def test_prints_do_not_disturb_the_protocol(started, unsandboxed):
+    worker = started(unsandboxed)
+    assert observation(worker, "print") == "printed"
+    assert observation(worker, "input") == repr("")
+    assert observation(worker, "add 1") == "1"
+    assert len(worker.errors) <= 4000
+    with pytest.raises(Fault, match=r"it had printed: .*noise noise"):
+        step(worker, "exit")
+
+
+@everywhere
+def test_any_text_makes_the_round_trip(started, unsandboxed):
+    worker = started(unsandboxed)
+    for text in ("", "\ud800\udfff", "\0\x1b[2J\u2028", "line\nline", "x" * 2_000_000, "é漢🙂"):
+        assert observation(worker, f"say {text}") == text
+
+
+@everywhere
+def test_children_are_gone_with_the_worker(started, unsandboxed):
+    """They hold all descriptors, so the end of the worker must be seen without the end of its pipe."""
+    worker = started(unsandboxed)
+    below = children(worker.process.pid)
+    assert observation(worker, "fork 3") == "forked"
+    forked = children(worker.process.pid) - below
+    assert len(forked) == 3
+    with pytest.raises(Fault) as fault:
+        step(worker, "exit 5")
+    assert fault.value.kind is Kind.CRASH
+    worker.kill()
+    assert not alive(forked)
+
+
+@everywhere
+def test_nothing_is_inherited_from_the_trainer(started, unsandboxed, monkeypatch):
+    monkeypatch.setenv("A_SECRET", "x")
+    worker = started(unsandboxed)
+    environ = step(worker, "look").info["environ"]
+    assert "A_SECRET" not in environ
+    assert environ["HOME"] != os.environ["HOME"]
+    modules = observation(worker, "modules").split()
+    assert not {"torch", "numpy", "transformers", "rich", "click"} & set(modules)
+
+
+@everywhere
+def test_hashes_are_the_same_in_every_worker(started, unsandboxed):
+    """The order of a set would otherwise differ when an episode is repeated."""
+    first, second = started(unsandboxed), started(unsandboxed)
+    assert observation(first, "hash word") == observation(second, "hash word")
+
+
+@everywhere
+def test_files_have_a_size_limit(started, unsandboxed):
+    worker = started(unsandboxed, limits=quick(file_mb=2))
+    assert observation(worker, "fill 1") == "filled"
+    assert observation(worker, "fill 4") == "Error: File too large"
+
+
+@needs_sandbox
+def test_the_sandbox_shows_nothing_of_the_machine(started, tmp_path):
+    canary = tmp_path / "canary"
+    canary.write_text("secret")
+    worker = started(False)
+    for path in (canary, "/etc/passwd", "/etc/hostname", Path.home() / ".bashrc", Path(__file__)):
+        assert observation(worker, f"read {path}") == "Error: No such file or directory", path
+    seen = step(worker, "look").info
+    assert seen["uid"] not in (0, os.getuid())
+    assert seen["processes"] == 2  # bubblewrap's and the worker's own
+
+
+@needs_sandbox
+def test_the_sandbox_lets_nothing_be_written(started, tmp_path):
+    worker = started(False)
+    here = Path(__file__)
+    for path in ("/new", "/usr/new", "/etc/new", tmp_path / "new", here.with_name("new"), Path(sys.prefix) / "new"):
+        assert observation(worker, f"write {path}").startswith("Error: "), path
+        assert not Path(path).exists()
+    assert observation(worker, "write /tmp/new") == "written"
+    assert not Path("/tmp/new").exists()
+
+
+@needs_sandbox
+def test_the_sandbox_of_an_ordinary_user_is_as_tight(started, tmp_path):
+    """Root's workers take a user of their own; those of others are in a user namespace, where `/` is theirs."""
+    sandbox = replace(find_bubblewrap(), drops_user=False)
+    try:
+        worker = started(False, sandbox=sandbox)
+    except Fault as fault:
+        pytest.skip(f"no user namespaces here: {fault}")
+    for path in ("/new", "/etc/new", tmp_path / "new", Path(sys.prefix) / "new"):
+        assert observation(worker, f"write {path}").startswith("Error: "), path
+    assert step(worker, "look").info["uid"] not in (0, os.getuid())
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert observation(worker, f"network {server.getsockname()[1]}") == "refused"
+
+
+@needs_sandbox
+def test_the_sandbox_limits_its_scratch_space(started):
+    if not find_bubblewrap().limits_scratch:
+        pytest.skip("this bubblewrap cannot limit the size of /tmp")
+    worker = started(False, limits=quick(scratch_mb=3))
+    assert observation(worker, "fill 5") == "Error: No space left on device"
+
+
+@needs_sandbox
+def test_the_sandbox_limits_the_number_of_processes(started):
+    if os.getuid() == 0 and not find_bubblewrap().drops_user:
+        pytest.skip("root without a user of its own is not limited by the kernel")
+    worker = started(False, limits=quick(processes=10))
+    assert 1 <= int(observation(worker, "swarm 40")) <= 10
+
+
+@everywhere
+def test_only_the_sandbox_has_no_network(started, unsandboxed):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        expected = "connected" if unsandboxed else "refused"
+        assert observation(started(unsandboxed), f"network {port}") == expected
+
+
+@everywhere
+def test_a_worker_dies_with_its_trainer(unsandboxed, monkeypatch, tmp_path):
+    """Also when the trainer is killed, and the worker hangs. Only its folder stays, among temporary files."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    ready, told = os.pipe()
+    trainer = os.fork()
+    if trainer == 0:
+        try:
+            worker = Worker(launch(unsandboxed, limits=Limits(call_seconds=60)))
+            worker.load()
+            worker.call(RESET)
+            os.write(told, str(worker.process.pid).encode() + b"\n")
+            step(worker, "hang")
+        finally:
+            os._exit(1)
+    pid = int(os.read(ready, 20))
+    family = {pid} | children(pid)
+    kill(trainer)
+    os.waitpid(trainer, 0)
+    os.close(ready)
+    os.close(told)
+    survivors = alive(family)
+    for pid in survivors:
+        kill(pid)
+    assert not survivors
+
+
+@everywhere
+@pytest.mark.parametrize(
+    ("note", "error", "message"),
+    [
+        ("refuse", EnvError, "the data is missing; fetch it"),
+        ("raise", Fault, "RuntimeError: the factory is broken"),
+        ("hang", Fault, "no answer within 1 s"),
+        (5, EnvError, "option note=5: str or None is accepted"),
+    ],
+)
+def test_a_factory_that_cannot_be_loaded(unsandboxed, note, error, message):
+    worker = Worker(launch(unsandboxed, options={"note": note}, limits=quick(start_seconds=1)))
+    try:
+        with pytest.raises(error, match=message):
+            worker.load()
+    finally:
+        worker.discard()
+
+
+def test_an_interpreter_that_is_not_there():
+    with pytest.raises(EnvError, match="could not be started"):
+        Worker(launch(True, python=Path("/nowhere/python")))

@@ -1,0 +1,498 @@
+import errno
+import hashlib
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from seeupo.errors import CheckpointError
+from seeupo.runs.checkpoints import Checkpoints
+
+
+def saves(content: str):
+    """A `save` of several files, one of them nested."""
+
+    def save(folder):
+        (folder / "weights.bin").write_text(content)
+        (folder / "critic" / "head").mkdir(parents=True)
+        (folder / "critic" / "head" / "weights.bin").write_text(content * 2)
+
+    return save
+
+
+def write(checkpoints: Checkpoints, iteration: int, *, best: bool = False, content: str | None = None):
+    return checkpoints.write(iteration, {"n": iteration}, saves(content or f"content {iteration}"), best=best)
+
+
+def names(folder) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.fixture
+def made(tmp_path) -> Checkpoints:
+    return Checkpoints(tmp_path / "checkpoints", keep=2)
+
+
+def test_what_is_written_is_found_again(made):
+    assert (made.latest(), made.best()) == (None, None)
+    path = made.write(10, {"seed": 1, "random": [1, 2], "best": float("-inf")}, saves("abc"))
+    found = Checkpoints(made.folder, keep=2).latest()
+    assert (found.path, found.iteration) == (path, 10)
+    assert found.state == {"seed": 1, "random": [1, 2], "best": float("-inf")}
+    assert (path / "critic" / "head" / "weights.bin").read_text() == "abcabc"
+    assert path.name == "00010"
+    assert made.best() is None
+
+
+def test_the_latest_and_the_best_stay(made):
+    for iteration in (1, 2, 3, 4, 5):
+        write(made, iteration, best=iteration in (1, 2))
+    assert names(made.folder) == ["00002", "00004", "00005", "BEST"]
+    assert (made.folder / "BEST").read_text() == "00002\n"
+    assert (made.latest().iteration, made.best().iteration) == (5, 2)
+    write(made, 6, best=True)
+    assert names(made.folder) == ["00005", "00006", "BEST"]
+    assert made.best().iteration == 6
+
+
+def test_the_newest_is_the_one_with_the_largest_number(made):
+    for iteration in (99_999, 100_000):
+        write(made, iteration)
+    assert made.latest().iteration == 100_000
+
+
+def test_a_checkpoint_of_the_same_iteration_is_replaced(made):
+    write(made, 1, content="old", best=True)
+    write(made, 1, content="new", best=True)
+    assert (made.latest().path / "weights.bin").read_text() == "new"
+    assert names(made.folder) == ["00001", "BEST"]
+
+
+def test_every_file_and_folder_is_on_the_disk_before_the_checkpoint_gets_its_name(made, monkeypatch):
+    synced, at_rename, fsync, rename = set(), [], os.fsync, os.rename
+
+    def spy_fsync(handle):
+        fsync(handle)
+        synced.add(os.fstat(handle).st_ino)
+
+    def spy_rename(source, target):
+        at_rename.append(set(synced))
+        rename(source, target)
+        synced.clear()
+
+    monkeypatch.setattr(os, "fsync", spy_fsync)
+    monkeypatch.setattr(os, "rename", spy_rename)
+    path = write(made, 10)
+    monkeypatch.undo()
+    assert {each.stat().st_ino for each in (path, *path.rglob("*"))} <= at_rename[-1]
+    assert {made.folder.stat().st_ino, made.folder.parent.stat().st_ino} <= synced  # and the name after that
+
+
+def lose_a_file(path):
+    (path / "critic" / "head" / "weights.bin").unlink()
+    return "lacks the file 'critic/head/weights.bin'"
+
+
+def cut_a_file(path):
+    os.truncate(path / "weights.bin", 3)
+    return "'weights.bin' of 3 bytes in place of 10"
+
+
+def flip_a_bit(path):
+    (path / "weights.bin").write_text("Content 20")
+    return "'weights.bin' with another checksum"
+
+
+def lose_the_manifest(path):
+    (path / "manifest.json").unlink()
+    return "has no manifest.json"
+
+
+def cut_the_manifest(path):
+    os.truncate(path / "manifest.json", 40)
+    return "has a manifest.json that makes no sense"
+
+
+def binary_manifest(path):
+    (path / "manifest.json").write_bytes(b"\xff\x00")
+    return "has a manifest.json that makes no sense"
+
+
+def nested_manifest(path):
+    (path / "manifest.json").write_text("[" * 100_000)
+    return "has a manifest.json that makes no sense"
+
+
+def change_manifest(path, **changes):
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps({**manifest, **changes}))
+    return manifest["files"]
+
+
+def list_a_path_outside(path):
+    (path.parent / "x").write_text("x")
+    entry = {"size": 1, "sha256": "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"}
+    change_manifest(path, files={**change_manifest(path), "../x": entry})
+    return "lacks the file '../x'"
+
+
+def list_nothing(path):
+    change_manifest(path, files={})
+    return "lacks the file 'state.json'|that its manifest does not list"
+
+
+def list_no_checksums(path):
+    change_manifest(path, files={name: {} for name in change_manifest(path)})
+    return "has a manifest.json that makes no sense"
+
+
+def list_in_a_list(path):
+    change_manifest(path, files=["state.json"])
+    return "has a manifest.json that makes no sense"
+
+
+def be_of_another_iteration(path):
+    change_manifest(path, iteration=30)
+    return "it is of iteration 30"
+
+
+def be_of_another_format(path):
+    change_manifest(path, format="else")
+    return "has a manifest.json that makes no sense"
+
+
+def hold_a_file_too_many(path):
+    (path / "more.safetensors").write_text("")
+    return "has a file 'more.safetensors' that its manifest does not list"
+
+
+def link_a_file(path):
+    (path / "weights.bin").rename(path.parent / "elsewhere")
+    (path / "weights.bin").symlink_to(path.parent / "elsewhere")
+    return "'weights.bin', which is a link"
+
+
+def link_a_folder(path):
+    (path / "critic").rename(path.parent / "elsewhere")
+    (path / "critic").symlink_to(path.parent / "elsewhere")
+    return "lacks the file 'critic/head/weights.bin'"
+
+
+def pipe_for_a_file(path):
+    (path / "weights.bin").unlink()
+    os.mkfifo(path / "weights.bin")
+    return "'weights.bin', which is a link or a device"
+
+
+def be_a_file(path):
+    shutil.rmtree(path)
+    path.write_text("")
+    return "cannot be read"
+
+
+DAMAGES = [
+    lose_a_file, cut_a_file, flip_a_bit, lose_the_manifest, cut_the_manifest, binary_manifest, nested_manifest,
+    list_a_path_outside, list_nothing, list_no_checksums, list_in_a_list, be_of_another_iteration,
+    be_of_another_format, hold_a_file_too_many, link_a_file, link_a_folder, pipe_for_a_file, be_a_file,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_one_is_put_aside_and_the_one_before_is_used(made, damage):
+    write(made, 10)
+    reason = damage(write(made, 20))
+    with pytest.warns(UserWarning, match=rf"00020 is damaged: it .*({reason}).* damaged-00020; 00010 is used instead"):
+        assert made.latest().iteration == 10
+    assert (made.folder / "damaged-00020").exists()
+    assert not (made.folder / "00020").exists()
+    assert made.latest().iteration == 10  # without a warning
+
+
+def test_a_state_that_is_no_table_is_damage(made):
+    path = write(made, 10)
+    (path / "state.json").write_text("[]")
+    change_manifest(path, files={**change_manifest(path), "state.json": _measured(path / "state.json")})
+    with pytest.warns(UserWarning, match=r"state\.json that is no table.*none is left to be used instead"):
+        assert made.latest() is None
+
+
+def _measured(path):
+    return {"size": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+
+
+def test_damaged_ones_are_neither_counted_nor_deleted(made):
+    for iteration in (10, 20):
+        write(made, iteration)
+    for _ in range(2):
+        cut_a_file(write(made, 30))
+        with pytest.warns(UserWarning, match="00030 is damaged"):
+            made.latest()
+    assert names(made.folder) == ["00020", "damaged-00030", "damaged-00030-2"]
+    write(made, 30)
+    assert names(made.folder) == ["00020", "00030", "damaged-00030", "damaged-00030-2"]
+
+
+def test_a_damaged_one_that_would_be_pruned_is_put_aside(made):
+    lose_the_manifest(write(made, 10))
+    write(made, 20)
+    with pytest.warns(UserWarning, match="00010 is damaged: it has no manifest"):
+        write(made, 30)
+    assert names(made.folder) == ["00020", "00030", "damaged-00010"]
+
+
+def test_when_the_best_is_damaged_an_earlier_best_is_used(made):
+    write(made, 10, best=True)
+    flip_a_bit(write(made, 20, best=True))
+    with pytest.warns(UserWarning, match="00020 is damaged.*00010 is used instead"):
+        assert made.best().iteration == 10
+    assert (made.folder / "BEST").read_text() == "00010\n"
+    cut_a_file(made.folder / "00010")
+    with pytest.warns(UserWarning, match="none is left"):
+        assert made.best() is None
+    assert not (made.folder / "BEST").exists()
+
+
+def test_what_cannot_be_read_now_is_no_damage(made, monkeypatch):
+    write(made, 10)
+
+    def refuse(*_arguments, **_options):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("hashlib.file_digest", refuse)
+    with pytest.raises(CheckpointError, match="00010 cannot be read: Permission denied"):
+        made.latest()
+    assert names(made.folder) == ["00010"]
+
+
+def test_one_of_a_later_version_is_refused_and_left_alone(made):
+    change_manifest(write(made, 10), version=2)
+    with pytest.raises(CheckpointError, match="version 2 and this program reads up to 1"):
+        made.latest()
+    assert names(made.folder) == ["00010"]
+
+
+def test_looking_touches_nothing(made):
+    write(made, 10)
+    cut_a_file(write(made, 20))
+    (made.folder / ".00030.partial").mkdir()
+    before = names(made.folder)
+    looking = Checkpoints(made.folder, keep=1, read_only=True)
+    with pytest.warns(UserWarning, match="00020 is damaged.*00010 is used instead"):
+        assert looking.latest().iteration == 10
+    with pytest.raises(CheckpointError, match="lock the run first"):
+        write(looking, 30)
+    assert names(made.folder) == before
+
+
+def test_leftovers_are_settled_at_the_start_and_other_files_are_left_alone(made):
+    write(made, 10)
+    (made.folder / "00010").rename(made.folder / ".00010.replaced")
+    for name in (".00020.partial", ".00005.removed", ".mine"):
+        (made.folder / name).mkdir()
+    (made.folder / "BEST.partial").write_text("000")
+    assert Checkpoints(made.folder, keep=2).latest().iteration == 10
+    assert names(made.folder) == [".mine", "00010"]
+
+
+def full(*_arguments, **_options):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def full_after_a_file(folder):
+    (folder / "weights.bin").write_text("half")
+    full()
+
+
+MESSAGE = r"00020 could not be written: No space left on device \(\d+ MB free .* can go on from checkpoint 00010"
+
+
+@pytest.mark.parametrize("existing", [False, True])
+def test_a_full_disk_in_save_leaves_everything_else(made, existing):
+    write(made, 10, best=True)
+    if existing:
+        write(made, 20, content="before")
+    before = names(made.folder)
+    with pytest.raises(CheckpointError, match=MESSAGE.replace("00010", "00020" if existing else "00010")):
+        made.write(20, {}, full_after_a_file)
+    assert names(made.folder) == before
+    assert made.latest().iteration == (20 if existing else 10)
+
+
+@pytest.mark.parametrize("failing", range(1, 12))
+def test_a_full_disk_at_any_sync_leaves_a_whole_one(made, monkeypatch, failing):
+    write(made, 10, best=True)
+    fsync, calls = os.fsync, 0
+
+    def fail_once(handle):
+        nonlocal calls
+        calls += 1
+        full() if calls == failing else fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", fail_once)
+    with pytest.raises(CheckpointError, match="No space left on device"):
+        write(made, 20, best=True)
+    monkeypatch.undo()
+    assert made.latest().iteration in (10, 20)
+    assert not [name for name in names(made.folder) if name.startswith(".")]
+    assert write(made, 20, best=True)
+    assert made.best().iteration == 20
+
+
+def test_a_rename_that_fails_gives_the_replaced_one_back(made, monkeypatch):
+    write(made, 20, content="before")
+    rename = os.rename
+
+    def fail(source, target, **options):
+        full() if str(source).endswith(".partial") else rename(source, target, **options)
+
+    monkeypatch.setattr(os, "rename", fail)
+    with pytest.raises(CheckpointError, match="can go on from checkpoint 00020"):
+        write(made, 20, content="after")
+    assert (made.latest().path / "weights.bin").read_text() == "before"
+
+
+def test_when_nothing_can_be_written_at_all_the_message_says_so(made, monkeypatch):
+    monkeypatch.setattr(os, "mkdir", full)
+    with pytest.raises(CheckpointError, match=r"No space left.*there is no earlier checkpoint"):
+        write(made, 10)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, TypeError])
+def test_interrupts_and_mistakes_come_out_as_they_are(made, error):
+    write(made, 10)
+
+    def fail(folder):
+        (folder / "weights.bin").write_text("half")
+        raise error
+
+    with pytest.raises(error):
+        made.write(20, {}, fail)
+    assert names(made.folder) == ["00010"]
+
+
+@pytest.mark.parametrize(
+    "save",
+    [
+        lambda folder: torch.save({"a": torch.zeros(10_000)}, folder / "optimizer.pt"),
+        lambda folder: save_file({"a": torch.zeros(10_000)}, folder / "model.safetensors"),
+        lambda folder: (folder / "plain").write_bytes(bytes(40_000)),
+    ],
+    ids=["torch", "safetensors", "plain"],
+)
+def test_whichever_library_meets_the_limit_of_the_disk_the_error_is_ours(made, save):
+    write(made, 10)
+    limits, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+    try:
+        with pytest.raises(CheckpointError, match=r"00020 could not be written.*can go on from checkpoint 00010"):
+            made.write(20, {}, save)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert names(made.folder) == ["00010"]
+
+
+def test_save_may_not_write_the_files_of_the_checkpoint_itself(made):
+    with pytest.raises(ValueError, match=r"save wrote state\.json"):
+        made.write(10, {}, lambda folder: (folder / "state.json").write_text("{}"))
+
+
+@pytest.mark.parametrize("keep", [0, -1, True])
+def test_at_least_one_is_kept(tmp_path, keep):
+    with pytest.raises(ValueError, match=rf"keep is {keep}; it must be a whole number of at least 1"):
+        Checkpoints(tmp_path, keep=keep)
+
+
+# A process is killed before its n-th operation on the disk, for every n, and the next one looks at what there is.
+KILLED = """
+import os, pathlib, shutil, signal, sys
+from seeupo.runs.checkpoints import Checkpoints
+
+home = pathlib.Path(sys.argv[1])
+folder, done = home / "checkpoints", home / "done"
+OPERATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir"}
+PLAN = [(10, True), (20, False), (20, True), (30, False), (40, False), (40, False)]
+ours, count, deadly = os.getpid(), 0, 0
+
+def save(content):
+    def write(folder):
+        (folder / "weights.bin").write_text(content)
+        (folder / "critic").mkdir()
+        (folder / "critic" / "weights.bin").write_text(content)
+    return write
+
+def operation(*arguments):
+    global count
+    count += 1
+    if count == deadly:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def hook(event, arguments):
+    if os.getpid() != ours and event in OPERATIONS:
+        operation()
+
+def watched_fsync(handle):
+    if os.getpid() != ours:
+        operation()  # and no more: a kill loses nothing that the system has, and waiting for a busy disk takes minutes
+
+def work():
+    checkpoints = Checkpoints(folder, keep=1)
+    log = os.open(done, os.O_WRONLY | os.O_CREAT)
+    for step, (iteration, best) in enumerate(PLAN):
+        checkpoints.write(iteration, {"step": step}, save(f"step {step}"), best=best)
+        os.pwrite(log, str(step + 1).encode(), 0)
+
+os.fsync = watched_fsync
+sys.addaudithook(hook)
+seen = set()
+while True:
+    shutil.rmtree(folder, ignore_errors=True)
+    done.write_text("0")
+    deadly += 1
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+            os._exit(0)
+        except BaseException as error:
+            print(repr(error), flush=True)
+            os._exit(1)
+    status = os.waitpid(child, 0)[1]
+    assert status in (0, signal.SIGKILL), status
+    finished = int(done.read_text())  # writes that had returned
+    checkpoints = Checkpoints(folder, keep=1)
+    left = [path.name for path in folder.iterdir() if path.name.startswith(".")] if folder.exists() else []
+    assert not left, (deadly, left)
+    latest, best = checkpoints.latest(), checkpoints.best()
+    if finished:
+        assert latest is not None, deadly
+        # What had been written, or what was being written.
+        assert latest.state["step"] in (finished - 1, finished), (deadly, finished, latest)
+        assert (latest.path / "critic" / "weights.bin").read_text() == f"step {latest.state['step']}"
+        marked = [step for step in range(latest.state["step"] + 1) if PLAN[step][1]]
+        assert best is not None, deadly
+        assert best.state["step"] == marked[-1], (deadly, best)
+        assert (folder / "BEST").read_text() == best.path.name + "\\n", deadly
+    seen.add((finished, latest and latest.state["step"]))
+    # And it goes on.
+    checkpoints.write(50, {"step": 6}, save("step 6"), best=False)
+    assert checkpoints.latest().state["step"] == 6
+    if status == 0:
+        break
+assert {(0, None), (0, 0), (1, 0), (1, 1), (2, 1), (2, 2), (5, 4), (5, 5), (6, 5)} <= seen, seen
+print(deadly - 1)
+"""
+
+
+def test_a_process_killed_at_any_moment_leaves_a_whole_checkpoint(tmp_path):
+    command = [sys.executable, "-W", "error::UserWarning", "-c", KILLED, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert int(done.stdout) > 100  # so many moments were tried

@@ -1,0 +1,406 @@
+import errno
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from seeupo.errors import CheckpointError, RunError
+from seeupo.runs.run_directory import RunDirectory
+from seeupo.runs.trajectory_files import read_header, read_trajectories
+from seeupo.types import Trajectory, Turn
+
+
+@pytest.fixture
+def run(tmp_path) -> RunDirectory:
+    return RunDirectory.create(tmp_path / "run", "[run]\nseed = 0\n", {"panel": "abc"})
+
+
+def trajectory(name: str) -> Trajectory:
+    return Trajectory(name, "g", "t", (Turn(name, 0, (1, 2), (3,), (-0.5,)),), 1.0)
+
+
+def names(folder) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def full(*_arguments, **_options):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+# Making and opening
+
+
+def test_a_run_begins_with_its_recipe_and_facts(tmp_path):
+    path = tmp_path / "new" / "run"
+    run = RunDirectory.create(path, "[run]\nseed = 0\n", {"panel": "abc", "odd": math.nan})
+    assert (path / "recipe.toml").read_text() == "[run]\nseed = 0\n"
+    assert json.loads((path / "facts.json").read_text()) == {"panel": "abc", "odd": None}
+    assert names(path) == ["facts.json", "recipe.toml"]
+    assert names(path.parent) == ["run"]
+    assert RunDirectory.open(path).path == run.path == path
+    assert run.policy_path == path / "policy"
+    assert run.evaluation_path(10) == path / "evaluations" / "00010.json"
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_an_empty_folder_is_taken(tmp_path, linked):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
+    path = tmp_path / ("link" if linked else "empty")
+    assert RunDirectory.create(path, "", {}).metrics() == []
+    assert names(tmp_path / "empty") == ["facts.json", "recipe.toml"]
+    assert names(tmp_path) == ["empty", "link"]
+
+
+def test_a_folder_with_something_in_it_is_refused(run):
+    before = names(run.path)
+    with pytest.raises(RunError, match="holds something already; resume it if it is a run, or name another"):
+        RunDirectory.create(run.path, "other", {})
+    assert names(run.path) == before
+    assert (run.path / "recipe.toml").read_text() == "[run]\nseed = 0\n"
+
+
+def test_files_in_the_way_are_refused(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    for path in (tmp_path / "file", tmp_path / "file" / "run", tmp_path / "file" / "deeper" / "run"):
+        with pytest.raises(RunError, match="cannot be made: file is a file; name another folder"):
+            RunDirectory.create(path, "", {})
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_parent_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
+    def refuse(*_arguments, **_options):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(os, "mkdir", refuse)
+    with pytest.raises(RunError, match="cannot be made: Read-only file system"):
+        RunDirectory.create(tmp_path / "run", "", {})
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace", "rename"])
+def test_a_full_disk_leaves_nothing_half_made(tmp_path, monkeypatch, call):
+    monkeypatch.setattr(os, call, full)
+    with pytest.raises(RunError, match="cannot be made: No space left on device"):
+        RunDirectory.create(tmp_path / "run", "", {})
+    assert names(tmp_path) == []
+
+
+def test_of_two_that_begin_at_once_one_is_refused(tmp_path, monkeypatch):
+    rename, path = os.rename, tmp_path / "run"
+
+    def overtaken(source, target):
+        monkeypatch.setattr(os, "rename", rename)
+        path.mkdir()
+        (path / "recipe.toml").write_text("first")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", overtaken)
+    with pytest.raises(RunError, match="holds something already"):
+        RunDirectory.create(path, "second", {})
+    assert (path / "recipe.toml").read_text() == "first"
+    assert names(tmp_path) == ["run"]
+
+
+def test_what_is_no_run_is_not_opened(tmp_path):
+    with pytest.raises(RunError, match="run is not there"):
+        RunDirectory.open(tmp_path / "run")
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match="file is a file"):
+        RunDirectory.open(tmp_path / "file")
+    with pytest.raises(RunError, match=r"is no run: it has no recipe\.toml and no facts\.json"):
+        RunDirectory.open(tmp_path)
+    (tmp_path / "recipe.toml").touch()
+    with pytest.raises(RunError, match=r"it has no facts\.json;"):
+        RunDirectory.open(tmp_path)
+
+
+def test_the_facts_of_a_run_can_be_read(run):
+    assert run.facts() == {"panel": "abc"}
+    (run.path / "facts.json").write_text("[1]")
+    with pytest.raises(RunError, match=r"facts\.json cannot be read"):
+        run.facts()
+
+
+# The lock
+
+HOLD = """
+import os, pathlib, subprocess, sys, time
+from seeupo.runs.run_directory import RunDirectory
+
+run = RunDirectory.open(pathlib.Path(sys.argv[1]))
+with run.lock():
+    if sys.argv[2] == "forked":
+        child = os.fork()
+        if child == 0:
+            os.execvp("sleep", ["sleep", "100"]) if sys.argv[3:] else time.sleep(100)
+    else:
+        child = subprocess.Popen(["sleep", "100"], close_fds=False).pid
+    print(child, flush=True)
+    time.sleep(100)
+"""
+
+
+def test_a_second_process_is_refused_with_the_pid_of_the_first(run):
+    with run.lock():
+        assert run.locked
+        assert (run.path / ".lock").read_text() == f"{os.getpid()}\n"
+        other = RunDirectory.open(run.path)
+        with pytest.raises(RunError, match=rf"worked on by process {os.getpid()}; wait until"), other.lock():
+            pass
+        assert not other.locked
+        with pytest.raises(RunError, match="worked on by process"), run.lock():
+            pass
+        assert run.locked
+    assert not run.locked
+    assert (run.path / ".lock").read_text() == ""
+    with other.lock():
+        assert other.locked
+
+
+def test_a_lock_whose_holder_has_not_signed_yet_is_respected(run):
+    with run.lock():
+        (run.path / ".lock").write_text("")
+        with pytest.raises(RunError, match="worked on by another process"), RunDirectory.open(run.path).lock():
+            pass
+
+
+@pytest.mark.parametrize("child", [["started"], ["forked"], ["forked", "then started"]], ids=" ".join)
+def test_the_lock_of_a_killed_process_is_no_obstacle_though_its_child_lives_on(run, child):
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(run.path), *child], stdout=subprocess.PIPE, text=True)
+    pid = int(holder.stdout.readline())
+    try:
+        with pytest.raises(RunError, match=f"worked on by process {holder.pid};"), run.lock():
+            pass
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+        os.kill(pid, 0)  # the child is alive
+        with run.lock():
+            assert (run.path / ".lock").read_text() == f"{os.getpid()}\n"
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        holder.kill()
+        holder.wait()
+        holder.stdout.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # Python 3.12 has doubts about fork
+def test_a_forked_copy_does_not_hold_the_lock_and_does_not_release_it(run):
+    with run.lock():
+        child = os.fork()
+        if child == 0:
+            held = run.locked
+            with_handle = [n for n in os.listdir("/proc/self/fd") if _leads_to_lock(n)]  # noqa: PTH208
+            os._exit(int(held or bool(with_handle)))
+        assert os.waitpid(child, 0)[1] == 0
+        with pytest.raises(RunError, match="worked on by"), RunDirectory.open(run.path).lock():
+            pass
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # Python 3.12 has doubts about fork
+def test_a_forked_copy_that_leaves_the_block_closes_nothing_else(run, tmp_path):
+    lock = run.lock()
+    lock.__enter__()
+    child = os.fork()
+    if child == 0:
+        # The number of the handle that was closed is given to the next file.
+        file = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
+        try:
+            os.write(file, b"kept")
+            lock.__exit__(None, None, None)
+            os._exit(os.fstat(file).st_size != 4)
+        except BaseException:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    with pytest.raises(RunError, match=f"worked on by process {os.getpid()};"), RunDirectory.open(run.path).lock():
+        pass
+    lock.__exit__(None, None, None)
+
+
+def _leads_to_lock(handle: str) -> bool:
+    try:
+        return os.readlink(f"/proc/self/fd/{handle}").endswith("/.lock")  # noqa: PTH115
+    except OSError:
+        return False
+
+
+def test_an_error_inside_gives_the_lock_back(run):
+    with pytest.raises(KeyError), run.lock():
+        raise KeyError
+    with run.lock():
+        pass
+
+
+def test_a_file_system_without_locks_is_named(run, monkeypatch):
+    def refuse(*_arguments):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(RunError, match="No locks available"), run.lock():
+        pass
+
+
+def test_checkpoints_are_written_under_the_lock_only(run):
+    with pytest.raises(CheckpointError, match="lock the run first"):
+        run.checkpoints(2).write(1, {}, lambda folder: None)
+    with run.lock():
+        run.checkpoints(2).write(1, {"a": 1}, lambda folder: None)
+    assert run.checkpoints(2).latest().state == {"a": 1}
+
+
+# Metrics
+
+
+def test_records_come_back_in_order_and_with_their_keys_as_given(run):
+    run.append(
+        {"kind": "update", "iteration": 1, "z": 0.5, "a": math.nan, "deep": {"b": [math.inf, 1], "c": (-1e400,)}}
+    )
+    run.append({"kind": "evaluation", "iteration": 1})
+    assert run.metrics() == [
+        {"kind": "update", "iteration": 1, "z": 0.5, "a": None, "deep": {"b": [None, 1], "c": [None]}},
+        {"kind": "evaluation", "iteration": 1},
+    ]
+    assert list(run.metrics()[0]) == ["kind", "iteration", "z", "a", "deep"]
+    assert (run.path / "metrics.jsonl").read_text().count("\n") == 2
+
+
+@pytest.mark.parametrize(
+    "record", [{"iteration": 1}, {"kind": "a"}, {"kind": "a", "iteration": -1}, {"kind": "a", "iteration": 1.5}]
+)
+def test_records_without_kind_or_iteration_are_refused(run, record):
+    with pytest.raises(ValueError, match="must be a"):
+        run.append(record)
+    assert run.metrics() == []
+
+
+def test_a_record_that_json_cannot_hold_writes_nothing(run):
+    run.append({"kind": "a", "iteration": 1})
+    with pytest.raises(TypeError):
+        run.append({"kind": "a", "iteration": 2, "value": object()})
+    assert len(run.metrics()) == 1
+
+
+def test_each_record_is_on_the_disk_when_append_returns(run, monkeypatch):
+    synced, fsync = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.fstat(handle).st_size) or fsync(handle))
+    run.append({"kind": "a", "iteration": 1})
+    assert (run.path / "metrics.jsonl").stat().st_size in synced
+
+
+def test_a_torn_line_is_left_out_and_does_not_spoil_the_next(run):
+    run.append({"kind": "a", "iteration": 1})
+    for torn in ('{"kind": "a", "itera', "\0" * 50):
+        with (run.path / "metrics.jsonl").open("a") as file:
+            file.write(torn)
+        assert len(run.metrics()) == 1
+    run.append({"kind": "a", "iteration": 2})
+    assert [record["iteration"] for record in run.metrics()] == [1, 2]
+
+
+def test_a_file_that_is_one_torn_line_is_no_obstacle(run):
+    (run.path / "metrics.jsonl").write_text("{")
+    assert run.metrics() == []
+    run.append({"kind": "a", "iteration": 1})
+    assert len(run.metrics()) == 1
+
+
+def test_a_line_that_is_no_record_is_named(run):
+    run.append({"kind": "a", "iteration": 1})
+    with (run.path / "metrics.jsonl").open("a") as file:
+        file.write("oops\n")
+    with pytest.raises(RunError, match=r"metrics\.jsonl, line 2 is no record .*take the line out"):
+        run.metrics()
+
+
+def test_a_full_disk_leaves_no_half_record(run, monkeypatch):
+    run.append({"kind": "a", "iteration": 1})
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RunError, match=r"metrics\.jsonl cannot be written: No space left on device; mend that"):
+        run.append({"kind": "a", "iteration": 2})
+    with pytest.raises(RunError, match=r"summary\.json cannot be written: No space left"):
+        run.write_summary({})
+    with pytest.raises(RunError, match=r"trajectories/00002\.jsonl\.gz cannot be written: No space left"):
+        run.write_trajectories(2, [trajectory("a")], {})
+    monkeypatch.undo()
+    assert (run.path / "metrics.jsonl").read_bytes().count(b"\n") == 1
+    assert (run.path / "metrics.jsonl").read_bytes().endswith(b"\n")
+    assert names(run.path / "trajectories") == []
+    assert not (run.path / "summary.json").exists()
+
+
+# The other files
+
+
+def test_trajectories_of_an_iteration_are_written_whole_and_not_added_to(run):
+    for name in ("a", "b"):
+        run.write_trajectories(12, [trajectory(name), trajectory(name * 2)], {"iteration": 12})
+    path = run.path / "trajectories" / "00012.jsonl.gz"
+    assert [found.id for found in read_trajectories(path)] == ["b", "bb"]
+    assert read_header(path)["iteration"] == 12
+    assert names(path.parent) == [path.name]
+
+
+def test_the_summary_is_strict_json(run):
+    run.write_summary({"best": math.nan, "iterations": 3})
+    assert json.loads((run.path / "summary.json").read_text()) == {"best": None, "iterations": 3}
+
+
+# Going on
+
+
+def test_what_came_after_the_checkpoint_is_forgotten(run):
+    for iteration in range(4):
+        run.append({"kind": "evaluation", "iteration": iteration})
+        run.append({"kind": "update", "iteration": iteration})
+        run.write_trajectories(iteration, [trajectory("a")], {})
+        path = run.evaluation_path(iteration)
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("{}")
+    (run.path / "evaluations" / "00001.json.partial").touch()
+    (run.path / "evaluations" / "notes.txt").touch()
+    kept = (run.path / "metrics.jsonl").read_bytes().splitlines(keepends=True)[:6]
+    with (run.path / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "up')
+
+    for _ in range(2):
+        run.discard_after(2)
+        assert (run.path / "metrics.jsonl").read_bytes() == b"".join(kept)
+        assert names(run.path / "trajectories") == [f"0000{n}.jsonl.gz" for n in range(3)]
+        assert names(run.path / "evaluations") == ["00000.json", "00001.json", "00002.json", "notes.txt"]
+    run.discard_after(0)
+    assert [record["iteration"] for record in run.metrics()] == [0, 0]
+    assert names(run.path / "evaluations") == ["00000.json", "notes.txt"]
+
+
+def test_whoever_resumes_may_say_which_records_stay(run):
+    for kind in ("update", "evaluation"):
+        run.append({"kind": kind, "iteration": 2})
+    run.discard_after(2, lambda record: record["kind"] != "evaluation")
+    assert [record["kind"] for record in run.metrics()] == ["update"]
+
+
+def test_a_torn_line_of_a_kept_iteration_is_forgotten_too(run):
+    run.append({"kind": "a", "iteration": 1})
+    before = (run.path / "metrics.jsonl").read_bytes()
+    with (run.path / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "b", "iteration": 1')
+    run.discard_after(5)
+    assert (run.path / "metrics.jsonl").read_bytes() == before
+
+
+def test_an_empty_run_has_nothing_to_forget(run):
+    run.discard_after(0)
+    assert names(run.path) == ["facts.json", "recipe.toml"]
+
+
+def test_an_error_while_forgetting_loses_no_record(run, monkeypatch):
+    for iteration in (1, 2):
+        run.append({"kind": "a", "iteration": iteration})
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(RunError, match="No space left"):
+        run.discard_after(1)
+    assert len(run.metrics()) == 2
