@@ -5,25 +5,33 @@ from click.testing import CliRunner
 
 from seeupo.cli import main
 from seeupo.errors import EvaluationError
-from seeupo.runs.evaluations import Episode, Evaluation, Plan, attempts, compare, panel_of
+from seeupo.runs.evaluations import (
+    AttemptResult,
+    Evaluation,
+    EvaluationPlan,
+    compare,
+    panel_of,
+    planned_attempts,
+    verdict_of,
+)
 from seeupo.types import Task
 
 TASKS = [Task(f"t{n}", "test", kind="odd" if n % 2 else "even") for n in range(6)]
 
 
-def plan(**changes) -> Plan:
+def plan(**changes) -> EvaluationPlan:
     values = {
-        "policy": "p", "environment": "e", "split": "test", "options": {}, "samples": 4, "k": 4, "seed": 0,
+        "policy": "p", "environment": "e", "split": "test", "options": {}, "attempts": 4, "k": 4, "seed": 0,
         "max_turns": 5, "sampling": {"temperature": 1.0}, "panel": panel_of(TASKS),
     }  # fmt: skip
-    return Plan(**{**values, **changes})
+    return EvaluationPlan(**{**values, **changes})
 
 
-def episode(task: str, sample: int, score: float | None, **changes) -> Episode:
+def result(task: str, attempt: int, score: float | None, **changes) -> AttemptResult:
     kind = "odd" if int(task[1:]) % 2 else "even"
     stop = "failure" if score is None else "goal" if score == 1 else "environment"
-    return Episode(
-        **{"task": task, "kind": kind, "sample": sample, "score": score, "stop": stop, "turns": 2, **changes}
+    return AttemptResult(
+        **{"task": task, "kind": kind, "attempt": attempt, "score": score, "stop": stop, "turns": 2, **changes}
     )
 
 
@@ -31,15 +39,15 @@ def evaluation(successes, **changes) -> Evaluation:
     """Task n is solved in the first successes[n] of 4 attempts."""
     made = Evaluation(plan(**changes), {})
     for number, count in enumerate(successes):
-        for sample in range(4):
-            made.add(episode(f"t{number}", sample, float(sample < count)))
+        for attempt in range(4):
+            made.add(result(f"t{number}", attempt, float(attempt < count)))
     return made
 
 
-def test_the_summary_counts_what_happened():
+def test_the_summary_counts_scores_failures_and_tokens():
     made = evaluation([4, 2, 0, 1, 0, 0])
-    made.add(episode("t5", 3, None, failure="lost"))
-    made.add(episode("t0", 0, 1.0, truncated_responses=2, prompt_tokens=10, action_tokens=4))
+    made.add(result("t5", 3, None, failure="lost"))
+    made.add(result("t0", 0, 1.0, truncated_responses=2, prompt_tokens=10, action_tokens=4))
     summary = made.summary()
     # t5 has only three scores and is left out of avg@4 and pass@4.
     assert summary["tasks"] == 5
@@ -54,39 +62,62 @@ def test_the_summary_counts_what_happened():
     assert (summary["mean_prompt_tokens"], summary["mean_action_tokens"]) == (10, 4)
 
 
-def test_only_what_is_missing_or_failed_is_played_again():
+def test_only_missing_and_failed_attempts_are_run_again():
     made = evaluation([4, 2])
-    made.add(episode("t1", 2, None))
-    wanted = attempts(TASKS[:3], 4, seed=0)
-    assert [(each.task.id, each.sample) for each in made.missing(wanted)] == [("t1", 2), *(("t2", n) for n in range(4))]
+    made.add(result("t1", 2, None))
+    wanted = planned_attempts(TASKS[:3], 4, seed=0)
+    assert [(each.task.id, each.index) for each in made.missing(wanted)] == [("t1", 2), *(("t2", n) for n in range(4))]
 
 
 def test_seeds_depend_on_the_attempt_alone():
-    few, many = attempts(TASKS[:2], 2, seed=5), attempts(TASKS, 4, seed=5)
-    by_key = {(each.task.id, each.sample): each.seed for each in many}
-    assert all(by_key[each.task.id, each.sample] == each.seed for each in few)
+    few, many = planned_attempts(TASKS[:2], 2, seed=5), planned_attempts(TASKS, 4, seed=5)
+    by_key = {(each.task.id, each.index): each.seed for each in many}
+    assert all(by_key[each.task.id, each.index] == each.seed for each in few)
     assert len(set(by_key.values())) == 24
-    assert attempts(TASKS, 4, seed=6)[0].seed != many[0].seed
+    assert planned_attempts(TASKS, 4, seed=6)[0].seed != many[0].seed
 
 
-def test_a_result_file_comes_back_and_names_its_versions(tmp_path):
+def test_a_result_file_is_read_back_and_names_its_versions(tmp_path):
     made = evaluation([4, 0, 1])
     made.write(tmp_path / "r.json")
     again = Evaluation.read(tmp_path / "r.json")
-    assert (again.plan, again.episodes) == (made.plan, made.episodes)
+    assert (again.plan, again.results) == (made.plan, made.results)
     assert set(json.loads((tmp_path / "r.json").read_text())["versions"]) == {"seeupo", "python", "torch"}
     assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
     (tmp_path / "r.json").write_text("{}")
-    with pytest.raises(EvaluationError, match="is no evaluation that this program can read"):
+    with pytest.raises(EvaluationError, match="not a readable evaluation"):
         Evaluation.read(tmp_path / "r.json")
 
 
-def test_going_on_with_another_plan_is_refused():
+def test_a_result_file_of_version_1_is_read(tmp_path):
+    made = evaluation([4, 0, 1])
+    made.write(tmp_path / "r.json")
+    record = json.loads((tmp_path / "r.json").read_text())
+    record["version"] = 1
+    record["plan"]["samples"] = record["plan"].pop("attempts")
+    for each in record["episodes"]:
+        each["sample"], each["cut_responses"] = each.pop("attempt"), each.pop("truncated_responses")
+    (tmp_path / "r.json").write_text(json.dumps(record))
+    again = Evaluation.read(tmp_path / "r.json")
+    assert (again.plan, again.results) == (made.plan, made.results)
+
+
+def test_the_verdict_follows_the_interval_of_the_difference():
+    def difference(low, high):
+        return {"tasks": 5, "avg@4": {"value": (low + high) / 2, "low": low, "high": high}}
+
+    assert verdict_of(difference(0.1, 0.2), 4) == "improved"
+    assert verdict_of(difference(-0.2, -0.1), 4) == "regressed"
+    assert verdict_of(difference(-0.1, 0.1), 4) == "no_change"
+    assert verdict_of(None, 4) == "inconclusive"
+
+
+def test_resuming_with_another_plan_is_refused():
     made = evaluation([1])
-    made.check_continues(plan(samples=8))
-    with pytest.raises(EvaluationError, match=r"seed was 0 and is now 1; go on as it was"):
+    made.check_continues(plan(attempts=8))
+    with pytest.raises(EvaluationError, match=r"seed was 0 and is now 1"):
         made.check_continues(plan(seed=1))
-    with pytest.raises(EvaluationError, match="k is 5 with 4 samples"):
+    with pytest.raises(EvaluationError, match="k = 5 with 4 attempts"):
         plan(k=5)
 
 
@@ -126,12 +157,12 @@ def test_the_command_evaluates_resumes_and_compares(tmp_path):
     kept[3] |= {"score": None, "stop": "failure"}
     out.write_text(json.dumps({**record, "episodes": kept}))
     arguments = ["tiny", "--env", "pocket", "--tasks", "10", "--max-tokens", "6", "--plain", "--out", str(out)]
-    assert "is there already; go on with it by --resume" in run(*arguments).output
+    assert "already exists" in run(*arguments).output
     done = run(*arguments, "--resume", "--json")
     assert done.exit_code == 0, done.output
     again = json.loads(out.read_text())
-    assert [(e["task"], e["sample"]) for e in again["episodes"]] == [
-        (e["task"], e["sample"]) for e in record["episodes"]
+    assert [(e["task"], e["attempt"]) for e in again["episodes"]] == [
+        (e["task"], e["attempt"]) for e in record["episodes"]
     ]
     assert again["summary"]["failures"] == 0
 
@@ -142,17 +173,17 @@ def test_the_command_evaluates_resumes_and_compares(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["expert"], "which environment? name it with --env"),
-        (["--env", "pocket"], "name a policy, or an endpoint"),
-        (["--env", "pocket", "--endpoint", "http://127.0.0.1:9/v1"], "an endpoint needs the model's name"),
-        (["--env", "pocket", "--endpoint", "nowhere", "--model", "m"], "'nowhere' is no address"),
-        (["nothing-like-it", "--env", "pocket"], "there is no model 'nothing-like-it'"),
-        (["expert", "--env", "pocket", "-k", "5"], "k is 5 with 4 samples"),
+        (["expert"], "no environment"),
+        (["--env", "pocket"], "expected either a policy, or --endpoint"),
+        (["--env", "pocket", "--endpoint", "http://127.0.0.1:9/v1"], "--endpoint needs the name of a model"),
+        (["--env", "pocket", "--endpoint", "nowhere", "--model", "m"], "'nowhere'"),
+        (["nothing-like-it", "--env", "pocket"], "nothing-like-it"),
+        (["expert", "--env", "pocket", "-k", "5"], "k = 5 with 4 attempts"),
         (["expert", "--env", "pocket", "--split", "none"], "pocket has no split 'none'"),
-        (["--compare", "a.json", "b.json"], "a.json is no evaluation"),
+        (["--compare", "a.json", "b.json"], "a.json is not a readable evaluation"),
     ],
 )
-def test_mistakes_get_one_clear_error(arguments, message, tmp_path, monkeypatch):
+def test_user_errors_print_one_message(arguments, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = run(*arguments)
     assert done.exit_code == 1

@@ -11,38 +11,38 @@ from seeupo.models.logprobs import padded_logprobs
 from seeupo.runs.export import export_policy
 from seeupo.training.warm_start import LogLikelihood
 
-SAMPLES = random_samples(0, count=8)
+TURNS = random_samples(0, count=8)
 
 
 def logprobs(model):
     with torch.no_grad():
-        return padded_logprobs(model, SAMPLES).logprobs
+        return padded_logprobs(model, TURNS).logprobs
 
 
-def test_merged_adapters_say_the_same_and_the_adapted_model_is_left_as_it_was(tmp_path):
+def test_merging_adapters_keeps_logprobs_and_the_adapted_model(tmp_path):
     local = engine(lora=LoraSettings(rank=2), learning_rate=1e-2)
     plain = logprobs(local.policy.model)
     for _ in range(3):
-        local.step(SAMPLES, LogLikelihood(), normalizer=10)
+        local.step(TURNS, LogLikelihood(), normalizer=10)
     adapted = logprobs(local.policy.model)
     assert not torch.allclose(adapted, plain)
     merged = without_adapters(local.policy.model).to(torch.float64)
     torch.testing.assert_close(logprobs(merged), adapted, rtol=0, atol=1e-6)
     assert torch.equal(logprobs(local.policy.model), adapted)
-    export_policy(local.policy, tmp_path / "policy", "a card")
+    export_policy(local.export, tmp_path / "policy", "a card")
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "policy", dtype=torch.float64)
     assert {name for name, _ in loaded.named_parameters()} == {name for name, _ in merged.named_parameters()}
     torch.testing.assert_close(logprobs(loaded), adapted, rtol=0, atol=1e-5)
 
 
-def test_a_model_without_adapters_is_itself():
+def test_a_model_without_adapters_is_returned_as_it_is():
     model = engine().policy.model
     assert without_adapters(model) is model
 
 
 def test_an_older_policy_is_replaced(tmp_path):
     local = engine()
-    export_policy(local.policy, tmp_path / "policy", "first")
-    export_policy(local.policy, tmp_path / "policy", "second")
+    export_policy(local.export, tmp_path / "policy", "first")
+    export_policy(local.export, tmp_path / "policy", "second")
     assert (tmp_path / "policy" / "README.md").read_text() == "second"
     assert [path.name for path in tmp_path.iterdir()] == ["policy"]

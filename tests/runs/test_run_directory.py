@@ -34,12 +34,13 @@ def full(*_arguments, **_options):
 # Making and opening
 
 
-def test_a_run_begins_with_its_recipe_and_facts(tmp_path):
+def test_a_new_run_directory_holds_recipe_and_env_info(tmp_path):
     path = tmp_path / "new" / "run"
     run = RunDirectory.create(path, "[run]\nseed = 0\n", {"panel": "abc", "odd": math.nan})
     assert (path / "recipe.toml").read_text() == "[run]\nseed = 0\n"
-    assert json.loads((path / "facts.json").read_text()) == {"panel": "abc", "odd": None}
-    assert names(path) == ["facts.json", "recipe.toml"]
+    info = json.loads((path / "env_info.json").read_text())
+    assert info == {"format": "seeupo-run", "version": 2, "panel": "abc", "odd": None}
+    assert names(path) == ["env_info.json", "recipe.toml"]
     assert names(path.parent) == ["run"]
     assert RunDirectory.open(path).path == run.path == path
     assert run.policy_path == path / "policy"
@@ -47,18 +48,18 @@ def test_a_run_begins_with_its_recipe_and_facts(tmp_path):
 
 
 @pytest.mark.parametrize("linked", [False, True])
-def test_an_empty_folder_is_taken(tmp_path, linked):
+def test_an_empty_directory_can_be_used(tmp_path, linked):
     (tmp_path / "empty").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "empty")
     path = tmp_path / ("link" if linked else "empty")
     assert RunDirectory.create(path, "", {}).metrics() == []
-    assert names(tmp_path / "empty") == ["facts.json", "recipe.toml"]
+    assert names(tmp_path / "empty") == ["env_info.json", "recipe.toml"]
     assert names(tmp_path) == ["empty", "link"]
 
 
-def test_a_folder_with_something_in_it_is_refused(run):
+def test_a_directory_that_is_not_empty_is_refused(run):
     before = names(run.path)
-    with pytest.raises(RunError, match="holds something already; resume it if it is a run, or name another"):
+    with pytest.raises(RunError, match="already exists and is not empty"):
         RunDirectory.create(run.path, "other", {})
     assert names(run.path) == before
     assert (run.path / "recipe.toml").read_text() == "[run]\nseed = 0\n"
@@ -67,7 +68,7 @@ def test_a_folder_with_something_in_it_is_refused(run):
 def test_files_in_the_way_are_refused(tmp_path):
     (tmp_path / "file").write_text("mine")
     for path in (tmp_path / "file", tmp_path / "file" / "run", tmp_path / "file" / "deeper" / "run"):
-        with pytest.raises(RunError, match="cannot be made: file is a file; name another folder"):
+        with pytest.raises(RunError, match="file is a file"):
             RunDirectory.create(path, "", {})
     assert (tmp_path / "file").read_text() == "mine"
 
@@ -77,20 +78,20 @@ def test_a_parent_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
         raise OSError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr(os, "mkdir", refuse)
-    with pytest.raises(RunError, match="cannot be made: Read-only file system"):
+    with pytest.raises(RunError, match="cannot create .*Read-only file system"):
         RunDirectory.create(tmp_path / "run", "", {})
     assert names(tmp_path) == []
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace", "rename"])
-def test_a_full_disk_leaves_nothing_half_made(tmp_path, monkeypatch, call):
+def test_a_full_disk_leaves_no_partial_run(tmp_path, monkeypatch, call):
     monkeypatch.setattr(os, call, full)
-    with pytest.raises(RunError, match="cannot be made: No space left on device"):
+    with pytest.raises(RunError, match="cannot create .*No space left on device"):
         RunDirectory.create(tmp_path / "run", "", {})
     assert names(tmp_path) == []
 
 
-def test_of_two_that_begin_at_once_one_is_refused(tmp_path, monkeypatch):
+def test_one_of_two_concurrent_creations_is_refused(tmp_path, monkeypatch):
     rename, path = os.rename, tmp_path / "run"
 
     def overtaken(source, target):
@@ -100,30 +101,42 @@ def test_of_two_that_begin_at_once_one_is_refused(tmp_path, monkeypatch):
         rename(source, target)
 
     monkeypatch.setattr(os, "rename", overtaken)
-    with pytest.raises(RunError, match="holds something already"):
+    with pytest.raises(RunError, match="already exists"):
         RunDirectory.create(path, "second", {})
     assert (path / "recipe.toml").read_text() == "first"
     assert names(tmp_path) == ["run"]
 
 
-def test_what_is_no_run_is_not_opened(tmp_path):
-    with pytest.raises(RunError, match="run is not there"):
+def test_opening_something_else_than_a_run_is_refused(tmp_path):
+    with pytest.raises(RunError, match="run does not exist"):
         RunDirectory.open(tmp_path / "run")
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match="file is a file"):
         RunDirectory.open(tmp_path / "file")
-    with pytest.raises(RunError, match=r"is no run: it has no recipe\.toml and no facts\.json"):
+    with pytest.raises(RunError, match=r"not a run directory: .*recipe\.toml and no env_info\.json"):
         RunDirectory.open(tmp_path)
     (tmp_path / "recipe.toml").touch()
-    with pytest.raises(RunError, match=r"it has no facts\.json;"):
+    with pytest.raises(RunError, match=r"has no env_info\.json"):
         RunDirectory.open(tmp_path)
 
 
-def test_the_facts_of_a_run_can_be_read(run):
-    assert run.facts() == {"panel": "abc"}
-    (run.path / "facts.json").write_text("[1]")
-    with pytest.raises(RunError, match=r"facts\.json cannot be read"):
-        run.facts()
+def test_env_info_can_be_read(run):
+    assert run.env_info()["panel"] == "abc"
+    (run.path / "env_info.json").write_text("[1]")
+    with pytest.raises(RunError, match=r"env_info\.json cannot be read"):
+        run.env_info()
+
+
+def test_a_newer_run_format_is_refused(run):
+    (run.path / "env_info.json").write_text('{"version": 99}')
+    with pytest.raises(RunError, match=r"run format 99.*Upgrade"):
+        run.env_info()
+
+
+def test_a_run_of_format_1_opens_but_cannot_be_resumed(run):
+    (run.path / "env_info.json").rename(run.path / "facts.json")
+    with pytest.raises(RunError, match=r"format 1.*cannot be resumed"):
+        RunDirectory.open(run.path).check_resumable()
 
 
 # The lock
@@ -148,39 +161,37 @@ with run.lock():
 def test_a_second_process_is_refused_with_the_pid_of_the_first(run):
     with run.lock():
         assert run.locked
-        assert (run.path / ".lock").read_text() == f"{os.getpid()}\n"
         other = RunDirectory.open(run.path)
-        with pytest.raises(RunError, match=rf"worked on by process {os.getpid()}; wait until"), other.lock():
+        with pytest.raises(RunError, match=rf"in use by process {os.getpid()};"), other.lock():
             pass
         assert not other.locked
-        with pytest.raises(RunError, match="worked on by process"), run.lock():
+        with pytest.raises(RunError, match="in use by process"), run.lock():
             pass
         assert run.locked
     assert not run.locked
-    assert (run.path / ".lock").read_text() == ""
     with other.lock():
         assert other.locked
 
 
-def test_a_lock_whose_holder_has_not_signed_yet_is_respected(run):
+def test_a_lock_without_a_recorded_owner_is_respected(run):
     with run.lock():
-        (run.path / ".lock").write_text("")
-        with pytest.raises(RunError, match="worked on by another process"), RunDirectory.open(run.path).lock():
+        (run.path / ".lock-owner").unlink()
+        with pytest.raises(RunError, match="in use by another process"), RunDirectory.open(run.path).lock():
             pass
 
 
 @pytest.mark.parametrize("child", [["started"], ["forked"], ["forked", "then started"]], ids=" ".join)
-def test_the_lock_of_a_killed_process_is_no_obstacle_though_its_child_lives_on(run, child):
+def test_the_lock_of_a_killed_process_is_free_although_its_child_lives(run, child):
     holder = subprocess.Popen([sys.executable, "-c", HOLD, str(run.path), *child], stdout=subprocess.PIPE, text=True)
     pid = int(holder.stdout.readline())
     try:
-        with pytest.raises(RunError, match=f"worked on by process {holder.pid};"), run.lock():
+        with pytest.raises(RunError, match=f"in use by process {holder.pid};"), run.lock():
             pass
         holder.send_signal(signal.SIGKILL)
         holder.wait()
         os.kill(pid, 0)  # the child is alive
         with run.lock():
-            assert (run.path / ".lock").read_text() == f"{os.getpid()}\n"
+            assert run.locked
     finally:
         os.kill(pid, signal.SIGKILL)
         holder.kill()
@@ -197,7 +208,7 @@ def test_a_forked_copy_does_not_hold_the_lock_and_does_not_release_it(run):
             with_handle = [n for n in os.listdir("/proc/self/fd") if _leads_to_lock(n)]  # noqa: PTH208
             os._exit(int(held or bool(with_handle)))
         assert os.waitpid(child, 0)[1] == 0
-        with pytest.raises(RunError, match="worked on by"), RunDirectory.open(run.path).lock():
+        with pytest.raises(RunError, match="in use by"), RunDirectory.open(run.path).lock():
             pass
 
 
@@ -216,7 +227,7 @@ def test_a_forked_copy_that_leaves_the_block_closes_nothing_else(run, tmp_path):
         except BaseException:
             os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
-    with pytest.raises(RunError, match=f"worked on by process {os.getpid()};"), RunDirectory.open(run.path).lock():
+    with pytest.raises(RunError, match=f"in use by process {os.getpid()};"), RunDirectory.open(run.path).lock():
         pass
     lock.__exit__(None, None, None)
 
@@ -228,14 +239,14 @@ def _leads_to_lock(handle: str) -> bool:
         return False
 
 
-def test_an_error_inside_gives_the_lock_back(run):
+def test_an_error_releases_the_lock(run):
     with pytest.raises(KeyError), run.lock():
         raise KeyError
     with run.lock():
         pass
 
 
-def test_a_file_system_without_locks_is_named(run, monkeypatch):
+def test_a_file_system_without_locks_is_a_run_error(run, monkeypatch):
     def refuse(*_arguments):
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -255,7 +266,7 @@ def test_checkpoints_are_written_under_the_lock_only(run):
 # Metrics
 
 
-def test_records_come_back_in_order_and_with_their_keys_as_given(run):
+def test_records_are_read_back_in_order(run):
     run.append(
         {"kind": "update", "iteration": 1, "z": 0.5, "a": math.nan, "deep": {"b": [math.inf, 1], "c": (-1e400,)}}
     )
@@ -272,7 +283,7 @@ def test_records_come_back_in_order_and_with_their_keys_as_given(run):
     "record", [{"iteration": 1}, {"kind": "a"}, {"kind": "a", "iteration": -1}, {"kind": "a", "iteration": 1.5}]
 )
 def test_records_without_kind_or_iteration_are_refused(run, record):
-    with pytest.raises(ValueError, match="must be a"):
+    with pytest.raises(ValueError, match="kind|iteration"):
         run.append(record)
     assert run.metrics() == []
 
@@ -291,7 +302,7 @@ def test_each_record_is_on_the_disk_when_append_returns(run, monkeypatch):
     assert (run.path / "metrics.jsonl").stat().st_size in synced
 
 
-def test_a_torn_line_is_left_out_and_does_not_spoil_the_next(run):
+def test_a_truncated_line_is_skipped_and_overwritten(run):
     run.append({"kind": "a", "iteration": 1})
     for torn in ('{"kind": "a", "itera', "\0" * 50):
         with (run.path / "metrics.jsonl").open("a") as file:
@@ -301,25 +312,25 @@ def test_a_torn_line_is_left_out_and_does_not_spoil_the_next(run):
     assert [record["iteration"] for record in run.metrics()] == [1, 2]
 
 
-def test_a_file_that_is_one_torn_line_is_no_obstacle(run):
+def test_a_file_with_only_a_truncated_line_is_usable(run):
     (run.path / "metrics.jsonl").write_text("{")
     assert run.metrics() == []
     run.append({"kind": "a", "iteration": 1})
     assert len(run.metrics()) == 1
 
 
-def test_a_line_that_is_no_record_is_named(run):
+def test_an_invalid_line_is_reported_with_its_number(run):
     run.append({"kind": "a", "iteration": 1})
     with (run.path / "metrics.jsonl").open("a") as file:
         file.write("oops\n")
-    with pytest.raises(RunError, match=r"metrics\.jsonl, line 2 is no record .*take the line out"):
+    with pytest.raises(RunError, match=r"metrics\.jsonl, line 2 "):
         run.metrics()
 
 
-def test_a_full_disk_leaves_no_half_record(run, monkeypatch):
+def test_a_full_disk_leaves_no_partial_record(run, monkeypatch):
     run.append({"kind": "a", "iteration": 1})
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(RunError, match=r"metrics\.jsonl cannot be written: No space left on device; mend that"):
+    with pytest.raises(RunError, match=r"metrics\.jsonl cannot be written: No space left on device"):
         run.append({"kind": "a", "iteration": 2})
     with pytest.raises(RunError, match=r"summary\.json cannot be written: No space left"):
         run.write_summary({})
@@ -335,7 +346,7 @@ def test_a_full_disk_leaves_no_half_record(run, monkeypatch):
 # The other files
 
 
-def test_trajectories_of_an_iteration_are_written_whole_and_not_added_to(run):
+def test_trajectories_of_an_iteration_are_replaced_not_appended(run):
     for name in ("a", "b"):
         run.write_trajectories(12, [trajectory(name), trajectory(name * 2)], {"iteration": 12})
     path = run.path / "trajectories" / "00012.jsonl.gz"
@@ -349,10 +360,10 @@ def test_the_summary_is_strict_json(run):
     assert json.loads((run.path / "summary.json").read_text()) == {"best": None, "iterations": 3}
 
 
-# Going on
+# Resuming
 
 
-def test_what_came_after_the_checkpoint_is_forgotten(run):
+def test_everything_after_the_checkpoint_is_discarded(run):
     for iteration in range(4):
         run.append({"kind": "evaluation", "iteration": iteration})
         run.append({"kind": "update", "iteration": iteration})
@@ -376,14 +387,14 @@ def test_what_came_after_the_checkpoint_is_forgotten(run):
     assert names(run.path / "evaluations") == ["00000.json", "notes.txt"]
 
 
-def test_whoever_resumes_may_say_which_records_stay(run):
+def test_the_caller_can_choose_which_records_stay(run):
     for kind in ("update", "evaluation"):
         run.append({"kind": kind, "iteration": 2})
     run.discard_after(2, lambda record: record["kind"] != "evaluation")
     assert [record["kind"] for record in run.metrics()] == ["update"]
 
 
-def test_a_torn_line_of_a_kept_iteration_is_forgotten_too(run):
+def test_a_truncated_line_of_a_kept_iteration_is_discarded(run):
     run.append({"kind": "a", "iteration": 1})
     before = (run.path / "metrics.jsonl").read_bytes()
     with (run.path / "metrics.jsonl").open("a") as file:
@@ -392,12 +403,12 @@ def test_a_torn_line_of_a_kept_iteration_is_forgotten_too(run):
     assert (run.path / "metrics.jsonl").read_bytes() == before
 
 
-def test_an_empty_run_has_nothing_to_forget(run):
+def test_an_empty_run_has_nothing_to_discard(run):
     run.discard_after(0)
-    assert names(run.path) == ["facts.json", "recipe.toml"]
+    assert names(run.path) == ["env_info.json", "recipe.toml"]
 
 
-def test_an_error_while_forgetting_loses_no_record(run, monkeypatch):
+def test_an_error_while_discarding_loses_no_record(run, monkeypatch):
     for iteration in (1, 2):
         run.append({"kind": "a", "iteration": iteration})
     monkeypatch.setattr(os, "replace", full)

@@ -1,4 +1,4 @@
-"""A recipe that takes a second or two: a very small model that can learn to decline, which is worth something."""
+"""A recipe that runs in a second or two: a very small model that can learn to decline for a partial score."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from seeupo.config.schema import (
 from seeupo.engines.optimizer import OptimizerSettings
 
 SMALL = Recipe(
-    run=RunSettings(iterations=3, checkpoint_every=1, keep_checkpoints=2, seed=3),
+    run=RunSettings(iterations=3, checkpoint_every=1, keep_checkpoints=2, seed=3, threads=1),
     model=ModelSettings(tiny=TinySettings(width=32, layers=1, heads=2, context=128)),
     environment=EnvironmentSettings(
         options={"turns": [2, 3], "train_tasks": 64, "test_tasks": 8, "max_turns": 4, "deceptive": 0.5}
@@ -24,7 +24,7 @@ SMALL = Recipe(
     agent=AgentSettings(reasoning=False, max_tokens=6, max_turns=4, concurrency=16),
     collect=CollectSettings(tasks=4, group_size=4),
     optimizer=OptimizerSettings(learning_rate=1e-3, beta1=0.0),
-    evaluation=EvaluationSettings(tasks=4, samples=2, k=2, every=2),
+    evaluation=EvaluationSettings(tasks=4, attempts=2, k=2, every=2),
     warm_start=WarmStartSettings(
         episodes=32, noisy=0.9, batches=20, batch_episodes=8, learning_rate=1e-2, mistakes={"stops_early": 0.4}
     ),
@@ -32,7 +32,7 @@ SMALL = Recipe(
 
 
 def small(**sections):
-    """The small recipe with other sections, given as changes to them."""
+    """Return the small recipe with changed sections; threads are fixed so that recipes compare equal."""
     changed = {
         name: replace(getattr(SMALL, name), **change) if isinstance(change, dict) else change
         for name, change in sections.items()

@@ -1,4 +1,4 @@
-"""The record of an iteration, counted by hand."""
+"""Metrics of an iteration against counts by hand."""
 
 import math
 
@@ -10,20 +10,21 @@ from seeupo.training.metrics import iteration_record, sampler_gap
 from seeupo.types import StepMetrics, StopReason, Trajectory, Turn, Update
 
 
-def trajectory(name, group, reward, *turns, stop=StopReason.ENVIRONMENT, cut=0.0):
-    samples = tuple(
-        Turn(name, turn, (1,) * prompt, (2,) * len(logprobs), logprobs) for turn, (prompt, logprobs) in enumerate(turns)
+def trajectory(name, group, score, *turns, stop=StopReason.ENVIRONMENT, truncated=0):
+    sampled = tuple(
+        Turn(name, index, (1,) * prompt, (2,) * len(logprobs), logprobs)
+        for index, (prompt, logprobs) in enumerate(turns)
     )
-    return Trajectory(name, group, f"task-{group}", samples, reward, stop=stop, timings={"truncated_responses": cut})
+    return Trajectory(name, group, f"task-{group}", sampled, score, score, stop=stop, truncated_responses=truncated)
 
 
 A = trajectory("a", "1", 1.0, (3, (-0.1, -0.3)), (6, (-0.2,)), stop=StopReason.GOAL)
-B = trajectory("b", "1", 0.0, (3, (-1.0,)), cut=1.0)
+B = trajectory("b", "1", 0.0, (3, (-1.0,)), truncated=1)
 C = trajectory("c", "2", 0.5, (2, (-2.0, -2.0)))
 D = trajectory("d", "2", 0.5, (2, (-0.4,)))
 
 
-def test_a_record_counts_what_was_collected_and_what_the_update_said():
+def test_the_record_counts_trajectories_and_update_metrics():
     collected = Collected({"2": (C, D), "1": (A, B)}, resampled=1, replaced=2, dropped=3, failed_episodes=4)
     metrics = (StepMetrics(1, {"ratio_mean": 1.1}), StepMetrics(0, {"ratio_mean": 0.9}), StepMetrics(None, {"x": 7.0}))
     record = iteration_record(
@@ -52,10 +53,10 @@ def test_a_record_counts_what_was_collected_and_what_the_update_said():
     assert (record["sampler_gap"], record["learning_rate"]) == (0.25, 1e-3)
 
 
-def test_the_gap_is_the_mean_over_tokens():
+def test_the_sampler_gap_is_a_mean_over_tokens():
     class Engine:
-        def logprobs(self, samples, *, policy="current"):
-            return [torch.tensor(sample.behavior_logprobs) + 0.5 * (sample.trajectory == "a") for sample in samples]
+        def logprobs(self, turns, *, policy="current"):
+            return [torch.tensor(turn.behavior_logprobs) + 0.5 * (turn.trajectory == "a") for turn in turns]
 
     assert sampler_gap(Engine(), [A, B]) == pytest.approx(3 * 0.5 / 4)
     assert math.isclose(sampler_gap(Engine(), []), 0.0)

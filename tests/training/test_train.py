@@ -1,4 +1,4 @@
-"""Runs from beginning to end: what they leave, and that stopping them changes nothing."""
+"""Whole runs: what they write, and that stopping and resuming them changes nothing."""
 
 import gzip
 import json
@@ -27,14 +27,14 @@ from seeupo.runs.evaluations import Evaluation
 from seeupo.runs.trajectory_files import read_header, read_trajectories, write_trajectories
 from seeupo.training.callbacks import NullCallback
 from seeupo.training.loop import Interrupted
-from seeupo.training.setup import assemble
+from seeupo.training.setup import build, num_threads
 from seeupo.training.train import resume, train
 from seeupo.types import Message, Trajectory, Turn
 from training.small_runs import small
 
 
 class Notes(NullCallback):
-    """Writes down what a person would be told."""
+    """Records the notes of a run."""
 
     def __init__(self):
         self.texts = []
@@ -44,7 +44,7 @@ class Notes(NullCallback):
 
 
 def metrics(folder):
-    """The records of a run without what a clock has measured."""
+    """Return the metrics of a run without timings."""
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     for record in records:
         record.pop("timings", None)
@@ -67,13 +67,13 @@ def trajectories(folder):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A run that nobody disturbed."""
+    """An undisturbed run."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     return train(small(), run_dir=folder)
 
 
-def test_a_run_leaves_everything_that_is_needed_to_look_at_it_and_repeat_it(whole):
-    folder = whole.folder
+def test_a_run_directory_is_complete(whole):
+    folder = whole.run_dir
     assert whole.reason == "all 3 iterations are done"
     kinds = [(record["kind"], record["iteration"]) for record in metrics(folder) if record["kind"] != "warm_start"]
     assert kinds == [
@@ -86,36 +86,36 @@ def test_a_run_leaves_everything_that_is_needed_to_look_at_it_and_repeat_it(whol
     ]
     assert read_recipe(str(folder / "recipe.toml")) == small()
     assert sorted(path.name for path in (folder / "checkpoints").iterdir() if path.is_dir())[-2:] == ["00002", "00003"]
-    facts = json.loads((folder / "facts.json").read_text())
-    assert facts["versions"]["torch"] == torch.__version__
+    info = json.loads((folder / "env_info.json").read_text())
+    assert info["versions"]["torch"] == torch.__version__
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["iterations"] == 3
     assert set(summary["before"]) == set(summary["after"])
     assert summary["seconds"].keys() >= {"warm start", "collect", "update", "evaluate", "checkpoint"}
 
 
-def test_held_out_episodes_are_kept_with_their_evaluation(whole):
-    for path in sorted((whole.folder / "evaluations").glob("*.json")):
+def test_held_out_trajectories_are_kept_with_their_evaluation(whole):
+    for path in sorted((whole.run_dir / "evaluations").glob("*.json")):
         evaluation = Evaluation.read(path)
         file = path.with_suffix(".jsonl.gz")
-        assert {(t.task, t.reward) for t in read_trajectories(file)} == {
-            (episode.task, episode.score) for episode in evaluation.episodes.values()
+        assert {(t.task, t.score) for t in read_trajectories(file)} == {
+            (result.task, result.score) for result in evaluation.results.values()
         }
-        assert read_header(file)["kinds"] == {e.task: e.kind for e in evaluation.episodes.values()}
+        assert read_header(file)["kinds"] == {result.task: result.kind for result in evaluation.results.values()}
 
 
 def test_trajectories_carry_their_credit(whole):
-    for path in sorted((whole.folder / "trajectories").iterdir()):
+    for path in sorted((whole.run_dir / "trajectories").iterdir()):
         found = list(read_trajectories(path))
         assert len(found) == 16
         assert all(trajectory.credit is not None for trajectory in found)
 
 
-def test_the_policy_loads_in_plain_transformers_and_says_the_same(whole):
+def test_the_policy_loads_in_plain_transformers_with_equal_logprobs(whole):
     model = AutoModelForCausalLM.from_pretrained(whole.policy, dtype=torch.float32)
     AutoTokenizer.from_pretrained(whole.policy)
-    mine = load_policy(str(whole.folder / "checkpoints" / "00003")).model
-    (*_, last) = read_trajectories(whole.folder / "trajectories" / "00003.jsonl.gz")
+    mine = load_policy(str(whole.run_dir / "checkpoints" / "00003")).model
+    (*_, last) = read_trajectories(whole.run_dir / "trajectories" / "00003.jsonl.gz")
     with torch.no_grad():
         theirs, ours = (padded_logprobs(each, last.turns).logprobs for each in (model, mine))
     torch.testing.assert_close(theirs, ours, rtol=0, atol=1e-5)
@@ -126,18 +126,18 @@ def test_the_policy_loads_in_plain_transformers_and_says_the_same(whole):
 
 def test_the_same_recipe_gives_the_same_run(whole, tmp_path):
     again = train(small(), run_dir=tmp_path / "again")
-    assert weights(again.folder) == weights(whole.folder)
-    assert metrics(again.folder) == metrics(whole.folder)
-    assert trajectories(again.folder) == trajectories(whole.folder)
+    assert weights(again.run_dir) == weights(whole.run_dir)
+    assert metrics(again.run_dir) == metrics(whole.run_dir)
+    assert trajectories(again.run_dir) == trajectories(whole.run_dir)
 
 
 def test_another_seed_gives_another_run(whole, tmp_path):
     other = train(small(run={"seed": 4}), run_dir=tmp_path / "other")
-    assert weights(other.folder) != weights(whole.folder)
+    assert weights(other.run_dir) != weights(whole.run_dir)
 
 
-class Impatient:
-    """Asks to stop at the n-th moment at which that is possible."""
+class InterruptAt:
+    """Interrupts a run at the n-th moment at which that is possible."""
 
     def __init__(self, moment):
         self.left = moment
@@ -149,13 +149,13 @@ class Impatient:
 
 
 @pytest.mark.parametrize("moment", [1, 33, 50, 57, 75, 95, 120])
-def test_an_interrupt_at_any_moment_costs_nothing(whole, tmp_path, moment):
+def test_a_run_interrupted_at_any_moment_resumes_exactly(whole, tmp_path, moment):
     with pytest.raises(Interrupted):
-        train(small(), run_dir=tmp_path / "run", pause=Impatient(moment))
+        train(small(), run_dir=tmp_path / "run", pause=InterruptAt(moment))
     assert resume(tmp_path / "run").reason == whole.reason
-    assert weights(tmp_path / "run") == weights(whole.folder)
-    assert metrics(tmp_path / "run") == metrics(whole.folder)
-    assert trajectories(tmp_path / "run") == trajectories(whole.folder)
+    assert weights(tmp_path / "run") == weights(whole.run_dir)
+    assert metrics(tmp_path / "run") == metrics(whole.run_dir)
+    assert trajectories(tmp_path / "run") == trajectories(whole.run_dir)
 
 
 @pytest.mark.parametrize(
@@ -163,11 +163,11 @@ def test_an_interrupt_at_any_moment_costs_nothing(whole, tmp_path, moment):
     [({}, {}), ({"lora": LoraSettings(rank=2, alpha=4)}, {}), ({}, {"backbone": "policy"})],
     ids=["own", "lora", "head"],
 )
-def test_a_critic_goes_on_as_if_nothing_had_happened(tmp_path, model, critic):
+def test_a_critic_resumes_exactly(tmp_path, model, critic):
     recipe = small(algorithm=PPO(), model=model, critic=critic)
-    undisturbed = train(recipe, run_dir=tmp_path / "whole").folder
+    undisturbed = train(recipe, run_dir=tmp_path / "whole").run_dir
     with pytest.raises(Interrupted):
-        train(recipe, run_dir=tmp_path / "run", pause=Impatient(75))
+        train(recipe, run_dir=tmp_path / "run", pause=InterruptAt(75))
     resume(tmp_path / "run")
     assert weights(tmp_path / "run") == weights(undisturbed)
     assert metrics(tmp_path / "run") == metrics(undisturbed)
@@ -186,13 +186,14 @@ else:
 
 
 def killed_and_resumed(recipe, folder, *, within):
-    """Kill a run up to 20 times, at random moments `within` so many seconds, then leave it alone; how often it was."""
+    """Kill a run up to 20 times, at random moments `within` so many seconds of work, then let it finish; return the kills."""
     file, draw, kills = folder.with_suffix(".toml"), random.Random(0), 0
     file.write_text(recipe_to_toml(recipe))
     for attempt in range(21):
         how = "resume" if (folder / "recipe.toml").exists() else "train"
         process = subprocess.Popen(
             [sys.executable, "-c", SCRIPT, how, str(file), str(folder)],
+            env={**os.environ, "OMP_NUM_THREADS": str(1 + attempt % 3)},  # run.threads decides, not the environment
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -211,18 +212,18 @@ def killed_and_resumed(recipe, folder, *, within):
     return kills
 
 
-def test_kill_nine_at_random_moments_costs_nothing(whole, tmp_path):
+def test_a_run_killed_at_random_moments_resumes_exactly(whole, tmp_path):
     folder = tmp_path / "run"
     assert killed_and_resumed(small(), folder, within=0.6) >= 3
-    assert weights(folder) == weights(whole.folder)
-    assert metrics(folder) == metrics(whole.folder)
-    assert trajectories(folder) == trajectories(whole.folder)
+    assert weights(folder) == weights(whole.run_dir)
+    assert metrics(folder) == metrics(whole.run_dir)
+    assert trajectories(folder) == trajectories(whole.run_dir)
 
 
 @pytest.mark.study
-def test_twenty_kills_cost_nothing(tmp_path):
+def test_a_run_killed_twenty_times_resumes_exactly(tmp_path):
     recipe, folder = small(run={"iterations": 60}), tmp_path / "run"
-    undisturbed = train(recipe, run_dir=tmp_path / "whole").folder
+    undisturbed = train(recipe, run_dir=tmp_path / "whole").run_dir
     assert killed_and_resumed(recipe, folder, within=1.0) == 20
     assert weights(folder) == weights(undisturbed)
     assert metrics(folder) == metrics(undisturbed)
@@ -230,7 +231,7 @@ def test_twenty_kills_cost_nothing(tmp_path):
 
 
 def wait_for_work(process, folder):
-    """Until the process has begun to do something in the folder: loading libraries is not what is tested."""
+    """Wait until the process has written to the run directory: importing libraries is not what is tested."""
 
     def touched():
         return max((path.stat().st_mtime_ns for path in (folder, *folder.glob("*")) if path.exists()), default=0)
@@ -244,7 +245,7 @@ def test_a_second_process_is_refused(whole, tmp_path):
     class Second(NullCallback):
         def on_phase(self, name, total=None):
             if name == "collecting":
-                with pytest.raises(RunError, match="is being worked on by process"):
+                with pytest.raises(RunError, match="is in use by process"):
                     resume(tmp_path / "run")
                 self.tried = True
 
@@ -253,42 +254,42 @@ def test_a_second_process_is_refused(whole, tmp_path):
     assert second.tried
 
 
-def test_a_damaged_checkpoint_is_passed_over_with_a_note(whole, tmp_path):
+def test_a_damaged_checkpoint_is_skipped_with_a_note(whole, tmp_path):
     with pytest.raises(Interrupted):
-        train(small(), run_dir=tmp_path / "run", pause=Impatient(90))
+        train(small(), run_dir=tmp_path / "run", pause=InterruptAt(90))
     *_, newest = sorted(path for path in (tmp_path / "run" / "checkpoints").iterdir() if path.is_dir())
     file = newest / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-10])
     notes = Notes()
     resume(tmp_path / "run", callback=notes)
     assert any("is damaged" in note and "used instead" in note for note in notes.texts)
-    assert weights(tmp_path / "run") == weights(whole.folder)
-    assert metrics(tmp_path / "run") == metrics(whole.folder)
+    assert weights(tmp_path / "run") == weights(whole.run_dir)
+    assert metrics(tmp_path / "run") == metrics(whole.run_dir)
 
 
-def test_a_finished_run_can_go_on_longer(whole, tmp_path):
+def test_a_finished_run_can_be_extended(whole, tmp_path):
     longer = train(small(run={"iterations": 2}), run_dir=tmp_path / "run")
     assert longer.reason == "all 2 iterations are done"
     recipe = small()
     again = resume(tmp_path / "run", settings=recipe.run)
     assert again.summary["iterations"] == 3
-    assert weights(again.folder) == weights(whole.folder)
+    assert weights(again.run_dir) == weights(whole.run_dir)
 
 
-def test_a_run_stops_at_its_target_by_patience_and_by_time(tmp_path):
+def test_a_run_stops_at_target_patience_and_time_limit(tmp_path):
     by_target = train(small(run={"target": 0.0}), run_dir=tmp_path / "target")
     assert by_target.reason == "the target of 0 is reached"
     by_patience = train(
         small(run={"patience": 1, "iterations": 30}, evaluation={"every": 1}, optimizer={"learning_rate": 0.0}),
         run_dir=tmp_path / "patience",
     )
-    assert by_patience.reason == "the last 1 evaluations brought nothing better"
+    assert by_patience.reason == "no improvement in the last 1 evaluations"
     assert by_patience.summary["iterations"] < 30
     by_time = train(small(run={"max_minutes": 1e-6}), run_dir=tmp_path / "time")
     assert "time limit" in by_time.reason
 
 
-def test_a_model_that_says_nothing_and_rewards_that_are_all_equal_go_on_and_are_told(tmp_path):
+def test_equal_rewards_are_reported_and_training_continues(tmp_path):
     notes = Notes()
     recipe = small(warm_start=None, run={"iterations": 12, "checkpoint_every": 12}, evaluation={"every": 0})
     result = train(recipe, run_dir=tmp_path / "run", callback=notes)
@@ -297,15 +298,15 @@ def test_a_model_that_says_nothing_and_rewards_that_are_all_equal_go_on_and_are_
 
 
 @pytest.mark.parametrize("kl_coef", [0.0, 0.01])
-def test_lora_is_merged_into_a_policy_that_stands_alone(tmp_path, kl_coef):
+def test_the_exported_policy_has_lora_merged(tmp_path, kl_coef):
     from seeupo.algorithms import SeeUPO
 
     recipe = small(model={"lora": LoraSettings(rank=2)}, algorithm=SeeUPO(kl_coef=kl_coef))
     with pytest.raises(Interrupted):
-        train(recipe, run_dir=tmp_path / "run", pause=Impatient(75))
+        train(recipe, run_dir=tmp_path / "run", pause=InterruptAt(75))
     resumed = resume(tmp_path / "run")
     undisturbed = train(recipe, run_dir=tmp_path / "other")
-    assert weights(resumed.folder) == weights(undisturbed.folder)
+    assert weights(resumed.run_dir) == weights(undisturbed.run_dir)
     model = AutoModelForCausalLM.from_pretrained(resumed.policy)
     assert not any("lora" in name for name, _ in model.named_parameters())
 
@@ -319,28 +320,28 @@ def of_counting(**sections):
     return small(**{**changes, **sections})
 
 
-def test_an_environment_of_ones_own(tmp_path):
+def test_a_custom_environment_trains_and_resumes(tmp_path):
     result = train(of_counting(), run_dir=tmp_path / "run", environment=CountingFactory())
     assert result.summary["environment"] == "CountingFactory"
-    with pytest.raises(TrainingError, match=r"CountingFactory; go on from Python: seeupo.resume"):
+    with pytest.raises(TrainingError, match=r"CountingFactory; resume it from Python: seeupo.resume"):
         resume(tmp_path / "run")
     assert resume(tmp_path / "run", environment=CountingFactory()).summary["after"] == result.summary["after"]
 
 
-def test_a_run_goes_on_with_the_tasks_that_it_was_begun_with(tmp_path):
+def test_resuming_with_other_tasks_is_refused(tmp_path):
     train(of_counting(), run_dir=tmp_path / "run", environment=CountingFactory())
 
     class Other(CountingFactory):
         def tasks(self, split):
             return super().tasks(split)[:1]
 
-    with pytest.raises(TrainingError, match="go on with the environment that it was begun with"):
+    with pytest.raises(TrainingError, match="Resume with the environment and options that the run was started with"):
         resume(tmp_path / "run", environment=Other())
 
 
-def test_an_environment_without_an_expert_needs_none_or_says_so(tmp_path):
+def test_a_warm_start_without_an_expert_is_refused(tmp_path):
     silent = CountingFactory(help_wanted=False)
-    with pytest.raises(TrainingError, match=r"nobody knows how to solve task easy-.*give warm_start.file"):
+    with pytest.raises(TrainingError, match=r"no expert for task easy-.*warm_start.file"):
         train(of_counting(), run_dir=tmp_path / "one", environment=silent)
     assert (
         train(of_counting(warm_start=None), run_dir=tmp_path / "other", environment=silent).summary["iterations"] == 3
@@ -348,7 +349,7 @@ def test_an_environment_without_an_expert_needs_none_or_says_so(tmp_path):
 
 
 class Broken(CountingFactory):
-    """Every action breaks it."""
+    """An environment whose every step raises."""
 
     def make(self):
         env = super().make()
@@ -356,18 +357,20 @@ class Broken(CountingFactory):
         return env
 
 
-def test_an_environment_that_always_crashes_ends_the_run_with_its_own_words(tmp_path):
-    with pytest.raises(TrainingError, match=r"no group of iteration 1 came out whole, in 3 rounds.*division by zero"):
+def test_an_environment_that_always_crashes_ends_the_run_with_its_error(tmp_path):
+    with pytest.raises(
+        TrainingError, match=r"every group of iteration 1 had a failed episode in 3 rounds.*division by zero"
+    ):
         train(of_counting(warm_start=None), run_dir=tmp_path / "run", environment=Broken())
 
 
-def test_a_folder_that_holds_something_is_refused_before_anything_is_done(whole):
-    with pytest.raises(RunError, match="holds something already"):
-        train(small(), run_dir=whole.folder)
+def test_an_existing_directory_is_refused(whole):
+    with pytest.raises(RunError, match="already exists"):
+        train(small(), run_dir=whole.run_dir)
 
 
-def test_trajectories_of_a_run_can_start_another(whole, tmp_path):
-    file = Path(whole.folder / "trajectories" / "00001.jsonl.gz")
+def test_trajectories_of_a_run_can_warm_start_another(whole, tmp_path):
+    file = Path(whole.run_dir / "trajectories" / "00001.jsonl.gz")
     result = train(small(warm_start={"file": str(file)}), run_dir=tmp_path / "run")
     assert result.summary["iterations"] == 3
 
@@ -380,8 +383,8 @@ main(sys.argv[1:])
 """
 
 
-def test_a_full_disk_ends_the_run_in_one_line_and_what_was_saved_is_kept(whole, tmp_path):
-    """No file may grow beyond a limit: to a program that is what a full disk looks like."""
+def test_a_full_disk_ends_the_run_with_one_message_and_keeps_the_checkpoints(whole, tmp_path):
+    """A limit on the size of files looks like a full disk to a program."""
     recipe = tmp_path / "small.toml"
     recipe.write_text(recipe_to_toml(small()))
     folder = tmp_path / "run"
@@ -395,18 +398,18 @@ def test_a_full_disk_ends_the_run_in_one_line_and_what_was_saved_is_kept(whole, 
     assert "could not be written" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert resume(folder).summary["iterations"] == 3
-    assert weights(folder) == weights(whole.folder)
+    assert weights(folder) == weights(whole.run_dir)
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="a read-only file system is made with bubblewrap")
-def test_a_read_only_folder_is_refused_in_one_line(whole, tmp_path):
+def test_a_read_only_directory_is_refused_with_one_message(whole, tmp_path):
     (tmp_path / "small.toml").write_text(recipe_to_toml(small()))
-    shutil.copytree(whole.folder, tmp_path / "run")
+    shutil.copytree(whole.run_dir, tmp_path / "run")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     for arguments, said in (
-        (["train", "small.toml", "--out", "new"], "the run new cannot be made: Read-only file system; name a folder"),
-        (["train", "--resume", "run", "--run.iterations", "9"], "cannot be written: Read-only file system; mend that"),
-        (["report", "run"], "cannot be written: Read-only file system; name a file"),
+        (["train", "small.toml", "--out", "new"], "cannot create the run new: Read-only file system"),
+        (["train", "--resume", "run", "--run.iterations", "9"], "cannot be written: Read-only file system"),
+        (["report", "run"], "cannot be written: Read-only file system"),
     ):
         ended = subprocess.run(
             ["bwrap", "--dev-bind", "/", "/", "--ro-bind", str(tmp_path), str(tmp_path),
@@ -419,13 +422,13 @@ def test_a_read_only_folder_is_refused_in_one_line(whole, tmp_path):
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
 
-def test_a_model_that_only_ends_its_turn_goes_on_and_is_told(tmp_path):
-    """Learned from trajectories in which nothing else is said."""
-    with assemble(small()) as parts:
-        end = parts.policy.tokenizer.eos_token_id
-        opening = parts.runner.chat.opening([Message("user", "say on which day tea is now")], ())
+def test_a_model_that_only_ends_its_turn_is_reported(tmp_path):
+    """Warm-start on trajectories that contain nothing but the end of the turn."""
+    with build(small()) as components:
+        end = components.runner.chat.tokenizer.eos_token_id
+        opening = components.runner.chat.opening([Message("user", "say on which day tea is now")], ())
     silent = [Trajectory(f"t{n}", "g", "x", (Turn(f"t{n}", 0, opening, (end,)),), 1.0) for n in range(8)]
-    write_trajectories(tmp_path / "silent.jsonl.gz", silent, facts={})
+    write_trajectories(tmp_path / "silent.jsonl.gz", silent, header={})
     recipe = small(warm_start={"file": str(tmp_path / "silent.jsonl.gz"), "batches": 60}, run={"iterations": 12})
     notes = Notes()
     result = train(recipe, run_dir=tmp_path / "run", callback=notes)
@@ -435,13 +438,13 @@ def test_a_model_that_only_ends_its_turn_goes_on_and_is_told(tmp_path):
     assert any("training cannot progress" in text for text in notes.texts), notes.texts
 
 
-def test_a_run_whose_checkpoints_are_all_damaged_is_left_as_it_is(tmp_path):
+def test_a_run_with_only_damaged_checkpoints_is_left_unchanged(tmp_path):
     with pytest.raises(Interrupted):
-        train(small(), run_dir=tmp_path / "run", pause=Impatient(75))
+        train(small(), run_dir=tmp_path / "run", pause=InterruptAt(75))
     before = metrics(tmp_path / "run")
     for file in (tmp_path / "run" / "checkpoints").glob("*/model.safetensors"):
         file.write_bytes(b"")
-    with pytest.raises(TrainingError, match="no whole checkpoint to go on from"):
+    with pytest.raises(TrainingError, match="no intact checkpoint"):
         resume(tmp_path / "run")
     assert metrics(tmp_path / "run") == before
 
@@ -449,19 +452,40 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_left_as_it_is(tmp_path):
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"optimizer": {"trainable": ("nothing",)}}, "cannot be trained as asked: .*matches no parameter"),
+        ({"optimizer": {"trainable": ("nothing",)}}, "cannot be trained with these settings: .*matches no parameter"),
         ({"model": {"tiny": TinySettings(width=32, layers=1, heads=2, context=24)}}, "the longest demonstration has"),
-        ({"optimizer": {"learning_rate": 1e30}}, r"begin again with a lower optimizer.learning_rate"),
-        ({"warm_start": {"file": "nowhere.gz"}}, "warm_start.file cannot be read: .*name a file"),
+        ({"optimizer": {"learning_rate": 1e30}}, r"start again with a lower optimizer.learning_rate"),
+        ({"warm_start": {"file": "nowhere.gz"}}, "warm_start.file cannot be read"),
     ],
 )
-def test_what_cannot_be_trained_is_said(tmp_path, sections, message):
+def test_impossible_settings_are_training_errors(tmp_path, sections, message):
     with pytest.raises(TrainingError, match=message):
         train(small(**sections), run_dir=tmp_path / "run")
 
 
-def test_a_run_that_was_made_longer_stays_longer(tmp_path):
+def test_an_extended_run_stays_extended(tmp_path):
     train(small(run={"iterations": 1}), run_dir=tmp_path / "run")
     with pytest.raises(Interrupted):
-        resume(tmp_path / "run", settings=small().run, pause=Impatient(20))
+        resume(tmp_path / "run", settings=small().run, pause=InterruptAt(20))
     assert resume(tmp_path / "run").summary["iterations"] == 3
+
+
+def test_the_number_of_threads_belongs_to_the_run(tmp_path):
+    with num_threads(2):
+        first = train(small(run={"threads": None}), run_dir=tmp_path / "run")
+    assert read_recipe(str(first.run_dir / "recipe.toml")).run.threads == 2
+    used = []
+
+    class Threads(NullCallback):
+        def on_phase(self, name, total=None):
+            used.append(torch.get_num_threads())
+
+    with num_threads(3):
+        resume(tmp_path / "run", settings=None, callback=Threads())
+        assert set(used) == {2}
+        assert torch.get_num_threads() == 3
+
+
+def test_former_argument_names_are_refused_with_the_current_ones(tmp_path):
+    with pytest.raises(TypeError, match="'folder' was renamed to 'run_dir'"):
+        train(small(), folder=tmp_path / "run")

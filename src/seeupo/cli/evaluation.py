@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from seeupo.cli.options import env_options
+from seeupo.cli.options import env_options, renamed_option
 
 if TYPE_CHECKING:
     from seeupo.runs.evaluations import Evaluation
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 @click.option(
     "--attempts", type=click.IntRange(min=1), default=4, show_default=True, help="Number of attempts per task."
 )
+@renamed_option("--samples", "--attempts")
 @click.option("-k", type=click.IntRange(min=1), default=4, show_default=True, help="k in avg@k and pass@k.")
 @click.option(
     "--temperature", type=click.FloatRange(min=0),

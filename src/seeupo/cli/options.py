@@ -1,19 +1,23 @@
-"""Options that several commands have, and what is checked of them before any work begins."""
+"""Options shared by several commands, and checks before any work starts."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
 from seeupo.utils.atomic_files import partial_of
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 
 def not_empty(_: click.Context, __: click.Parameter, value: str | None) -> Path | None:
     if value == "":
-        raise click.BadParameter("it must not be empty")
+        raise click.BadParameter("expected a path, not an empty text")
     return None if value is None else Path(value)
 
 
@@ -22,7 +26,7 @@ def parse_options(_: click.Context, __: click.Parameter, pairs: tuple[str, ...])
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not equals or not key:
-            raise click.BadParameter(f"{pair!r} should be key=value")
+            raise click.BadParameter(f"{pair!r}: expected KEY=VALUE")
         try:
             options[key] = json.loads(text)
         except ValueError:
@@ -32,14 +36,26 @@ def parse_options(_: click.Context, __: click.Parameter, pairs: tuple[str, ...])
 
 env_options = click.option(
     "--option", "-o", "options", multiple=True, callback=parse_options, metavar="KEY=VALUE",
-    help="An option of the environment; may be given several times.",
+    help="Option of the environment; repeatable.",
 )  # fmt: skip
 
 
+def renamed_option(old: str, new: str) -> Callable[[F], F]:
+    """Refuse an option under its former name with an error that gives the current one."""
+
+    def refuse(_: click.Context, __: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            raise click.UsageError(f"{old} was renamed to {new}")
+
+    return click.option(old, hidden=True, expose_value=False, callback=refuse)
+
+
 def check_outputs(json_file: Path | None, report_dir: Path | None) -> None:
-    """Find out before the work begins whether its results can be written."""
+    """Check before the work starts whether its results can be written."""
     if json_file and not json_file.resolve().parent.is_dir():
-        raise click.BadParameter(f"{json_file.parent} is not a folder; make it first", param_hint="--json")
+        raise click.BadParameter(
+            f"the directory {json_file.parent} does not exist; create it first", param_hint="--json"
+        )
     if report_dir and importlib.util.find_spec("matplotlib") is None:
         raise click.BadParameter("needs matplotlib: pip install 'seeupo[figures]'", param_hint="--report")
     try:

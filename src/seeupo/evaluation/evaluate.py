@@ -21,6 +21,7 @@ from seeupo.rollout.runner import Runner, RunnerSettings, make_runner
 from seeupo.runs.evaluations import Evaluation, EvaluationPlan, panel_of, planned_attempts
 from seeupo.runs.run_directory import POLICY, RECIPE
 from seeupo.types import Attempt, EnvFactory, SamplingParameters, Trajectory
+from seeupo.utils.renames import renamed_arguments
 
 SECONDS_BETWEEN_WRITES = 5.0
 OnProgress = Callable[[int, int, float | None], None]
@@ -120,6 +121,7 @@ def run_evaluation(
     return evaluation, path
 
 
+@renamed_arguments(samples="attempts")
 def evaluate(
     policy: Path | str,
     environment: EnvFactory | str | None = None,

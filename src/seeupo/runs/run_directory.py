@@ -115,6 +115,8 @@ class RunDirectory:
         owner = self.path / f"{LOCK}-owner"
         with self.writing(LOCK):
             try:
+                if self._lock.is_locked:  # a FileLock could be acquired twice
+                    raise Timeout(str(self.path / LOCK))
                 self._lock.acquire()
             except Timeout:
                 pid = owner.read_text(errors="replace").strip() if owner.is_file() else ""

@@ -25,6 +25,7 @@ from seeupo.training.loop import Loop, Progress
 from seeupo.training.setup import Components, build
 from seeupo.training.trackers import make_trackers
 from seeupo.types import EnvFactory
+from seeupo.utils.renames import renamed_arguments
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class TrainingResult:
         return self.run_dir / POLICY
 
 
+@renamed_arguments(folder="run_dir", listener="callback")
 def train(
     recipe: Recipe | str = "tiny-pocket",
     *,
@@ -74,6 +76,7 @@ def train(
         return _run(recipe, components, run, callback, pause, on_finish=on_finish, resuming=False)
 
 
+@renamed_arguments(folder="run_dir", listener="callback")
 def resume(
     run_dir: Path | str,
     *,
