@@ -15,7 +15,7 @@ help:
 	@echo "make clean        remove the environment and everything that was built"
 
 test: lint
-	$(BIN)/pytest --cov=seeupo.core --cov=seeupo.algorithms --cov-report=term --cov-fail-under=90
+	$(BIN)/pytest -n auto --maxprocesses 4 --cov=seeupo.core --cov=seeupo.algorithms --cov-report=term --cov-fail-under=90
 
 lint: $(SETUP)
 	$(BIN)/ruff check .

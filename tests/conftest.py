@@ -1,4 +1,9 @@
+"""One thread per process: tests run in parallel, and sums over several threads differ in the last digits."""
+
+import os
 import signal
+
+os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
 
 import torch
 

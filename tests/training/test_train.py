@@ -186,7 +186,7 @@ else:
 
 
 def killed_and_resumed(recipe, folder, *, within):
-    """Kill a run up to 20 times, at random moments `within` so many seconds of work, then let it finish; return the kills."""
+    """Kill a run up to 20 times, at random moments `within` so many seconds of work; return the number of kills."""
     file, draw, kills = folder.with_suffix(".toml"), random.Random(0), 0
     file.write_text(recipe_to_toml(recipe))
     for attempt in range(21):

@@ -1,0 +1,98 @@
+"""Every command with bad input: one message, no traceback, a non-zero exit code, nothing written."""
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from seeupo.cli import main
+
+BAD_RECIPE = '[agent]\nmax_turns = "many"\n'
+
+CASES = [
+    ("train bad.toml", "agent.max_turns"),
+    ("train bad.toml --dry-run", "agent.max_turns"),
+    ("train missing.toml", "missing.toml"),
+    ("train not-text.toml", "not-text.toml"),
+    ("train no-such-recipe", "no-such-recipe"),
+    ("train tiny-pocket --out file", "file"),
+    ("train tiny-pocket --model.name no-such-model", "no-such-model"),
+    ("train tiny-pocket --model.name empty", "empty"),
+    ("train tiny-pocket --environment.name no-such-env", "no-such-env"),
+    ("train tiny-pocket --environment.options.no_such_option 1", "no_such_option"),
+    ("train --resume missing", "missing"),
+    ("train --resume file", "file"),
+    ("train --resume empty", "empty"),
+    ("train --resume bad-run", "agent.max_turns"),
+    ("report missing", "missing"),
+    ("report empty", "empty"),
+    ("report file", "file"),
+    ("eval bad-run", "agent.max_turns"),
+    ("eval missing --env pocket", "missing"),
+    ("eval empty --env pocket", "empty"),
+    ("eval expert --env no-such-env", "no-such-env"),
+    ("eval expert --env pocket --split no-such-split", "no-such-split"),
+    ("eval expert --env pocket -o no_such_option=1", "no_such_option"),
+    ("eval expert --env pocket --out file", "file"),
+    ("eval expert --env pocket --resume --out file", "file"),
+    ("eval expert --env pocket --samples 4", "--attempts"),
+    ("eval --compare missing file", "missing"),
+    ("agents show --model bad-run", "agent.max_turns"),
+    ("agents show --model missing --env pocket", "missing"),
+    ("agents show --model tiny --env no-such-env", "no-such-env"),
+    ("agents show --model tiny --env pocket --task no-such-task", "no-such-task"),
+    ("models fetch no-such-model", "no-such-model"),
+    ("models check no-such-model", "no-such-model"),
+    ("models check empty", "empty"),
+    ("envs install no-such-env", "no-such-env"),
+    ("envs check no-such-env", "no-such-env"),
+    ("envs check pocket --split no-such-split", "no-such-split"),
+    ("envs check pocket -o no_such_option=1", "no_such_option"),
+    ("envs check gymnasium -o make=no_such_module:make", "no_such_module"),
+    ("envs play no-such-env", "no-such-env"),
+    ("envs play pocket --task no-such-task", "no-such-task"),
+    ("recipes show no-such-recipe", "no-such-recipe"),
+    ("algorithms show no-such-algorithm", "no-such-algorithm"),
+    ("study reliability no-such-recipe", "no-such-recipe"),
+    ("study reliability bad.toml", "agent.max_turns"),
+    ("study algorithms bad.toml", "agent.max_turns"),
+    ("theory --json missing/theory.json", "missing"),
+]
+WITHOUT_INPUT = {"envs list", "models list", "recipes list", "recipes schema", "algorithms list"}
+"""Commands that take no recipe, path, model or environment."""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "bad.toml").write_text(BAD_RECIPE)
+    (tmp_path / "not-text.toml").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "file").write_text("not a run, not a result")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "bad-run").mkdir()
+    (tmp_path / "bad-run" / "recipe.toml").write_text(BAD_RECIPE)
+    (tmp_path / "bad-run" / "env_info.json").write_text('{"format": "seeupo-run", "version": 2}')
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("command", "named"), CASES, ids=[command for command, _ in CASES])
+def test_bad_input_is_one_message(folder, command, named):
+    before = sorted(folder.rglob("*"))
+    result = CliRunner().invoke(main, command.split(), env={"COLUMNS": "300"})
+    assert result.exit_code in (1, 2), result.output
+    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
+    assert "Traceback" not in result.output
+    (message,) = [line for line in result.output.splitlines() if line.startswith("Error: ")]
+    assert named in message
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_every_command_has_a_case():
+    def names(group, prefix):
+        for name, command in group.commands.items():
+            if isinstance(command, click.Group):
+                yield from names(command, f"{prefix}{name} ")
+            else:
+                yield f"{prefix}{name}"
+
+    tested = {name for name in names(main, "") if any(f"{case} ".startswith(f"{name} ") for case, _ in CASES)}
+    assert set(names(main, "")) - tested <= WITHOUT_INPUT
