@@ -89,7 +89,7 @@ def show_recipe(name: str) -> None:
 
 @recipes.command("schema")
 def show_schema() -> None:
-    """Print the JSON schema of a recipe, with which editors complete and check TOML files."""
+    """Print the JSON schema of a recipe, for editors."""
     from seeupo.config.json_schema import recipe_schema
 
     click.echo(json.dumps(recipe_schema(), indent=2))

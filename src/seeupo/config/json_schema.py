@@ -1,4 +1,4 @@
-"""The JSON schema of a recipe, with which editors complete and check TOML files."""
+"""Build the JSON schema of a recipe, with which editors complete and check TOML files."""
 
 from __future__ import annotations
 

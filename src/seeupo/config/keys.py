@@ -1,4 +1,4 @@
-"""The keys of a recipe, read from the types of its dataclasses, and suggestions for keys that do not exist."""
+"""Describe the keys of a recipe by the types of its dataclasses, and explain keys that do not exist."""
 
 from __future__ import annotations
 
