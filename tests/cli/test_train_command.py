@@ -76,10 +76,10 @@ def test_a_dry_run_trains_nothing(recipe, tmp_path):
     ("arguments", "messages"),
     [
         (["tiny-poket"], ["did you mean 'tiny-pocket'?"]),
-        (["--run.sed", "1"], ["run.sed: there is no such key; did you mean run.seed?"]),
+        (["--run.sed", "1"], ["run.sed: ", "did you mean run.seed?"]),
         (
             ["--run.iterations", "0", "--agent.max_turns", "many", "--algorithm.order", "sideways"],
-            ["iterations is 0", 'agent.max_turns is "many"; accepted: whole number', "sideways"],
+            ["run.iterations = 0: ", 'agent.max_turns = "many": expected a whole number', "sideways"],
         ),
         (["--run.seed"], ["--run.seed needs a value"]),
         (["--fast"], ["'--fast' is no option"]),

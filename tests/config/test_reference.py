@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from seeupo.algorithms import ALGORITHMS
-from seeupo.config.loader import keys_of, read_recipe
+from seeupo.config.keys import keys_of
+from seeupo.config.loader import read_recipe
 from seeupo.config.reference import attributes, reference, summary
-from seeupo.config.schema import AgentSettings, ModelSettings, Recipe
+from seeupo.config.schema import AgentSettings, ModelSettings, Recipe, RunSettings
 from seeupo.errors import ConfigError
 
 PAGE = Path(__file__).parent.parent.parent / "docs/configuration.md"
@@ -15,18 +16,18 @@ PAGE = Path(__file__).parent.parent.parent / "docs/configuration.md"
 
 @dataclass(frozen=True, kw_only=True)
 class Documented:
-    """What it is,
+    """A summary
     on two lines.
 
-    More about it.
+    More text.
 
     Attributes:
-        first: one line.
-        second, third: begins here: and goes
-            on here.
+        first: One line.
+        second, third: One line: and
+            another.
 
-    Attributes are over.
-        fourth: is no attribute.
+    The end of the attributes.
+        fourth: Not an attribute.
     """
 
     first: int = 1
@@ -41,29 +42,29 @@ class Bare:
 
 
 def rows(page: str, heading: str) -> dict[str, list[str]]:
-    """The cells of the table under a heading, by key."""
+    """Return the cells of the table under a heading, by key."""
     _, _, rest = page.partition(f"\n{heading}\n")
     section = re.split(r"\n#+ ", rest)[0]
     found = [re.split(r"(?<!\\)\|", line)[1:-1] for line in section.splitlines() if line.startswith("| `")]
     return {cells[0].strip(" `"): [cell.strip() for cell in cells[1:]] for cells in found}
 
 
-def test_the_page_is_what_the_types_say():
+def test_page_is_up_to_date():
     fresh = PAGE.read_text(encoding="utf-8") == reference()
     assert fresh, "run: python -m seeupo.config.reference > docs/configuration.md"
 
 
-def test_the_example_is_answered_as_the_page_says(tmp_path):
+def test_page_shows_the_problems_of_its_example(tmp_path):
     (example,) = re.findall(r"```toml\n(.*?)```", reference(), re.DOTALL)
-    (answer,) = re.findall(r"```text\n(.*?)\n```", reference(), re.DOTALL)
+    (problems,) = re.findall(r"```text\n(.*?)\n```", reference(), re.DOTALL)
     (tmp_path / "mine.toml").write_text(example)
     with pytest.raises(ConfigError) as caught:
         read_recipe(str(tmp_path / "mine.toml"))
-    assert str(caught.value) == answer
+    assert str(caught.value) == problems
     assert len(caught.value.problems) == 3
 
 
-def test_overrides_on_the_page_are_accepted(tmp_path):
+def test_overrides_on_the_page_are_valid(tmp_path):
     (tmp_path / "mine.toml").write_text("")
     lines = re.findall(r"^    seeupo train \S+ (.*)$", reference(), re.MULTILINE)
     pairs = [pair for line in lines for pair in re.findall(r"--(\S+) (?:'([^']*)'|(\S+))", line)]
@@ -85,29 +86,29 @@ def test_every_key_has_a_row():
     assert "iterations" not in rows(page, "## optimizer")
 
 
-def test_rows_say_type_default_and_meaning():
+def test_rows_have_type_default_and_meaning():
     page = reference()
     assert rows(page, "## agent")["max_turns"] == ["whole number", "`10`", attributes(AgentSettings)["max_turns"]]
     assert rows(page, "## agent")["episode_seconds"][:2] == ['number or "none"', '`"none"`']
     assert rows(page, "## run")["deterministic"][:2] == ["true or false", "`true`"]
     assert rows(page, "## collect")["shape"][:2] == ['one of "none", "paper_code"', '`"none"`']
     assert rows(page, "## warm_start")["mistakes"][:2] == ["table of numbers", "`{}`"]
-    assert rows(page, "## optimizer")["trainable"][:2] == ["list of texts", "`[]`"]
+    assert rows(page, "## optimizer")["trainable"][:2] == ["list of strings", "`[]`"]
     seeupo = rows(page, '### algorithm, name = "seeupo"')
     assert seeupo["clip"][:2] == ['list of 2 numbers or "none"', "`[0.2, 0.2]`"]
     assert r"KL(reference \|\| policy)" in seeupo["kl_coef"][2]
-    assert rows(page, "## Sections")["run"][2] == "How long a run goes on and what it leaves behind."
+    assert rows(page, "## Sections")["run"][2] == summary(RunSettings)
 
 
-def test_meanings_are_taken_from_docstrings():
-    shared = "begins here: and goes on here."
-    assert summary(Documented) == "What it is, on two lines."
-    assert attributes(Documented) == {"first": "one line.", "second": shared, "third": shared}
+def test_meanings_are_read_from_docstrings():
+    shared = "One line: and another."
+    assert summary(Documented) == "A summary on two lines."
+    assert attributes(Documented) == {"first": "One line.", "second": shared, "third": shared}
     assert summary(Bare) == ""
     assert attributes(Bare) == {}
     assert summary(int) == ""
 
 
-def test_attributes_of_docstrings_are_fields():
+def test_documented_attributes_are_fields():
     for section in (Recipe, AgentSettings, ModelSettings, *ALGORITHMS.values()):
         assert set(attributes(section)) <= set(keys_of(section))

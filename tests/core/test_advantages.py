@@ -101,7 +101,7 @@ def test_the_mean_over_the_batch_is_zero(rows, normalize):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"normalize": "std"}, "normalize is 'std'; accepted: 'none', 'group', 'batch'"),
+        ({"normalize": "std"}, "normalize is 'std'.*'none', 'group', 'batch'"),
         ({"baseline": "median"}, "baseline is 'median'"),
         ({"rewards": tensor(1, math.nan, 0, 0, 0)}, r"rewards\[1\] is nan"),
         ({"rewards": tensor(1, 0, math.inf, 0, 0)}, r"rewards\[2\] is inf"),
@@ -150,7 +150,7 @@ def test_gae_ignores_everything_between_the_actions(mask, seed):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"gamma": 1.5}, r"gamma is 1.5; it must be in \[0, 1\]"),
+        ({"gamma": 1.5}, r"gamma is 1.5.*\[0, 1\]"),
         ({"gamma": "1"}, "gamma is '1'; it must be a number"),
         ({"rewards": torch.tensor([[0.0, math.nan]], dtype=F64)}, r"rewards\[0, 1\] is nan"),
         ({"values": torch.tensor([[math.inf, 0.0]], dtype=F64)}, r"values\[0, 0\] is inf"),

@@ -19,7 +19,7 @@ def test_random_order_is_a_permutation_and_can_be_repeated():
 
 
 def test_errors():
-    with pytest.raises(ValueError, match="order is 'backwards'; accepted: 'reverse', 'natural', 'random'"):
+    with pytest.raises(ValueError, match="order is 'backwards'.*'reverse', 'natural', 'random'"):
         turn_order(3, "backwards")
     with pytest.raises(ValueError, match="needs a generator"):
         turn_order(3, "random")

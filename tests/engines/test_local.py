@@ -224,7 +224,7 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_alone():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"beta1": 1.0}, r"beta1 is 1\.0; it must be in \[0, 1\)"),
+        ({"beta1": 1.0}, r"beta1 is 1\.0.*\[0, 1\)"),
         ({"schedule": "step"}, "schedule is 'step'"),
         ({"schedule": "linear"}, "needs the number of iterations"),
         ({"moments": "each"}, "moments is 'each'"),

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from seeupo.algorithms import ALGORITHMS
 from seeupo.algorithms.cards import FACTS, Cost, Facts
-from seeupo.config.loader import in_words, keys_of
+from seeupo.config.keys import describe_type, keys_of
 from seeupo.config.reference import attributes, summary
 from seeupo.config.toml import toml
 
@@ -44,7 +44,7 @@ def options(name: str) -> list[Option]:
         Option(
             key.name,
             toml("none" if key.default is None else key.default),
-            in_words(key.hint),
+            describe_type(key.hint),
             meanings.get(key.name, ""),
         )
         for key in keys_of(algorithm).values()

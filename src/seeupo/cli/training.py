@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -84,6 +85,14 @@ def show_recipe(name: str) -> None:
     from seeupo.config.loader import recipe_text
 
     click.echo(recipe_text(name), nl=False)
+
+
+@recipes.command("schema")
+def show_schema() -> None:
+    """Print the JSON schema of a recipe, for editors."""
+    from seeupo.config.json_schema import recipe_schema
+
+    click.echo(json.dumps(recipe_schema(), indent=2))
 
 
 @click.group()

@@ -1,4 +1,4 @@
-"""The page docs/configuration.md, made from the types of a recipe, so that it cannot fall behind them.
+"""Generate docs/configuration.md from the types and docstrings of a recipe.
 
 python -m seeupo.config.reference > docs/configuration.md
 """
@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from dataclasses import MISSING, is_dataclass
 from typing import Any
 
-from seeupo.config.loader import REGISTRIES, Key, alternatives, in_words, keys_of, recipe_from_table, registered_name
+from seeupo.config.keys import REGISTRIES, Key, alternatives, describe_type, keys_of, registered_name
+from seeupo.config.loader import recipe_from_table
 from seeupo.config.schema import Recipe
 from seeupo.config.toml import toml
 from seeupo.errors import ConfigError
@@ -32,55 +33,55 @@ learning_rate = 1e-5
 INTRODUCTION = """\
 # Configuration
 
-This page is made from the code by `python -m seeupo.config.reference > docs/configuration.md`.
+This page is generated: `python -m seeupo.config.reference > docs/configuration.md`.
 
-A run is described by a recipe, a TOML file whose tables are the sections below. What a file leaves out has its default.
-A recipe is given by the name of one that comes with the library (`seeupo recipes list`), or as a path: what ends in
-`.toml` or has a folder in it is a file.
+A recipe is a TOML file that describes a training run. Its tables are the sections below; missing keys have their
+defaults. Commands take the name of a shipped recipe (`seeupo recipes list`) or a path: an argument that ends in `.toml`
+or contains a directory is a path.
 
-Single keys are replaced on the command line, as section, dot, name. The value is written as in TOML; quotes around text
-may be left out:
+Single keys are overridden on the command line with `--section.key value`. Values are written as in TOML, and strings
+need no quotes:
 
     seeupo train NAME --agent.max_turns 6 --algorithm.order natural --algorithm.clip '[0.1, 0.2]'
     seeupo train ./mine.toml --environment.options.surface natural --optimizer.trainable '["lm_head"]'
 
-TOML has no null. The text `"none"` stands for it where the type below says so, in place of a whole section too:
-`warm_start = "none"` switches the warm start off, a table `[warm_start]` switches it on, and so does a key of it on the
-command line. An environment's options are passed on as they are written. A number may be written as a whole number.
-Infinity, not-a-number, dates, and whole numbers of more than 64 bits are accepted nowhere.
+TOML has no null. The string `"none"` takes its place where the type below allows it, also for a whole section:
+`warm_start = "none"` switches the warm start off; a table `[warm_start]`, or one of its keys on the command line,
+switches it on. The options of an environment are passed to it unchanged. Where a number is expected, a whole number is
+accepted. Infinity, NaN, dates, and whole numbers of more than 64 bits are never accepted.
 
-Nothing is ignored and nothing is guessed: a file with mistakes is refused before anything starts, with all of them at
-once.
+`seeupo recipes schema > seeupo.schema.json` writes a JSON schema. Editors with a TOML language server such as Taplo use
+it to complete and check keys when the file starts with `#:schema ./seeupo.schema.json`.
+
+No key is ignored. A file with mistakes is rejected before anything starts, and all of them are reported at once:
 
 ```toml
 {example}```
 
-has three, and this is what is said:
-
 ```text
-{answer}
+{problems}
 ```
 """
 
 
 def reference() -> str:
-    """The page, in Markdown."""
-    blocks = [
-        INTRODUCTION.format(example=EXAMPLE, answer=answer()),
+    """Return the page as Markdown."""
+    parts = [
+        INTRODUCTION.format(example=EXAMPLE, problems=example_problems()),
         "## Sections\n",
         *_table(Recipe),
         *_sections(Recipe, ""),
     ]
-    return "\n".join(blocks)
+    return "\n".join(parts)
 
 
-def answer() -> str:
-    """What is said about the example."""
+def example_problems() -> str:
+    """Return the error that the example causes."""
     try:
         recipe_from_table(tomllib.loads(EXAMPLE))
     except ConfigError as error:
         return str(error)
-    raise AssertionError("the example is meant to have mistakes")
+    raise AssertionError("the example must contain mistakes")
 
 
 def _sections(section: Any, prefix: str) -> Iterator[str]:
@@ -114,25 +115,25 @@ def _table(section: Any) -> Iterator[str]:
     for key in keys_of(section).values():
         if key.set_by is None:
             meaning = meanings.get(key.name) or " ".join(summary(part) for part in alternatives(key.hint)).strip()
-            cells = [f"`{key.name}`", in_words(key.hint), _default(key), meaning]
+            cells = [f"`{key.name}`", describe_type(key.hint), _default(key), meaning]
             yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def _default(key: Key) -> str:
     if key.default is MISSING:
-        return "needed"
+        return "required"
     if is_dataclass(key.default):
-        return "its keys' defaults"
+        return "defaults below"
     return f"`{toml('none' if key.default is None else key.default)}`"
 
 
 def summary(section: Any) -> str:
-    """The first paragraph of a dataclass's docstring, on one line; empty for anything else."""
+    """Return the first paragraph of a dataclass's docstring, on one line; empty for anything else."""
     return " ".join(_docstring(section).split("\n\n", 1)[0].split())
 
 
 def attributes(section: Any) -> dict[str, str]:
-    """What the docstring's `Attributes:` says about each name, on one line; what a base says holds unless it does."""
+    """Return the description of each name in the docstrings' `Attributes:`, on one line; bases come first."""
     meanings: dict[str, str] = {}
     for base in reversed(section.__mro__):
         if is_dataclass(base):

@@ -1,7 +1,7 @@
-"""A recipe: everything that a training run is made of, in typed sections.
+"""The recipe: everything that defines a training run, in typed sections.
 
-Every section is a table of the TOML file, every attribute a key; docs/configuration.md is generated from what stands
-here. Defaults are what we would choose for a real model; `seeupo recipes list` shows complete recipes.
+Each section is a table of the TOML file and each attribute a key; docs/configuration.md is generated from this module.
+Defaults are chosen for a real model; `seeupo recipes list` shows complete recipes.
 """
 
 from __future__ import annotations
@@ -11,29 +11,32 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from seeupo.algorithms import SeeUPO
-from seeupo.core.checks import check_at_least, check_count
+from seeupo.core.checks import OptionError, check_at_least, check_count, check_unit_interval
 from seeupo.engines.local import LoraSettings
 from seeupo.engines.local_critic import CriticSettings
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.models.tiny import TinyConfig
 from seeupo.types import Algorithm
 
+RENAMED: Mapping[str, str] = {"evaluation.samples": "evaluation.attempts"}
+"""Old dotted keys and the keys of the same section that replaced them."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """How long a run goes on and what it leaves behind.
+    """Length of the run, checkpoints and reproducibility.
 
     Attributes:
-        seed: of everything that is drawn.
-        iterations: each collects trajectories and updates the policy once.
-        max_minutes: stop after the iteration in which this is reached; none for no limit.
-        target: stop when an evaluation's avg@k reaches this; none for never.
-        patience: stop after so many evaluations without a new best; none for never.
-        checkpoint_every: iterations between checkpoints; the last iteration always has one.
-        keep_checkpoints: how many of the latest stay; the best one stays besides.
-        deterministic: the same seed gives bit-identical results at the same concurrency. Episodes take their turns
-            together then, which costs time where environments are slow.
-        threads: of PyTorch in this process; none for as many as there are cores.
+        seed: Random seed for task order, sampling and updates.
+        iterations: Number of iterations; each collects trajectories and updates the policy once.
+        max_minutes: Time limit in minutes, checked after each iteration; "none" means no limit.
+        target: Value of avg@k at which training stops after an evaluation; "none" means never.
+        patience: Number of evaluations without a new best after which training stops; "none" means never.
+        checkpoint_every: Iterations between checkpoints; the last iteration always writes one.
+        keep_checkpoints: Number of recent checkpoints to keep; the best one is kept as well.
+        deterministic: Bit-identical results for the same seed, concurrency and number of threads. Episodes then advance
+            turn by turn together, which takes longer where environments are slow.
+        threads: Number of PyTorch threads; "none" means one per core.
     """
 
     seed: int = 0
@@ -60,13 +63,15 @@ class RunSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class TinySettings:
-    """The size of the model `tiny`, which is made from a seed when it is used.
+    """Size of the model `tiny`, which is built from a seed when it is loaded.
 
     Attributes:
-        width, layers, heads: of the transformer; the width is a multiple of twice the heads.
-        context: how many tokens it takes.
-        words: one token for each word of the environment's closed vocabulary, which `pocket` in its terse surface has;
-            otherwise everything is spelled in bytes.
+        width: Width of the transformer; a multiple of twice the number of heads.
+        layers: Number of transformer layers.
+        heads: Number of attention heads.
+        context: Context length in tokens.
+        words: One token for each word if the environment has a closed vocabulary, as `pocket` with its terse surface;
+            otherwise text is encoded as bytes.
     """
 
     width: int = 128
@@ -81,17 +86,18 @@ class TinySettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings:
-    """The policy, and how it is held in memory.
+    """The policy and its memory use.
 
     Attributes:
-        name: `tiny`, a model of `seeupo models list`, a folder with safetensors, or owner/name of a model hub.
-        device: that PyTorch knows, such as "cpu" or "cuda".
-        dtype: of the weights. On CPUs float32 is the fast one.
-        tiny: how large `tiny` is.
-        lora: train low-rank adapters only; none trains the weights themselves, or those that optimizer.trainable names.
-        batch_tokens: how many tokens go through the model at once in an update.
-        row_tokens: length of a tree-packed row; none for four times the model's width.
-        gradient_checkpointing: less memory for more time.
+        name: `tiny`, a model of `seeupo models list`, a folder with safetensors, or owner/name on a model hub.
+        device: PyTorch device, such as "cpu" or "cuda".
+        dtype: Data type of the weights. On CPUs float32 is the fastest.
+        tiny: Size of the model `tiny`.
+        lora: Low-rank adapters to train instead of the weights; "none" trains all weights, or those selected by
+            optimizer.trainable.
+        batch_tokens: Number of tokens per forward pass in an update.
+        row_tokens: Length of a tree-packed row in tokens; "none" means four times the width of the model.
+        gradient_checkpointing: Recomputation of activations in the backward pass, which saves memory and takes longer.
     """
 
     name: str = "tiny"
@@ -109,14 +115,15 @@ class ModelSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentSettings:
-    """Where the agent acts.
+    """The environment that the agent acts in.
 
     Attributes:
-        name: of an environment, see `seeupo envs list`.
-        options: its own options; each environment's page has them.
-        train_split, test_split: the tasks that are trained on, and those that are only evaluated on.
-        workers: processes that it runs in; none for one per core, up to 8.
-        unsandboxed: run what the model writes without a sandbox, knowingly.
+        name: Name of the environment; `seeupo envs list` shows them.
+        options: Options of the environment; its page documents them.
+        train_split: Split of the tasks to train on.
+        test_split: Split of the held-out tasks, which are only evaluated.
+        workers: Number of worker processes; "none" means one per core, at most 8.
+        unsandboxed: Permission to run code written by the model without a sandbox.
     """
 
     name: str = "pocket"
@@ -133,17 +140,18 @@ class EnvironmentSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class AgentSettings:
-    """What the policy is shown, and how it acts.
+    """Prompts, sampling and limits of an episode.
 
     Attributes:
-        reasoning: the paper's Reasoning-Augmented Template: a thought before each action, left out of later prompts.
-        max_tokens: of one response.
-        max_turns: T, the most turns of an episode.
-        temperature: of sampling, in training and evaluation alike.
-        max_observation_tokens: longer messages of the environment are cut, with a mark.
-        max_prompt_tokens: when a prompt is longer, its oldest observations are cut; none for the model's own limit.
-        concurrency: episodes under way at a time.
-        episode_seconds: wall-clock limit of an episode; none for no limit.
+        reasoning: The paper's Reasoning-Augmented Template: a thought before each action, omitted from later prompts.
+        max_tokens: Maximum length of a response in tokens.
+        max_turns: T, the maximum number of turns in an episode.
+        temperature: Sampling temperature, in training and evaluation.
+        max_observation_tokens: Maximum length of an observation in tokens; longer ones are truncated and marked.
+        max_prompt_tokens: Maximum length of a prompt in tokens, beyond which the oldest observations are removed;
+            "none" means the context length of the model.
+        concurrency: Number of concurrent episodes.
+        episode_seconds: Time limit of an episode in seconds; "none" means no limit.
     """
 
     reasoning: bool = True
@@ -159,7 +167,8 @@ class AgentSettings:
         for name in ("max_tokens", "max_turns", "max_observation_tokens", "concurrency"):
             check_count(name, getattr(self, name), 1)
         if not self.temperature > 0:
-            raise ValueError(f"temperature is {self.temperature}; it must be positive, as greedy actions teach nothing")
+            expected = "a positive number, because greedy responses of a group are all the same"
+            raise OptionError("temperature", self.temperature, expected)
 
 
 RewardShape = Literal["none", "paper_code"]
@@ -167,17 +176,16 @@ RewardShape = Literal["none", "paper_code"]
 
 @dataclass(frozen=True, kw_only=True)
 class CollectSettings:
-    """What an iteration samples.
+    """Trajectories collected in an iteration.
 
     Attributes:
-        tasks: groups of an iteration.
-        group_size: G, trajectories of the same task.
-        shape: "none" trains on the environment's official score. "paper_code" is what the paper's public code does
-            although the paper does not: 1.5 for a success, half of any partial score, and -1 for an episode that
-            failed by saying the same thing three times in a row.
-        failed_rounds: how often groups with an episode that the infrastructure failed are sampled again before they
-            are left out.
-        equal_rounds: how often groups whose rewards are all equal are replaced by other tasks; 0 trains on what came.
+        tasks: Number of tasks, which is the number of groups, per iteration.
+        group_size: G, the number of trajectories of the same task.
+        shape: Reward shaping. "none" trains on the environment's official score. "paper_code" follows the paper's
+            public code, not the paper: 1.5 for a success, half of any partial score, and -1 for an episode that failed
+            with the same response three times in a row.
+        failed_rounds: Number of retries for groups with an infrastructure failure before they are dropped.
+        equal_rounds: Number of times that groups with equal rewards are replaced by other tasks; 0 keeps them.
     """
 
     tasks: int = 16
@@ -195,13 +203,13 @@ class CollectSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationSettings:
-    """What held-out tasks say.
+    """Evaluation on held-out tasks.
 
     Attributes:
-        tasks: how many of the test split, from its beginning; none for all.
-        attempts: number of attempts per task.
-        k: k in avg@k and pass@k.
-        every: iterations between evaluations; 0 evaluates only before and after.
+        tasks: Number of tasks, from the start of the test split; "none" means all.
+        attempts: Number of attempts per task.
+        k: k in avg@k and pass@k; at most the number of attempts.
+        every: Iterations between evaluations; 0 evaluates only before and after training.
     """
 
     tasks: int | None = None
@@ -219,17 +227,18 @@ class EvaluationSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class WarmStartSettings:
-    """Supervised learning before reinforcement learning, on what an expert did.
+    """Supervised learning on demonstrations before reinforcement learning.
 
     Attributes:
-        episodes: demonstrations by the environment's expert, on training tasks.
-        noisy: the share of them in which the expert makes mistakes, where the environment has such an expert.
-        mistakes: how often it makes which mistake, as the environment names them; empty for its own choice.
-        file: trajectories to learn from instead of an expert's, as runs write them.
-        min_reward: only those trajectories of the file that got as much.
-        batches: optimizer steps.
-        batch_episodes: demonstrations in each.
-        learning_rate, warmup: of the steps; the rate falls to 0 along a cosine.
+        episodes: Number of demonstrations by the environment's expert on training tasks.
+        noisy: Share of demonstrations by the noisy expert, if the environment has one.
+        mistakes: Rate of each mistake of the noisy expert, by the environment's names; empty for its defaults.
+        file: Trajectory file of a run to learn from instead of the expert; "none" means the expert.
+        min_reward: Minimum reward of the trajectories used from the file.
+        batches: Number of optimizer steps.
+        batch_episodes: Number of demonstrations per step.
+        learning_rate: Peak learning rate; it decays to 0 along a cosine.
+        warmup: Number of steps over which the learning rate rises.
     """
 
     episodes: int = 1024
@@ -246,19 +255,18 @@ class WarmStartSettings:
         for name in ("episodes", "batches", "batch_episodes"):
             check_count(name, getattr(self, name), 1)
         check_count("warmup", self.warmup, 0)
-        if not 0 <= self.noisy <= 1:
-            raise ValueError(f"noisy is {self.noisy}; it must be in [0, 1]")
+        check_unit_interval("noisy", self.noisy)
         check_at_least("learning_rate", self.learning_rate, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrackerSettings:
-    """Where metrics go besides the run's own files.
+    """Experiment trackers that receive the metrics besides the run directory.
 
     Attributes:
-        tensorboard: write event files into the run (needs the extra 'tensorboard').
-        wandb: project of Weights & Biases (needs the extra 'wandb'); none for no tracking.
-        wandb_mode: "offline" writes files into the run, to be uploaded later.
+        tensorboard: TensorBoard event files in the run directory (needs the extra 'tensorboard').
+        wandb: Weights & Biases project (needs the extra 'wandb'); "none" means no tracking.
+        wandb_mode: Weights & Biases mode; "offline" writes files into the run directory for a later upload.
     """
 
     tensorboard: bool = False
@@ -271,9 +279,9 @@ class Recipe:
     """A training run.
 
     Attributes:
-        algorithm: its `name`, and the options of that algorithm.
-        critic: of algorithms that have one (ppo); others leave it out.
-        warm_start: none begins with the model as it is.
+        algorithm: Algorithm, selected by `name`, and its options.
+        critic: Critic of the algorithms that need one (ppo); ignored by the others.
+        warm_start: Supervised learning before reinforcement learning; "none" starts from the model as it is.
     """
 
     run: RunSettings = field(default_factory=RunSettings)
@@ -290,13 +298,13 @@ class Recipe:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Recipe:
-        """A recipe from sections and keys, as in a TOML file; what is not given has its default."""
+        """Return the recipe that nested tables describe, as in a TOML file, with defaults for missing keys."""
         from seeupo.config.loader import recipe_from_table
 
         return recipe_from_table(table)
 
     def __post_init__(self) -> None:
         if self.model.lora is not None and self.optimizer.trainable:
-            raise ValueError("model.lora and optimizer.trainable exclude each other; leave one out")
+            raise ValueError("model.lora and optimizer.trainable: expected at most one of them. Leave one out.")
         if self.evaluation.every == 0 and (self.run.target is not None or self.run.patience is not None):
-            raise ValueError("run.target and run.patience need evaluations on the way; set evaluation.every")
+            raise ValueError("run.target and run.patience: expected evaluations during training. Set evaluation.every.")

@@ -1,7 +1,8 @@
-"""TOML for files and for messages: there is no writer in the standard library."""
+"""Write TOML, which the standard library only reads, and format keys and values for messages."""
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -9,7 +10,7 @@ from typing import Any
 
 
 def toml_lines(table: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    """The values of a table, then the tables in it: in TOML, all that follows a header belongs to its table."""
+    """Yield the values of a table, then its tables: in TOML, everything after a header belongs to that table."""
     if path:
         yield f"[{path}]"
     for name, value in table.items():
@@ -22,61 +23,51 @@ def toml_lines(table: Mapping[str, Any], path: str = "") -> Iterator[str]:
 
 
 def toml(value: Any) -> str:
-    """A value as TOML has it, on one line."""
+    """Return a value as TOML, on one line."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_toml_key(name)} = {toml(inner)}" for name, inner in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(toml, value)) + "]"
-    if isinstance(value, str):
-        return '"' + "".join(map(_escaped, value)) + '"'
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return float.__repr__(value) if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return float.__repr__(value)
+    # JSON's strings are TOML's, except that TOML does not accept every character unescaped.
+    return re.sub(r"[^ -~]", _escape, json.dumps(value, ensure_ascii=False))
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return match[0] if match[0].isprintable() else f"\\u{code:04x}" if code < 2**16 else f"\\U{code:08x}"
 
 
 def _toml_key(name: str) -> str:
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else toml(name)
 
 
-ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
-
-
-def _escaped(character: str) -> str:
-    if character in ESCAPES:
-        return ESCAPES[character]
-    if character.isprintable():
-        return character
-    return f"\\u{ord(character):04x}" if ord(character) < 2**16 else f"\\U{ord(character):08x}"
-
-
-# Values and keys in messages: on one line, and no longer than helps.
+# Keys and values in messages: on one line, and shortened.
 
 
 def one_line(text: str) -> str:
     return text if text.isprintable() else toml(text)
 
 
-def dotted(key: str, name: object) -> str:
-    text = name if isinstance(name, str) else str(name)
-    shortened = _toml_key(text) if len(text) <= 60 else shown(text)
-    return f"{key}.{shortened}" if key else shortened
+def dotted(section: str, name: object) -> str:
+    text = str(name)
+    shortened = _toml_key(text) if len(text) <= 60 else format_value(text)
+    return f"{section}.{shortened}" if section else shortened
 
 
-def shown(value: object, depth: int = 2) -> str:
-    """A value for a message: as TOML has it, shortened."""
+def format_value(value: object, depth: int = 2) -> str:
+    """Return a value as TOML, shortened to fit into a message."""
     if isinstance(value, str):
         return toml(value[:60]) + ("..." if len(value) > 60 else "")
     if isinstance(value, int) and value.bit_length() > 64:
         return f"a number of about {math.ceil(value.bit_length() * math.log10(2))} digits"
     if isinstance(value, Mapping):
-        inner = (
-            [f"{dotted('', name)} = {shown(entry, depth - 1)}" for name, entry in list(value.items())[:4]]
-            if depth
-            else []
-        )
+        items = list(value.items())[: 4 if depth else 0]
+        inner = [f"{dotted('', name)} = {format_value(entry, depth - 1)}" for name, entry in items]
         return "{" + ", ".join(inner + ["..."] * (len(inner) < len(value))) + "}"
     if isinstance(value, list | tuple):
-        inner = [shown(entry, depth - 1) for entry in value[:6]] if depth else []
+        inner = [format_value(entry, depth - 1) for entry in value[: 6 if depth else 0]]
         return "[" + ", ".join(inner + ["..."] * (len(inner) < len(value))) + "]"
     if isinstance(value, bool | int | float):
         return toml(value)

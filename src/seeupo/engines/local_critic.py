@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from seeupo.core.checks import check_choice
+from seeupo.core.checks import OptionError, check_choice
 from seeupo.engines.optimizer import Optimizer, OptimizerSettings
 from seeupo.models.batching import PaddedBatch
 from seeupo.models.critic import Backbone, Critic
@@ -39,7 +39,8 @@ class CriticSettings:
     def __post_init__(self) -> None:
         check_choice("backbone", self.backbone, get_args(Backbone))
         if self.optimizer.trainable:
-            raise ValueError(f"trainable={self.optimizer.trainable}: a critic is trained as a whole; leave it out")
+            expected = "an empty list; a critic is trained as a whole"
+            raise OptionError("optimizer.trainable", self.optimizer.trainable, expected)
 
 
 class LocalCritic:

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from seeupo.core.checks import check_at_least, check_choice, check_count
+from seeupo.core.checks import OptionError, check_at_least, check_choice, check_count
 
 Schedule = Literal["constant", "linear", "cosine"]
 Moments = Literal["shared", "per_agent"]
@@ -51,7 +51,7 @@ class OptimizerSettings:
             check_at_least(name, getattr(self, name), 0)
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be in [0, 1)")
+                raise OptionError(name, getattr(self, name), "a number in [0, 1)")
         check_count("warmup", self.warmup, 0)
         if self.max_grad_norm is not None:
             check_at_least("max_grad_norm", self.max_grad_norm, 0)

@@ -76,7 +76,7 @@ def settings_of_run(policy: str) -> dict[str, Any]:
     """Return how the policy of a run directory was trained; nothing if `policy` is not one."""
     if not (Path(policy) / RECIPE).is_file():
         return {}
-    recipe = read_recipe(str(Path(policy) / RECIPE))
+    recipe = read_recipe(str(Path(policy) / RECIPE), migrate=True)
     return {
         "environment": recipe.environment.name,
         "options": recipe.environment.options,

@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from seeupo.core.checks import check_count
+from seeupo.core.checks import OptionError, check_count
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 UNKNOWN = "<unk>"
@@ -45,7 +45,7 @@ class TinyConfig:
             check_count(name, getattr(self, name), 1)
         check_count("vocabulary", self.vocabulary, 256 + len(SPECIAL_TOKENS))
         if self.width % (2 * self.heads):
-            raise ValueError(f"width is {self.width}; it must be a multiple of twice the number of heads, {self.heads}")
+            raise OptionError("width", self.width, f"a multiple of twice the number of heads, {self.heads}")
 
 
 def tiny_tokenizer(config: TinyConfig) -> PreTrainedTokenizerFast:

@@ -1,1 +1,1 @@
-"""Complete recipes as TOML files; `seeupo.config.loader` finds them by name."""
+"""Complete recipes as TOML files, which `seeupo.config.loader` finds by name."""

@@ -1,0 +1,167 @@
+"""Convert nested tables to the dataclasses of a recipe, and collect every problem on the way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, is_dataclass
+from typing import Any, get_args, get_origin
+
+from seeupo.config.keys import (
+    REGISTRIES,
+    Key,
+    alternatives,
+    describe_type,
+    explain_unknown,
+    keys_of,
+    registered_name,
+    takes_none,
+)
+from seeupo.config.toml import dotted, format_value
+from seeupo.core.checks import OptionError
+from seeupo.envs.options import choices, fits
+from seeupo.errors import suggest
+
+MAX_DEPTH = 20
+"""Nesting limit of options, which keeps recursion over them safe."""
+
+
+class Reader:
+    """Reads values by type.
+
+    Attributes:
+        problems: One line for each problem: the key, its value and what is expected.
+    """
+
+    def __init__(self, problems: Sequence[str] = ()) -> None:
+        self.problems = list(problems)
+
+    def section(self, section: Any, table: Mapping[str, Any], key: str) -> Any:
+        """Return the dataclass that a table describes, or None if there are problems."""
+        keys = keys_of(section)
+        before, values = len(self.problems), {}
+        for name, value in table.items():
+            path, entry, seen = dotted(key, name), keys.get(name), len(self.problems)
+            if entry is None:
+                self.problems.append(explain_unknown(str(name), section, key, is_table=isinstance(value, Mapping)))
+            elif entry.set_by is not None:
+                self.problems.append(f"{path} = {format_value(value)}: it is set by {entry.set_by}. Leave it out.")
+            elif entry.hint in REGISTRIES:
+                values[name] = self._registered(entry, value, path)
+            else:
+                values[name] = self.value(entry.hint, value, path)
+            if len(self.problems) > seen:
+                values.pop(name, None)
+        required = [entry.name for entry in keys.values() if entry.default is MISSING]
+        self.problems += [f"{dotted(key, name)}: a value is required." for name in required if name not in table]
+        if key == "" and self.problems:  # Checks across sections need valid sections.
+            return None
+        return self._construct(section, values, key, required=required, complete=len(self.problems) == before)
+
+    def _construct(
+        self, section: Any, values: dict[str, Any], key: str, *, required: Sequence[str], complete: bool
+    ) -> Any:
+        """Call the dataclass, and again without each value that its checks reject: they stop at the first one.
+
+        A default is reported only if nothing else is wrong, because it may fit the value that was meant.
+        """
+        while all(name in values for name in required):
+            try:
+                return section(**values)
+            except OptionError as error:
+                name = error.option.partition(".")[0]
+                if complete or name in values:
+                    self._reject(error.value, f"{key}.{error.option}".lstrip("."), error.expected)
+                if name not in values:
+                    return None
+                del values[name]
+                complete = False
+            except ValueError as error:
+                if complete:
+                    self.problems.append(": ".join(filter(None, (key, " ".join(str(error).split())))))
+                return None
+        return None
+
+    def _registered(self, entry: Key, value: Any, key: str) -> Any:
+        registry = REGISTRIES[entry.hint]
+        if not isinstance(value, Mapping):
+            known = isinstance(value, str) and value in registry
+            return self._reject(
+                value, key, f"table with a name{f'. Write {key}.name = {format_value(value)}' if known else ''}"
+            )
+        name = value.get("name", registered_name(registry, entry.default))
+        if not isinstance(name, str) or name not in registry:
+            hint = suggest(name[:60], list(registry)) if isinstance(name, str) else f"expected {', '.join(registry)}"
+            self.problems.append(f"{key}.name = {format_value(name)}: unknown name; {hint}")
+            return None
+        return self.section(registry[name], {other: value[other] for other in value if other != "name"}, key)
+
+    def value(self, hint: Any, value: Any, key: str) -> Any:
+        """Return the value converted to the type; None, and a problem, if it does not fit."""
+        if hint is Any:
+            return self.storable(value, key)
+        if takes_none(hint) and (value is None or value == "none"):
+            return None
+        if (simple := choices(hint)) is None:
+            return self._compound(hint, value, key)
+        if not any(fits(value, choice) for choice in simple):
+            return self._reject(value, key, describe_type(hint))
+        if self.storable(value, key) is not None and not any(fits(value, each) for each in simple if each is not float):
+            return float(value)
+        return value
+
+    def _compound(self, hint: Any, value: Any, key: str) -> Any:
+        parts = alternatives(hint)
+        if len(parts) > 1:
+            for part in parts:
+                attempt = Reader()
+                read = attempt.value(part, value, key)
+                if not attempt.problems:
+                    return read
+            return self._reject(value, key, describe_type(hint))
+        origin, arguments = get_origin(parts[0]), get_args(parts[0])
+        if is_dataclass(parts[0]) and isinstance(value, Mapping):
+            return self.section(parts[0], value, key)
+        if origin is tuple and isinstance(value, list | tuple):
+            hints = [arguments[0]] * len(value) if arguments[-1] is Ellipsis else arguments
+            if len(hints) == len(value):
+                pairs = enumerate(zip(hints, value, strict=True))
+                return tuple(self.value(inner, element, f"{key}[{index}]") for index, (inner, element) in pairs)
+        if origin is Mapping and isinstance(value, Mapping):
+            return {name: self.value(arguments[1], value[name], dotted(key, name)) for name in self._names(value, key)}
+        if origin not in (tuple, Mapping) and not is_dataclass(parts[0]):
+            raise TypeError(f"{key} has the type {parts[0]}, which a recipe cannot hold")
+        return self._reject(value, key, describe_type(hint))
+
+    def storable(self, value: Any, key: str, depth: int = 0) -> Any:
+        """Return a copy of a value that a TOML file can hold; None, and a problem, for any other, dates included."""
+        if depth > MAX_DEPTH:
+            self.problems.append(f"{key}: expected at most {MAX_DEPTH} levels of nesting.")
+            return None
+        if isinstance(value, Mapping):
+            return {name: self.storable(value[name], dotted(key, name), depth + 1) for name in self._names(value, key)}
+        if isinstance(value, list | tuple):
+            return [self.storable(inner, f"{key}[{index}]", depth + 1) for index, inner in enumerate(value)]
+        expected = _limit(value)
+        return value if expected is None else self._reject(value, key, expected)
+
+    def _names(self, table: Mapping[Any, Any], key: str) -> list[str]:
+        wrong = [name for name in table if not isinstance(name, str) or _limit(name) is not None]
+        self.problems += [f"{dotted(key, name)}: expected a key of valid Unicode." for name in wrong]
+        return [name for name in table if name not in wrong]
+
+    def _reject(self, value: Any, key: str, expected: str) -> None:
+        article = "a " if expected.startswith(("whole", "number", "string", "table", "list", "finite")) else ""
+        self.problems.append(f"{key} = {format_value(value)}: expected {article}{expected}.")
+
+
+def _limit(value: object) -> str | None:
+    """Return what a value must be for a TOML file to hold it, or None if it can."""
+    if not isinstance(value, bool | int | float | str):
+        return "string, number, true or false, list or table"
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return "whole number of at most 64 bits"
+    if isinstance(value, float) and not math.isfinite(value):
+        return "finite number"
+    invalid = isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value)
+    return "string of valid Unicode" if invalid else None
