@@ -21,7 +21,7 @@ from seeupo.runs.run_directory import RECIPE, REPORT, RunDirectory
 from seeupo.training.interrupts import interruptible
 from seeupo.training.loop import Interrupted
 from seeupo.training.setup import build
-from seeupo.training.train import TrainingResult, next_run_dir, resume, train
+from seeupo.training.train import TrainingResult, next_run_dir, resume_run, train
 
 DEFAULT = "tiny-pocket"
 SECTIONS = tuple(each.name for each in fields(Recipe))
@@ -57,7 +57,9 @@ def run_training(
     """Train or resume with a progress display, and return the exit code."""
     pairs = parse_overrides(overrides)
     if resumed is not None:
-        path = RunDirectory.open(resumed).path
+        run = RunDirectory.open(resumed)
+        run.check_resumable()
+        path = run.path
         if recipe_name is not None or out is not None:
             raise TrainingError("--resume uses the run's own recipe and directory; leave out RECIPE and --out")
         if other := [key for key, _ in pairs if not key.startswith("run.")]:
@@ -73,7 +75,7 @@ def run_training(
     try:
         with interruptible(display.on_note) as pause:
             if resumed is not None:
-                result = resume(path, settings=recipe.run, callback=display, pause=pause, on_finish=on_finish)
+                result = resume_run(run, recipe, callback=display, pause=pause, on_finish=on_finish)
             else:
                 result = train(recipe, run_dir=path, callback=display, pause=pause, on_finish=on_finish)
     except Interrupted:

@@ -77,7 +77,7 @@ class Collector:
             self._sample_whole([f"{name.partition('~')[0]}~{round_}" for name in equal], collected)
         if not collected.groups:
             raise TrainingError(
-                f"every group of iteration {iteration} had a failed episode in {self.settings.failed_rounds + 1} rounds. "
+                f"every group of iteration {iteration} had a failed episode, {self.settings.failed_rounds + 1} times. "
                 f"The last failure: {collected.failure}"
             )
         check_versions(collected.trajectories, policy_version)

@@ -90,7 +90,21 @@ def resume(
     run = RunDirectory.open(Path(run_dir))
     run.check_resumable()
     recipe = read_recipe(str(run.path / RECIPE))
-    recipe = with_threads(recipe if settings is None else replace(recipe, run=settings))
+    recipe = recipe if settings is None else replace(recipe, run=settings)
+    return resume_run(run, recipe, environment=environment, callback=callback, pause=pause, on_finish=on_finish)
+
+
+def resume_run(
+    run: RunDirectory,
+    recipe: Recipe,
+    *,
+    environment: EnvFactory | None = None,
+    callback: TrainingCallback | None = None,
+    pause: Callable[[], None] = lambda: None,
+    on_finish: Callable[[Path], None] = lambda run_dir: None,
+) -> TrainingResult:
+    """Continue a run with its recipe, of which only the section [run] may have changed."""
+    recipe = with_threads(recipe)
     if environment is None and (custom := run.env_info().get("custom_environment")) is not None:
         raise TrainingError(
             f"{run.path} was started with the custom environment {custom}; "
