@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from report.made_runs import add_evaluation, cut, made_run
-from report.opened import opened
+from report.decoding import decoded
 from seeupo.errors import RunError
 from seeupo.runs.reader import read_run
 

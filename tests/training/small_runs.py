@@ -24,7 +24,7 @@ SMALL = Recipe(
     agent=AgentSettings(reasoning=False, max_tokens=6, max_turns=4, concurrency=16),
     collect=CollectSettings(tasks=4, group_size=4),
     optimizer=OptimizerSettings(learning_rate=1e-3, beta1=0.0),
-    evaluation=EvaluationSettings(tasks=4, samples=2, k=2, every=2),
+    evaluation=EvaluationSettings(tasks=4, attempts=2, k=2, every=2),
     warm_start=WarmStartSettings(
         episodes=32, noisy=0.9, batches=20, batch_episodes=8, learning_rate=1e-2, mistakes={"stops_early": 0.4}
     ),

@@ -214,7 +214,7 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-RENAMED = {"samples": "attempts", "sample": "attempt", "truncated_responses": "truncated_responses"}
+RENAMED = {"samples": "attempts", "sample": "attempt", "cut_responses": "truncated_responses"}
 """Fields of version 1."""
 
 
