@@ -61,7 +61,9 @@ def open_page(browser: Any, tmp_path: Path) -> Iterator[Callable[..., OpenedPage
     contexts: list[Any] = []
     pages: list[OpenedPage] = []
 
-    def make(chunks: Chunks, *, width: int = 1280, theme: str = "light", fragment: str = "", **options: Any) -> OpenedPage:
+    def make(
+        chunks: Chunks, *, width: int = 1280, theme: str = "light", fragment: str = "", **options: Any
+    ) -> OpenedPage:
         path = tmp_path / f"page-{len(pages)}.html"
         write_page(path, chunks)
         context = browser.new_context(

@@ -155,7 +155,8 @@ def run_overview(name: str, *, iterations: int = 12, turns: int = 5, rise: float
         "algorithm": "seeupo",
         "command": f"seeupo train tiny-pocket --out {name} --run.seed 0 --collect.tasks 32 --optimizer.lr 3e-4",
         "verdict": "improved",
-        "sentence": "Improved: tiny on pocket solves 0.82 of held-out attempts after training, 0.22 before "
+        "verdict_label": "Improved",
+        "sentence": "tiny on pocket solves 0.82 of held-out attempts after training, 0.22 before "
         "(difference +0.60, 95% interval +0.52 to +0.68, 64 tasks).",
         "k": 4,
         "scores": [
@@ -189,7 +190,14 @@ def curve(key: str, title: str, unit: str, **series: list[list[float | None]]) -
 
 
 def turn_map(key: str, title: str, scale: str, center: float | None, cells: list[list[float]]) -> dict[str, Any]:
-    return {"key": key, "title": title, "help": f"Explanation of {title}.", "scale": scale, "center": center, "cells": cells}
+    return {
+        "key": key,
+        "title": title,
+        "help": f"Explanation of {title}.",
+        "scale": scale,
+        "center": center,
+        "cells": cells,
+    }
 
 
 def search_turn(
@@ -307,10 +315,15 @@ def odd_chunks() -> Chunks:
 
 def several_runs() -> Chunks:
     second = run_overview("second", rise=0.1)
-    second |= {"verdict": "no_change", "sentence": "No significant change: the interval contains 0."}
-    third = run_overview("third", iterations=3) | {"verdict": "inconclusive", "scores": [], "turn_maps": [], "details": []}
+    second |= {"verdict": "no_change", "sentence": "The interval contains 0."}
+    third = run_overview("third", iterations=3) | {
+        "verdict": "inconclusive",
+        "scores": [],
+        "turn_maps": [],
+        "details": [],
+    }
     third |= {
-        "sentence": "Inconclusive: there is only one evaluation.",
+        "sentence": "There is only one evaluation.",
         "missing": ["There is no evaluation after training."],
     }
     payload = Payload(run_overview("first"), second, third)
@@ -333,7 +346,7 @@ def empty_page() -> Chunks:
     run = run_overview("empty")
     run |= {
         "verdict": "inconclusive",
-        "sentence": "Inconclusive: there is no evaluation.",
+        "sentence": "There is no evaluation.",
         "scores": [],
         "curves": [],
         "turn_maps": [],

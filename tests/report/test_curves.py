@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from report.made_runs import made_run
 from report.decoding import decoded
+from report.made_runs import made_run
 from seeupo.core.statistics import avg_at_k
 from seeupo.report.curves import curves, evaluation_k, turn_maps, turn_mean
 from seeupo.runs.reader import read_run

@@ -93,9 +93,7 @@ def test_every_script_is_part_of_the_page() -> None:
 
 @pytest.mark.parametrize("name", ["odd_chunks", "several_runs", "one_iteration", "empty_page"])
 @pytest.mark.parametrize("width", [1280, 400])
-def test_pages_open_without_errors_and_never_scroll_sideways(
-    open_page: OpenPage, name: str, width: int
-) -> None:
+def test_pages_open_without_errors_and_never_scroll_sideways(open_page: OpenPage, name: str, width: int) -> None:
     opened = open_page(getattr(odd_payload, name)(), width=width)
     draw_everything(opened)
     assert opened.page.evaluate("document.documentElement.scrollWidth") == width
@@ -369,9 +367,7 @@ def test_group_side_by_side_marks_the_first_difference(open_page: OpenPage) -> N
     cells = page.locator("#viewer .side-cell")
     assert cells.count() == 8
     assert [cells.nth(n).locator(".shared").inner_text() for n in range(4)] == ['search("b'] * 4
-    assert [cells.nth(n).locator(".shared").count() for n in range(4, 8)] == [0] * 4, (
-        "turn 2 has no common prefix"
-    )
+    assert [cells.nth(n).locator(".shared").count() for n in range(4, 8)] == [0] * 4, "turn 2 has no common prefix"
     assert cells.nth(0).locator(".action").inner_text() == 'search("b\u25b8ox")'
     assert "identical to column 1" in cells.nth(1).inner_text()
     assert page.locator("#viewer .side-head.own").inner_text().startswith("Attempt 2")

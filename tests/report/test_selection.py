@@ -3,8 +3,8 @@ import shutil
 
 import pytest
 
-from report.made_runs import cut, made_run, odd_run, trajectory, write_lines
 from report.decoding import decoded, raw_chunks
+from report.made_runs import cut, made_run, odd_run, trajectory, write_lines
 from seeupo.report.packing import base64_size
 from seeupo.runs.trajectory_files import read_trajectories, to_json
 

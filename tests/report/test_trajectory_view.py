@@ -94,7 +94,10 @@ def test_algorithms_without_carry_have_a_weight(decoder):
     (turn,) = trajectory_view(record, [1.0], decoder)["turns"]
     assert (turn["credit"]["before"], turn["credit"]["after"], turn["credit"]["weight"]) == (None, None, 0.25)
     assert turn["credit"]["ratio"] > 0
-    assert "weight" not in trajectory_view(record_of("a", "g", ["x"], 1.0, advantage=1.0), [1.0], decoder)["turns"][0]["credit"]
+    assert (
+        "weight"
+        not in trajectory_view(record_of("a", "g", ["x"], 1.0, advantage=1.0), [1.0], decoder)["turns"][0]["credit"]
+    )
 
 
 def test_thoughts_are_separated_from_actions(decoder):

@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
-from report.made_runs import add_evaluation, cut, made_run
 from report.decoding import decoded
+from report.made_runs import add_evaluation, cut, made_run
 from seeupo.errors import RunError
 from seeupo.runs.reader import read_run
 
@@ -48,7 +48,12 @@ def test_missing_parts_of_a_killed_run_are_named(run):
     assert not read.ended
     assert len(read.records["iteration"]) == 3
     found = " ".join(read.missing)
-    for part in ("3 of 3 iterations", "last line of metrics.jsonl", "only one evaluation, before training", "tokenizer"):
+    for part in (
+        "3 of 3 iterations",
+        "last line of metrics.jsonl",
+        "only one evaluation, before training",
+        "tokenizer",
+    ):
         assert part in found
 
 

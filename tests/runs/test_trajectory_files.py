@@ -99,7 +99,11 @@ def test_version_1_records_are_upgraded():
         (["go", "[failed: lost]"], "go", ()),
         (["go", "read", "[failed: lost]"], "go", (TurnText("read", ""),)),
         (["go", "read", "mail", "done", "[failed: lost]"], "go", (TurnText("read", "mail"), TurnText("done", ""))),
-        (["go", "read", "mail", "done", "ok", "[failed: lost]"], "go", (TurnText("read", "mail"), TurnText("done", "ok"))),
+        (
+            ["go", "read", "mail", "done", "ok", "[failed: lost]"],
+            "go",
+            (TurnText("read", "mail"), TurnText("done", "ok")),
+        ),
     ],
 )
 def test_failures_of_version_1_are_separated_from_the_text(texts, opening, turn_texts):

@@ -29,7 +29,8 @@ def run_overview(run: StoredRun, name: str, selection: Selection) -> dict[str, A
         "algorithm": algorithm_of(run),
         "command": command_of(run),
         "verdict": verdict,
-        "sentence": _sentence(run, verdict, k, difference),
+        "verdict_label": VERDICTS[verdict],
+        "sentence": _sentence(run, k, difference),
         "k": k,
         "scores": _scores(run, k, difference),
         "details": _details(run),
@@ -106,28 +107,26 @@ def _estimate(estimate: Mapping[str, float] | None) -> dict[str, float | None] |
     return None if estimate is None else {end: rounded(estimate[end]) for end in ("value", "low", "high")}
 
 
-def _sentence(run: StoredRun, verdict: str, k: int | None, difference: Mapping[str, Any] | None) -> str:
+def _sentence(run: StoredRun, k: int | None, difference: Mapping[str, Any] | None) -> str:
     """Return one sentence on what the run achieved."""
     who = f"{model_of(run)} on {environment_of(run)}"
     first, last = run.first_and_last
-    if verdict == "inconclusive" or difference is None or first is None or last is None:
+    gain = None if difference is None else difference.get(f"avg@{k}")
+    if difference is None or gain is None or first is None or last is None:
         score = f"avg@{k}"
         for each in (last, first):
             if each is not None and (found := each.summary.get(score)):
-                return (
-                    f"{VERDICTS['inconclusive']}: {who} has {score} {found['value']:.2f} {_when(run, each)}, "
-                    "and there is nothing to compare it with."
-                )
-        return f"{VERDICTS['inconclusive']}: {who} was not evaluated on held-out tasks."
+                when = _when(run, each)
+                return f"{who} has {score} {found['value']:.2f} {when}, and there is nothing to compare it with."
+        return f"{who} was not evaluated on held-out tasks."
     before, after = first.summary[f"avg@{k}"]["value"], last.summary[f"avg@{k}"]["value"]
-    gain = difference[f"avg@{k}"]
     # An end that is not 0 must not be printed as 0.
     digits = 2 if all(abs(gain[end]) >= 0.005 for end in ("low", "high")) else 3
     value, low, high = (f"{gain[end]:+.{digits}f}" for end in ("value", "low", "high"))
     binary = {result.score for each in (first, last) for result in each.evaluation.results.values()} <= {None, 0, 1}
     scores = f"solves {after:.2f} of held-out attempts" if binary else f"scores {after:.2f} in held-out attempts"
     return (
-        f"{VERDICTS[verdict]}: {who} {scores} {_when(run, last)}, {before:.2f} {_when(run, first)} "
+        f"{who} {scores} {_when(run, last)}, {before:.2f} {_when(run, first)} "
         f"(difference {value}, 95% interval {low} to {high}, {difference['tasks']} tasks)."
     )
 

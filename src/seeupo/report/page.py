@@ -65,9 +65,7 @@ def _skeleton() -> str:
     scripts = [*(_library(name) for name in LIBRARY_SCRIPTS), f'"use strict";\n(() => {{\n{page_scripts}}})();\n']
     for script in scripts:
         if ENDS_SCRIPT.search(script):
-            raise ReportError(
-                "a script of the page contains </script or <!--, which would end it early"
-            )
+            raise ReportError("a script of the page contains </script or <!--, which would end it early")
     parts = {
         "policy": _content_security_policy(scripts),
         "style": _read(PAGE / "style.css"),

@@ -18,7 +18,7 @@ class ReportSummary:
     Attributes:
         path: The HTML file.
         size: Size of the file in bytes.
-        sentences: The verdict on each run.
+        sentences: Verdict on each run, with its scores.
         total, kept: Number of trajectories in the runs, and in the report.
         missing: For each run, sentences about missing or damaged parts.
     """
@@ -49,7 +49,7 @@ def write_report(runs: Sequence[Path], out: Path, *, max_bytes: int = 25_000_000
     return ReportSummary(
         path=out,
         size=out.stat().st_size,
-        sentences=tuple(entry["sentence"] for entry in entries),
+        sentences=tuple(f"{entry['verdict_label']}: {entry['sentence']}" for entry in entries),
         total=sum(entry["trajectories"]["total"] for entry in entries),
         kept=sum(entry["trajectories"]["kept"] for entry in entries),
         missing=tuple(tuple(entry["missing"]) for entry in entries),

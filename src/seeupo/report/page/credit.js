@@ -76,7 +76,7 @@ function sweepText(steps) {
   ];
 }
 
-const RATIO = "The ratio is the value that the algorithm clips: new over old probability, usually a geometric mean per token. The last column is about the whole action.";
+const RATIO = "The ratio is the value that the algorithm clips: new over old probability, usually a geometric mean per token. The effect is that on the whole action.";
 const TOGETHER = `This algorithm updates all turns together and carries nothing from turn to turn. The weight is the mean advantage of a turn's tokens. ${RATIO}`;
 
 // Change of the whole action, from its log-probs; the ratio may be a mean per token.
@@ -100,15 +100,16 @@ function effectText(step, weight) {
 function creditTable(steps, row, carried) {
   const weights = steps.map((step) => (carried ? step.before : (step.weight ?? row.advantage)));
   const most = Math.max(...weights.map((weight) => Math.abs(weight ?? 0)));
+  const digits = carried ? d3.max(steps, (step) => distinctDigits(step.before, step.after)) : 3;
   const head = [...(carried ? ["Order"] : []), "Turn", carried ? "M before" : "Weight", "Direction", "Ratio", "Clip", ...(carried ? ["M after"] : []), "Effect"];
   const rows = steps.map((step, n) => [
     ...(carried ? [step.position] : []),
     el("a", { href: linkTo(row, step.turn) }, `turn ${step.turn}`),
-    weights[n] === null ? NONE : signed(weights[n], carried ? distinctDigits(weights[n], step.after) : 3),
+    weights[n] === null ? NONE : signed(weights[n], digits),
     bar(weights[n] ?? 0, most),
     ratioText(step.ratio),
     step.clipped ? el("span", { class: "clip" }, "active") : "inactive",
-    ...(carried ? [step.after === null ? NONE : signed(step.after, distinctDigits(step.before, step.after))] : []),
+    ...(carried ? [step.after === null ? NONE : signed(step.after, digits)] : []),
     effectText(step, weights[n]),
   ]);
   const credits = table(head, rows, { class: "credit" });

@@ -1,11 +1,6 @@
 // The top of the page: verdict, scores, warnings and details of each run.
 
-const VERDICTS = {
-  improved: ["\u2191", "Improved", "good"],
-  no_change: ["\u2248", "No significant change", "plain"],
-  regressed: ["\u2193", "Regressed", "bad"],
-  inconclusive: ["?", "Inconclusive", "plain"],
-};
+const VERDICT_SIGNS = { improved: ["\u2191", "good"], no_change: ["\u2248", "plain"], regressed: ["\u2193", "bad"], inconclusive: ["?", "plain"] };
 const WARNINGS_SHOWN = 5;
 
 function showOverview(overview) {
@@ -19,7 +14,7 @@ function showOverview(overview) {
 }
 
 function card(run, n, several) {
-  const [sign, word, kind] = VERDICTS[run.verdict] ?? VERDICTS.inconclusive;
+  const [sign, kind] = VERDICT_SIGNS[run.verdict];
   return el(
     "article",
     { class: "card", "aria-labelledby": `run-${n}` },
@@ -27,7 +22,7 @@ function card(run, n, several) {
       "div",
       { class: "card-head" },
       el("h3", { id: `run-${n}` }, several ? swatch(n) : null, visible(run.name)),
-      el("span", { class: `verdict ${kind}` }, el("span", { "aria-hidden": "true" }, `${sign} `), word),
+      el("span", { class: `verdict ${kind}` }, el("span", { "aria-hidden": "true" }, `${sign} `), visible(run.verdict_label)),
     ),
     el("p", { class: "trained" }, visible(`${run.model} on ${run.environment}, trained with ${run.algorithm}`)),
     el("p", { class: "sentence" }, visible(run.sentence)),
