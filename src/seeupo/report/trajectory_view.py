@@ -96,7 +96,8 @@ def _changes(old: Any, new: Any, counts: Sequence[int]) -> list[float | None]:
         by_token = [_difference(after, before) for after, before in zip(new, old, strict=True)]
     else:
         by_token = [after - before for after, before in zip(new, old, strict=True)]
-    changes = [math.fsum(by_token[start:end]) for start, end in _ranges(counts)]
+    one_each = len(counts) == len(by_token)  # the usual case
+    changes = by_token if one_each else [math.fsum(by_token[start:end]) for start, end in _ranges(counts)]
     return [None if math.isnan(change) else round(change, CHANGE_DECIMALS) for change in changes]
 
 

@@ -76,7 +76,7 @@ function sweepText(steps) {
   ];
 }
 
-const RATIO = "The ratio is the value that the algorithm clips: new over old probability, usually a geometric mean per token. The effect is that on the whole action.";
+const RATIO = "The ratio is the value that the algorithm clips: new over old probability, usually a geometric mean per token. The effect describes the whole action.";
 const TOGETHER = `This algorithm updates all turns together and carries nothing from turn to turn. The weight is the mean advantage of a turn's tokens. ${RATIO}`;
 
 // Change of the whole action, from its log-probs; the ratio may be a mean per token.
