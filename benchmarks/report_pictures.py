@@ -1,6 +1,7 @@
-"""Pictures of a run's report, as docs show them: `python benchmarks/report_pictures.py RUN` (needs Chromium).
+"""Take the screenshots of docs/report.md: `python benchmarks/report_pictures.py RUN` (needs Chromium).
 
-Writes docs/report/*.png: the top, the turns, one trajectory and its group, at 1280 and 400 pixels, light and dark.
+Writes docs/report/*.png: the top, the turns, the credit of one trajectory, and its group, at 1280 and 400 pixels, light
+and dark.
 """
 
 from __future__ import annotations
@@ -22,25 +23,26 @@ SIZES = (("wide-light", 1280, "light"), ("wide-dark", 1280, "dark"), ("narrow-li
          ("narrow-dark", 400, "dark"))  # fmt: skip
 
 
-def telling_trajectory(run: Path) -> Trajectory:
-    """A success of at least three turns whose M has changed most, in the first third of training."""
+def example_trajectory(run: Path) -> Trajectory:
+    """Return the success of at least three turns whose M changed most, in the first third of training."""
     files = sorted((run / "trajectories").iterdir())
     return max(
-        (t for file in files[: 1 + len(files) // 3] for t in read_trajectories(file) if is_long(t)), key=carried_far
+        (t for file in files[: 1 + len(files) // 3] for t in read_trajectories(file) if is_long_success(t)),
+        key=change_of_m,
     )
 
 
-def is_long(trajectory: Trajectory) -> bool:
+def is_long_success(trajectory: Trajectory) -> bool:
     return trajectory.reward == 1 and len(trajectory.turns) >= 3
 
 
-def carried_far(trajectory: Trajectory) -> float:
+def change_of_m(trajectory: Trajectory) -> float:
     if trajectory.credit is None or not trajectory.credit.turns or not trajectory.credit.advantage:
         return 0.0
     return abs((trajectory.credit.turns[-1].carried_after or 0.0) / trajectory.credit.advantage - 1)
 
 
-def take(page: Page, name: str, report: Path, link: str) -> None:
+def take_screenshots(page: Page, name: str, report: Path, link: str) -> None:
     page.goto(report.as_uri())
     page.wait_for_selector("html[data-ready=yes]")
     page.wait_for_timeout(500)
@@ -50,9 +52,9 @@ def take(page: Page, name: str, report: Path, link: str) -> None:
     page.screenshot(path=PICTURES / f"turns-{name}.png")
     page.goto(f"{report.as_uri()}#{link}")
     page.wait_for_selector("#viewer[open]")
-    page.locator("#story-title").evaluate("title => title.scrollIntoView({block: 'center'})")
+    page.locator("#credit-title").evaluate("title => title.scrollIntoView({block: 'center'})")
     page.wait_for_timeout(500)
-    page.screenshot(path=PICTURES / f"story-{name}.png")
+    page.screenshot(path=PICTURES / f"credit-{name}.png")
     page.keyboard.press("g")
     page.wait_for_timeout(500)
     page.screenshot(path=PICTURES / f"group-{name}.png")
@@ -62,15 +64,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     run: Path = parser.parse_args().run
-    link = urlencode({"run": run.name, "phase": 0, "id": telling_trajectory(run).id})
+    link = urlencode({"run": run.name, "phase": 0, "id": example_trajectory(run).id})
     PICTURES.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        report = Path(folder) / "report.html"
+    with tempfile.TemporaryDirectory() as directory, sync_playwright() as playwright:
+        report = Path(directory) / "report.html"
         write_report([run], report)
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for name, width, scheme in SIZES:
             page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
-            take(page, name, report, link)
+            take_screenshots(page, name, report, link)
             page.close()
         browser.close()
 

@@ -1,7 +1,7 @@
-"""The report of a long run: 200 iterations of 100 attempts with five turns of about thirty tokens.
+"""Measure the report of a long run: 200 iterations of 100 attempts with five turns of about thirty tokens.
 
-Each report is written by a process of its own, so that its memory is known; that of a run of ten iterations is the
-measure for what a long run adds. Processor seconds are those of one core, whatever else the machine does.
+Each report is written by a separate process, so that its peak memory is known; a run of ten iterations is the baseline.
+Processor seconds do not depend on the load of the machine.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from typing import Any
 from side_by_side import HERE, machine, write_results
 from workers.measure import timed
 
-from seeupo.report.report import ReportFacts, write_report
+from seeupo.report.report import ReportSummary, write_report
 
 LONG, SHORT = 200, 10
 GROUPS, SIZE, TURNS, WORDS = 10, 10, 5, 20
 
 
-def measured(run: Path) -> dict[str, Any]:
-    """Write the report of a run in another process."""
+def report_costs(run: Path) -> dict[str, Any]:
+    """Write the report of a run in a separate process and return its costs."""
     command = [sys.executable, __file__, str(run)]
     return dict(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
 
 
 def report(run: Path) -> None:
-    """Write the report of a run, and print what it took."""
-    facts: list[ReportFacts] = []
+    """Write the report of a run and print its costs."""
+    summaries: list[ReportSummary] = []
     started = time.process_time()
-    took = timed(lambda: facts.append(write_report([run], run.with_suffix(".html"))))
+    took = timed(lambda: summaries.append(write_report([run], run.with_suffix(".html"))))
     found = {
-        "trajectories": facts[0].total,
-        "kept": facts[0].kept,
+        "trajectories": summaries[0].total,
+        "kept": summaries[0].kept,
         "seconds": round(took["seconds"], 2),
         "processor_seconds": round(time.process_time() - started, 2),
-        "page_mb": round(facts[0].size / 1e6, 2),
+        "page_mb": round(summaries[0].size / 1e6, 2),
         "peak_mib": round(took["peak_gib"] * 1024),
     }
     print(json.dumps(found))
 
 
-def opening(page: Path) -> float:
-    """Seconds from the address to a page that can be used, in headless Chromium: the middle one of five."""
+def opening_seconds(page: Path) -> float:
+    """Return the median seconds of five until headless Chromium has opened the page."""
     from playwright.sync_api import sync_playwright
 
     found = []
@@ -57,7 +57,7 @@ def opening(page: Path) -> float:
             tab = browser.new_page()
             tab.goto(page.as_uri())
             tab.wait_for_selector("html[data-ready=yes]")
-            # Counted by the page itself, to the moment in which everything has been decoded and drawn.
+            # The page marks when everything is decoded and drawn.
             found.append(float(tab.evaluate("performance.getEntriesByName('ready')[0].startTime")) / 1000)
             tab.close()
         browser.close()
@@ -69,16 +69,16 @@ def main() -> None:
     from made_runs import made_run
 
     results: dict[str, Any] = {"machine": machine(), "attempts_per_iteration": GROUPS * SIZE, "iterations": {}}
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as directory:
         for iterations in (SHORT, LONG):
-            run = Path(folder) / f"of-{iterations}"
+            run = Path(directory) / f"{iterations}-iterations"
             made_run(run, iterations=iterations, groups=GROUPS, size=SIZE, turns=TURNS, words=WORDS)
-            found = results["iterations"][str(iterations)] = measured(run)
-            found["opens_in_seconds"] = round(opening(run.with_suffix(".html")), 2)
+            found = results["iterations"][str(iterations)] = report_costs(run)
+            found["opens_in_seconds"] = round(opening_seconds(run.with_suffix(".html")), 2)
             print(
                 f"{iterations} iterations, {found['trajectories']} trajectories: {found['seconds']} s "
-                f"({found['processor_seconds']} s of a processor), {found['peak_mib']} MiB, "
-                f"a page of {found['page_mb']} MB with {found['kept']} of them, open in {found['opens_in_seconds']} s"
+                f"({found['processor_seconds']} processor seconds), {found['peak_mib']} MiB, "
+                f"{found['page_mb']} MB with {found['kept']} trajectories, opens in {found['opens_in_seconds']} s"
             )
     write_results("report_scale", results)
 

@@ -1,4 +1,4 @@
-"""A browser that opens pages from disk. Without one, the tests that need it are skipped and say so."""
+"""A headless browser that opens pages from disk. Tests that need it are skipped if there is none."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
-from report.odd_payload import Blocks
+from report.odd_payload import Chunks
 from seeupo.report.page import write_page
 
-QUIET = (
+TIMEOUT = 180_000
+"""Milliseconds; generous, because the machine may be busy."""
+FLAGS = (
     "--no-sandbox",
     "--disable-gpu",
     "--disable-background-networking",
@@ -25,21 +27,21 @@ QUIET = (
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    """Chromium without a window: the one in SEEUPO_CHROMIUM, or on the PATH."""
+    """Headless Chromium: the one in SEEUPO_CHROMIUM, or on the PATH."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     names = (os.environ.get("SEEUPO_CHROMIUM"), "chromium", "chromium-browser", "google-chrome")
     found = next((path for name in names if name and (path := shutil.which(name))), None)
     if found is None:
         pytest.skip("there is no chromium on the PATH")
     with playwright.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=found, args=list(QUIET))
-        yield opened
-        opened.close()
+        chromium = driver.chromium.launch(executable_path=found, args=list(FLAGS), timeout=TIMEOUT)
+        yield chromium
+        chromium.close()
 
 
 @dataclass
-class Opened:
-    """A page, and everything that went wrong or left the file while it was open."""
+class OpenedPage:
+    """A page with the errors, console messages and requests since it was opened."""
 
     page: Any
     path: Path
@@ -54,28 +56,31 @@ class Opened:
 
 
 @pytest.fixture
-def open_page(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
-    """Writes blocks as a page and opens it. A test fails at its end if the page complained or asked for anything."""
+def open_page(browser: Any, tmp_path: Path) -> Iterator[Callable[..., OpenedPage]]:
+    """Write chunks as a page and open it. The test fails at its end if the page logged or requested anything."""
     contexts: list[Any] = []
-    pages: list[Opened] = []
+    pages: list[OpenedPage] = []
 
-    def make(blocks: Blocks, *, width: int = 1280, theme: str = "light", fragment: str = "", **options: Any) -> Opened:
+    def make(
+        chunks: Chunks, *, width: int = 1280, theme: str = "light", fragment: str = "", **options: Any
+    ) -> OpenedPage:
         path = tmp_path / f"page-{len(pages)}.html"
-        write_page(path, blocks)
+        write_page(path, chunks)
         context = browser.new_context(
             viewport={"width": width, "height": 900}, color_scheme=theme, reduced_motion="reduce", **options
         )
+        context.set_default_timeout(TIMEOUT)
         contexts.append(context)
-        opened = Opened(context.new_page(), path)
+        opened = OpenedPage(context.new_page(), path)
         pages.append(opened)
         note = opened.problems.append
         opened.page.on("console", lambda message: note(f"console: {message.text}"))
         opened.page.on("pageerror", lambda error: note(f"error: {error}"))
         opened.page.on("dialog", lambda dialog: (note(f"dialog: {dialog.message}"), dialog.dismiss()))
-        mine = path.as_uri()
-        asked = ("data:", mine)
-        opened.page.on("request", lambda request: request.url.startswith(asked) or note(f"request: {request.url}"))
-        opened.page.goto(f"{mine}#{fragment}" if fragment else mine)
+        address = path.as_uri()
+        allowed = ("data:", address)
+        opened.page.on("request", lambda request: request.url.startswith(allowed) or note(f"request: {request.url}"))
+        opened.page.goto(f"{address}#{fragment}" if fragment else address)
         opened.ready()
         return opened
 

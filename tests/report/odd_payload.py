@@ -1,4 +1,4 @@
-"""Payloads for the page, written by hand: a run with every odd case, several runs, an empty one and a large one."""
+"""Payloads for the page, written by hand: a run with every edge case, several runs, an empty one and a large one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-Blocks = list[tuple[str, bytes]]
+Chunks = list[tuple[str, bytes]]
 
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>"
 HOSTILE_NAME = "<b onmouseover=alert(1)>&amp;\"'`</b>"
@@ -19,7 +19,7 @@ KINDS = ["search", "count & <sort>", ""]
 STOPS = ["goal", "turn_limit", "failure"]
 STATUSES = ["ok", "failed"]
 COLUMNS = ("run", "phase", "iteration", "id", "group", "task", "kind", "stop", "status", "reward", "advantage", "turns")
-COLUMNS += ("block", "place")
+COLUMNS += ("chunk", "offset")
 
 
 def packed(value: Any) -> bytes:
@@ -27,44 +27,47 @@ def packed(value: Any) -> bytes:
 
 
 def turn(
-    *spans: tuple[str, float | None],
-    thought: Sequence[tuple[int, int]] = (),
+    *tokens: tuple[str, float | None],
+    thoughts: Sequence[tuple[int, int]] = (),
     observation: str = "ok",
     credit: tuple[int, float, float | None, float | None, bool] | None = None,
     weight: float | None = None,
 ) -> dict[str, Any]:
     names = ("position", "ratio", "before", "after", "clipped")
-    known = [change for _, change in spans if change is not None]
+    known = [change for _, change in tokens if change is not None]
     together = {"position": None, "before": None, "after": None, "weight": weight, "ratio": 0.9, "clipped": False}
     return {
-        "spans": [list(span) for span in spans],
-        "thought": [list(part) for part in thought],
+        "tokens": [list(token) for token in tokens],
+        "thoughts": [list(part) for part in thoughts],
         "observation": observation,
         "prompt_tokens": 100,
-        "action_tokens": len(spans),
+        "action_tokens": len(tokens),
         "logprob_before": -3.5 if known else None,
         "logprob_after": -3.5 + math.fsum(known) if known else None,
         "credit": together if weight is not None else None if credit is None else dict(zip(names, credit, strict=True)),
     }
 
 
-def body(turns: list[dict[str, Any]], rewards: Sequence[float | None], opening: str) -> dict[str, Any]:
+def body(
+    turns: list[dict[str, Any]], rewards: Sequence[float | None], opening: str, failure: str | None = None
+) -> dict[str, Any]:
     known = [reward for reward in rewards if reward is not None]
     return {
         "group_mean": sum(known) / len(known) if known else None,
         "group_size": len(rewards),
         "group_rewards": list(rewards),
         "opening": opening,
+        "failure": failure,
         "turns": turns,
     }
 
 
 class Payload:
-    """Collects trajectories and gives the blocks of a page."""
+    """Collects trajectories and returns the chunks of a page."""
 
-    def __init__(self, *runs: dict[str, Any], block_size: int = 3) -> None:
+    def __init__(self, *runs: dict[str, Any], chunk_size: int = 3) -> None:
         self.runs = list(runs)
-        self.block_size = block_size
+        self.chunk_size = chunk_size
         self.tasks: list[str] = []
         self.bodies: list[dict[str, Any]] = []
         self.columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
@@ -85,22 +88,22 @@ class Payload:
     ) -> None:
         if task not in self.tasks:
             self.tasks.append(task)
-        place = len(self.bodies)
+        row = len(self.bodies)
         values = (run, phase, iteration, name, f"{iteration}/{task}", self.tasks.index(task), kind, stop)
         values += (int(reward is None), reward, advantage, len(content["turns"]))
-        values += (place // self.block_size, place % self.block_size)
+        values += (row // self.chunk_size, row % self.chunk_size)
         for column, value in zip(self.columns.values(), values, strict=True):
             column.append(value)
         self.bodies.append(content)
 
-    def blocks(self) -> Blocks:
+    def chunks(self) -> Chunks:
         for number, run in enumerate(self.runs):
             kept = self.columns["run"].count(number)
-            run["trajectories"] = {"total": kept, "kept": kept, "how": f"All {kept} trajectories are inside."}
+            run["trajectories"] = {"total": kept, "kept": kept, "note": f"All {kept} trajectories are inside."}
         overview = {"format": "seeupo-report", "version": 1, "written_by": "seeupo 0.1.0", "runs": self.runs}
         lists = {"tasks": self.tasks, "kinds": KINDS, "stops": STOPS, "statuses": STATUSES}
         index = {"rows": len(self.bodies), "lists": lists, "columns": self.columns}
-        size = self.block_size
+        size = self.chunk_size
         parts = [self.bodies[start : start + size] for start in range(0, len(self.bodies), size)]
         bodies = [(f"bodies-{number}", packed(part)) for number, part in enumerate(parts)]
         return [("overview", packed(overview)), ("index", packed(index)), *bodies]
@@ -110,8 +113,8 @@ def estimate(value: float, reach: float) -> dict[str, float]:
     return {"value": value, "low": value - reach, "high": value + reach}
 
 
-def run_facts(name: str, *, iterations: int = 12, turns: int = 5, rise: float = 0.6) -> dict[str, Any]:
-    """The overview of a run that looks like one."""
+def run_overview(name: str, *, iterations: int = 12, turns: int = 5, rise: float = 0.6) -> dict[str, Any]:
+    """Return a plausible overview of a run."""
     steps = range(1, iterations + 1)
 
     def noise(n: int) -> float:
@@ -152,7 +155,8 @@ def run_facts(name: str, *, iterations: int = 12, turns: int = 5, rise: float = 
         "algorithm": "seeupo",
         "command": f"seeupo train tiny-pocket --out {name} --run.seed 0 --collect.tasks 32 --optimizer.lr 3e-4",
         "verdict": "improved",
-        "sentence": "It worked: tiny on pocket solves 0.82 of held-out attempts after training, 0.22 before "
+        "verdict_label": "Improved",
+        "sentence": "tiny on pocket solves 0.82 of held-out attempts after training, 0.22 before "
         "(difference +0.60, 95% interval +0.52 to +0.68, 64 tasks).",
         "k": 4,
         "scores": [
@@ -164,7 +168,7 @@ def run_facts(name: str, *, iterations: int = 12, turns: int = 5, rise: float = 
             },
             {"name": "pass@4", "before": estimate(0.45, 0.1), "after": estimate(0.93, 0.04), "difference": None},
         ],
-        "facts": [["Iterations", str(iterations)], ["Seed", "0"], ["Algorithm", "seeupo"], ["Platform", "Linux"]],
+        "details": [["Iterations", str(iterations)], ["Seed", "0"], ["Algorithm", "seeupo"], ["Platform", "Linux"]],
         "missing": [],
         "warnings": [],
         "curves": curves,
@@ -174,7 +178,7 @@ def run_facts(name: str, *, iterations: int = 12, turns: int = 5, rise: float = 
                 "clip", "Clip fraction", "sequential", None, [[n, t, 0.1 + 0.1 * noise(n + t), p] for n, t, p in cells]
             ),
             turn_map("spread", "Spread of M", "sequential", None, [[n, t, 0.05 * (p - 1), p] for n, t, p in cells]),
-            turn_map("live", "Live samples", "sequential", None, [[n, t, 64 - 8 * t, p] for n, t, p in cells]),
+            turn_map("live", "Live turns", "sequential", None, [[n, t, 64 - 8 * t, p] for n, t, p in cells]),
         ],
         "trajectories": {},
     }
@@ -182,17 +186,24 @@ def run_facts(name: str, *, iterations: int = 12, turns: int = 5, rise: float = 
 
 def curve(key: str, title: str, unit: str, **series: list[list[float | None]]) -> dict[str, Any]:
     named = [{"name": name, "points": points} for name, points in series.items()]
-    return {"key": key, "title": title, "help": f"What {title} is, in a sentence.", "unit": unit, "series": named}
+    return {"key": key, "title": title, "help": f"Explanation of {title}.", "unit": unit, "series": named}
 
 
 def turn_map(key: str, title: str, scale: str, center: float | None, cells: list[list[float]]) -> dict[str, Any]:
-    return {"key": key, "title": title, "help": f"What {title} is.", "scale": scale, "center": center, "cells": cells}
+    return {
+        "key": key,
+        "title": title,
+        "help": f"Explanation of {title}.",
+        "scale": scale,
+        "center": center,
+        "cells": cells,
+    }
 
 
 def search_turn(
-    place: int, wanted: str, position: int, ratio: float, carried: float, *, clipped: bool = False
+    results: int, wanted: str, position: int, ratio: float, carried: float, *, clipped: bool = False
 ) -> dict[str, Any]:
-    """A turn with a thought and a call, whose tokens changed in both directions."""
+    """Return a turn with a thought and a call, whose tokens changed in both directions."""
     return turn(
         ("<think>", 0.01),
         ("Let me look for ", -0.02),
@@ -201,20 +212,20 @@ def search_turn(
         ("search(", 0.08),
         (f'"{wanted}"', -0.3),
         (")", None),
-        thought=[(0, 4)],
-        observation=f"{place} results for {wanted}",
+        thoughts=[(0, 4)],
+        observation=f"{results} results for {wanted}",
         credit=(position, ratio, carried, carried * ratio, clipped),
     )
 
 
-def odd_blocks() -> Blocks:
-    """One run with every odd case. Names of trajectories say which."""
-    run = run_facts("odd-run")
+def odd_chunks() -> Chunks:
+    """Return one run with every edge case; the ids of the trajectories name them."""
+    run = run_overview("odd-run")
     run["missing"] = ["The run was killed: there is no summary."]
     run["warnings"] = [{"iteration": n, "text": f"Dead groups {n}: use harder tasks. {HOSTILE}"} for n in range(1, 8)]
-    run["facts"].append([HOSTILE_NAME, HOSTILE])
+    run["details"].append([HOSTILE_NAME, HOSTILE])
     payload = Payload(run)
-    opening = "You are an agent. Find the colour of the box.\n" + "Rules apply. " * 120
+    opening = "You are an agent. Find the color of the box.\n" + "Rules apply. " * 120
     rewards = [1.0, 0.0, 0.5, 0.0]
     for number, (reward, advantage) in enumerate(zip(rewards, [1.5, -0.9, 0.3, -0.9], strict=True)):
         words = ["box", "box", "bag", "bird"]
@@ -239,9 +250,9 @@ def odd_blocks() -> Blocks:
         )
     failed = [None, None]
     payload.add(
-        "failed", body([turn(("call()", None), observation="lost")], failed, "Go."), reward=None, task="broken", stop=2
+        "failed", body([turn(("call()", None))], failed, "Go.", "worker lost"), reward=None, task="broken", stop=2
     )
-    payload.add("no-turns", body([], failed, "Go."), reward=None, task="broken", stop=2)
+    payload.add("no-turns", body([], failed, "Go.", "reset failed"), reward=None, task="broken", stop=2)
     empty = [turn(credit=(1, 1.0, 0.0, 0.0, False), observation="You said nothing.")]
     payload.add(
         "empty-turn", body(empty, [0.0, 0.0], ""), reward=0.0, advantage=0.0, iteration=2, task="silent", kind=2
@@ -299,49 +310,54 @@ def odd_blocks() -> Blocks:
                 task="held-other",
                 kind=1,
             )
-    return payload.blocks()
+    return payload.chunks()
 
 
-def several_runs() -> Blocks:
-    second = run_facts("second", rise=0.1)
-    second |= {"verdict": "no_clear_change", "sentence": "No clear change: the interval holds 0."}
-    third = run_facts("third", iterations=3) | {"verdict": "unknown", "scores": [], "turn_maps": [], "facts": []}
+def several_runs() -> Chunks:
+    second = run_overview("second", rise=0.1)
+    second |= {"verdict": "no_change", "sentence": "The interval contains 0."}
+    third = run_overview("third", iterations=3) | {
+        "verdict": "inconclusive",
+        "scores": [],
+        "turn_maps": [],
+        "details": [],
+    }
     third |= {
-        "sentence": "Unknown: there is one evaluation only.",
+        "sentence": "There is only one evaluation.",
         "missing": ["There is no evaluation after training."],
     }
-    payload = Payload(run_facts("first"), second, third)
+    payload = Payload(run_overview("first"), second, third)
     for run in range(3):
         for number in range(2):
             turns = [search_turn(1, f"run {run}", 1, 1.1, 0.5)]
             payload.add(
                 f"t-{number}", body(turns, [1.0, 0.0], "Go."), reward=1.0 - number, advantage=0.5 - number, run=run
             )
-    return payload.blocks()
+    return payload.chunks()
 
 
-def one_iteration() -> Blocks:
-    payload = Payload(run_facts("one", iterations=1, turns=1))
+def one_iteration() -> Chunks:
+    payload = Payload(run_overview("one", iterations=1, turns=1))
     payload.add("t", body([search_turn(1, "it", 1, 1.0, 0.5)], [1.0], "Go."), reward=1.0, advantage=0.5)
-    return payload.blocks()
+    return payload.chunks()
 
 
-def empty_page() -> Blocks:
-    run = run_facts("empty")
+def empty_page() -> Chunks:
+    run = run_overview("empty")
     run |= {
-        "verdict": "unknown",
-        "sentence": "Nothing is known yet.",
+        "verdict": "inconclusive",
+        "sentence": "There is no evaluation.",
         "scores": [],
         "curves": [],
         "turn_maps": [],
-        "facts": [],
+        "details": [],
     }
-    return Payload(run | {"command": "", "missing": ["metrics.jsonl is empty."]}).blocks()
+    return Payload(run | {"command": "", "missing": ["metrics.jsonl is empty."]}).chunks()
 
 
-def large_blocks(*, iterations: int = 200, per_iteration: int = 100, filler: int = 2800) -> Blocks:
-    """20,000 trajectories in 25 MB: texts that do not compress well."""
-    payload = Payload(run_facts("large", iterations=iterations, turns=10), block_size=200)
+def large_chunks(*, iterations: int = 200, per_iteration: int = 100, filler: int = 2800) -> Chunks:
+    """Return 20,000 trajectories in 25 MB, with texts that do not compress well."""
+    payload = Payload(run_overview("large", iterations=iterations, turns=10), chunk_size=200)
     state = 12345
     for iteration in range(1, iterations + 1):
         for number in range(per_iteration):
@@ -359,4 +375,4 @@ def large_blocks(*, iterations: int = 200, per_iteration: int = 100, filler: int
                 iteration=iteration,
                 task=task,
             )
-    return payload.blocks()
+    return payload.chunks()

@@ -2,10 +2,10 @@ import json
 
 import pytest
 
+from report.decoding import decoded
 from report.made_runs import made_run
-from report.opened import opened
 from seeupo.core.statistics import avg_at_k
-from seeupo.report.curves import curves, k_of, of_turns, turn_maps
+from seeupo.report.curves import curves, evaluation_k, turn_maps, turn_mean
 from seeupo.runs.reader import read_run
 
 
@@ -15,7 +15,7 @@ def run(tmp_path_factory):
 
 
 def with_records(run, tmp_path, change):
-    """The same run, with each iteration's record changed."""
+    """Return the same run with changed metrics."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     other = tmp_path / "run"
     other.mkdir()
@@ -23,16 +23,16 @@ def with_records(run, tmp_path, change):
     return read_run(other)
 
 
-def test_every_curve_is_there(run):
-    keys = [curve["key"] for curve in opened(run).runs[0]["curves"]]
+def test_complete_run_has_every_curve(run):
+    keys = [curve["key"] for curve in decoded(run).runs[0]["curves"]]
     assert keys == [
         "success", "reward", "pass_at_k", "entropy", "kl", "grad_norm", "dead_groups", "sampler_gap", "tokens",
         "seconds",
     ]  # fmt: skip
 
 
-def test_training_has_the_recorded_values_and_intervals_over_groups(run):
-    page = opened(run)
+def test_training_curve_has_recorded_values_and_intervals_over_groups(run):
+    page = decoded(run)
     records = {record["iteration"]: record for record in read_run(run).records["iteration"]}
     groups = {}
     for row, _ in page.rows():
@@ -46,16 +46,16 @@ def test_training_has_the_recorded_values_and_intervals_over_groups(run):
         assert (low, high) == pytest.approx((expected.low, expected.high), abs=1e-5)
 
 
-def test_held_out_scores_are_the_evaluations(run):
-    page, evaluations = opened(run), read_run(run).evaluations
+def test_held_out_curves_match_the_evaluations(run):
+    page, evaluations = decoded(run), read_run(run).evaluations
     for key, name in (("success", "avg@2"), ("pass_at_k", "pass@2")):
         expected = [[each.iteration, *each.summary[name].values()] for each in evaluations]
-        assert page.curve(key)[f"held out, {name}"] == [pytest.approx(point, abs=1e-5) for point in expected]
+        assert page.curve(key)[f"held-out {name}"] == [pytest.approx(point, abs=1e-5) for point in expected]
 
 
-def test_other_curves_are_the_records(run):
-    page, records = opened(run), read_run(run).records["iteration"]
-    assert page.curve("kl")["from the policy that sampled"][0] == [1, pytest.approx(2e-4), None, None]
+def test_other_curves_match_the_records(run):
+    page, records = decoded(run), read_run(run).records["iteration"]
+    assert page.curve("kl")["to the behavior policy"][0] == [1, pytest.approx(2e-4), None, None]
     assert page.curve("grad_norm")["training"][0][1] == 1.5
     assert [point[1] for point in page.curve("tokens")["training"]] == [each["action_tokens"] for each in records]
     dead = [each["dead_groups"] / each["groups"] for each in records]
@@ -65,9 +65,9 @@ def test_other_curves_are_the_records(run):
     assert seconds["evaluate"] == [[0, 3.0, None, None], [3, 3.0, None, None]]
 
 
-def test_maps_have_every_turn_in_the_order_of_updates(run):
-    maps = {each["key"]: each for each in opened(run).runs[0]["turn_maps"]}
-    assert list(maps) == ["ratio_mean", "clip_fraction", "carry_sd", "live_samples", "kl"]
+def test_turn_maps_have_every_turn_in_update_order(run):
+    maps = {each["key"]: each for each in decoded(run).runs[0]["turn_maps"]}
+    assert list(maps) == ["ratio_mean", "clip_fraction", "carry_sd", "live_turns", "kl"]
     assert (maps["ratio_mean"]["scale"], maps["ratio_mean"]["center"]) == ("diverging", 1.0)
     assert {(each["scale"], each["center"]) for key, each in maps.items() if key != "ratio_mean"} == {
         ("sequential", None)
@@ -76,7 +76,7 @@ def test_maps_have_every_turn_in_the_order_of_updates(run):
     assert len(maps["kl"]["cells"]) == 9
 
 
-def test_an_algorithm_without_turns_has_no_maps_and_its_own_numbers(run, tmp_path):
+def test_algorithm_without_turns_has_no_turn_maps(run, tmp_path):
     def change(line):
         return {**line, "turns": [], "algorithm": {"kl": 0.25}, "sampler_gap": None}
 
@@ -89,7 +89,7 @@ def test_an_algorithm_without_turns_has_no_maps_and_its_own_numbers(run, tmp_pat
 
 
 @pytest.mark.parametrize("value", [None, "x", [], {}, [1, None], {"turn": None}])
-def test_records_with_values_of_other_types_are_passed_over(run, tmp_path, value):
+def test_values_of_wrong_types_are_skipped(run, tmp_path, value):
     keys = ("turns", "algorithm", "timings", "success", "groups", "entropy", "avg@2", "action_tokens")
     read = with_records(run, tmp_path, lambda line: {**line, **dict.fromkeys(keys, value)})
     found = {curve["key"] for curve in curves(read, {})}
@@ -98,10 +98,10 @@ def test_records_with_values_of_other_types_are_passed_over(run, tmp_path, value
     assert turn_maps(read.records["iteration"]) == []
 
 
-def test_without_metrics_trajectories_tell_success(run, tmp_path):
+def test_success_is_computed_from_trajectories_without_metrics(run, tmp_path):
     other = made_run(tmp_path / "run", iterations=2)
     (other / "metrics.jsonl").write_text("")
-    page = opened(other)
+    page = decoded(other)
     rewards = [row["reward"] for row, _ in page.rows() if (row["phase"], row["iteration"]) == (0, 1)]
     iteration, value, low, high = page.curve("success")["training"][0]
     assert (iteration, value) == (1, pytest.approx(sum(rewards) / len(rewards), abs=1e-5))
@@ -109,15 +109,15 @@ def test_without_metrics_trajectories_tell_success(run, tmp_path):
     assert [curve["key"] for curve in page.runs[0]["curves"]] == ["success", "reward", "pass_at_k"]
 
 
-def test_k_comes_from_whatever_knows_it(run, tmp_path):
-    assert k_of(read_run(run)) == 2
-    assert k_of(with_records(run, tmp_path, lambda line: line)) == 2
+def test_k_comes_from_evaluations_or_metrics(run, tmp_path):
+    assert evaluation_k(read_run(run)) == 2
+    assert evaluation_k(with_records(run, tmp_path, lambda line: line)) == 2
     (tmp_path / "run" / "metrics.jsonl").write_text("")
-    assert k_of(read_run(tmp_path / "run")) is None
+    assert evaluation_k(read_run(tmp_path / "run")) is None
 
 
-def test_means_over_turns_leave_out_what_is_no_number():
+def test_turn_mean_skips_missing_values_and_weights_by_used_turns():
     record = {"turns": [{"kl": 1.0}, {"kl": None}, {"kl": 3.0}, {}]}
-    assert of_turns(record, "kl") == 2.0
-    assert of_turns({"turns": [{"kl": 1.0, "used_samples": 3.0}, {"kl": 5.0, "used_samples": 1.0}]}, "kl") == 2.0
-    assert of_turns(record, "grad_norm") is None
+    assert turn_mean(record, "kl") == 2.0
+    assert turn_mean({"turns": [{"kl": 1.0, "used_turns": 3.0}, {"kl": 5.0, "used_turns": 1.0}]}, "kl") == 2.0
+    assert turn_mean(record, "grad_norm") is None

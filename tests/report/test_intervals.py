@@ -1,39 +1,54 @@
 import pytest
 
 from seeupo.core.statistics import avg_at_k
-from seeupo.report.intervals import measure
+from seeupo.report.intervals import score_intervals
+from seeupo.runs.trajectory_rows import TrajectoryRow
 
 
-def test_intervals_are_those_of_evaluations_with_groups_as_tasks():
+def rows(groups):
+    """Return rows for groups of (score, reward), or of scores that are also the rewards."""
+    pairs = [[each if isinstance(each, tuple) else (each, each) for each in group] for group in groups]
+    return [
+        [TrajectoryRow("a", "g", "t", "goal", "ok", score, reward, None, 1, {}) for score, reward in group]
+        for group in pairs
+    ]
+
+
+def test_intervals_equal_those_of_evaluations_with_groups_as_tasks():
     groups = [[0.0, 1.0, 1.0, 0.0], [1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 1.0]]
     expected = avg_at_k(groups, 4)
-    for found in (measure(groups, "none").success, measure(groups, "none").reward):
+    scores = score_intervals(rows(groups), "none")
+    for found in (scores.success, scores.reward):
         assert (found.value, found.low, found.high) == pytest.approx((expected.value, expected.low, expected.high))
 
 
-def test_part_of_a_score_is_no_success():
-    found = measure([[0.5, 1.0], [0.5, 0.5]], "none")
+def test_partial_scores_are_not_successes():
+    found = score_intervals(rows([[0.5, 1.0], [0.5, 0.5]]), "none")
     assert found.success.value == 0.25
     assert found.reward.value == 0.625
 
 
-def test_failed_attempts_are_not_scored():
-    assert measure([[None, 1.0], [None, None]], "none").success.value == 1
-    assert measure([[None]], "none").success is None
-    assert measure([], "none").reward is None
+def test_failed_attempts_are_left_out():
+    assert score_intervals(rows([[None, 1.0], [None, None]]), "none").success.value == 1
+    assert score_intervals(rows([[None]]), "none").success is None
+    assert score_intervals([], "none").reward is None
 
 
-def test_shaped_rewards_have_their_own_success_and_bounds():
-    found = measure([[1.5, -1.0], [0.0, 0.25]], "paper_code")
+def test_success_comes_from_scores_and_reward_from_shaped_rewards():
+    found = score_intervals(rows([[(1.0, 1.5), (0.0, -1.0)], [(0.0, 0.0), (0.25, 0.25)]]), "paper_code")
     assert found.success.value == 0.25
     assert -1 <= found.reward.low <= found.reward.value == 0.1875 <= found.reward.high <= 1.5
 
 
-def test_rewards_beyond_all_bounds_have_no_interval():
-    found = measure([[20.0, 30.0]], "none").reward
+def test_shaped_rewards_of_format_version_1_count_as_successes():
+    assert score_intervals(rows([[1.5, -1.0], [0.0, 0.25]]), "paper_code").success.value == 0.25
+
+
+def test_unbounded_rewards_have_no_interval():
+    found = score_intervals(rows([[20.0, 30.0]]), "none").reward
     assert (found.value, found.low, found.high) == (25.0, None, None)
 
 
-def test_the_interval_holds_the_mean_of_groups_of_different_sizes():
-    found = measure([[1.0]] * 30 + [[0.0] * 1000], "none").success
+def test_interval_contains_the_mean_of_groups_of_different_sizes():
+    found = score_intervals(rows([[1.0]] * 30 + [[0.0] * 1000]), "none").success
     assert found.low <= found.value <= found.high

@@ -12,11 +12,11 @@ import pytest
 
 import seeupo.report.page as page_module
 from report import odd_payload
-from report.conftest import Opened
+from report.conftest import OpenedPage
 from seeupo.errors import ReportError
 from seeupo.report.page import LIBRARIES, PAGE, write_page
 
-OpenPage = Callable[..., Opened]
+OpenPage = Callable[..., OpenedPage]
 HOSTILE_ID = f"{odd_payload.HOSTILE_NAME}#&=%20+/\u202e"
 
 
@@ -25,11 +25,16 @@ def fragment(name: str, *, run: str = "odd-run", phase: int = 0, turn: int | Non
     return urlencode(parts | ({} if turn is None else {"turn": turn}))
 
 
-def count_of(opened: Opened) -> int:
+def keep_messages(page: Any) -> None:
+    """Keep messages at the bottom of the page visible, so that tests do not race their timer."""
+    page.evaluate("() => { window.setTimeout = () => 0 }")
+
+
+def count_of(opened: OpenedPage) -> int:
     return int(opened.page.inner_text("#count").split()[0].replace(",", ""))
 
 
-def until_count(opened: Opened, wanted: int) -> None:
+def until_count(opened: OpenedPage, wanted: int) -> None:
     opened.page.wait_for_selector(f"#count:text-matches('^{wanted:,} of ')")
     opened.page.wait_for_selector("#progress", state="hidden")
 
@@ -37,32 +42,32 @@ def until_count(opened: Opened, wanted: int) -> None:
 # Writing
 
 
-def test_a_page_is_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_invalid_chunks_leave_no_file(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
-    with pytest.raises(ReportError, match="no block index"):
+    with pytest.raises(ReportError, match="no index"):
         write_page(path, [("overview", b"x")])
     with pytest.raises(ReportError, match="'hack'"):
         write_page(path, [("hack", b"x")])
-    with pytest.raises(ReportError, match="twice"):
+    with pytest.raises(ReportError, match="once"):
         write_page(path, [("overview", b"x"), ("overview", b"x")])
     assert list(tmp_path.iterdir()) == []
 
 
-def test_blocks_are_taken_one_at_a_time_and_the_same_blocks_give_the_same_bytes(tmp_path: Path) -> None:
-    blocks = odd_payload.odd_blocks()
-    write_page(tmp_path / "one.html", iter(blocks))
-    write_page(tmp_path / "two.html", blocks)
+def test_same_chunks_give_the_same_bytes(tmp_path: Path) -> None:
+    chunks = odd_payload.odd_chunks()
+    write_page(tmp_path / "one.html", iter(chunks))
+    write_page(tmp_path / "two.html", chunks)
     assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
 
 
-def test_missing_libraries_are_named_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_libraries_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_module, "LIBRARIES", tmp_path / "nothing")
-    with pytest.raises(ReportError, match=r"d3\.min\.js is not in .*install it again"):
+    with pytest.raises(ReportError, match=r"d3\.min\.js .*pip install"):
         write_page(tmp_path / "report.html", odd_payload.empty_page())
 
 
-def test_no_script_makes_markup_of_text() -> None:
-    """The browser refuses it too; this says where."""
+def test_scripts_never_turn_text_into_markup() -> None:
+    """The browser would refuse it, too; this test names the file."""
     banned = re.compile(
         r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|createContextualFragment|DOMParser|\beval\b"
     )
@@ -70,7 +75,7 @@ def test_no_script_makes_markup_of_text() -> None:
         assert not banned.search(path.read_text()), path.name
 
 
-def test_the_libraries_are_those_of_the_lock_which_names_no_address() -> None:
+def test_libraries_match_the_lock_file_which_contains_no_addresses() -> None:
     lock = (PAGE.parent / "package-lock.json").read_bytes()
     assert (LIBRARIES / "made-from.txt").read_text().strip() == hashlib.sha256(lock).hexdigest()
     assert b"://" not in lock
@@ -79,18 +84,16 @@ def test_the_libraries_are_those_of_the_lock_which_names_no_address() -> None:
     assert (LIBRARIES / "LICENSES.txt").read_text().startswith("@observablehq/plot ")
 
 
-def test_every_script_is_in_the_page() -> None:
+def test_every_script_is_part_of_the_page() -> None:
     assert {path.name for path in PAGE.glob("*.js")} == set(page_module.SCRIPTS)
 
 
 # Opening
 
 
-@pytest.mark.parametrize("name", ["odd_blocks", "several_runs", "one_iteration", "empty_page"])
+@pytest.mark.parametrize("name", ["odd_chunks", "several_runs", "one_iteration", "empty_page"])
 @pytest.mark.parametrize("width", [1280, 400])
-def test_every_page_opens_without_complaint_and_never_scrolls_sideways(
-    open_page: OpenPage, name: str, width: int
-) -> None:
+def test_pages_open_without_errors_and_never_scroll_sideways(open_page: OpenPage, name: str, width: int) -> None:
     opened = open_page(getattr(odd_payload, name)(), width=width)
     draw_everything(opened)
     assert opened.page.evaluate("document.documentElement.scrollWidth") == width
@@ -108,22 +111,22 @@ def test_every_page_opens_without_complaint_and_never_scrolls_sideways(
         opened.page.keyboard.press("Escape")
 
 
-def draw_everything(opened: Opened) -> None:
-    """Charts are drawn when they come near: a tall window brings all of them."""
+def draw_everything(opened: OpenedPage) -> None:
+    """Draw all charts, which are drawn near the viewport only, by a tall window."""
     size = opened.page.viewport_size
     height = opened.page.evaluate("document.documentElement.scrollHeight")
     opened.page.set_viewport_size({"width": size["width"], "height": height + 500})
-    for place in opened.page.locator(".chart").all():
-        place.locator("svg").first.wait_for()
+    for chart in opened.page.locator(".chart").all():
+        chart.locator("svg").first.wait_for()
     opened.page.set_viewport_size(size)
 
 
-def test_the_top_says_what_came_out(open_page: OpenPage) -> None:
-    page = open_page(odd_payload.odd_blocks()).page
+def test_overview_shows_verdict_scores_and_warnings(open_page: OpenPage) -> None:
+    page = open_page(odd_payload.odd_chunks()).page
     card = page.locator("#cards .card")
     text = card.inner_text()
     assert page.title().startswith("odd-run")
-    assert "It worked: tiny on pocket solves 0.82" in text
+    assert "tiny on pocket solves 0.82" in text
     assert "The run was killed: there is no summary." in text
     assert "7 warnings" in text
     assert "0.220" in text
@@ -131,8 +134,8 @@ def test_the_top_says_what_came_out(open_page: OpenPage) -> None:
     assert card.locator(".verdict").inner_text().endswith("Improved")
 
 
-def test_charts_hold_their_numbers_as_tables(open_page: OpenPage) -> None:
-    page = open_page(odd_payload.odd_blocks()).page
+def test_charts_have_a_table_of_values(open_page: OpenPage) -> None:
+    page = open_page(odd_payload.odd_chunks()).page
     panel = page.locator("#curves .panel", has=page.get_by_role("heading", name="Time"))
     panel.locator("summary").click()
     panel.locator("tbody tr").first.wait_for()
@@ -140,24 +143,24 @@ def test_charts_hold_their_numbers_as_tables(open_page: OpenPage) -> None:
     assert page.locator("#curves .panel").count() == 6, "a chart without any number is left out"
 
 
-def test_several_runs_share_charts_and_are_chosen_where_they_cannot(open_page: OpenPage) -> None:
+def test_several_runs_share_charts(open_page: OpenPage) -> None:
     page = open_page(odd_payload.several_runs()).page
     assert page.locator("#curves-legend .legend-entry").all_inner_texts() == ["first", "second", "third"]
     assert page.get_by_role("heading", name="Time: collect").count() == 1
     assert page.locator("#turns .panel").count() == 4
     page.select_option("#turns-run", label="third")
-    assert "recorded no numbers by turn" in page.inner_text("#turns-grid")
+    assert "no metrics by turn" in page.inner_text("#turns-grid")
 
 
-def test_an_empty_report_says_so(open_page: OpenPage) -> None:
+def test_empty_report_shows_messages(open_page: OpenPage) -> None:
     page = open_page(odd_payload.empty_page()).page
-    assert "This report holds no trajectories." in page.inner_text("#list")
+    assert "no trajectories" in page.inner_text("#list")
     assert "nothing to compare" in page.inner_text("#compare")
-    assert "no numbers over iterations" in page.inner_text("#curves")
+    assert "no metrics" in page.inner_text("#curves")
 
 
-def test_nothing_moves_while_the_page_comes_together(open_page: OpenPage) -> None:
-    opened = open_page(odd_payload.odd_blocks())
+def test_layout_does_not_shift_while_loading(open_page: OpenPage) -> None:
+    opened = open_page(odd_payload.odd_chunks())
     shift = """() => new Promise(done => {
         let sum = 0;
         const add = list => list.getEntries().forEach(entry => sum += entry.value);
@@ -165,24 +168,24 @@ def test_nothing_moves_while_the_page_comes_together(open_page: OpenPage) -> Non
         requestAnimationFrame(() => requestAnimationFrame(() => done(sum)));
     })"""
     assert opened.page.evaluate(shift) < 0.01
-    place = "document.getElementById('trajectories').offsetTop"
+    offset = "document.getElementById('trajectories').offsetTop"
     draw_everything(opened)
-    drawn = opened.page.evaluate(place)
+    drawn = opened.page.evaluate(offset)
     opened.page.evaluate("document.querySelectorAll('.chart').forEach(chart => chart.replaceChildren())")
     assert opened.page.locator(".chart:empty").count() > 10
-    assert opened.page.evaluate(place) == drawn, "charts have the height that was kept for them"
+    assert opened.page.evaluate(offset) == drawn, "charts have the reserved height"
 
 
-def test_a_large_report_opens(open_page: OpenPage) -> None:
-    opened = open_page(odd_payload.large_blocks(iterations=40, filler=300))
+def test_large_report_opens(open_page: OpenPage) -> None:
+    opened = open_page(odd_payload.large_chunks(iterations=40, filler=300))
     assert count_of(opened) == 4000
     assert opened.page.locator("#list tbody tr").count() == 50
     opened.page.click("#more")
     assert opened.page.locator("#list tbody tr").count() == 100
 
 
-def test_a_cut_file_says_that_it_cannot_be_shown(open_page: OpenPage) -> None:
-    opened = open_page(odd_payload.odd_blocks())
+def test_truncated_file_shows_an_error(open_page: OpenPage) -> None:
+    opened = open_page(odd_payload.odd_chunks())
     content = opened.path.read_text()
     opened.path.write_text(content[: content.index('<script type="text/plain" id="index">')])
     opened.page.goto(opened.path.as_uri() + "?again")
@@ -213,13 +216,13 @@ FILTERS = [
     ("text", "YOU SAID nothing", 1),
     ("text", "window.hacked = 1", 1),
     ("text", "天気", 1),
-    ("text", "find the colour", 4),
+    ("text", "find the color", 4),
     ("text", "not anywhere", 0),
 ]
 
 
-def test_every_filter_filters(open_page: OpenPage) -> None:
-    opened = open_page(odd_payload.odd_blocks())
+def test_every_filter(open_page: OpenPage) -> None:
+    opened = open_page(odd_payload.odd_chunks())
     for name, value, wanted in FILTERS:
         until_count(opened, 20)
         field = opened.page.locator(f"#filters [name={name}]")
@@ -234,7 +237,7 @@ def test_every_filter_filters(open_page: OpenPage) -> None:
     assert {name for name, _, _ in FILTERS} == set(named) - {"order"}
 
 
-def test_runs_are_filtered_and_filters_add_up(open_page: OpenPage) -> None:
+def test_filters_combine(open_page: OpenPage) -> None:
     opened = open_page(odd_payload.several_runs())
     opened.page.select_option("[name=run]", label="second")
     until_count(opened, 2)
@@ -242,26 +245,40 @@ def test_runs_are_filtered_and_filters_add_up(open_page: OpenPage) -> None:
     until_count(opened, 1)
 
 
-def test_the_newest_search_wins(open_page: OpenPage) -> None:
-    opened = open_page(odd_payload.large_blocks(iterations=40, filler=300))
+def pause_searches(page: Any) -> None:
+    """Stop searches after their first chunk, where they yield to the browser, until `resumeSearches` is called."""
+    page.evaluate("""() => {
+        const real = window.setTimeout;
+        const paused = [];
+        window.setTimeout = (work, delay) => delay === undefined ? paused.push(work) : real(work, delay);
+        window.resumeSearches = () => { window.setTimeout = real; paused.forEach(work => work()) };
+    }""")
+
+
+def test_latest_search_wins(open_page: OpenPage) -> None:
+    opened = open_page(odd_payload.large_chunks(iterations=40, filler=300))
+    pause_searches(opened.page)
     opened.page.fill("[name=text]", "let me look")
-    opened.page.wait_for_selector("#progress", state="visible")
+    opened.page.wait_for_selector("#count:text-matches('^200 of .*searching')")
     opened.page.fill("[name=text]", "not anywhere at all")
+    opened.page.wait_for_selector("#count:text-matches('^0 of .*searching')")
+    opened.page.evaluate("resumeSearches()")
     until_count(opened, 0)
     opened.page.fill("[name=text]", "results for")
     until_count(opened, 4000)
 
 
-def test_a_search_can_be_stopped(open_page: OpenPage) -> None:
-    opened = open_page(odd_payload.large_blocks(iterations=60, filler=300))
+def test_search_can_be_stopped(open_page: OpenPage) -> None:
+    opened = open_page(odd_payload.large_chunks(iterations=4, filler=300))
+    pause_searches(opened.page)
     opened.page.fill("[name=text]", "not anywhere at all")
     opened.page.wait_for_selector("#progress", state="visible")
-    opened.page.evaluate("document.getElementById('stop-search').click()")
+    opened.page.click("#stop-search")
     opened.page.wait_for_selector("#count:text('stopped')")
 
 
-def test_the_list_is_ordered_as_asked(open_page: OpenPage) -> None:
-    opened = open_page(odd_payload.odd_blocks())
+def test_list_order(open_page: OpenPage) -> None:
+    opened = open_page(odd_payload.odd_chunks())
     opened.page.select_option("[name=order]", "advantage-down")
     opened.page.wait_for_selector("#list tbody tr:first-child:has-text('+1.5')")
     opened.page.select_option("[name=order]", "advantage-up")
@@ -273,64 +290,64 @@ def test_the_list_is_ordered_as_asked(open_page: OpenPage) -> None:
 # One trajectory
 
 
-def test_the_credit_is_told_in_the_order_of_the_updates(open_page: OpenPage) -> None:
-    page = open_page(odd_payload.odd_blocks(), fragment=fragment("a-1")).page
-    story = page.locator("#viewer .story").inner_text()
-    assert "reward of 0" in story
-    assert "0.375 on average" in story
-    assert "A = \u22120.9" in story
+def test_credit_is_shown_in_update_order(open_page: OpenPage) -> None:
+    page = open_page(odd_payload.odd_chunks(), fragment=fragment("a-1")).page
+    text = page.locator("#viewer .credit-trace").inner_text()
+    assert "reward of 0" in text
+    assert "mean of 0.375" in text
+    assert "A = \u22120.9" in text
     rows = page.locator("#viewer .credit tbody tr")
     assert [row.locator("td").nth(1).inner_text() for row in rows.all()] == ["turn 2", "turn 1"]
     first, second = rows.all_inner_texts()
-    assert re.search(r"\u22120\.9\b.*1\.02.*free.*\u22120\.918", first, re.DOTALL)
-    assert "against its push" in first
-    assert re.search(r"\u22120\.918.*0\.97.*bound.*\u22120\.89", second, re.DOTALL)
+    assert re.search(r"\u22120\.9\b.*1\.02.*inactive.*\u22120\.918", first, re.DOTALL)
+    assert "against its weight" in first
+    assert re.search(r"\u22120\.918.*0\.97.*active.*\u22120\.89", second, re.DOTALL)
     assert "3% less likely" in second
 
 
-def test_words_are_about_the_whole_action_and_digits_tell_numbers_apart(open_page: OpenPage) -> None:
-    """A ratio per token that is close to 1 may be a long action that has become much less likely."""
-    page = open_page(odd_payload.odd_blocks()).page
-    assert page.evaluate("typeof ratioText") == "undefined", "scripts keep their names to themselves"
+def test_effect_is_about_the_whole_action_with_enough_digits(open_page: OpenPage) -> None:
+    """A long action may become much less likely although its ratio per token is close to 1."""
+    page = open_page(odd_payload.odd_chunks()).page
+    assert page.evaluate("typeof ratioText") == "undefined", "scripts define no globals"
     body = odd_payload.body(
         [odd_payload.turn(*[("go ", -0.01)] * 100, credit=(1, 0.99996, 1.5, 1.49994, False))], [0.0, 1.0], "Go."
     )
-    payload = odd_payload.Payload(odd_payload.run_facts("run"))
+    payload = odd_payload.Payload(odd_payload.run_overview("run"))
     payload.add("long", body, reward=1.0, advantage=1.5, iteration=1, task="t", kind=0)
-    page = open_page(payload.blocks(), fragment=fragment("long", run="run")).page
-    told = page.locator("#viewer .credit tbody tr").inner_text()
-    assert "0.99996" in told
-    assert "+1.4999" in told
-    assert "became 63% less likely" in told
+    page = open_page(payload.chunks(), fragment=fragment("long", run="run")).page
+    row = page.locator("#viewer .credit tbody tr").inner_text()
+    assert "0.99996" in row
+    assert "+1.4999" in row
+    assert "became 63% less likely" in row
 
 
 @pytest.mark.parametrize(
     ("name", "phase", "words", "rows"),
     [
-        ("no-carry", 0, "carries nothing from one to the next", 2),
+        ("no-carry", 0, "carries nothing from turn to turn", 2),
         ("no-credit", 0, "No credit was recorded", 0),
-        ("failed", 0, "never scored", 0),
+        ("failed", 0, "Infrastructure failure: worker lost", 0),
         ("dead-group", 0, "left out of the update", 0),
         ("no-turns", 0, "ended before its first turn", 0),
-        ("empty-turn", 0, "Nothing was sampled in this turn", 1),
-        ("held-0", 1, "held-out task: nothing was learned from it", 0),
+        ("empty-turn", 0, "No token was sampled", 1),
+        ("held-0", 1, "held-out task: it was not trained on", 0),
         ("ten-turns", 0, "10 \u2192\u00a09 \u2192\u00a08", 10),
     ],
 )
-def test_odd_trajectories_say_what_they_have(open_page: OpenPage, name: str, phase: int, words: str, rows: int) -> None:
-    page = open_page(odd_payload.odd_blocks(), fragment=fragment(name, phase=phase)).page
+def test_edge_cases_are_explained(open_page: OpenPage, name: str, phase: int, words: str, rows: int) -> None:
+    page = open_page(odd_payload.odd_chunks(), fragment=fragment(name, phase=phase)).page
     page.wait_for_selector("#viewer[open]")
     assert words in page.locator("#viewer-inside").text_content()
     assert page.locator("#viewer .credit tbody tr").count() == rows
     if name == "no-carry":
-        told = page.locator("#viewer .credit").inner_text()
-        assert "M before" not in told
-        assert "+0.7" in told
-        assert "Order" not in told
+        table = page.locator("#viewer .credit").inner_text()
+        assert "M before" not in table
+        assert "+0.7" in table
+        assert "Order" not in table
 
 
-def test_tokens_say_how_they_changed(open_page: OpenPage) -> None:
-    page = open_page(odd_payload.odd_blocks(), fragment=fragment("a-0")).page
+def test_tokens_show_their_log_prob_change(open_page: OpenPage) -> None:
+    page = open_page(odd_payload.odd_chunks(), fragment=fragment("a-0")).page
     turn = page.locator("#turn-1")
     assert turn.locator(".thought").inner_text() == "<think>Let me look for box</think>"
     assert turn.locator(".action").inner_text() == 'search("box")'
@@ -342,27 +359,25 @@ def test_tokens_say_how_they_changed(open_page: OpenPage) -> None:
     assert turn.locator("tbody tr").nth(5).inner_text().split() == ["6", '"\\"box\\""', "\u22120.3"]
 
 
-def test_a_group_is_shown_side_by_side_with_where_it_parts(open_page: OpenPage) -> None:
-    page = open_page(odd_payload.odd_blocks(), fragment=fragment("a-1")).page
+def test_group_side_by_side_marks_the_first_difference(open_page: OpenPage) -> None:
+    page = open_page(odd_payload.odd_chunks(), fragment=fragment("a-1")).page
     page.click("#viewer-side")
     page.wait_for_selector("#viewer .side")
     assert page.locator("#viewer .side-head").count() == 4
     cells = page.locator("#viewer .side-cell")
     assert cells.count() == 8
     assert [cells.nth(n).locator(".shared").inner_text() for n in range(4)] == ['search("b'] * 4
-    assert [cells.nth(n).locator(".shared").count() for n in range(4, 8)] == [0] * 4, (
-        "turn 2 differs from its beginning"
-    )
+    assert [cells.nth(n).locator(".shared").count() for n in range(4, 8)] == [0] * 4, "turn 2 has no common prefix"
     assert cells.nth(0).locator(".action").inner_text() == 'search("b\u25b8ox")'
-    assert "the same as in column 1" in cells.nth(1).inner_text()
+    assert "identical to column 1" in cells.nth(1).inner_text()
     assert page.locator("#viewer .side-head.own").inner_text().startswith("Attempt 2")
     page.get_by_role("link", name="Attempt 3").click()
-    page.wait_for_selector("#viewer .story")
+    page.wait_for_selector("#viewer .credit-trace")
     assert "0.5 partly" in page.inner_text("#viewer .viewer-head")
 
 
-def test_a_task_is_compared_before_and_after(open_page: OpenPage) -> None:
-    opened = open_page(odd_payload.odd_blocks())
+def test_held_out_task_before_and_after_training(open_page: OpenPage) -> None:
+    opened = open_page(odd_payload.odd_chunks())
     page = opened.page
     page.locator("#compare").scroll_into_view_if_needed()
     page.wait_for_selector("#compare .side")
@@ -374,7 +389,7 @@ def test_a_task_is_compared_before_and_after(open_page: OpenPage) -> None:
     assert heads == ["Before 1", "After 1", "Before 2", "After 2"]
     assert page.locator("#compare .side-cell .shared").nth(4).inner_text() == "answer("
     page.select_option("#compare-task", index=1)
-    page.wait_for_selector("#compare .lead:has-text('the same')")
+    page.wait_for_selector("#compare .lead:has-text('no change')")
 
 
 # Links and keys
@@ -382,7 +397,7 @@ def test_a_task_is_compared_before_and_after(open_page: OpenPage) -> None:
 
 @pytest.mark.parametrize(("name", "phase", "turn"), [("ten-turns", 0, 7), (HOSTILE_ID, 0, 3), ("held-1", 2, 2)])
 def test_links_open_the_right_turn(open_page: OpenPage, name: str, phase: int, turn: int) -> None:
-    opened = open_page(odd_payload.odd_blocks(), fragment=fragment(name, phase=phase, turn=turn))
+    opened = open_page(odd_payload.odd_chunks(), fragment=fragment(name, phase=phase, turn=turn))
     opened.page.wait_for_selector(f"#turn-{turn}.linked")
     assert opened.page.locator(f"#turn-{turn}").evaluate("e => e.getBoundingClientRect().top < innerHeight")
     opened.link(fragment("a-2", turn=2))
@@ -390,9 +405,9 @@ def test_links_open_the_right_turn(open_page: OpenPage, name: str, phase: int, t
     opened.page.wait_for_selector("#turn-2.linked")
 
 
-def test_a_link_to_a_trajectory_that_is_not_inside_says_so(open_page: OpenPage) -> None:
-    page = open_page(odd_payload.odd_blocks(), fragment=fragment("gone <img>")).page
-    assert 'trajectory "gone <img>"' in page.inner_text("#problem")
+def test_link_to_a_missing_trajectory_shows_a_message(open_page: OpenPage) -> None:
+    page = open_page(odd_payload.odd_chunks(), fragment=fragment("gone <img>")).page
+    assert '"gone <img>"' in page.inner_text("#problem")
     assert page.locator("#problem img").count() == 0
     assert page.locator("#viewer[open]").count() == 0
 
@@ -400,9 +415,10 @@ def test_a_link_to_a_trajectory_that_is_not_inside_says_so(open_page: OpenPage) 
 @pytest.mark.parametrize("name", ["ten-turns", HOSTILE_ID])
 def test_copied_links_lead_back(open_page: OpenPage, name: str) -> None:
     permissions = ["clipboard-read", "clipboard-write"]
-    opened = open_page(odd_payload.odd_blocks(), fragment=fragment(name), permissions=permissions)
+    opened = open_page(odd_payload.odd_chunks(), fragment=fragment(name), permissions=permissions)
+    keep_messages(opened.page)
     opened.page.get_by_role("button", name="Copy link to turn 2").click()
-    opened.page.wait_for_selector("#said:text('Link copied')")
+    opened.page.wait_for_selector("#toast:text('Link copied')")
     copied = opened.page.evaluate("navigator.clipboard.readText()")
     assert copied == opened.page.url
     opened.page.goto("about:blank")
@@ -411,22 +427,24 @@ def test_copied_links_lead_back(open_page: OpenPage, name: str) -> None:
     opened.page.wait_for_selector("#turn-2.linked")
 
 
-def test_the_command_is_copied(open_page: OpenPage) -> None:
-    page = open_page(odd_payload.odd_blocks(), permissions=["clipboard-read", "clipboard-write"]).page
+def test_command_can_be_copied(open_page: OpenPage) -> None:
+    page = open_page(odd_payload.odd_chunks(), permissions=["clipboard-read", "clipboard-write"]).page
+    keep_messages(page)
     page.get_by_role("button", name="Copy", exact=True).click()
-    page.wait_for_selector("#said:text('Command copied')")
+    page.wait_for_selector("#toast:text('Command copied')")
     assert page.evaluate("navigator.clipboard.readText()").startswith("seeupo train tiny-pocket")
 
 
-def test_without_a_clipboard_copying_still_works_or_says_so(open_page: OpenPage) -> None:
-    page = open_page(odd_payload.odd_blocks(), fragment=fragment("a-0")).page
+def test_copying_without_clipboard_permission_is_announced(open_page: OpenPage) -> None:
+    page = open_page(odd_payload.odd_chunks(), fragment=fragment("a-0")).page
     page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(new Error('no')) }")
+    keep_messages(page)
     page.click("#copy-link")
-    page.wait_for_selector("#said:text('Link')")
+    page.wait_for_selector("#toast:text('Link')")
 
 
-def test_keys_walk_the_list_and_the_viewer(open_page: OpenPage) -> None:
-    page = open_page(odd_payload.odd_blocks()).page
+def test_keyboard_shortcuts(open_page: OpenPage) -> None:
+    page = open_page(odd_payload.odd_chunks()).page
     focused = "document.activeElement.dataset.row"
     for key, wanted in (("j", "0"), ("j", "1"), ("ArrowDown", "2"), ("k", "1"), ("ArrowUp", "0")):
         page.keyboard.press(key)
@@ -451,28 +469,28 @@ def test_keys_walk_the_list_and_the_viewer(open_page: OpenPage) -> None:
     assert page.input_value("[name=text]") == "jk"
 
 
-def test_going_back_closes_the_viewer(open_page: OpenPage) -> None:
-    page = open_page(odd_payload.odd_blocks()).page
+def test_browser_back_closes_the_viewer(open_page: OpenPage) -> None:
+    page = open_page(odd_payload.odd_chunks()).page
     page.locator("#list a").first.click()
     page.wait_for_selector("#viewer[open]")
     page.go_back()
     page.wait_for_selector("#viewer:not([open])", state="attached")
 
 
-def test_the_theme_follows_the_system_until_it_is_chosen(open_page: OpenPage) -> None:
+def test_theme_follows_the_system_until_chosen(open_page: OpenPage) -> None:
     page = open_page(odd_payload.empty_page(), theme="dark").page
-    colour = "getComputedStyle(document.body).backgroundColor"
-    dark = page.evaluate(colour)
+    color = "getComputedStyle(document.body).backgroundColor"
+    dark = page.evaluate(color)
     assert page.get_attribute("#theme", "aria-pressed") == "true"
     page.click("#theme")
-    assert page.evaluate(colour) != dark
+    assert page.evaluate(color) != dark
 
 
 # Hostile text
 
 
 def test_hostile_text_stays_text(open_page: OpenPage) -> None:
-    opened = open_page(odd_payload.odd_blocks(), fragment=fragment(HOSTILE_ID))
+    opened = open_page(odd_payload.odd_chunks(), fragment=fragment(HOSTILE_ID))
     page = opened.page
     page.wait_for_selector("#viewer[open]")
     action = page.locator("#turn-1 .action").inner_text()
@@ -486,8 +504,8 @@ def test_hostile_text_stays_text(open_page: OpenPage) -> None:
     assert page.locator("script:not([type])").count() == 3
 
 
-def test_the_browser_refuses_what_the_page_does_not_need(open_page: OpenPage) -> None:
-    """A script that came in some other way would not run, and could not reach anything."""
+def test_security_policy_blocks_scripts_markup_and_network(open_page: OpenPage) -> None:
+    """An injected script would not run, and could not reach the network."""
     opened = open_page(odd_payload.empty_page())
     refused = opened.page.evaluate("""async () => {
         const refused = [];
@@ -506,12 +524,12 @@ def test_the_browser_refuses_what_the_page_does_not_need(open_page: OpenPage) ->
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 400])
-def test_axe_finds_nothing_serious(open_page: OpenPage, theme: str, width: int) -> None:
+def test_page_has_no_serious_accessibility_violations(open_page: OpenPage, theme: str, width: int) -> None:
     axe = pytest.importorskip(
         "axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed"
     ).Axe()
 
-    def check(opened: Opened) -> None:
+    def check(opened: OpenedPage) -> None:
         found = axe.run(opened.page).response["violations"]
         serious = [
             (each["id"], [node["html"] for node in each["nodes"]][:3])
@@ -520,7 +538,7 @@ def test_axe_finds_nothing_serious(open_page: OpenPage, theme: str, width: int) 
         ]
         assert serious == []
 
-    opened = open_page(odd_payload.odd_blocks(), theme=theme, width=width, bypass_csp=True)
+    opened = open_page(odd_payload.odd_chunks(), theme=theme, width=width, bypass_csp=True)
     draw_everything(opened)
     check(opened)
     for details in opened.page.locator("details").all():

@@ -1,4 +1,4 @@
-"""Pages of real run folders in a browser: the default recipe, other algorithms, and a run with every odd case."""
+"""Reports of real runs in a browser: the default recipe, another algorithm, and a run with every edge case."""
 
 from dataclasses import replace
 from urllib.parse import urlencode
@@ -8,11 +8,11 @@ import pytest
 from report.made_runs import odd_run
 from seeupo import train
 from seeupo.config.loader import read_recipe
-from seeupo.report.contents import report_blocks
+from seeupo.report.payload import report_chunks
 
 
 def default_recipe(algorithm):
-    """The default recipe as a user has it, only shorter."""
+    """Return the default recipe with fewer iterations."""
     recipe = read_recipe("tiny-pocket", [("algorithm.name", algorithm)])
     return replace(
         recipe,
@@ -25,14 +25,17 @@ def default_recipe(algorithm):
 
 @pytest.fixture(scope="module", params=["seeupo", "ppo", "odd"])
 def run(request, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs") / request.param
-    return odd_run(folder) if request.param == "odd" else train(default_recipe(request.param), folder=folder).folder
+    run_dir = tmp_path_factory.mktemp("runs") / request.param
+    if request.param == "odd":
+        return odd_run(run_dir)
+    train(default_recipe(request.param), run_dir=run_dir)
+    return run_dir
 
 
 @pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (400, "dark")])
-def test_a_real_run_can_be_looked_at_from_top_to_bottom(open_page, run, width, theme):
-    with report_blocks([run], max_bytes=25_000_000) as (overview, blocks):
-        kept = list(blocks)
+def test_every_section_of_a_real_report_works(open_page, run, width, theme):
+    with report_chunks([run], max_bytes=25_000_000) as (overview, chunks):
+        kept = list(chunks)
     page = open_page(kept, width=width, theme=theme).page
     assert page.locator("#cards .card h3").inner_text() == run.name
     total = overview["runs"][0]["trajectories"]["kept"]
@@ -42,7 +45,7 @@ def test_a_real_run_can_be_looked_at_from_top_to_bottom(open_page, run, width, t
     for row in range(min(total, 12)):
         page.locator("#list tbody tr a").nth(row).click()
         page.wait_for_selector("#viewer[open]")
-        page.wait_for_selector("#viewer .story p")
+        page.wait_for_selector("#viewer .credit-trace p")
         page.keyboard.press("Escape")
         page.wait_for_selector("#viewer", state="hidden")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -51,9 +54,9 @@ def test_a_real_run_can_be_looked_at_from_top_to_bottom(open_page, run, width, t
     assert [each["id"] for each in found if each["impact"] in ("serious", "critical")] == []
 
 
-def test_a_link_opens_the_trajectory_of_a_real_run(open_page, run):
-    with report_blocks([run], max_bytes=25_000_000) as (_, blocks):
-        kept = list(blocks)
+def test_link_opens_a_trajectory_of_a_real_run(open_page, run):
+    with report_chunks([run], max_bytes=25_000_000) as (_, chunks):
+        kept = list(chunks)
     page = open_page(kept).page
     name = page.locator("#list tbody tr").first
     name.locator("a").click()

@@ -2,54 +2,54 @@ import pytest
 
 from report.made_runs import HOSTILE, tokenizer, write_tokenizer
 from seeupo.models.tiny import TinyConfig, tiny_tokenizer
-from seeupo.report.token_text import Tokens, has_thought, thought_places, whole_pieces
+from seeupo.report.token_text import TokenDecoder, has_thoughts, split_thoughts, thought_token_ranges
 
 
 @pytest.fixture(scope="module")
-def tokens(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("policy")
-    write_tokenizer(folder)
-    return Tokens(folder / "tokenizer.json")
+def decoder(tmp_path_factory):
+    policy = tmp_path_factory.mktemp("policy")
+    write_tokenizer(policy)
+    return TokenDecoder(policy / "tokenizer.json")
 
 
 @pytest.mark.parametrize("text", ["read the mail", "", *(text.encode(errors="replace").decode() for text in HOSTILE)])
-def test_pieces_are_the_text_and_hold_every_token_once(tokens, text):
+def test_texts_join_to_the_response_and_cover_every_token(decoder, text):
     ids = tokenizer().encode(text).ids
-    texts, counts = tokens.pieces(ids)
+    texts, counts = decoder.token_texts(ids)
     assert "".join(texts) == text
     assert sum(counts) == len(ids)
     assert len(texts) == len(counts)
 
 
-def test_one_piece_per_token_but_for_characters_of_several(tokens):
+def test_tokens_of_one_character_are_merged(decoder):
     ids = tokenizer().encode("a日b").ids
-    assert tokens.pieces(ids) == (["a", "日", "b"], [1, len(ids) - 2, 1])
+    assert decoder.token_texts(ids) == (["a", "日", "b"], [1, len(ids) - 2, 1])
     assert len(ids) > 3
-    assert tokens.pieces(tokenizer().encode("日a").ids)[0] == ["日", "a"]
+    assert decoder.token_texts(tokenizer().encode("日a").ids)[0] == ["日", "a"]
 
 
-def test_bytes_that_never_become_a_character_stay_apart_from_what_follows(tokens):
+def test_incomplete_characters_are_not_merged_with_the_next_token(decoder):
     first = tokenizer().encode("日").ids[0]
     plain = tokenizer().encode("a").ids
-    texts, counts = tokens.pieces([*plain, first, *plain, *[first] * 20])
+    texts, counts = decoder.token_texts([*plain, first, *plain, *[first] * 20])
     assert texts[:3] == ["a", "\ufffd", "a"]
     assert sum(counts) == 23
 
 
-def test_tokenizers_of_words_have_spaces_between_their_pieces(tmp_path):
+def test_word_tokenizers_keep_spaces_between_tokens(tmp_path):
     words = tiny_tokenizer(TinyConfig(words=("notes", "tea"))).backend_tokenizer
     words.save(str(tmp_path / "tokenizer.json"))
-    tokens = Tokens(tmp_path / "tokenizer.json")
+    decoder = TokenDecoder(tmp_path / "tokenizer.json")
     ids = [*words.encode("notes tea").ids, words.token_to_id("<|im_end|>")]
-    assert tokens.pieces(ids) == (["notes", " tea", " <|im_end|>"], [1, 1, 1])
-    assert "".join(tokens.pieces(ids)[0]) == words.decode(ids, skip_special_tokens=False)
-    assert [tokens.special(each) for each in ids] == [False, False, True]
+    assert decoder.token_texts(ids) == (["notes", " tea", " <|im_end|>"], [1, 1, 1])
+    assert "".join(decoder.token_texts(ids)[0]) == words.decode(ids, skip_special_tokens=False)
+    assert [decoder.is_special(each) for each in ids] == [False, False, True]
 
 
-def test_a_file_that_is_no_tokenizer_is_an_error(tmp_path):
+def test_invalid_tokenizer_file_is_an_error(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{")
-    with pytest.raises(ValueError, match=r"tokenizer\.json is no tokenizer"):
-        Tokens(tmp_path / "tokenizer.json")
+    with pytest.raises(ValueError, match=r"tokenizer\.json"):
+        TokenDecoder(tmp_path / "tokenizer.json")
 
 
 @pytest.mark.parametrize(
@@ -64,13 +64,13 @@ def test_a_file_that_is_no_tokenizer_is_an_error(tmp_path):
         ([], []),
     ],
 )
-def test_which_pieces_are_thought(texts, expected):
-    assert thought_places(texts, [False] * len(texts)) == expected
-    assert has_thought(texts) == bool(expected)
+def test_thought_token_ranges(texts, expected):
+    assert thought_token_ranges(texts, [False] * len(texts)) == expected
+    assert has_thoughts(texts) == bool(expected)
 
 
-def test_a_special_token_opens_no_thought():
-    assert thought_places(["<think>", "a"], [True, False]) == []
+def test_special_tokens_do_not_open_thoughts():
+    assert thought_token_ranges(["<think>", "a"], [True, False]) == []
 
 
 @pytest.mark.parametrize(
@@ -82,5 +82,5 @@ def test_a_special_token_opens_no_thought():
         ("a<think>b", (["a", "<think>b"], [[1, 2]])),
     ],
 )
-def test_a_response_without_its_tokens(text, expected):
-    assert whole_pieces(text) == expected
+def test_split_thoughts(text, expected):
+    assert split_thoughts(text) == expected

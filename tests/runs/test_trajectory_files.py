@@ -1,87 +1,153 @@
 import gzip
 import json
-import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from seeupo.errors import TrajectoryFileError
-from seeupo.runs.trajectory_files import FORMAT, from_json, read_header, read_trajectories, to_json, write_trajectories
-from seeupo.types import Credit, Status, StopReason, Trajectory, Turn, TurnCredit
+from seeupo.runs.trajectory_files import (
+    FORMAT,
+    VERSION,
+    from_json,
+    read_header,
+    read_trajectories,
+    to_json,
+    upgraded,
+    write_trajectories,
+)
+from seeupo.types import Credit, Failure, FailureKind, StopReason, Trajectory, Turn, TurnCredit, TurnText
 
 IDS = st.lists(st.integers(0, 9), max_size=8).map(tuple)
+SCORES = st.none() | st.floats(0, 1)
+FAILURES = st.none() | st.builds(Failure, st.sampled_from(FailureKind), st.text())
 
 
 @st.composite
 def trajectories(draw):
     name = draw(st.text(min_size=1, max_size=5))
-    samples, history = [], draw(IDS)
-    for turn in range(draw(st.integers(0, 4))):
+    turns, history = [], draw(IDS)
+    for index in range(draw(st.integers(0, 4))):
         action = draw(IDS)
         logprobs = tuple(-0.1 * n for n in range(len(action))) if draw(st.booleans()) else None
-        samples.append(Turn(name, turn, history, action, logprobs))
-        # Grown, cut, or something else altogether.
+        turns.append(Turn(name, index, history, action, logprobs, draw(st.none() | st.integers(0, 9))))
+        # The next prompt extends the history, shortens it, or replaces it.
         history = draw(st.sampled_from([history + action, history[:2], (1, 2, 3)])) + draw(IDS)
-    turns = tuple(TurnCredit(n, 1.1, 0.5, 0.55, n % 2 == 0, (-0.5, -1.0)) for n in range(len(samples)))
+    credits = tuple(TurnCredit(n, 1.1, 0.5, 0.55, n % 2 == 0, (-0.5, -1.0)) for n in range(len(turns)))
+    texts = draw(st.lists(st.builds(TurnText, st.text(), st.text()), max_size=len(turns)))
     return Trajectory(
-        name, "g", "t", tuple(samples), draw(st.floats(0, 1)),
-        stop=draw(st.sampled_from(StopReason)), timings={"seconds": 1.5}, texts=tuple(draw(st.lists(st.text()))),
-        credit=draw(st.sampled_from([None, Credit(0.5, turns)])),
+        name, "g", "t", tuple(turns), draw(st.floats(-1, 1.5)), draw(SCORES),
+        stop=draw(st.sampled_from(StopReason)), failure=draw(FAILURES), truncated_responses=draw(st.integers(0, 4)),
+        timings={"seconds": 1.5}, opening=draw(st.text()), turn_texts=tuple(texts),
+        credit=draw(st.sampled_from([None, Credit(0.5, credits)])),
     )  # fmt: skip
 
 
 @given(trajectories())
-def test_what_is_written_comes_back(trajectory):
-    assert from_json(json.loads(json.dumps(to_json(trajectory)))) == trajectory
+def test_json_round_trip(trajectory):
+    assert from_json(upgraded(json.loads(json.dumps(to_json(trajectory))))) == trajectory
 
 
 def example(name="a", **options) -> Trajectory:
-    samples = (Turn(name, 0, (1, 2), (3,), (-0.5,)), Turn(name, 1, (1, 2, 3, 4), (5,), (-0.25,)))
-    return Trajectory(name, "g", "t", samples, **{"reward": 1.0, "texts": ("\ud800 \x00 ü",), **options})
+    turns = (Turn(name, 0, (1, 2), (3,), (-0.5,)), Turn(name, 1, (1, 2, 3, 4), (5,), (-0.25,)))
+    return Trajectory(name, "g", "t", turns, **{"reward": 1.0, "opening": "\ud800 \x00 ü", **options})
 
 
 def test_shared_prompts_are_written_once():
     record = to_json(example())
-    assert [(turn["shared"], list(turn["prompt"])) for turn in record["samples"]] == [(0, [1, 2]), (3, [4])]
+    assert [(turn["shared"], list(turn["prompt"])) for turn in record["turns"]] == [(0, [1, 2]), (3, [4])]
 
 
-def test_files_grow_and_keep_their_header(tmp_path):
+def test_appending_keeps_the_first_header(tmp_path):
     path = tmp_path / "some.jsonl.gz"
-    failed = example("b", reward=math.nan, status=Status.FAILED, stop=StopReason.FAILURE)
-    write_trajectories(path, [example()], facts={"policy": "tiny"})
-    write_trajectories(path, [failed], facts={"policy": "not asked"})
-    first, second = read_trajectories(path)
-    assert first == example()
-    assert math.isnan(second.reward)
-    assert second.status is Status.FAILED
-    assert read_header(path) == {"format": FORMAT, "version": 1, "policy": "tiny"}
+    failed = example("b", reward=0.0, stop=StopReason.FAILURE, failure=Failure(FailureKind.TIMED_OUT, "too slow"))
+    write_trajectories(path, [example()], header={"policy": "tiny"})
+    write_trajectories(path, [failed], header={"policy": "ignored"})
+    assert list(read_trajectories(path)) == [example(), failed]
+    assert read_header(path) == {"format": FORMAT, "version": VERSION, "policy": "tiny"}
 
 
-def test_what_an_interrupt_cut_off_is_left_out(tmp_path):
+VERSION_1 = {
+    "id": "a", "group": "g", "task": "t", "reward": 0.5, "multiplicity": 1.0, "stop": "turn_limit", "status": "ok",
+    "timings": {"seconds": 1.5, "cut_responses": 2.0},
+    "texts": ["go", "read", "mail", "done", "ok"],
+    "samples": [
+        {"shared": 0, "prompt": [1, 2], "action": [3], "logprobs": [-0.5]},
+        {"shared": 3, "prompt": [4], "action": [5], "logprobs": [-0.25]},
+    ],
+    "credit": {"advantage": 0.5, "turns": []},
+}  # fmt: skip
+
+
+def test_version_1_records_are_upgraded():
+    assert from_json(upgraded(VERSION_1)) == example(
+        reward=0.5,
+        score=0.5,
+        stop=StopReason.TURN_LIMIT,
+        truncated_responses=2,
+        timings={"seconds": 1.5},
+        opening="go",
+        turn_texts=(TurnText("read", "mail"), TurnText("done", "ok")),
+        credit=Credit(0.5, ()),
+    )
+
+
+@pytest.mark.parametrize(
+    ("texts", "opening", "turn_texts"),
+    [
+        (["[failed: lost]"], "", ()),
+        (["go", "[failed: lost]"], "go", ()),
+        (["go", "read", "[failed: lost]"], "go", (TurnText("read", ""),)),
+        (["go", "read", "mail", "done", "[failed: lost]"], "go", (TurnText("read", "mail"), TurnText("done", ""))),
+        (
+            ["go", "read", "mail", "done", "ok", "[failed: lost]"],
+            "go",
+            (TurnText("read", "mail"), TurnText("done", "ok")),
+        ),
+    ],
+)
+def test_failures_of_version_1_are_separated_from_the_text(texts, opening, turn_texts):
+    record = {**VERSION_1, "texts": texts, "status": "failed", "stop": "failure", "reward": None, "credit": None}
+    found = from_json(upgraded(record))
+    assert found.failure == Failure(FailureKind.OTHER, "lost")
+    assert (found.score, found.reward) == (None, 0.0)
+    assert (found.opening, found.turn_texts) == (opening, turn_texts)
+
+
+def test_version_1_records_without_text():
+    found = from_json(upgraded({**VERSION_1, "texts": []}))
+    assert (found.opening, found.turn_texts, len(found.turns)) == ("", (), 2)
+
+
+def test_record_cut_by_an_interrupt_is_skipped(tmp_path):
     path = tmp_path / "some.jsonl.gz"
-    write_trajectories(path, [example("a")], facts={})
-    whole = path.stat().st_size
-    write_trajectories(path, [example("b")], facts={})
-    path.write_bytes(path.read_bytes()[: whole + 30])
-    with pytest.warns(UserWarning, match="ends in the middle of a record"):
+    write_trajectories(path, [example("a")], header={})
+    size = path.stat().st_size
+    write_trajectories(path, [example("b")], header={})
+    path.write_bytes(path.read_bytes()[: size + 30])
+    with pytest.warns(UserWarning, match="skipped"):
         assert [trajectory.id for trajectory in read_trajectories(path)] == ["a"]
 
 
-def test_other_files_are_refused_with_the_reason(tmp_path):
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ([], "not a readable trajectory file"),
+        (['{"format": "else", "version": 1}'], "'else'"),
+        ([json.dumps({"format": FORMAT, "version": 99})], "version 99"),
+        ([json.dumps({"format": FORMAT, "version": None})], "not a readable trajectory file"),
+        ([json.dumps({"format": FORMAT, "version": 2}), "{}"], "line 2: KeyError: 'turns'"),
+        ([json.dumps({"format": FORMAT, "version": 2}), "not json"], "line 2: JSONDecodeError"),
+    ],
+)
+def test_invalid_files_are_refused(tmp_path, lines, message):
     path = tmp_path / "other"
-
-    def refused(lines, message):
-        path.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
-        with pytest.raises(TrajectoryFileError, match=message):
-            list(read_trajectories(path))
-
-    header = json.dumps({"format": FORMAT, "version": 1})
-    refused([], "no file of trajectories")
-    refused(['{"format": "else", "version": 1}'], "no file of trajectories: another format")
-    refused([json.dumps({"format": FORMAT, "version": 99})], "of version 99; this program reads up to 1")
-    refused([header, "{}"], "line 2: KeyError: 'samples'")
-    refused([header, "not json"], "line 2: JSONDecodeError")
-    path.write_bytes(b"plain text")
-    with pytest.raises(TrajectoryFileError, match="is damaged"):
+    path.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
+    with pytest.raises(TrajectoryFileError, match=message):
         list(read_trajectories(path))
+
+
+def test_files_that_are_not_gzip_are_refused(tmp_path):
+    (tmp_path / "other").write_bytes(b"plain text")
+    with pytest.raises(TrajectoryFileError, match="damaged"):
+        list(read_trajectories(tmp_path / "other"))

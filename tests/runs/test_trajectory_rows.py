@@ -1,78 +1,103 @@
 import gzip
-import math
 import random
 
 import pytest
 
 from report.made_runs import group_of, odd_trajectories, trajectory, write_lines
-from seeupo.runs import trajectory_rows as trajectory_files
+from seeupo.runs import trajectory_rows
 from seeupo.runs.trajectory_files import from_json, to_json, write_trajectories
-from seeupo.runs.trajectory_rows import read_file
+from seeupo.runs.trajectory_rows import read_rows
 
 
-def test_rows_say_what_the_trajectories_are(tmp_path):
+def test_rows_match_the_trajectories(tmp_path):
     members = odd_trajectories()
-    write_trajectories(tmp_path / "a.jsonl.gz", members, facts={"kinds": {"task-900": "owed"}})
-    file = read_file(tmp_path / "a.jsonl.gz")
+    write_trajectories(tmp_path / "a.jsonl.gz", members, header={"kinds": {"task-900": "owed"}})
+    file = read_rows(tmp_path / "a.jsonl.gz")
     assert (file.damage, file.kinds, file.count) == (None, {"task-900": "owed"}, len(members))
     rows = [row for rows in file.groups.values() for row in rows]
     for row, member in zip(rows, members, strict=True):
+        failed = member.failure is not None
         assert (row.id, row.group, row.task) == (member.id, member.group, member.task)
-        assert (row.stop, row.status, row.turns) == (member.stop.value, member.status.value, len(member.samples))
-        assert row.reward == (None if math.isnan(member.reward) else member.reward)
+        assert (row.stop, row.status, row.turns) == (member.stop.value, "failed" if failed else "ok", len(member.turns))
+        assert (row.score, row.reward) == (member.score, None if failed else member.reward)
         assert row.advantage == (None if member.credit is None else member.credit.advantage)
 
 
-def test_a_large_file_is_held_as_lines_and_says_the_same(tmp_path, monkeypatch):
-    write_trajectories(tmp_path / "a.jsonl.gz", odd_trajectories()[2:6], facts={})
-    held = read_file(tmp_path / "a.jsonl.gz").groups
-    monkeypatch.setattr(trajectory_files, "HELD", 0)
-    lines = read_file(tmp_path / "a.jsonl.gz").groups
+def test_large_files_keep_lines_instead_of_records(tmp_path, monkeypatch):
+    write_trajectories(tmp_path / "a.jsonl.gz", odd_trajectories()[2:6], header={})
+    parsed = read_rows(tmp_path / "a.jsonl.gz").groups
+    monkeypatch.setattr(trajectory_rows, "MAX_PARSED_BYTES", 0)
+    lines = read_rows(tmp_path / "a.jsonl.gz").groups
+    assert lines.keys() == parsed.keys()
     for name, rows in lines.items():
         assert all(isinstance(row.content, bytes) for row in rows)
-        assert [row.record() for row in rows] == [row.record() for row in held[name]]
+        assert [row.record() for row in rows] == [row.record() for row in parsed[name]]
 
 
-def test_a_file_of_an_older_version_has_no_kinds(tmp_path):
-    write_trajectories(tmp_path / "a.jsonl.gz", [], facts={})
-    file = read_file(tmp_path / "a.jsonl.gz")
+def test_empty_file_has_no_groups_and_no_kinds(tmp_path):
+    write_trajectories(tmp_path / "a.jsonl.gz", [], header={})
+    file = read_rows(tmp_path / "a.jsonl.gz")
     assert (file.groups, file.kinds, file.damage) == ({}, {}, None)
 
 
-def damaged_files(path):
-    """The same file, damaged in every way."""
-    content = path.read_bytes()
-    yield "cut", content[: len(content) // 2]
-    yield "one byte less", content[:-1]
-    yield "garbled", content[: len(content) // 2] + bytes(20) + content[len(content) // 2 + 20 :]
-    yield "no gzip", b"hello"
-    yield "empty", b""
-    text = gzip.decompress(content)
-    yield "a line cut", gzip.compress(text[:-20])
-    yield "no json", gzip.compress(text + b"{\n")
-    yield "no trajectory", gzip.compress(text + b'{"id": 1}\n[]\n')
-    yield "another format", gzip.compress(b'{"format": "else", "version": 1}\n')
-    yield "a later version", gzip.compress(b'{"format": "seeupo-trajectories", "version": 2}\n')
+GROUPS = {f"00001-{number:03d}": group_of(1, number, size=4, rng=random.Random(number)) for number in range(6)}
 
 
-def test_of_a_damaged_file_whole_groups_are_read(tmp_path):
-    path, draw = tmp_path / "trajectories" / "00001.jsonl.gz", random.Random(0)
+def damage(content: bytes, how: str) -> bytes:
+    text, half = gzip.decompress(content), len(content) // 2
+    return {
+        "truncated": content[:half],
+        "one byte less": content[:-1],
+        "garbled": content[:half] + bytes(20) + content[half + 20 :],
+        "not gzip": b"hello",
+        "empty": b"",
+        "incomplete line": gzip.compress(text[:-20]),
+        "not JSON": gzip.compress(text + b"{\n"),
+        "not a trajectory": gzip.compress(text + b'{"id": 1}\n[]\n'),
+        "another format": gzip.compress(b'{"format": "else", "version": 1}\n'),
+        "a later version": gzip.compress(b'{"format": "seeupo-trajectories", "version": 3}\n'),
+    }[how]
+
+
+@pytest.mark.parametrize(
+    ("how", "kept"),
+    [
+        ("truncated", range(1, 6)),
+        ("one byte less", range(5, 7)),
+        ("garbled", range(6)),
+        ("not gzip", [0]),
+        ("empty", [0]),
+        ("incomplete line", [5]),
+        ("not JSON", [6]),
+        ("not a trajectory", [6]),
+        ("another format", [0]),
+        ("a later version", [0]),
+    ],
+)
+def test_damaged_file_keeps_its_complete_groups(tmp_path, how, kept):
+    path = tmp_path / "trajectories" / "00001.jsonl.gz"
     path.parent.mkdir()
-    groups = {f"00001-{number:03d}": group_of(1, number, size=4, draw=draw) for number in range(6)}
-    write_trajectories(path, [each for group in groups.values() for each in group], facts={})
-    for how, content in damaged_files(path):
-        path.write_bytes(content)
-        file = read_file(path)
-        assert file.damage is not None, how
-        assert file.damage.startswith("trajectories/00001.jsonl.gz is damaged"), how
-        for name, rows in file.groups.items():
-            assert [from_json(row.record()) for row in rows] == groups[name], how
-        if how == "cut":
-            assert 0 < len(file.groups) < 6
+    write_trajectories(path, [each for group in GROUPS.values() for each in group], header={})
+    path.write_bytes(damage(path.read_bytes(), how))
+    file = read_rows(path)
+    assert file.damage.startswith("trajectories/00001.jsonl.gz is damaged")
+    assert len(file.groups) in kept
+    for name, rows in file.groups.items():
+        assert [from_json(row.record()) for row in rows] == GROUPS[name]
 
 
-@pytest.mark.parametrize("change", [{"samples": 3}, {"credit": "none"}, {"group": None}])
-def test_values_of_another_type_do_not_stop_the_program(tmp_path, change):
-    record = {**to_json(trajectory("a", "g", ["done"], 1.0)), **change}
-    write_lines(tmp_path / "a.jsonl.gz", [record])
-    read_file(tmp_path / "a.jsonl.gz")
+@pytest.mark.parametrize("change", [{"turns": 3}, {"credit": "none"}, {"score": "x", "stop": None}, {"group": None}])
+def test_malformed_record_damages_the_file_only_if_the_row_needs_the_value(tmp_path, change):
+    """A row needs the number of turns and the advantage; other odd values are kept or left empty."""
+    good = [trajectory(name, "good", ["done"], 1.0) for name in ("a", "b")]
+    odd = {**to_json(trajectory("c", "odd", ["done"], 1.0)), **change}
+    write_lines(tmp_path / "a.jsonl.gz", [*good, odd])
+    file = read_rows(tmp_path / "a.jsonl.gz")
+    assert [row.id for row in file.groups["good"]] == ["a", "b"]
+    if "turns" in change or "credit" in change:
+        assert "after its first 2 trajectories" in file.damage
+        assert list(file.groups) == ["good"]
+    else:
+        assert file.damage is None
+        (row,) = file.groups[str(change.get("group", "odd"))]
+        assert (row.id, row.score) == ("c", None if "score" in change else 1.0)

@@ -1,1 +1,1 @@
-"""What a run came to, on one page: did it work, can it be trusted, and where did the credit go."""
+"""The HTML report of one or more runs: verdict, curves, and the credit of every trajectory."""

@@ -1,4 +1,4 @@
-"""Blocks of trajectories, compressed as they come and kept in a spool file: memory does not grow with them."""
+"""Compressed chunks of trajectories in a temporary file, so that memory does not grow with the run."""
 
 from __future__ import annotations
 
@@ -6,71 +6,71 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
-from seeupo.report.packing import base64_size, compressor
+from seeupo.report.packing import base64_size, gzip_compressor
 
-BLOCK_ROWS, BLOCK_BYTES = 200, 2_000_000
-"""A block ends behind the group that reaches one of these; a page decodes whole blocks."""
-BLOCK_COST, END_COST = 100, 32
-"""Bytes for a block's frame in the page, and for the end of a compressed block."""
+CHUNK_ROWS, CHUNK_BYTES = 200, 2_000_000
+"""A chunk ends after the group that reaches one of these limits. The page decodes whole chunks."""
+CHUNK_OVERHEAD, END_BYTES = 100, 32
+"""Bytes of a chunk's markup in the page, and of the end of its compressed stream."""
 
 
-class Blocks:
-    """Lists of bodies, written group by group as long as they fit."""
+class ChunkWriter:
+    """Writes groups of JSON bodies into gzipped JSON arrays, within a limit of bytes in the page."""
 
-    def __init__(self, spool: BinaryIO) -> None:
-        self._spool = spool
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
         self._sizes: list[int] = []
-        self._closed = 0  # bytes in the page of the closed blocks, and of what goes elsewhere with the bodies
-        self._begin()
+        self._finished = 0  # bytes in the page: finished chunks, and what their rows take in the index
+        self._start_chunk()
 
-    def _begin(self) -> None:
-        self._compress = compressor()
+    def _start_chunk(self) -> None:
+        self._compressor = gzip_compressor()
         self._rows = self._raw = self._size = 0
 
     @property
     def used(self) -> int:
         """Bytes that everything so far takes in the page."""
-        return self._closed + (self._cost(self._size) if self._rows else 0)
+        return self._finished + (self._page_bytes(self._size) if self._rows else 0)
 
-    def add(self, group: Sequence[bytes], limit: int, *, elsewhere: int = 0) -> tuple[int, int] | None:
-        """Write a group's bodies; their block and the place of the first one in it.
+    def add(self, group: Sequence[bytes], limit: int, *, index_bytes: int = 0) -> tuple[int, int] | None:
+        """Write the bodies of a group and return their chunk and the offset of the first one in it.
 
-        None if more than `limit` bytes would be used then; nothing is written in that case.
+        Returns None, and writes nothing, if the page would then use more than `limit` bytes.
 
         Args:
-            elsewhere: bytes that the group takes outside of its block.
+            index_bytes: Bytes that the group takes in the index of the page.
         """
-        trial = self._compress.copy()
-        content = b"".join((b"," if self._rows + place else b"[") + body for place, body in enumerate(group))
-        # All that went in comes out, so that its size is known.
-        out = trial.compress(content) + trial.flush(zlib.Z_SYNC_FLUSH)
-        if self._closed + elsewhere + self._cost(self._size + len(out)) > limit:
+        compressor = self._compressor.copy()
+        content = b"".join((b"," if self._rows + offset else b"[") + body for offset, body in enumerate(group))
+        # Flushed, so that the compressed size is known.
+        compressed = compressor.compress(content) + compressor.flush(zlib.Z_SYNC_FLUSH)
+        if self._finished + index_bytes + self._page_bytes(self._size + len(compressed)) > limit:
             return None
-        self._spool.write(out)
-        found = len(self._sizes), self._rows
-        self._compress = trial
-        self._closed += elsewhere
+        self._file.write(compressed)
+        location = len(self._sizes), self._rows
+        self._compressor = compressor
+        self._finished += index_bytes
         self._rows += len(group)
         self._raw += len(content)
-        self._size += len(out)
-        if self._rows >= BLOCK_ROWS or self._raw >= BLOCK_BYTES:
-            self.close()
-        return found
+        self._size += len(compressed)
+        if self._rows >= CHUNK_ROWS or self._raw >= CHUNK_BYTES:
+            self.finish_chunk()
+        return location
 
-    def close(self) -> None:
-        """End the block that is being written, if there is one."""
+    def finish_chunk(self) -> None:
+        """Finish the current chunk, if it has any rows."""
         if self._rows:
-            out = self._compress.compress(b"]") + self._compress.flush()
-            self._spool.write(out)
-            self._closed += self._cost(self._size)
-            self._sizes.append(self._size + len(out))
-        self._begin()
+            end = self._compressor.compress(b"]") + self._compressor.flush()
+            self._file.write(end)
+            self._finished += self._page_bytes(self._size)
+            self._sizes.append(self._size + len(end))
+        self._start_chunk()
 
-    def read(self) -> Iterator[bytes]:
-        """The closed blocks, one at a time."""
-        self._spool.seek(0)
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the finished chunks."""
+        self._file.seek(0)
         for size in self._sizes:
-            yield self._spool.read(size)
+            yield self._file.read(size)
 
-    def _cost(self, size: int) -> int:
-        return base64_size(size + END_COST) + BLOCK_COST
+    def _page_bytes(self, size: int) -> int:
+        return base64_size(size + END_BYTES) + CHUNK_OVERHEAD

@@ -1,4 +1,4 @@
-"""The curves of a run and its maps of turns by iterations, from its records. What a run does not have is left out."""
+"""Curves over iterations, and heat maps of turns by iterations, from the metrics of a run."""
 
 from __future__ import annotations
 
@@ -6,84 +6,84 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from seeupo.report.intervals import Measured, Spread
+from seeupo.report.intervals import IterationScores, MeanInterval
 from seeupo.report.packing import rounded
-from seeupo.runs.reader import ReadRun
+from seeupo.runs.reader import StoredRun
 from seeupo.utils.numbers import finite_number
 
 Point = list[float | None]
-"""Iteration, value, and the ends of its interval."""
+"""Iteration, value, and low and high end of its interval."""
 Record = Mapping[str, Any]
 
 
-def curves(run: ReadRun, measured: Mapping[int, Measured]) -> list[dict[str, Any]]:
-    """Every curve that has a point."""
+def curves(run: StoredRun, scores: Mapping[int, IterationScores]) -> list[dict[str, Any]]:
+    """Return every curve that has a point; `scores` are those of each iteration, from its trajectories."""
     records = {record["iteration"]: record for record in run.records.get("iteration", [])}
-    held_out = held_out_summaries(run)
-    k = k_of(run)
+    held_out = evaluation_summaries(run)
+    k = evaluation_k(run)
 
-    def of(get: Callable[[Record], object]) -> list[Point]:
-        return [[iteration, rounded(get(record)), None, None] for iteration, record in records.items()]
+    def recorded(value: Callable[[Record], object]) -> list[Point]:
+        return [[iteration, rounded(value(record)), None, None] for iteration, record in records.items()]
 
-    def with_spread(key: str, get: Callable[[Measured], Spread | None]) -> list[Point]:
+    def with_interval(key: str, interval: Callable[[IterationScores], MeanInterval | None]) -> list[Point]:
         points = []
-        for iteration in sorted({*records, *measured}):
-            found = get(measured[iteration]) if iteration in measured else None
+        for iteration in sorted({*records, *scores}):
+            found = interval(scores[iteration]) if iteration in scores else None
             value = finite_number(records.get(iteration, {}).get(key))
             points.append(_point(iteration, value, found))
         return points
 
     return [
         *_curve("success", "Success", SUCCESS, "share", {
-            "training": with_spread("success", lambda found: found.success),
-            f"held out, avg@{k}": _estimates(held_out, f"avg@{k}"),
+            "training": with_interval("success", lambda found: found.success),
+            f"held-out avg@{k}": _estimates(held_out, f"avg@{k}"),
         }),
         *_curve("reward", "Reward", REWARD, "number", {
-            "training": with_spread("reward_mean", lambda found: found.reward),
+            "training": with_interval("reward_mean", lambda found: found.reward),
         }),
-        *_curve("pass_at_k", f"pass@{k}", PASS, "share", {f"held out, pass@{k}": _estimates(held_out, f"pass@{k}")}),
-        *_curve("entropy", "Entropy", ENTROPY, "number", {"training": of(lambda record: record.get("entropy"))}),
+        *_curve("pass_at_k", f"pass@{k}", PASS, "share", {f"held-out pass@{k}": _estimates(held_out, f"pass@{k}")}),
+        *_curve("entropy", "Entropy", ENTROPY, "number", {"training": recorded(lambda record: record.get("entropy"))}),
         *_curve("kl", "KL", KL, "number", {
-            "from the policy that sampled": of(lambda record: of_turns(record, "kl")),
-            "from the policy at the beginning": of(lambda record: of_turns(record, "kl_reference")),
+            "to the behavior policy": recorded(lambda record: turn_mean(record, "kl")),
+            "to the reference policy": recorded(lambda record: turn_mean(record, "kl_reference")),
         }),
         *_curve("grad_norm", "Gradient norm", GRADIENT, "number", {
-            "training": of(lambda record: of_turns(record, "grad_norm")),
+            "training": recorded(lambda record: turn_mean(record, "grad_norm")),
         }),
-        *_curve("dead_groups", "Groups without a difference", DEAD, "share", {"training": of(_dead_share)}),
-        *_curve("sampler_gap", "Gap between sampler and trainer", GAP, "log", {
-            "training": of(lambda record: record.get("sampler_gap")),
+        *_curve("dead_groups", "Groups with equal rewards", DEAD, "share", {"training": recorded(_dead_share)}),
+        *_curve("sampler_gap", "Sampler-trainer gap", GAP, "log", {
+            "training": recorded(lambda record: record.get("sampler_gap")),
         }),
-        *_curve("tokens", "Tokens sampled", TOKENS, "tokens", {
-            "training": of(lambda record: record.get("action_tokens")),
+        *_curve("tokens", "Sampled tokens", TOKENS, "tokens", {
+            "training": recorded(lambda record: record.get("action_tokens")),
         }),
-        *_curve("seconds", "Seconds by phase", SECONDS, "seconds", _seconds(run)),
+        *_curve("seconds", "Time by phase", SECONDS, "seconds", _seconds(run)),
     ]  # fmt: skip
 
 
-SUCCESS = "Share of attempts with the full score in training; mean score on held-out tasks. Bands are 95% intervals."
-REWARD = "Mean reward that was trained on; the band is a 95% interval over groups."
-PASS = "Share of held-out tasks that at least one of k attempts solves, with a 95% interval over tasks."
-ENTROPY = "Mean of -log p of the sampled tokens: how undecided the policy is. It should fall slowly and not vanish."
-KL = "How far an iteration moved the policy, per token, on average over samples. Above 0.05 steps are too large."
-GRADIENT = "Norm of the gradient before it is clipped, on average over steps. It should stay within a factor of ten."
-DEAD = "Share of groups in which all rewards were equal: they teach nothing."
-GAP = "Mean distance between the log-probs of sampler and trainer, which should be the same up to rounding."
-TOKENS = "Tokens that an iteration sampled and trained on."
-SECONDS = "Where the time of an iteration went; evaluations are shown at the iteration that they follow."
+SUCCESS = "Fraction of training attempts with full score, and mean score on held-out tasks. Bands are 95% intervals."
+REWARD = "Mean reward that was trained on, after shaping. The band is a 95% interval over groups."
+PASS = "Fraction of held-out tasks that at least one of k attempts solves. The band is a 95% interval over tasks."
+ENTROPY = "Mean of -log p of the sampled tokens. It should fall slowly and not reach 0."
+KL = "Mean KL divergence per token after an iteration's updates. Above 0.05, steps are too large."
+GRADIENT = "Mean gradient norm before clipping. It should stay within a factor of ten."
+DEAD = "Fraction of groups in which all rewards are equal: their advantages are 0, so they train nothing."
+GAP = "Mean difference between the log-probs of sampler and trainer, which should agree up to rounding."
+TOKENS = "Number of tokens sampled in an iteration."
+SECONDS = "Seconds per iteration. Evaluations are shown at the iteration that they follow."
 
 
 def _curve(key: str, title: str, text: str, unit: str, series: Mapping[str, Sequence[Point]]) -> list[dict[str, Any]]:
-    shown = [
+    known = [
         {"name": name, "points": list(points)}
         for name, points in series.items()
         if any(point[1] is not None for point in points)
     ]
-    return [{"key": key, "title": title, "help": text, "unit": unit, "series": shown}] if shown else []
+    return [{"key": key, "title": title, "help": text, "unit": unit, "series": known}] if known else []
 
 
-def _point(iteration: int, value: float | None, found: Spread | None) -> Point:
-    """The recorded value with the interval that was measured; the measured value where none was recorded."""
+def _point(iteration: int, value: float | None, found: MeanInterval | None) -> Point:
+    """Return the recorded value, or else the one computed from trajectories, with the computed interval."""
     if found is None:
         return [iteration, rounded(value), None, None]
     value = found.value if value is None else value
@@ -100,39 +100,39 @@ def _estimates(summaries: Mapping[int, Record], name: str) -> list[Point]:
     ]
 
 
-def held_out_summaries(run: ReadRun) -> dict[int, Record]:
-    """What evaluations came to: their files know best, and records stand in for files that are gone."""
+def evaluation_summaries(run: StoredRun) -> dict[int, Record]:
+    """Return the summary of each evaluation; metrics stand in for evaluation files that are missing."""
     found: dict[int, Record] = {record["iteration"]: record for record in run.records.get("evaluation", [])}
     found.update({each.iteration: each.summary for each in run.evaluations})
     return dict(sorted(found.items()))
 
 
-def k_of(run: ReadRun) -> int | None:
-    """k of avg@k, or None if nothing says it."""
+def evaluation_k(run: StoredRun) -> int | None:
+    """Return k of avg@k and pass@k, or None if it is unknown."""
     if run.evaluations:
         return run.evaluations[-1].evaluation.plan.k
     for record in run.records.get("evaluation", []):
         if names := [match for name in record if (match := re.fullmatch(r"avg@([0-9]+)", name))]:
             return int(names[0][1])
-    asked = run.setting("evaluation", "k")
-    return asked if type(asked) is int else None
+    setting = run.setting("evaluation", "k")
+    return setting if type(setting) is int else None
 
 
-def turns_of(record: Record) -> list[Record]:
-    """The turns of a record, in the order in which they were updated; none for algorithms that have no turns."""
+def turn_records(record: Record) -> list[Record]:
+    """Return the turns of a record in update order; algorithms that do not update by turn have none."""
     turns = record.get("turns")
     return [turn for turn in turns if isinstance(turn, Mapping)] if isinstance(turns, list) else []
 
 
-def of_turns(record: Record, key: str) -> float | None:
-    """A metric as a mean over the turns, each as often as it has samples, or the algorithm's own."""
+def turn_mean(record: Record, key: str) -> float | None:
+    """Return the mean of a metric, weighted by the trained turns of each index, or the algorithm's own value."""
     found = [
-        (value, finite_number(turn.get("used_samples")) or 1.0)
-        for turn in turns_of(record)
+        (value, finite_number(turn.get("used_turns")) or 1.0)
+        for turn in turn_records(record)
         if (value := finite_number(turn.get(key))) is not None
     ]
     if found:
-        return sum(value * samples for value, samples in found) / sum(samples for _, samples in found)
+        return sum(value * weight for value, weight in found) / sum(weight for _, weight in found)
     overall = record.get("algorithm")
     return finite_number(overall.get(key)) if isinstance(overall, Mapping) else None
 
@@ -142,8 +142,8 @@ def _dead_share(record: Record) -> float | None:
     return dead / groups if dead is not None and groups else None
 
 
-def _seconds(run: ReadRun) -> dict[str, list[Point]]:
-    """Per phase; rates and sums are no phases."""
+def _seconds(run: StoredRun) -> dict[str, list[Point]]:
+    """Return the seconds of each phase; rates and totals are not phases."""
     found: dict[str, list[Point]] = {}
     for record in run.records.get("iteration", []):
         timings = record.get("timings")
@@ -158,38 +158,36 @@ def _seconds(run: ReadRun) -> dict[str, list[Point]]:
     return found
 
 
-MAPS: tuple[tuple[str, str, str, float | None], ...] = (
-    ("ratio_mean", "Ratio", "New probability over old after a turn's update, on average; 1 is no change.", 1.0),
-    ("clip_fraction", "Clip fraction", "Share of a turn's samples that the clip holds back after its update.", None),
+TURN_MAPS: tuple[tuple[str, str, str, float | None], ...] = (
+    ("ratio_mean", "Ratio", "Mean of new over old probability after a turn's update; 1 means no change.", 1.0),
+    ("clip_fraction", "Clip fraction", "Fraction of actions whose clip is active after the turn's update.", None),
     (
         "carry_sd",
         "Spread of M",
-        "Spread of M / A that a turn was updated with: 0 in the first one, then growing.",
+        "Standard deviation of M / A at a turn's update: 0 in the turn updated first, then growing.",
         None,
     ),
-    ("live_samples", "Live samples", "Attempts that got as far as this turn.", None),
-    ("kl", "KL", "How far a turn's update moved the policy on its samples, per token.", None),
+    ("live_turns", "Live turns", "Number of attempts that reached this turn.", None),
+    ("kl", "KL", "KL divergence per token that a turn's update caused.", None),
 )
-"""Key, title, help, and the middle of a diverging scale."""
-
-
-MOST_TURNS = 1000
-"""A turn beyond is a mistake in a file, and would make a map that nobody can look at."""
+"""Key, title, help, and center of a diverging color scale."""
+MAX_TURNS = 1000
+"""Higher turn numbers are errors in a file and would make the map unreadable."""
 
 
 def turn_maps(records: Iterable[Record]) -> list[dict[str, Any]]:
-    """Every map that has a cell: iteration, turn from 1, value, and the turn's place in the order of updates from 1.
+    """Return every heat map that has a cell: iteration, turn from 1, value, and position in the update order from 1.
 
-    The place is null where all turns are updated together.
+    The position is None if all turns are updated together.
     """
     kept = list(records)
     found = []
-    for key, title, text, center in MAPS:
+    for key, title, text, center in TURN_MAPS:
         cells = [
-            [record["iteration"], turn["turn"] + 1, rounded(turn[key]), place if "carry_sd" in turn else None]
+            [record["iteration"], turn["turn"] + 1, rounded(turn[key]), position if "carry_sd" in turn else None]
             for record in kept
-            for place, turn in enumerate(turns_of(record), 1)
-            if finite_number(turn.get(key)) is not None and turn.get("turn") in range(MOST_TURNS)
+            for position, turn in enumerate(turn_records(record), 1)
+            if finite_number(turn.get(key)) is not None and turn.get("turn") in range(MAX_TURNS)
         ]
         scale = "sequential" if center is None else "diverging"
         if cells:

@@ -1,89 +1,90 @@
-"""The index of the trajectories inside the page: what people filter by, and where each body is."""
+"""The index of the trajectories in the page: the values to filter by, and where each body is."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from seeupo.report.packing import packed, rounded
-from seeupo.runs.trajectory_rows import Row
+from seeupo.report.packing import gzipped_json, rounded
+from seeupo.runs.trajectory_rows import TrajectoryRow
 
 LISTS = ("tasks", "kinds", "stops", "statuses")
 COLUMNS = (
     "run", "phase", "iteration", "id", "group", "task", "kind", "stop", "status", "reward", "advantage", "turns",
-    "block", "place",
+    "chunk", "offset",
 )  # fmt: skip
-LONGEST_NAME = 300
-NUMBERS_COST = 24
-"""Bytes that the numbers of a row take in the page, generously."""
+MAX_NAME = 300
+ROW_BYTES = 24
+"""Upper bound for the bytes that the numbers of a row take in the page."""
 
 
-class Index:
-    """One row per trajectory, in columns. Texts that repeat are written once, and named by their place."""
+class TrajectoryIndex:
+    """One row per trajectory, stored as columns. Repeated texts are stored once and referred to by number."""
 
     def __init__(self) -> None:
         self._lists: dict[str, dict[str, int]] = {name: {} for name in LISTS}
         self._columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
-        self._taken: set[tuple[int, int, str]] = set()
+        self._ids: set[tuple[int, int, str]] = set()
 
     def __len__(self) -> int:
         return len(self._columns["run"])
 
     def add(
         self,
-        rows: Sequence[Row],
+        rows: Sequence[TrajectoryRow],
         kinds: Mapping[str, str],
         *,
         run: int,
         phase: int,
         iteration: int,
-        place: tuple[int, int],
+        location: tuple[int, int],
     ) -> None:
-        """Add a group: `place` is its block and the place of its first body there."""
+        """Add a group; `location` is its chunk and the offset of its first body there."""
+        chunk, offset = location
         for number, row in enumerate(rows):
             values = (
                 run,
                 phase,
                 iteration,
-                self._unique(run, phase, short(row.id)),
-                short(row.group),
-                self._place("tasks", row.task),
-                self._place("kinds", kinds.get(row.task, "")),
-                self._place("stops", row.stop),
-                self._place("statuses", row.status),
+                self._unique(run, phase, shortened(row.id)),
+                shortened(row.group),
+                self._number("tasks", row.task),
+                self._number("kinds", kinds.get(row.task, "")),
+                self._number("stops", row.stop),
+                self._number("statuses", row.status),
                 rounded(row.reward),
                 rounded(row.advantage),
                 row.turns,
-                place[0],
-                place[1] + number,
+                chunk,
+                offset + number,
             )
             for name, value in zip(COLUMNS, values, strict=True):
                 self._columns[name].append(value)
 
     def packed(self) -> bytes:
-        """The index as the page takes it."""
-        lists = {name: list(places) for name, places in self._lists.items()}
-        return packed({"rows": len(self), "lists": lists, "columns": self._columns})
+        """Return the index as gzipped JSON."""
+        lists = {name: list(numbers) for name, numbers in self._lists.items()}
+        return gzipped_json({"rows": len(self), "lists": lists, "columns": self._columns})
 
-    def _place(self, name: str, text: str) -> int:
-        places = self._lists[name]
-        return places.setdefault(short(text), len(places))
+    def _number(self, name: str, text: str) -> int:
+        numbers = self._lists[name]
+        return numbers.setdefault(shortened(text), len(numbers))
 
     def _unique(self, run: int, phase: int, name: str) -> str:
-        """A link names a trajectory by its id, and files that somebody else wrote may use one twice."""
-        wanted, count = name, 1
-        while (run, phase, wanted) in self._taken:
+        """Number repeated ids: links identify a trajectory by its id, and files from elsewhere may repeat one."""
+        unique, count = name, 1
+        while (run, phase, unique) in self._ids:
             count += 1
-            wanted = f"{name}~{count}"
-        self._taken.add((run, phase, wanted))
-        return wanted
+            unique = f"{name}~{count}"
+        self._ids.add((run, phase, unique))
+        return unique
 
 
-def short(name: str) -> str:
-    """A name as people can read it."""
-    return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}..."
+def shortened(name: str) -> str:
+    """Return a name of readable length."""
+    return name if len(name) <= MAX_NAME else f"{name[:MAX_NAME]}..."
 
 
-def cost_of(rows: Sequence[Row]) -> int:
-    """Bytes that these rows take in the page at most."""
-    return sum(NUMBERS_COST + len((row.id + row.group + row.task).encode(errors="replace")) for row in rows)
+def max_index_bytes(rows: Sequence[TrajectoryRow]) -> int:
+    """Return an upper bound for the bytes that the rows take in the page."""
+    return sum(ROW_BYTES + len((row.id + row.group + row.task).encode(errors="replace")) for row in rows)

@@ -1,4 +1,4 @@
-"""Numbers and texts of a run as the page takes them: compressed JSON, the same bytes each time."""
+"""Numbers and texts of a run as compressed JSON; the same values always give the same bytes."""
 
 from __future__ import annotations
 
@@ -10,23 +10,17 @@ from typing import Any
 from seeupo.utils.numbers import finite_number
 
 LONE_SURROGATES = re.compile("[\ud800-\udfff]")
-"""Halves of characters: JSON may hold them, UTF-8 may not."""
+"""Halves of characters, which JSON may contain and UTF-8 may not."""
 
 
-def rounded(value: object) -> float | None:
-    """A finite finite_number with five significant digits, and None for anything else."""
+def rounded(value: object, digits: int = 5) -> float | None:
+    """Return a finite number rounded to significant digits, and None for anything else."""
     found = finite_number(value)
-    return None if found is None else float(f"{found:.5g}") + 0.0  # which makes 0 of -0
-
-
-def finely(value: object) -> float | None:
-    """A finite finite_number with eight significant digits: what is close to 1 must not look like 1."""
-    found = finite_number(value)
-    return None if found is None else float(f"{found:.8g}") + 0.0
+    return None if found is None else float(f"{found:.{digits}g}") + 0.0  # turns -0 into 0
 
 
 def json_bytes(value: Any) -> bytes:
-    """JSON in as few bytes as it takes; halves of characters are replaced."""
+    """Return compact JSON; lone surrogates are replaced."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     try:
         return text.encode()
@@ -34,17 +28,16 @@ def json_bytes(value: Any) -> bytes:
         return LONE_SURROGATES.sub("\ufffd", text).encode()
 
 
-def compressor() -> zlib._Compress:
-    """Compresses to gzip without a date or a name, so that the same content gives the same bytes."""
+def gzip_compressor() -> zlib._Compress:
+    """Return a compressor that writes gzip without a date or a name, which would change the bytes."""
     return zlib.compressobj(wbits=31)
 
 
-def packed(value: Any) -> bytes:
-    """A value as gzipped JSON."""
-    compress = compressor()
-    return compress.compress(json_bytes(value)) + compress.flush()
+def gzipped_json(value: Any) -> bytes:
+    compressor = gzip_compressor()
+    return compressor.compress(json_bytes(value)) + compressor.flush()
 
 
 def base64_size(count: int) -> int:
-    """How long so many bytes are in base64."""
+    """Return the length of `count` bytes in base64."""
     return 4 * -(-count // 3)

@@ -1,4 +1,4 @@
-"""Runs in, one page out."""
+"""Write the report of one or more runs."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seeupo.errors import RunError
-from seeupo.report.contents import report_blocks
 from seeupo.report.page import write_page
+from seeupo.report.payload import report_chunks
 
 
 @dataclass(frozen=True)
-class ReportFacts:
-    """What a report came to.
+class ReportSummary:
+    """A written report.
 
     Attributes:
-        size: bytes of the page.
-        sentences: did it work, one for each run.
-        total, kept: trajectories of the runs, and those inside the page.
-        missing: what each run lacks.
+        path: The HTML file.
+        size: Size of the file in bytes.
+        sentences: Verdict on each run, with its scores.
+        total, kept: Number of trajectories in the runs, and in the report.
+        missing: For each run, sentences about missing or damaged parts.
     """
 
     path: Path
@@ -30,26 +31,25 @@ class ReportFacts:
     missing: tuple[tuple[str, ...], ...]
 
 
-def write_report(runs: Sequence[Path], out: Path, *, max_bytes: int = 25_000_000) -> ReportFacts:
-    """Write the page of one run or of several to `out`, whole or not at all.
+def write_report(runs: Sequence[Path], out: Path, *, max_bytes: int = 25_000_000) -> ReportSummary:
+    """Write the report of one or more runs to `out`, completely or not at all.
 
     Args:
-        runs: folders of runs; what one of them lacks is said in the page.
-        max_bytes: what the runs' data may take in it.
+        runs: Run directories; they may be incomplete or damaged.
+        out: The HTML file to write.
+        max_bytes: Limit for the data of the runs in the file.
     """
-    with report_blocks(runs, max_bytes=max_bytes) as (overview, blocks):
+    with report_chunks(runs, max_bytes=max_bytes) as (overview, chunks):
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
-            write_page(out, blocks)
+            write_page(out, chunks)
         except OSError as error:
-            raise RunError(
-                f"{out} cannot be written: {error.strerror or error}; name a file that can be written"
-            ) from error
+            raise RunError(f"{out} cannot be written: {error.strerror or error}; choose a writable file") from error
     entries = overview["runs"]
-    return ReportFacts(
+    return ReportSummary(
         path=out,
         size=out.stat().st_size,
-        sentences=tuple(entry["sentence"] for entry in entries),
+        sentences=tuple(f"{entry['verdict_label']}: {entry['sentence']}" for entry in entries),
         total=sum(entry["trajectories"]["total"] for entry in entries),
         kept=sum(entry["trajectories"]["kept"] for entry in entries),
         missing=tuple(tuple(entry["missing"]) for entry in entries),

@@ -1,133 +1,121 @@
-"""The text of sampled tokens, one piece per token; several tokens share a piece where they share a character."""
+"""Text of sampled tokens, one text per token; tokens that share a character share a text."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
 from seeupo.agents.reasoning import CLOSE, OPEN, thought_ranges
 
-PARTIAL = "\ufffd"
-"""What a decoder writes for bytes that are no whole character."""
-LONGEST = 8
-"""How many tokens may share a character; an emoji has four bytes."""
+REPLACEMENT = "\ufffd"
+"""The character that decoders write for an incomplete character."""
+MAX_TOKENS_PER_CHARACTER = 8
 
 
-class Tokens:
-    """The tokens of a run, as text. Every token is decoded once."""
+class TokenDecoder:
+    """Decodes the tokens of a run. The text of each token is computed once."""
 
     def __init__(self, path: Path) -> None:
         try:
             self._tokenizer = Tokenizer.from_file(str(path))
-        except Exception as error:  # the library raises nothing more special
-            raise ValueError(f"{path.name} is no tokenizer that can be read: {error}") from None
+        except Exception as error:  # the library raises plain exceptions
+            raise ValueError(f"{path.name} is not a readable tokenizer: {error}") from None
         self._special = {n for n, token in self._tokenizer.get_added_tokens_decoder().items() if token.special}
         self._anchor = self._find_anchor()
-        self._first = _Remembered(lambda token: self._decode((token,), first=True))
-        self._behind = _Remembered(lambda token: self._decode((token,), first=False))
+        self._first_text = cache(lambda token: self._decode((token,), first=True))
+        self._later_text = cache(lambda token: self._decode((token,), first=False))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """All of it at once, special tokens included."""
+        """Return the text of all tokens, special tokens included."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
 
-    def special(self, token: int) -> bool:
-        """Whether a token is a mark, such as the end of a turn, which is no part of what was said."""
+    def is_special(self, token: int) -> bool:
+        """Return whether a token is a mark, such as the end of a turn, and not part of the response."""
         return token in self._special
 
-    def pieces(self, ids: Sequence[int]) -> tuple[list[str], list[int]]:
-        """The text of each token, or of several that share a character, and how many tokens each text is of."""
-        texts = [self._behind[token] for token in ids]
+    def token_texts(self, ids: Sequence[int]) -> tuple[list[str], list[int]]:
+        """Return the text of each token, or of several that share a character, and the number of tokens of each."""
+        texts = [self._later_text(token) for token in ids]
         if texts:
-            texts[0] = self._first[ids[0]]
-        return self._joined(ids, texts) if PARTIAL in "".join(texts) else (texts, [1] * len(texts))
+            texts[0] = self._first_text(ids[0])
+        return self._merged(ids, texts) if REPLACEMENT in "".join(texts) else (texts, [1] * len(texts))
 
-    def _joined(self, ids: Sequence[int], alone: Sequence[str]) -> tuple[list[str], list[int]]:
-        """The same, with tokens put together that are no whole characters alone."""
-        texts, counts = [], []
-        place = 0
-        while place < len(ids):
-            end, text = place + 1, alone[place]
-            # A token that completes a character begins in the middle of one, which shows when it is alone.
-            while text.endswith(PARTIAL) and alone[end : end + 1] and alone[end].startswith(PARTIAL):
+    def _merged(self, ids: Sequence[int], texts: Sequence[str]) -> tuple[list[str], list[int]]:
+        """Merge tokens that are incomplete characters on their own."""
+        merged, counts = [], []
+        start = 0
+        while start < len(ids):
+            end, text = start + 1, texts[start]
+            # A token that completes a character starts inside it, so its own text starts with a replacement.
+            while text.endswith(REPLACEMENT) and texts[end : end + 1] and texts[end].startswith(REPLACEMENT):
                 end += 1
-                text = self._decode(tuple(ids[place:end]), first=place == 0)
-                if end - place >= LONGEST:
+                text = self._decode(tuple(ids[start:end]), first=start == 0)
+                if end - start >= MAX_TOKENS_PER_CHARACTER:
                     break
-            texts.append(text)
-            counts.append(end - place)
-            place = end
-        return texts, counts
+            merged.append(text)
+            counts.append(end - start)
+            start = end
+        return merged, counts
 
     def _decode(self, ids: tuple[int, ...], *, first: bool) -> str:
-        """The text of tokens at the beginning, or behind others: some tokenizers put a space in between."""
+        """Return the text of tokens at the start or after others: some tokenizers put a space in between."""
         if first or self._anchor is None:
             return self.decode(ids)
-        number, text = self._anchor
-        behind = self.decode((number, *ids))
-        return behind[len(text) :] if behind.startswith(text) else self.decode(ids)
+        token, text = self._anchor
+        decoded = self.decode((token, *ids))
+        return decoded[len(text) :] if decoded.startswith(text) else self.decode(ids)
 
     def _find_anchor(self) -> tuple[int, str] | None:
-        """A token of plain letters for others to stand behind."""
-        for number in range(self._tokenizer.get_vocab_size()):
-            text = self.decode((number,))
-            if number not in self._special and text.isascii() and text.isalnum():
-                return number, text
+        """Return a token of plain letters that other tokens can follow, and its text."""
+        for token in range(self._tokenizer.get_vocab_size()):
+            text = self.decode((token,))
+            if token not in self._special and text.isascii() and text.isalnum():
+                return token, text
         return None
 
 
-class _Remembered(dict[int, str]):
-    """Texts by token, found out when they are first asked for."""
-
-    def __init__(self, find: Callable[[int], str]) -> None:
-        super().__init__()
-        self._find = find
-
-    def __missing__(self, token: int) -> str:
-        self[token] = text = self._find(token)
-        return text
+def has_thoughts(texts: Sequence[str]) -> bool:
+    """Return whether a response contains the marks of a thought; most do not, and need no further search."""
+    joined = "".join(texts)
+    return OPEN in joined or CLOSE in joined
 
 
-def has_thought(texts: Sequence[str]) -> bool:
-    """Whether a response can have thoughts in it: most have none, and need not be looked through."""
-    whole = "".join(texts)
-    return OPEN in whole or CLOSE in whole
+def thought_token_ranges(texts: Sequence[str], special: Sequence[bool]) -> list[list[int]]:
+    """Return which texts of a response are thoughts, as [start, end]; a partial overlap counts.
 
-
-def thought_places(texts: Sequence[str], special: Sequence[bool]) -> list[list[int]]:
-    """Which pieces of a response are thought, as [from, to]; one that is partly thought counts as thought.
-
-    Special tokens were no part of the text in which the agent looked for thoughts.
+    Special tokens are skipped, because they were not part of the text in which the agent found thoughts.
     """
-    said = ["" if mark else text for text, mark in zip(texts, special, strict=True)]
-    ranges = thought_ranges("".join(said))
+    plain = ["" if mark else text for text, mark in zip(texts, special, strict=True)]
+    ranges = thought_ranges("".join(plain))
     found: list[list[int]] = []
     start = 0
-    for place, text in enumerate(said):
+    for number, text in enumerate(plain):
         end = start + len(text)
         while ranges and ranges[0][1] <= start:
             ranges.pop(0)
         if ranges and ranges[0][0] < end and start < end:
-            if found and found[-1][1] == place:
-                found[-1][1] = place + 1
+            if found and found[-1][1] == number:
+                found[-1][1] = number + 1
             else:
-                found.append([place, place + 1])
+                found.append([number, number + 1])
         start = end
     return found
 
 
-def whole_pieces(text: str) -> tuple[list[str], list[list[int]]]:
-    """A response without its tokens: pieces of thought and of action, and which of them are thought."""
-    pieces: list[str] = []
+def split_thoughts(text: str) -> tuple[list[str], list[list[int]]]:
+    """Split a response into thoughts and actions; return the parts and which of them are thoughts."""
+    parts: list[str] = []
     thoughts: list[list[int]] = []
-    place = 0
+    start = 0
     for low, high in thought_ranges(text):
-        if low > place:
-            pieces.append(text[place:low])
-        thoughts.append([len(pieces), len(pieces) + 1])
-        pieces.append(text[low:high])
-        place = high
-    if text[place:]:
-        pieces.append(text[place:])
-    return pieces, thoughts
+        if low > start:
+            parts.append(text[start:low])
+        thoughts.append([len(parts), len(parts) + 1])
+        parts.append(text[low:high])
+        start = high
+    if text[start:]:
+        parts.append(text[start:])
+    return parts, thoughts

@@ -1,4 +1,4 @@
-"""The folder of a run, read as far as it can be read: what is not there or damaged is said, and the rest is used."""
+"""Read a run directory as far as possible, and report which parts are missing or damaged."""
 
 from __future__ import annotations
 
@@ -16,13 +16,19 @@ from seeupo.runs.run_directory import ENV_INFO, METRICS, OLD_ENV_INFO, RECIPE, S
 
 TRAJECTORIES = re.compile(r"([0-9]{5,})\.jsonl\.gz")
 EVALUATION = re.compile(r"([0-9]{5,})\.json")
-NAMED = 3
-"""How many of the things that are missing are named, where there are more."""
+MAX_LISTED = 3
+"""Number of missing iterations that are listed before "and N more"."""
+RENAMED_METRICS = {
+    "cut_responses": "truncated_responses",
+    "live_samples": "live_turns",
+    "used_samples": "used_turns",
+}
+"""Metrics of run format 1, with their current names."""
 
 
 @dataclass(frozen=True)
-class HeldOut:
-    """An evaluation after so many iterations, and its summary."""
+class StoredEvaluation:
+    """An evaluation on held-out tasks, with the number of iterations before it and its summary."""
 
     iteration: int
     evaluation: Evaluation
@@ -30,19 +36,19 @@ class HeldOut:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadRun:
-    """What a run's folder holds.
+class StoredRun:
+    """The contents of a run directory, with the names of the current run format.
 
     Attributes:
-        path: as it was given.
-        recipe, env_info, summary: empty where they cannot be read.
-        ended: whether there is a summary, which is written last.
-        records: of the metrics, by kind, in order of their iterations.
-        evaluations: in order.
-        trajectories: files of training, by iteration.
-        held_out: files of the evaluations' trajectories, by iteration.
-        tokenizer: a tokenizer's file.
-        missing: sentences about what this folder lacks.
+        path: The run directory, as given.
+        recipe, env_info, summary: Empty if the file cannot be read.
+        ended: Whether there is a summary, which is written last.
+        records: Metrics by kind, in the order of their iterations.
+        evaluations: Evaluations in the order of their iterations.
+        trajectories: Trajectory files of training, by iteration.
+        evaluation_trajectories: Trajectory files of evaluations, by iteration.
+        tokenizer: File of the policy's tokenizer.
+        missing: Sentences about missing or damaged parts.
     """
 
     path: Path
@@ -52,40 +58,46 @@ class ReadRun:
     summary: Mapping[str, Any]
     ended: bool
     records: Mapping[str, list[dict[str, Any]]]
-    evaluations: list[HeldOut]
+    evaluations: list[StoredEvaluation]
     trajectories: dict[int, Path]
-    held_out: dict[int, Path]
+    evaluation_trajectories: dict[int, Path]
     tokenizer: Path | None
     missing: list[str] = field(default_factory=list)
 
     def setting(self, section: str, key: str) -> Any:
-        """A key of the recipe, or None."""
+        """Return a setting of the recipe, or None."""
         table = self.recipe.get(section)
         return table.get(key) if isinstance(table, Mapping) else None
 
     @property
     def last_iteration(self) -> int:
-        """The last one that left anything, 0 if none did."""
-        known: list[int] = [record["iteration"] for record in self.records.get("iteration", [])]
-        return max([0, *known, *self.trajectories])
+        """The last iteration with a record or trajectories; 0 if there is none."""
+        recorded: list[int] = [record["iteration"] for record in self.records.get("iteration", [])]
+        return max([0, *recorded, *self.trajectories])
 
     @property
-    def first_and_last(self) -> tuple[HeldOut | None, HeldOut | None]:
-        """The evaluations to be compared. A single one is the first if nothing was trained before it."""
+    def first_and_last(self) -> tuple[StoredEvaluation | None, StoredEvaluation | None]:
+        """The evaluations to compare. A single one is the first if it precedes training, and the last otherwise."""
         found = self.evaluations
         if len(found) == 1:
             return (found[0], None) if found[0].iteration == 0 else (None, found[0])
         return (found[0], found[-1]) if found else (None, None)
 
 
-def read_run(path: Path) -> ReadRun:
-    """Read a run's folder; one in which nothing is of a run is a `RunError`."""
+def read_run(path: Path) -> StoredRun:
+    """Read a run directory.
+
+    Raises:
+        RunError: Nothing in the directory belongs to a run.
+    """
     if not path.is_dir():
-        raise RunError(f"{path} is {'a file' if path.exists() else 'not there'}; name the folder of a run")
+        raise RunError(f"{path} {'is a file' if path.exists() else 'does not exist'}; expected a run directory")
     if not any((path / name).is_file() for name in (RECIPE, ENV_INFO, OLD_ENV_INFO, METRICS)):
-        raise RunError(f"{path} is no run: it has no {RECIPE}, {ENV_INFO} or {METRICS}; name the folder of a run")
+        raise RunError(
+            f"{path} is not a run directory: it has no {RECIPE}, {ENV_INFO} or {METRICS}. Name the directory of a run."
+        )
     missing: list[str] = []
-    run = ReadRun(
+    run = StoredRun(
         path=path,
         name=path.resolve().name,
         recipe=_table(path / RECIPE, missing),
@@ -95,11 +107,11 @@ def read_run(path: Path) -> ReadRun:
         records=_records(path / METRICS, missing),
         evaluations=_evaluations(path / "evaluations", missing),
         trajectories=_numbered(path / "trajectories", TRAJECTORIES),
-        held_out=_numbered(path / "evaluations", TRAJECTORIES),
+        evaluation_trajectories=_numbered(path / "evaluations", TRAJECTORIES),
         tokenizer=_tokenizer(path),
         missing=missing,
     )
-    missing.extend(_lacks(run))
+    missing.extend(_missing_parts(run))
     return run
 
 
@@ -112,58 +124,57 @@ def _env_info(path: Path, missing: list[str]) -> dict[str, Any]:
     return info
 
 
-def _lacks(run: ReadRun) -> list[str]:
-    """Sentences about what is not there."""
+def _missing_parts(run: StoredRun) -> list[str]:
     found = []
     if not run.ended:
         wanted = run.setting("run", "iterations")
         of = f" of {wanted}" if isinstance(wanted, int) else ""
         found.append(
-            f"There is no {SUMMARY}: the run was stopped or goes on; it has {run.last_iteration}{of} iterations."
+            f"There is no {SUMMARY}: the run stopped or is still running, after {run.last_iteration}{of} iterations."
         )
-    with_record = {record["iteration"] for record in run.records.get("iteration", [])}
-    if not with_record:
-        found.append(f"{METRICS} has no record of an iteration: curves show no more than the trajectories tell.")
-    elif silent := sorted(set(run.trajectories) - with_record):
-        found.append(f"{METRICS} has no record of {_listed('iteration', silent)}, which left trajectories.")
+    recorded = {record["iteration"] for record in run.records.get("iteration", [])}
+    if not recorded:
+        found.append(f"{METRICS} has no record of an iteration: curves show only what the trajectories contain.")
+    elif unrecorded := sorted(set(run.trajectories) - recorded):
+        found.append(f"{METRICS} has no record of {_listed(unrecorded)}, but there are trajectories.")
     if not run.trajectories:
-        found.append("There are no trajectories of training.")
-    elif gone := sorted(with_record - set(run.trajectories)):
-        found.append(f"The trajectories of {_listed('iteration', gone)} are not there.")
+        found.append("There are no training trajectories.")
+    elif lost := sorted(recorded - set(run.trajectories)):
+        found.append(f"The trajectories of {_listed(lost)} are missing.")
     if not run.evaluations:
-        found.append("There is no evaluation on held-out tasks, so nobody knows what was learned.")
+        found.append("There is no evaluation on held-out tasks, so it is unknown whether the policy improved.")
     elif len(run.evaluations) == 1:
         (only,) = run.evaluations
         when = "before training" if only.iteration == 0 else f"after {only.iteration} iterations"
-        found.append(f"There is one evaluation only, {when}, and nothing to compare it with.")
+        found.append(f"There is only one evaluation, {when}, and nothing to compare it with.")
     found += [
-        f"The held-out episodes of evaluation {each.iteration:05d} were not kept: only their scores."
+        f"The trajectories of evaluation {each.iteration:05d} are missing; only their scores are known."
         for each in run.first_and_last
-        if each is not None and each.iteration not in run.held_out
+        if each is not None and each.iteration not in run.evaluation_trajectories
     ]
     if run.tokenizer is None:
-        found.append("There is no tokenizer in policy or checkpoints: responses are shown whole, not token by token.")
+        found.append("There is no tokenizer in policy or checkpoints: responses are not split into tokens.")
     return found
 
 
-def _listed(noun: str, values: list[int]) -> str:
-    """A few numbers of many."""
-    named = ", ".join(map(str, values[:NAMED]))
-    more = f" and {len(values) - NAMED} more" if len(values) > NAMED else ""
-    return f"{noun}{'s' if len(values) > 1 else ''} {named}{more}"
+def _listed(iterations: list[int]) -> str:
+    """Return the first few of many iterations, as text."""
+    named = ", ".join(map(str, iterations[:MAX_LISTED]))
+    more = f" and {len(iterations) - MAX_LISTED} more" if len(iterations) > MAX_LISTED else ""
+    return f"iteration{'s' if len(iterations) > 1 else ''} {named}{more}"
 
 
-def regular(path: Path) -> Path:
-    """The path, if it is a file: a pipe or a device may have no end."""
+def _regular(path: Path) -> Path:
+    """Return the path unless it is a pipe or a device, which may have no end."""
     if path.exists() and not path.is_file():
         raise OSError
     return path
 
 
 def _table(path: Path, missing: list[str]) -> dict[str, Any]:
-    """The table in a JSON or TOML file, empty if it cannot be read."""
+    """Return the table in a JSON or TOML file; it is empty if the file cannot be read."""
     try:
-        text = regular(path).read_text(encoding="utf-8")
+        text = _regular(path).read_text(encoding="utf-8")
         table = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
         if not isinstance(table, dict):
             raise ValueError
@@ -177,52 +188,58 @@ def _table(path: Path, missing: list[str]) -> dict[str, Any]:
 
 
 def _records(path: Path, missing: list[str]) -> dict[str, list[dict[str, Any]]]:
-    """The records by kind. Of several about the same iteration the last one counts, but for the warm start's."""
+    """Return the records by kind. Of several about one iteration the last counts, except for the warm start."""
     try:
-        content = regular(path).read_bytes()
+        content = _regular(path).read_bytes()
     except FileNotFoundError:
         content = b""
         missing.append(f"There is no {path.name}.")
     except OSError:
         content = b""
         missing.append(f"{path.name} cannot be read.")
-    whole, _, cut = content.rpartition(b"\n")
-    if cut:
-        missing.append(f"The last line of {path.name} was cut off and is left out.")
+    complete, _, rest = content.rpartition(b"\n")
+    if rest:
+        missing.append(f"The last line of {path.name} is incomplete and was skipped.")
     found: dict[str, dict[Any, dict[str, Any]]] = {}
     damaged = 0
-    for place, line in enumerate(whole.split(b"\n") if whole else ()):
+    for number, line in enumerate(complete.split(b"\n") if complete else ()):
         try:
-            record = json.loads(line)
+            record = _current_names(json.loads(line))
             kind, iteration = record["kind"], record["iteration"]
             if not isinstance(kind, str) or type(iteration) is not int or iteration < 0:
                 raise ValueError
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             damaged += 1
             continue
-        found.setdefault(kind, {})[(iteration, place if kind == "warm_start" else 0)] = record
+        found.setdefault(kind, {})[(iteration, number if kind == "warm_start" else 0)] = record
     if damaged:
-        missing.append(
-            f"{path.name} has {damaged} line{'s' if damaged > 1 else ''} that cannot be read; they are left out."
-        )
+        missing.append(f"{path.name} has {damaged} damaged line{'s' if damaged > 1 else ''}, skipped.")
     return {kind: [records[key] for key in sorted(records)] for kind, records in found.items()}
 
 
-def _evaluations(folder: Path, missing: list[str]) -> list[HeldOut]:
+def _current_names(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record of either run format, with the names of the current one."""
+    renamed = {RENAMED_METRICS.get(name, name): value for name, value in record.items()}
+    if isinstance(turns := renamed.get("turns"), list):
+        renamed["turns"] = [_current_names(turn) if isinstance(turn, dict) else turn for turn in turns]
+    return renamed
+
+
+def _evaluations(directory: Path, missing: list[str]) -> list[StoredEvaluation]:
     found = []
-    for iteration, path in _numbered(folder, EVALUATION).items():
+    for iteration, path in _numbered(directory, EVALUATION).items():
         try:
-            evaluation = Evaluation.read(regular(path))
-            found.append(HeldOut(iteration, evaluation, evaluation.summary()))
+            evaluation = Evaluation.read(_regular(path))
+            found.append(StoredEvaluation(iteration, evaluation, evaluation.summary()))
         except (EvaluationError, OSError, ValueError, TypeError, AttributeError, RecursionError):
-            missing.append(f"evaluations/{path.name} cannot be read and is left out.")
+            missing.append(f"evaluations/{path.name} cannot be read and was skipped.")
     return found
 
 
-def _numbered(folder: Path, pattern: re.Pattern[str]) -> dict[int, Path]:
-    """The files of a folder by their number, in order."""
+def _numbered(directory: Path, pattern: re.Pattern[str]) -> dict[int, Path]:
+    """Return the files of a directory by the number in their name, in order."""
     try:
-        files = list(folder.iterdir()) if folder.is_dir() else []
+        files = list(directory.iterdir()) if directory.is_dir() else []
     except OSError:
         files = []
     found = {int(match[1]): file for file in sorted(files) if (match := pattern.fullmatch(file.name))}
@@ -230,6 +247,6 @@ def _numbered(folder: Path, pattern: re.Pattern[str]) -> dict[int, Path]:
 
 
 def _tokenizer(path: Path) -> Path | None:
-    """The trained policy's, or the one of the newest checkpoint while there is no policy."""
-    places = [path / "policy", *sorted(path.glob("checkpoints/[0-9]*"), reverse=True)]
-    return next((file for place in places if (file := place / "tokenizer.json").is_file()), None)
+    """Return the tokenizer of the trained policy, or else of the newest checkpoint."""
+    folders = [path / "policy", *sorted(path.glob("checkpoints/[0-9]*"), reverse=True)]
+    return next((file for folder in folders if (file := folder / "tokenizer.json").is_file()), None)

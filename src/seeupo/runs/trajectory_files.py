@@ -9,8 +9,9 @@ prompt consists of the first `shared` tokens of the turn before it (prompt and a
 null or {"kind", "message"}. `credit` is null or {"advantage", "turns": [{"turn", "ratio", "carried_before",
 "carried_after", "clipped", "new_logprobs"}]}.
 
-Version 1 had no score beside the reward, named the turns `samples`, and kept all text in one list `texts`; it is still
-read. Files grow by whole gzip members, so an interrupt can only cost the last one.
+`response` and `observation` are null for turns without text. Version 1 had no score beside the reward, named the turns
+`samples`, and kept all text in one list `texts`; it is still read. Files grow by whole gzip members, so an interrupt
+can only cost the last one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import json
 import warnings
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import zip_longest
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,8 @@ def write_trajectories(path: Path, trajectories: Iterable[Trajectory], *, header
 
 def read_trajectories(path: Path) -> Iterator[Trajectory]:
     """Yield the trajectories of a file. A record that an interrupt has cut off is skipped with a warning."""
-    lines = _lines(path)
-    header = read_header(path)
-    next(lines)
-    if header["version"] > VERSION:
-        raise TrajectoryFileError(f"{path} has format version {header['version']}; this version reads up to {VERSION}")
-    for number, line in enumerate(lines, 2):
+    read_header(path)
+    for number, line in enumerate(islice(_lines(path), 1, None), 2):
         try:
             yield from_json(upgraded(json.loads(line)))
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
@@ -56,11 +53,22 @@ def read_trajectories(path: Path) -> Iterator[Trajectory]:
 def read_header(path: Path) -> dict[str, Any]:
     """Return the header of a file."""
     try:
-        header = json.loads(next(_lines(path), ""))
-        if header["format"] != FORMAT or not isinstance(header["version"], int):
-            raise ValueError("another format")
+        return parse_header(next(_lines(path), ""))
     except (ValueError, KeyError, TypeError) as error:
-        raise TrajectoryFileError(f"{path} is not a trajectory file: {error}") from None
+        raise TrajectoryFileError(f"{path} is not a readable trajectory file: {error}") from None
+
+
+def parse_header(line: str | bytes) -> dict[str, Any]:
+    """Return the header in the first line of a file.
+
+    Raises:
+        ValueError, KeyError, TypeError: The line is not a header that this version reads.
+    """
+    header = json.loads(line)
+    if header["format"] != FORMAT:
+        raise ValueError(f"format {header['format']!r}; expected {FORMAT!r}")
+    if not 1 <= header["version"] <= VERSION:
+        raise ValueError(f"format version {header['version']}; this version of seeupo reads 1 to {VERSION}")
     return dict(header)
 
 
@@ -99,8 +107,9 @@ def to_json(trajectory: Trajectory) -> dict[str, Any]:
 
 def _turns_to_json(trajectory: Trajectory) -> Iterator[dict[str, Any]]:
     before: tuple[int, ...] = ()
-    for turn, text in zip_longest(trajectory.turns, trajectory.turn_texts, fillvalue=None):
-        assert turn is not None
+    # Enumerated trajectories have no text, and a failure may leave the last turn without one.
+    texts = chain(trajectory.turn_texts, repeat(None))
+    for turn, text in zip(trajectory.turns, texts, strict=False):
         shared = _shared(before, turn.prompt_ids)
         yield {
             "shared": shared,
@@ -118,29 +127,23 @@ def upgraded(record: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a record of any version as one of the current version."""
     if "samples" not in record:
         return record
-    failed = record["status"] != "ok"
-    texts = list(record["texts"])
-    message = texts.pop().removeprefix("[failed: ").removesuffix("]") if failed and texts else ""
-    opening, said = (texts[0], texts[1:]) if texts else ("", [])
-    pairs = list(zip_longest(said[::2], said[1::2], fillvalue=""))
-    timings = dict(record["timings"])
-    truncated = int(timings.pop("truncated_responses", 0))
-    no_text = {"response": None, "observation": None}
+    texts, timings, failure = list(record["texts"]), dict(record["timings"]), None
+    if record["status"] != "ok":  # the message was the last text
+        message = texts.pop() if texts else ""
+        failure = {"kind": FailureKind.OTHER.value, "message": message.removeprefix("[failed: ").removesuffix("]")}
+    opening, *said = texts or [""]
+    responses, observations = chain(said[::2], repeat(None)), chain(said[1::2], repeat(""))
     return {
         **{name: record[name] for name in ("id", "group", "task", "multiplicity", "stop", "credit")},
         "score": record["reward"],
         "reward": 0.0 if record["reward"] is None else record["reward"],
-        "failure": {"kind": FailureKind.OTHER.value, "message": message} if failed else None,
-        "truncated_responses": truncated,
+        "failure": failure,
+        "truncated_responses": int(timings.pop("cut_responses", 0)),
         "timings": timings,
         "opening": opening,
         "turns": [
-            {
-                **turn,
-                "policy_version": None,
-                **(no_text if pair is None else dict(zip(no_text, pair, strict=True))),
-            }
-            for turn, pair in zip_longest(record["samples"], pairs[: len(record["samples"])])
+            {**turn, "policy_version": None, "response": response, "observation": observation}
+            for turn, response, observation in zip(record["samples"], responses, observations, strict=False)
         ],
     }
 
@@ -176,11 +179,8 @@ def from_json(record: Mapping[str, Any]) -> Trajectory:
 
 
 def _credit_to_json(credit: Credit) -> dict[str, Any]:
-    names = TurnCredit.__slots__
-    return {
-        "advantage": credit.advantage,
-        "turns": [{name: getattr(turn, name) for name in names} for turn in credit.turns],
-    }
+    turns = [{name: getattr(turn, name) for name in TurnCredit.__slots__} for turn in credit.turns]
+    return {"advantage": credit.advantage, "turns": turns}
 
 
 def _credit_from_json(record: Mapping[str, Any]) -> Credit:
@@ -189,4 +189,5 @@ def _credit_from_json(record: Mapping[str, Any]) -> Credit:
 
 
 def _shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """Return the length of the common prefix."""
     return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

@@ -1,7 +1,7 @@
-"""A file of trajectories, read as far as it can be read: groups of rows, each with its line for whoever wants more.
+"""Trajectory files as rows for the report: damaged files are read as far as possible.
 
-`seeupo.runs.trajectory_files` describes the format. Lines are read without making trajectories of them: most of a large
-run's are only counted.
+`seeupo.runs.trajectory_files` describes the format. Records are not turned into trajectories here, because most
+trajectories of a large run are only counted.
 """
 
 from __future__ import annotations
@@ -14,15 +14,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from seeupo.runs.trajectory_files import FORMAT, VERSION, upgraded
+from seeupo.runs.trajectory_files import parse_header, upgraded
 from seeupo.utils.numbers import finite_number
 
-HELD = 8_000_000
-"""Bytes of a file's lines that are held as they were understood; it takes several times the memory of the lines."""
+MAX_PARSED_BYTES = 8_000_000
+"""Bytes of a file that are kept as parsed records, which take several times the memory of the lines."""
 
 
-class Row(NamedTuple):
-    """What an index says of a trajectory, and the rest of it."""
+class TrajectoryRow(NamedTuple):
+    """The values of a trajectory that the report's index needs, and its record.
+
+    Attributes:
+        status: "ok", or "failed" after an infrastructure failure.
+        score, reward, advantage: None if there is none or it is not a finite number.
+        turns: Number of turns.
+        content: The record, or its line in a large file.
+    """
 
     id: str
     group: str
@@ -36,21 +43,21 @@ class Row(NamedTuple):
     content: Mapping[str, Any] | bytes
 
     def record(self) -> Mapping[str, Any]:
-        """All that the file says of it."""
+        """Return the whole record, in the current format version."""
         return upgraded(json.loads(self.content)) if isinstance(self.content, bytes) else self.content
 
 
 @dataclass(frozen=True)
-class ReadFile:
-    """What a file holds.
+class TrajectoryRows:
+    """The rows of a file.
 
     Attributes:
-        groups: whole groups by name, in the order of the file.
-        kinds: of tasks, as far as the header says.
-        damage: what is wrong with it, or None.
+        groups: Complete groups by name, in the order of the file.
+        kinds: Kinds of tasks, as far as the header has them.
+        damage: A sentence about what is wrong with the file, or None.
     """
 
-    groups: dict[str, list[Row]]
+    groups: dict[str, list[TrajectoryRow]]
     kinds: dict[str, str]
     damage: str | None
 
@@ -59,26 +66,26 @@ class ReadFile:
         return sum(map(len, self.groups.values()))
 
 
-def read_file(path: Path) -> ReadFile:
-    """Read a file; of one that is cut or damaged, the groups that are whole."""
-    groups: dict[str, list[Row]] = {}
+def read_rows(path: Path) -> TrajectoryRows:
+    """Read a file; a truncated or damaged one yields the groups that are complete."""
+    groups: dict[str, list[TrajectoryRow]] = {}
     kinds: dict[str, str] = {}
     count, size, damage = 0, 0, None
     try:
         lines = _lines(path)
-        kinds = _kinds(json.loads(next(lines, b"")))
+        kinds = _kinds(parse_header(next(lines, b"")))
         for line in lines:
             size += len(line)
-            row = _row(upgraded(json.loads(line)), None if size < HELD else line)
+            row = _row(upgraded(json.loads(line)), line if size >= MAX_PARSED_BYTES else None)
             groups.setdefault(row.group, []).append(row)
             count += 1
     except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         damage = f"{path.parent.name}/{path.name} is damaged"
-        damage += f" behind its first {count} trajectories." if count else " and cannot be read."
-        # Of a group that lost a member, neither mean nor comparison would be true.
+        damage += f" after its first {count} trajectories." if count else " and cannot be read."
+        # The mean of a group that lost a member would be wrong.
         largest = max(map(len, groups.values()), default=0)
         groups = {name: rows for name, rows in groups.items() if len(rows) == largest}
-    return ReadFile(groups, kinds, damage)
+    return TrajectoryRows(groups, kinds, damage)
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -91,23 +98,22 @@ def _lines(path: Path) -> Iterator[bytes]:
             yield line
 
 
-def _kinds(header: dict[str, Any]) -> dict[str, str]:
-    if header["format"] != FORMAT or header["version"] > VERSION:
-        raise ValueError(f"format {header['format']!r}, version {header['version']}")
+def _kinds(header: Mapping[str, Any]) -> dict[str, str]:
     kinds = header.get("kinds")
     return {str(task): str(kind) for task, kind in kinds.items()} if isinstance(kinds, dict) else {}
 
 
-def _row(record: Mapping[str, Any], line: bytes | None) -> Row:
+def _row(record: Mapping[str, Any], line: bytes | None) -> TrajectoryRow:
     credit = record.get("credit") or {}
-    return Row(
+    failed = record["failure"] is not None
+    return TrajectoryRow(
         id=str(record["id"]),
         group=str(record["group"]),
         task=str(record["task"]),
         stop=str(record["stop"]),
-        status="ok" if record["failure"] is None else "failed",
+        status="failed" if failed else "ok",
         score=finite_number(record["score"]),
-        reward=finite_number(record["reward"]) if record["failure"] is None else None,
+        reward=None if failed else finite_number(record["reward"]),
         advantage=finite_number(credit.get("advantage")),
         turns=len(record["turns"]),
         content=record if line is None else line,

@@ -1,12 +1,12 @@
-// Charts, drawn by Observable Plot when they come near the screen, and again when their width changes.
+// Charts, drawn by Observable Plot when they come near the viewport, and again when their width changes.
 
 const CHART_HEIGHT = 190;
 const TIP = { lineHeight: 1.3, fontSize: 12, textPadding: 9 };
 const DASHES = ["none", "7 3", "2 3", "9 3 2 3", "14 3", "5 2", "1 4"];
-const colour = (n) => `var(--series-${n % 7})`;
+const color = (n) => `var(--series-${n % 7})`;
 const dash = (n) => DASHES[n % DASHES.length];
 
-const seen = new IntersectionObserver(
+const nearViewport = new IntersectionObserver(
   (entries) => {
     for (const { target, isIntersecting } of entries) if (isIntersecting) target.draw();
   },
@@ -16,28 +16,28 @@ const resized = new ResizeObserver((entries) => {
   for (const { target } of entries) if (target.drawnWidth) requestAnimationFrame(() => target.draw());
 });
 
-// Charts that nobody has scrolled to yet are drawn when there is nothing else to do, for print and for search by eye.
+// Charts outside of the viewport are drawn when the browser is idle, for printing.
 function whenIdle(work) {
   if ("requestIdleCallback" in window) requestIdleCallback(work);
   else setTimeout(work, 500);
 }
 
-// A place for a chart whose height is known before it is drawn, so that nothing moves.
-function chartPlace(height, label, drawing) {
-  const place = el("div", { class: "chart", role: "img", "aria-label": label });
-  place.style.minHeight = `${height}px`;
-  place.draw = () => {
-    const width = Math.floor(place.clientWidth);
-    if (width === 0 || width === place.drawnWidth) return;
-    place.drawnWidth = width;
-    const drawn = drawing(width);
-    drawn.setAttribute("aria-hidden", "true"); // the place says it in words
-    place.replaceChildren(drawn);
+// A chart that is drawn later. Its height is reserved, so that nothing moves then.
+function lazyChart(height, label, draw) {
+  const box = el("div", { class: "chart", role: "img", "aria-label": label });
+  box.style.minHeight = `${height}px`;
+  box.draw = () => {
+    const width = Math.floor(box.clientWidth);
+    if (width === 0 || width === box.drawnWidth) return;
+    box.drawnWidth = width;
+    const chart = draw(width);
+    chart.setAttribute("aria-hidden", "true"); // the box has a label
+    box.replaceChildren(chart);
   };
-  seen.observe(place);
-  whenIdle(place.draw);
-  resized.observe(place);
-  return place;
+  nearViewport.observe(box);
+  whenIdle(box.draw);
+  resized.observe(box);
+  return box;
 }
 
 function swatch(n) {
@@ -47,17 +47,17 @@ function swatch(n) {
   svg.setAttribute("aria-hidden", "true");
   const line = document.createElementNS("http://www.w3.org/2000/svg", "line");
   for (const [key, value] of [["x1", 0], ["x2", 28], ["y1", 5], ["y2", 5], ["stroke-width", 2.5]]) line.setAttribute(key, value);
-  line.style.stroke = colour(n);
+  line.style.stroke = color(n);
   line.style.strokeDasharray = dash(n);
   svg.append(line);
   return svg;
 }
 
 function legend(names) {
-  return names.map((name, n) => el("span", { class: "legend-entry" }, swatch(n), shown(name)));
+  return names.map((name, n) => el("span", { class: "legend-entry" }, swatch(n), visible(name)));
 }
 
-// Panels of small multiples. One run: its series share a chart. Several runs: each series has a chart, the runs share it.
+// Panels of small multiples. The series of one run share a chart; with several runs, each series has a chart with all runs.
 function panelsOf(runs) {
   if (runs.length === 1) {
     return runs[0].curves.map((curve) => ({ ...curve, lines: curve.series.map(({ name, points }, style) => ({ name, points, style })) }));
@@ -74,7 +74,7 @@ function panelsOf(runs) {
       }
     }
   });
-  // Series of one curve stay together, in the order of the first run that has it.
+  // The series of a curve stay together, in the order of the first run that has the curve.
   const order = [...new Set(runs.flatMap((run) => run.curves.map((curve) => curve.key)))];
   return [...panels.values()].sort((a, b) => order.indexOf(a.key) - order.indexOf(b.key));
 }
@@ -83,15 +83,15 @@ function curvePanel(panel) {
   const lines = panel.lines.filter((line) => line.points.some((point) => point[1] !== null));
   if (lines.length === 0) return null;
   const several = lines.length > 1;
-  const place = chartPlace(CHART_HEIGHT, summaryOf(panel, lines), (width) => curveChart(panel, lines, width));
-  const numbers = el("details", { class: "numbers" }, el("summary", null, "Numbers"));
+  const chart = lazyChart(CHART_HEIGHT, summaryOf(panel, lines), (width) => curveChart(panel, lines, width));
+  const numbers = el("details", { class: "numbers" }, el("summary", null, "Values"));
   numbers.addEventListener("toggle", () => numbers.childElementCount === 1 && numbers.append(curveTable(panel, lines)));
   return el(
     "figure",
     { class: "panel" },
-    el("figcaption", null, el("h3", null, shown(panel.title)), el("p", null, shown(panel.help))),
-    el("div", { class: "legend inside" }, several && panel.ownLegend ? lines.map((line) => el("span", { class: "legend-entry" }, swatch(line.style), shown(line.name))) : null),
-    place,
+    el("figcaption", null, el("h3", null, visible(panel.title)), el("p", null, visible(panel.help))),
+    el("div", { class: "legend inside" }, several && panel.ownLegend ? lines.map((line) => el("span", { class: "legend-entry" }, swatch(line.style), visible(line.name))) : null),
+    chart,
     numbers,
   );
 }
@@ -103,19 +103,19 @@ function summaryOf(panel, lines) {
     const from = `${inUnit(first[1], panel.unit)} at iteration ${first[0]}`;
     return first === last ? `${line.name} ${from}` : `${line.name} from ${from} to ${inUnit(last[1], panel.unit)} at iteration ${last[0]}`;
   });
-  return shown(`${panel.title}: ${parts.join("; ")}`);
+  return visible(`${panel.title}: ${parts.join("; ")}`);
 }
 
 function curveTable(panel, lines) {
   const rows = lines.flatMap((line) =>
     line.points.map(([iteration, value, low, high]) => [
-      shown(line.name),
+      visible(line.name),
       iteration,
       inUnit(value, panel.unit),
       low === null || high === null ? NONE : `${inUnit(low, panel.unit)} to ${inUnit(high, panel.unit)}`,
     ]),
   );
-  return el("div", { class: "scroll low", role: "region", tabindex: "0", "aria-label": shown(`Numbers of ${panel.title}`) }, table(["Series", "Iteration", "Value", "95% interval"], rows, { class: "plain" }));
+  return el("div", { class: "scroll low", role: "region", tabindex: "0", "aria-label": visible(`Values of ${panel.title}`) }, table(["Series", "Iteration", "Value", "95% interval"], rows, { class: "plain" }));
 }
 
 function curveChart(panel, lines, width) {
@@ -124,7 +124,7 @@ function curveChart(panel, lines, width) {
   );
   const values = points.flatMap(({ y, low, high }) => [y, low, high]).filter(Number.isFinite);
   const positive = values.filter((value) => value > 0);
-  // Whole powers of ten are marks enough on a logarithmic scale; a narrower range is clearer on a plain one.
+  // A logarithmic scale has ticks at powers of ten only; a narrow range is clearer on a linear one.
   const log = panel.unit === "log" && positive.length > 0 && d3.max(positive) / d3.min(positive) > 30 && points.every(({ y }) => Number.isNaN(y) || y > 0);
   if (log) {
     const floor = d3.min(points, (point) => point.y) / 3;
@@ -144,14 +144,14 @@ function curveChart(panel, lines, width) {
     const valued = own.filter((point) => Number.isFinite(point.y));
     const few = valued.length <= Math.min(25, width / 12);
     return [
-      Plot.areaY(own, { x: "x", y1: "low", y2: "high", fill: colour(line.style), fillOpacity: 0.16 }),
-      valued.length <= 6 ? Plot.ruleX(valued, { x: "x", y1: "low", y2: "high", stroke: colour(line.style), strokeOpacity: 0.55, filter: (point) => Number.isFinite(point.low) && Number.isFinite(point.high) }) : null,
-      Plot.line(own, { x: "x", y: "y", stroke: colour(line.style), strokeWidth: 1.8, strokeDasharray: dash(line.style) }),
-      few ? Plot.dot(valued, { x: "x", y: "y", r: valued.length === 1 ? 4.5 : 2.8, fill: colour(line.style) }) : null,
+      Plot.areaY(own, { x: "x", y1: "low", y2: "high", fill: color(line.style), fillOpacity: 0.16 }),
+      valued.length <= 6 ? Plot.ruleX(valued, { x: "x", y1: "low", y2: "high", stroke: color(line.style), strokeOpacity: 0.55, filter: (point) => Number.isFinite(point.low) && Number.isFinite(point.high) }) : null,
+      Plot.line(own, { x: "x", y: "y", stroke: color(line.style), strokeWidth: 1.8, strokeDasharray: dash(line.style) }),
+      few ? Plot.dot(valued, { x: "x", y: "y", r: valued.length === 1 ? 4.5 : 2.8, fill: color(line.style) }) : null,
     ];
   });
   const title = ({ x, y: value, low, high, line }) =>
-    `${shown(line.name)}\niteration ${x}: ${inUnit(value, panel.unit)}` +
+    `${visible(line.name)}\niteration ${x}: ${inUnit(value, panel.unit)}` +
     (Number.isFinite(low) && Number.isFinite(high) ? `\n95% interval ${inUnit(low, panel.unit)} to ${inUnit(high, panel.unit)}` : "");
   return Plot.plot({
     width,
@@ -178,5 +178,5 @@ function showCurves(runs) {
   byId("curves-legend").append(...(several ? legend(runs.map((run) => run.name)) : []));
   const iterations = d3.extent(runs.flatMap((run) => run.curves.flatMap((curve) => curve.series.flatMap((series) => series.points.map((point) => point[0])))));
   const panels = panelsOf(runs).map((panel) => curvePanel({ ...panel, iterations, ownLegend: !several })).filter((panel) => panel !== null);
-  byId("curves-grid").append(...(panels.length ? panels : [el("p", { class: "note" }, "There are no numbers over iterations in this run: it stopped before its first iteration ended, or its metrics are missing.")]));
+  byId("curves-grid").append(...(panels.length ? panels : [el("p", { class: "note" }, "There are no metrics by iteration: the run stopped before its first iteration ended, or metrics.jsonl is missing.")]));
 }

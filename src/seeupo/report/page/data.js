@@ -1,8 +1,8 @@
-// The data in this file: blocks of base64(gzip(JSON)), decoded when they are needed.
+// The data in this file: chunks of base64(gzip(JSON)), decoded when they are needed.
 
-const PHASES = ["training", "held out, before", "held out, after"];
+const PHASES = ["training", "held-out, before", "held-out, after"];
 const TRAINING = 0, BEFORE = 1, AFTER = 2;
-const KEPT_BLOCKS = 16; // decoded blocks that stay in memory
+const CACHED_CHUNKS = 16; // decoded chunks that stay in memory
 
 function bytesOf(base64) {
   if (Uint8Array.fromBase64) return Uint8Array.fromBase64(base64);
@@ -14,19 +14,19 @@ function bytesOf(base64) {
 
 async function decoded(id) {
   const element = byId(id);
-  if (element === null) throw new Error(`the part "${id}" is missing: the file was cut off`);
+  if (element === null) throw new Error(`the part "${id}" is missing because the file is incomplete`);
   const packed = new Blob([bytesOf(element.textContent.trim())]);
   return new Response(packed.stream().pipeThrough(new DecompressionStream("gzip"))).json();
 }
 
-// One trajectory is a row: its columns are read by name, its lists are looked up.
+// One row per trajectory, stored as columns. Repeated texts are stored once in lists.
 class Index {
   constructor(raw, runs) {
     this.rows = raw.rows;
     this.lists = raw.lists;
     this.columns = raw.columns;
     this.runs = runs;
-    this.blocks = new Map();
+    this.chunks = new Map();
   }
 
   row(i) {
@@ -59,7 +59,7 @@ class Index {
     return -1;
   }
 
-  // Rows of the same group: they are neighbours.
+  // Rows of the same group, which are adjacent.
   group(i) {
     const { columns } = this;
     const same = (j) => ["run", "phase", "iteration", "group"].every((name) => columns[name][i] === columns[name][j]);
@@ -70,16 +70,16 @@ class Index {
     return Array.from({ length: last - first + 1 }, (_, k) => first + k);
   }
 
-  block(n) {
-    const found = this.blocks.get(n) ?? decoded(`bodies-${n}`);
-    this.blocks.delete(n);
-    this.blocks.set(n, found); // the most recently used is last
-    if (this.blocks.size > KEPT_BLOCKS) this.blocks.delete(this.blocks.keys().next().value);
+  chunk(n) {
+    const found = this.chunks.get(n) ?? decoded(`bodies-${n}`);
+    this.chunks.delete(n);
+    this.chunks.set(n, found); // the most recently used is last
+    if (this.chunks.size > CACHED_CHUNKS) this.chunks.delete(this.chunks.keys().next().value);
     return found;
   }
 
   async body(i) {
-    return (await this.block(this.columns.block[i]))[this.columns.place[i]];
+    return (await this.chunk(this.columns.chunk[i]))[this.columns.offset[i]];
   }
 }
 
@@ -89,13 +89,13 @@ function rewardClass(reward) {
   return reward > 0 ? "partly" : "failed";
 }
 
-const REWARD_WORDS = { solved: "solved", partly: "partly", failed: "not solved", none: "no score" };
+const REWARD_WORDS = { solved: "solved", partly: "partly solved", failed: "not solved", none: "no score" };
 
 function textOf(turn) {
-  return turn.spans.map((span) => span[0]).join("");
+  return turn.tokens.map((token) => token[0]).join("");
 }
 
-// Parts of a turn in order: [{thought, from, to}], covering all spans.
+// Parts of a turn in order: [{thought, from, to}], covering all tokens.
 function partsOf(turn) {
   const parts = [];
   let at = 0;
@@ -103,22 +103,22 @@ function partsOf(turn) {
     if (to > at) parts.push({ thought, from: at, to });
     at = Math.max(at, to);
   };
-  for (const [from, to] of turn.thought) {
+  for (const [from, to] of turn.thoughts) {
     add(false, from);
     add(true, to);
   }
-  add(false, turn.spans.length);
+  add(false, turn.tokens.length);
   return parts;
 }
 
-// What was thought, or what was done.
-function wordsOf(turn, thought) {
+// The thoughts of a turn, or its action.
+function partText(turn, thought) {
   return partsOf(turn)
     .filter((part) => part.thought === thought)
-    .map((part) => turn.spans.slice(part.from, part.to).map((span) => span[0]).join(""))
+    .map((part) => turn.tokens.slice(part.from, part.to).map((token) => token[0]).join(""))
     .join("");
 }
 
 function actionOf(turn) {
-  return wordsOf(turn, false);
+  return partText(turn, false);
 }

@@ -1,9 +1,9 @@
-// Heat maps: turn by iteration, and the order in which the turns of an iteration were updated.
+// Heat maps of turns by iterations, with the order in which the turns of an iteration were updated.
 
 const ROW_HEIGHT = 22;
-const COLOURED = { sequential: 0.98, diverging: 0.9 }; // share of the cells within the scale of colours
+const COLORED = { sequential: 0.98, diverging: 0.9 }; // share of the cells within the color scale
 const SEQUENTIAL = (share) => d3.interpolateCividis(0.1 + 0.9 * share); // its darkest end would vanish on a dark page
-// Orange is less, blue is more, as for tokens. Dark at both ends, so that lightness says the distance from the centre.
+// Orange is less and blue is more, as for tokens. Both ends are dark, so that lightness shows the distance from the center.
 const DIVERGING = d3.piecewise(d3.interpolateLab, ["#9a4a00", "#e08a2e", "#f4f1ec", "#5aa5d6", "#07508a"]);
 
 function orderOf(cells) {
@@ -25,33 +25,33 @@ function mapPanel(map) {
   const height = turns * Math.max(ROW_HEIGHT, 88 / turns) + 44;
   const order = orderOf(cells);
   const [low, high] = d3.extent(cells, (cell) => cell.value);
-  const color = mapColour(map, cells);
+  const color = mapColor(map, cells);
   const beyond = low < color.domain[0] - 1e-12 || high > color.domain[1] + 1e-12;
-  const label = shown(`${map.title} by turn and iteration, from ${num(low)} to ${num(high)}`);
+  const label = visible(`${map.title} by turn and iteration, from ${num(low)} to ${num(high)}`);
   return el(
     "figure",
     { class: "panel" },
-    el("figcaption", null, el("h3", null, shown(map.title)), el("p", null, shown(map.help))),
-    chartPlace(46, `Colours: ${label}`, () => mapLegend(map, color)),
-    chartPlace(height, label, (width) => mapChart(map, cells, { width, height, turns, order, color })),
-    beyond ? el("p", { class: "hint" }, `Colours end at ${num(color.domain[0])} and ${num(color.domain[1])}; values go from ${num(low)} to ${num(high)}.`) : null,
-    absent(cells, ...d3.extent(cells, (cell) => cell.iteration), turns).length ? el("p", { class: "hint" }, "A dot: no attempt got this far, or none of them had an advantage.") : null,
-    order === "mixed" ? el("p", { class: "hint" }, "The order of updates differs between iterations: point at a cell to see it.") : null,
+    el("figcaption", null, el("h3", null, visible(map.title)), el("p", null, visible(map.help))),
+    lazyChart(46, `Colors: ${label}`, () => mapLegend(map, color)),
+    lazyChart(height, label, (width) => mapChart(map, cells, { width, height, turns, order, color })),
+    beyond ? el("p", { class: "hint" }, `The color scale covers ${num(color.domain[0])} to ${num(color.domain[1])}; values range from ${num(low)} to ${num(high)}.`) : null,
+    absent(cells, ...d3.extent(cells, (cell) => cell.iteration), turns).length ? el("p", { class: "hint" }, "A dot means that no attempt reached this turn, or that none of them had an advantage.") : null,
+    order === "mixed" ? el("p", { class: "hint" }, "The update order differs between iterations: point at a cell to see it.") : null,
   );
 }
 
-// A few extreme cells (a late turn with one sample) would leave no colour to the others: the scale ends before them.
-function mapColour(map, cells) {
+// A few extreme cells (a late turn with one attempt) would use up the scale, so it ends before them.
+function mapColor(map, cells) {
   const values = cells.map((cell) => cell.value);
   const linear = { type: "linear", clamp: true };
   if (map.scale === "diverging") {
     const center = map.center ?? 0;
     const far = values.map((value) => Math.abs(value - center));
-    const reach = d3.quantile(far, COLOURED.diverging) || d3.max(far) || 1e-3;
+    const reach = d3.quantile(far, COLORED.diverging) || d3.max(far) || 1e-3;
     return { ...linear, domain: [center - reach, center + reach], interpolate: DIVERGING };
   }
   const [low, high] = d3.extent(values);
-  const end = d3.quantile(values, COLOURED.sequential);
+  const end = d3.quantile(values, COLORED.sequential);
   return { ...linear, domain: [low, end > low ? end : high > low ? high : low + (Math.abs(low) || 1)], interpolate: SEQUENTIAL };
 }
 
@@ -66,7 +66,7 @@ function mapChart(map, cells, { width, height, turns, order, color }) {
   const cellWidth = (width - 46 - marginRight) / (last - first + 1);
   const inset = cellWidth > 6 ? 0.5 : 0;
   const title = ({ iteration, turn, value, position }) =>
-    `iteration ${iteration}, turn ${turn}\n${shown(map.title)}: ${num(value, 4)}${position === null ? "" : `\nupdated ${ordinal(position)}`}`;
+    `iteration ${iteration}, turn ${turn}\n${visible(map.title)}: ${num(value, 4)}${position === null ? "" : `\nupdated ${ordinal(position)}`}`;
   const down = order === "natural";
   const sweep = arrows
     ? [
@@ -94,7 +94,7 @@ function mapChart(map, cells, { width, height, turns, order, color }) {
   });
 }
 
-// [iteration, turn] of cells without a value: they must not look like a pale one.
+// [iteration, turn] of cells without a value, which must not look like a pale one.
 function absent(cells, first, last, turns) {
   const there = new Set(cells.map((cell) => `${cell.iteration}/${cell.turn}`));
   return d3.cross(d3.range(first, last + 1), d3.range(1, turns + 1)).filter(([iteration, turn]) => !there.has(`${iteration}/${turn}`));
@@ -104,13 +104,13 @@ function showTurns(runs) {
   const grid = byId("turns-grid");
   const show = (n) => {
     const together = runs[n].turn_maps.some((map) => map.cells.some((cell) => cell[3] === null));
-    byId("turns-order").textContent = together ? "All turns of an iteration are updated together." : "The turns of an iteration are updated one after another, as the arrow shows.";
+    byId("turns-order").textContent = together ? "All turns of an iteration are updated together." : "The turns of an iteration are updated one after another, in the direction of the arrow.";
     const panels = runs[n].turn_maps.map(mapPanel).filter((panel) => panel !== null);
-    grid.replaceChildren(...(panels.length ? panels : [el("p", { class: "note" }, "This run recorded no numbers by turn: its algorithm does not update turn by turn, or it stopped before its first update.")]));
+    grid.replaceChildren(...(panels.length ? panels : [el("p", { class: "note" }, "This run has no metrics by turn: its algorithm does not update turn by turn, or it stopped before the first update.")]));
   };
   if (runs.length > 1) {
-    const choice = select(runs.map((run, n) => [n, shown(run.name)]), { id: "turns-run", change: (event) => show(Number(event.target.value)) });
-    byId("turns-choice").append(labelled("Run", choice));
+    const choice = select(runs.map((run, n) => [n, visible(run.name)]), { id: "turns-run", change: (event) => show(Number(event.target.value)) });
+    byId("turns-choice").append(labeled("Run", choice));
   }
   show(0);
 }

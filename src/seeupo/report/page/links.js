@@ -1,4 +1,4 @@
-// Links to a trajectory or a turn (#run=NAME&phase=0&id=ID&turn=2), and keys.
+// Links to a trajectory or a turn (#run=NAME&phase=0&id=ID&turn=2), keyboard shortcuts and the theme.
 
 function linkTo(row, turn) {
   const parts = new URLSearchParams({ run: row.runName, phase: row.phase, id: row.id });
@@ -23,7 +23,7 @@ function follow(index, viewer) {
   }
   const i = index.find(parts.get("run"), Number(parts.get("phase") ?? 0), parts.get("id"));
   if (i < 0) {
-    byId("problem").replaceChildren(el("p", { class: "note bad" }, shown(`The link names the trajectory "${parts.get("id")}" of run "${parts.get("run")}", which is not in this report: only a part of a large run is kept.`)));
+    byId("problem").replaceChildren(el("p", { class: "note bad" }, visible(`Trajectory "${parts.get("id")}" of run "${parts.get("run")}" is not in this report. The report of a large run contains only some of its trajectories.`)));
     return;
   }
   byId("problem").replaceChildren();
@@ -44,7 +44,7 @@ function listenToKeys(list, viewer) {
       else list.step(by);
     } else if (event.key === "g" && open) {
       event.preventDefault();
-      viewer.turnSide();
+      viewer.toggleGroup();
     }
   });
 }

@@ -1,20 +1,20 @@
-// The page comes together: what is at the top first, the rest as it is decoded.
+// Builds the page: the overview first, the rest as it is decoded.
 
 function reveal(...ids) {
   for (const id of ids) byId(id).hidden = false;
 }
 
-async function start() {
+async function buildPage() {
   listenToTheme();
   const overview = await decoded("overview");
-  if (overview.format !== "seeupo-report" || overview.version !== 1) throw new Error(`its data are ${overview.format} ${overview.version}, this page reads seeupo-report 1`);
+  if (overview.format !== "seeupo-report" || overview.version !== 1) throw new Error(`its data have format ${overview.format} ${overview.version}; expected seeupo-report 1`);
   reveal("result", "curves", "turns");
-  showTop(overview);
+  showOverview(overview);
   showCurves(overview.runs);
   showTurns(overview.runs);
   const index = new Index(await decoded("index"), overview.runs);
   reveal("trajectories", "compare", "foot");
-  byId("kept").append(...overview.runs.map((run) => el("p", { class: "lead" }, overview.runs.length > 1 ? el("strong", null, shown(`${run.name}: `)) : null, shown(run.trajectories.how))));
+  byId("kept").append(...overview.runs.map((run) => el("p", { class: "lead" }, overview.runs.length > 1 ? el("strong", null, visible(`${run.name}: `)) : null, visible(run.trajectories.note))));
   const list = new List(index);
   const viewer = new Viewer(index, list);
   showComparison(index);
@@ -26,12 +26,12 @@ async function start() {
   performance.mark("ready");
 }
 
-function begin() {
-  start().catch((error) => {
-    byId("problem").replaceChildren(el("p", { class: "note bad" }, shown(`This report cannot be shown: ${error.message}. Write it again with "seeupo report".`)));
+function start() {
+  buildPage().catch((error) => {
+    byId("problem").replaceChildren(el("p", { class: "note bad" }, visible(`This report cannot be shown: ${error.message}. Create it again with "seeupo report".`)));
     throw error;
   });
 }
 
-if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", begin);
-else begin();
+if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
+else start();

@@ -1,4 +1,4 @@
-// Elements, texts and numbers. What a run wrote becomes text nodes and plain attributes, never markup.
+// DOM elements, texts and numbers. Text from a run becomes text nodes and plain attributes, never markup.
 
 function el(name, attributes, ...children) {
   const element = document.createElement(name);
@@ -15,11 +15,11 @@ function byId(id) {
   return document.getElementById(id);
 }
 
-// Characters that cannot be seen, or that reorder what is around them, are shown as what they are.
-const UNSEEN = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060\u2066-\u2069\ufeff\u{e0000}-\u{e007f}]/gu;
+// Invisible characters, and those that reorder the text around them, are replaced by their code points.
+const INVISIBLE = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060\u2066-\u2069\ufeff\u{e0000}-\u{e007f}]/gu;
 
-function shown(text) {
-  return String(text).replace(UNSEEN, (character) => {
+function visible(text) {
+  return String(text).replace(INVISIBLE, (character) => {
     const code = character.codePointAt(0);
     if (code < 0x20) return String.fromCharCode(0x2400 + code);
     return `[U+${code.toString(16).toUpperCase().padStart(4, "0")}]`;
@@ -41,15 +41,15 @@ function num(value, digits = 3) {
   return (value < 0 ? MINUS : "") + text.replace("e-", `e${MINUS}`);
 }
 
-// As many digits as it takes to see how far a ratio is from 1.
+// Enough digits to show how far a ratio is from 1.
 function ratioText(ratio) {
   if (ratio === null || ratio === undefined || !Number.isFinite(ratio)) return NONE;
   const apart = Math.abs(ratio - 1);
   return num(ratio, apart === 0 || apart >= 0.01 ? 4 : Math.min(8, 2 - Math.floor(Math.log10(apart))));
 }
 
-// As many digits as it takes to tell two numbers apart, if they can be.
-function digitsToTell(one, other) {
+// Enough digits to distinguish two numbers, if possible.
+function distinctDigits(one, other) {
   if (one === null || other === null || one === other) return 3;
   for (let digits = 3; digits < 7; digits++) if (num(one, digits) !== num(other, digits)) return digits;
   return 7;
@@ -80,37 +80,37 @@ function ordinal(n) {
   return `${n}${ending}`;
 }
 
-// Said to screen readers, and shown for a moment at the bottom. While the viewer is open, only what is in it can be seen.
-const said = byId("said");
-let saying = 0;
-function say(text) {
-  (document.querySelector("dialog[open]") ?? document.body).append(said);
-  said.textContent = text;
-  clearTimeout(saying);
-  saying = setTimeout(() => (said.textContent = ""), 2500);
+// Announced to screen readers, and shown briefly at the bottom. An open dialog hides everything outside of it.
+const toast = byId("toast");
+let toastTimer = 0;
+function announce(text) {
+  (document.querySelector("dialog[open]") ?? document.body).append(toast);
+  toast.textContent = text;
+  clearTimeout(toastTimer);
+  toastTimer = setTimeout(() => (toast.textContent = ""), 2500);
 }
 
 async function copy(text, what) {
   try {
     await navigator.clipboard.writeText(text);
   } catch {
-    // No permission, or a browser that gives the clipboard to web sites only.
-    const area = el("textarea", { class: "unseen", readonly: true });
+    // No permission, or a browser that allows the clipboard for web sites only.
+    const area = el("textarea", { class: "visually-hidden", readonly: true });
     area.value = text;
     (document.querySelector("dialog[open]") ?? document.body).append(area);
     area.select();
     const copied = document.execCommand("copy");
     area.remove();
-    if (!copied) return say(`${what} could not be copied`);
+    if (!copied) return announce(`${what} could not be copied`);
   }
-  say(`${what} copied`);
+  announce(`${what} copied`);
 }
 
 function copyButton(label, what, text) {
   return el("button", { type: "button", class: "quiet", click: () => copy(text(), what) }, label);
 }
 
-// A box that scrolls sideways on its own, so that the page never does.
+// A box that scrolls sideways, so that the page never does.
 function scrollBox(label, ...children) {
   return el("div", { class: "scroll", role: "region", tabindex: "0", "aria-label": label }, ...children);
 }
@@ -124,7 +124,7 @@ function table(head, rows, attributes) {
   );
 }
 
-function labelled(label, field) {
+function labeled(label, field) {
   return el("label", { class: "field" }, el("span", null, label), field);
 }
 
