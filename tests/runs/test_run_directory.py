@@ -78,7 +78,7 @@ def test_a_parent_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
         raise OSError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr(os, "mkdir", refuse)
-    with pytest.raises(RunError, match="cannot create .*Read-only file system"):
+    with pytest.raises(RunError, match=r"cannot create .*Read-only file system"):
         RunDirectory.create(tmp_path / "run", "", {})
     assert names(tmp_path) == []
 
@@ -86,7 +86,7 @@ def test_a_parent_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
 @pytest.mark.parametrize("call", ["fsync", "replace", "rename"])
 def test_a_full_disk_leaves_no_partial_run(tmp_path, monkeypatch, call):
     monkeypatch.setattr(os, call, full)
-    with pytest.raises(RunError, match="cannot create .*No space left on device"):
+    with pytest.raises(RunError, match=r"cannot create .*No space left on device"):
         RunDirectory.create(tmp_path / "run", "", {})
     assert names(tmp_path) == []
 
@@ -283,7 +283,7 @@ def test_records_are_read_back_in_order(run):
     "record", [{"iteration": 1}, {"kind": "a"}, {"kind": "a", "iteration": -1}, {"kind": "a", "iteration": 1.5}]
 )
 def test_records_without_kind_or_iteration_are_refused(run, record):
-    with pytest.raises(ValueError, match="kind|iteration"):
+    with pytest.raises(ValueError, match=r"kind|iteration"):
         run.append(record)
     assert run.metrics() == []
 
