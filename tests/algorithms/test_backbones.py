@@ -598,7 +598,9 @@ def test_padding_changes_nothing(kind):
         "token": lambda: TokenObjective(
             advantages=batch.per_token(batch.turns, advantages), scales=batch.by_id(advantages * 0 + 1), **shared
         ),
-        "trajectory": lambda: TrajectoryObjective(advantages=batch.by_id(advantages), turns=batch.turns, **shared),
+        "trajectory": lambda: TrajectoryObjective(
+            advantages=batch.by_id(advantages), turns=batch.turns_of, **shared
+        ),
     }[kind]()
     exact = torch.nn.utils.rnn.pad_sequence([old[s.key] + 0.1 for s in batch.turns], batch_first=True)
     lonely = [objective(old[s.key][None] + 0.1, None, [s]) for s in batch.turns]
@@ -629,7 +631,7 @@ def test_trajectories_without_turns_or_tokens_are_counted_and_change_nothing_els
     algorithm = replace(ALGORITHMS[name](), minibatches=1)
     trajectories = sampled(engine, 4)
     silent = replace(trajectories[0].turns[0], trajectory="silent", action_ids=())
-    spoken = replace(trajectories[0].turns[0], trajectory="partly", turn=1)
+    spoken = replace(trajectories[0].turns[0], trajectory="partly", index=1)
     odd = [
         replace(trajectories[0], id="partly", turns=(replace(silent, trajectory="partly"), spoken)),
         replace(trajectories[0], id="none", turns=()),

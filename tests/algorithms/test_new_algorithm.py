@@ -45,7 +45,7 @@ def test_it_trains(registered, tmp_path):
     overrides = [("algorithm.name", "reinforce"), ("algorithm.minibatches", "2")]
     recipe = read_recipe(str(tmp_path / "small.toml"), overrides)
     assert recipe.algorithm == registered(minibatches=2)
-    result = train(recipe, folder=tmp_path / "run")
+    result = train(recipe, run_dir=tmp_path / "run")
     assert result.reason == "all 2 iterations are done"
     assert result.summary["optimizer_steps"] > 0
     assert 'name = "reinforce"' in (tmp_path / "run" / "recipe.toml").read_text()

@@ -21,7 +21,7 @@ from algorithms.examples import (
 from seeupo.algorithms import SeeUPO
 from seeupo.engines.exact import ExactEngine, GradientAscent, Maximiser, TablePolicy
 from seeupo.engines.exact.problem import bandit
-from seeupo.types import Status, Trajectory, Turn
+from seeupo.types import Failure, FailureKind, Trajectory, Turn
 
 
 def credit_by_turn(trajectory: Trajectory) -> dict:
@@ -165,7 +165,7 @@ def test_permuting_the_trajectories_changes_nothing(random, normalize):
     torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-9, atol=1e-12)
     for name, credit in results[0][1].items():
         other = results[1][1][name]
-        assert [turn.index for turn in credit.turns] == [turn.index for turn in other.turns]
+        assert [turn.turn for turn in credit.turns] == [turn.turn for turn in other.turns]
         for turn, same in zip(credit.turns, other.turns, strict=True):
             assert turn.carried_after == pytest.approx(same.carried_after, rel=1e-9)
 
@@ -416,7 +416,7 @@ def test_metrics_of_the_hand_worked_example():
     assert (middle["ratio_min"], middle["ratio_max"]) == pytest.approx((min(ratios), max(ratios)))
     assert middle["kl"] == pytest.approx(sum(r - 1 - math.log(r) for r in ratios) / 2)  # one token an action
     assert middle["clip_fraction"] == 0
-    assert middle["live_turns"] == middle["used_turns"] == 2
+    assert middle["live_samples"] == middle["used_samples"] == 2
     assert by_turn[2]["grad_norm"] == pytest.approx(0.5)  # four components of 1/4
     assert all(values["drift_rms"] == 0 for turn, values in by_turn.items() if turn is not None)
     assert by_turn[None]["optimizer_steps"] == 3
@@ -527,7 +527,7 @@ def test_batches_that_cannot_be_trained_on_are_refused():
         SeeUPO().update(engine, [])
     with pytest.raises(ValueError, match="two trajectories have the same id"):
         SeeUPO().update(engine, [trajectories[0], trajectories[0]])
-    failed = replace(trajectories[0], status=Status.FAILED)
+    failed = replace(trajectories[0], failure=Failure(FailureKind.WORKER_LOST, "its worker died"))
     with pytest.raises(ValueError, match="has failed; turn its group again"):
         SeeUPO().update(engine, [failed, *trajectories[1:]])
     confused = replace(trajectories[0], turns=tuple(reversed(trajectories[-1].turns)))

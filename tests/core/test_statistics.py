@@ -260,7 +260,7 @@ def test_intervals_of_averages_cover_in_a_family_they_were_not_chosen_on(deviati
 def test_intervals_of_pass_rates_cover(concentration, samples):
     rng = np.random.default_rng(7)
     for mean in simulation.MEANS:
-        found = simulation.pass_coverage(concentration, mean, turns=samples, panels=PANELS, rng=rng)
+        found = simulation.pass_coverage(concentration, mean, samples=samples, panels=PANELS, rng=rng)
         assert found >= LOWEST, mean
         # Nearer to 1 than this most panels have no failure at all, and an interval that includes 1 covers always.
         if simulation.true_pass_rate(concentration, mean, simulation.K) <= 0.98 + 1e-9:

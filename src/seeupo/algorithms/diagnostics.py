@@ -82,7 +82,7 @@ def _carry_metrics(batch: Batch, record: CarryRecord, advantages: Tensor) -> dic
     counts = batch.counts[record.members][used]
     multiplier = record.before[used] / advantages[record.members][used]
     mean, sd = mean_and_sd(multiplier, counts)
-    # Kish's effective turn size of those multipliers, as a fraction of the turns.
+    # Kish's effective sample size of those multipliers, as a fraction of the turns.
     square = (counts * multiplier**2).sum() * counts.sum()
     ess = float((counts * multiplier).sum() ** 2 / square) if square > 0 else 0.0
     return {"carry_mean": mean, "carry_sd": sd, "carry_max": float(multiplier.max()), "ess_fraction": ess}

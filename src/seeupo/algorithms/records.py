@@ -69,8 +69,8 @@ def turn_metrics(batch: Batch, record: TurnRecord, old: LogProbs, reference: Log
     """Numbers of one turn. docs/algorithms/README.md says what each means."""
     counts, ratio = batch.counts[record.members], record.log_ratio.exp()
     values = {
-        "live_turns": float(record.live),
-        "used_turns": float(len(record.turns)),
+        "live_samples": float(record.live),
+        "used_samples": float(len(record.turns)),
         "ratio_mean": mean_and_sd(ratio, counts)[0],
         "ratio_min": float(ratio.min()),
         "ratio_max": float(ratio.max()),
