@@ -207,11 +207,12 @@ def stated_gae(rewards, values, end, gamma, lam):
     return [sum((gamma * lam) ** (u - t) * delta[u] for u in range(t, len(delta))) for t in range(len(delta))]
 
 
+@pytest.mark.parametrize("bootstrap_truncated", [False, True])
 @pytest.mark.parametrize("problem", [ragged_problem(), wordy_problem()], ids=["ragged", "wordy"])
-def test_three_steps_of_ppo_follow_its_formula(problem):
+def test_three_steps_of_ppo_follow_its_formula(problem, bootstrap_truncated):
     algorithm = PPO(
         minibatches=1, epochs=3, clip=(0.02, 0.03), gamma=0.97, lam=0.9, kl_coef=0.1, entropy_coef=0.05,
-        kl_reward_coef=0.2,
+        kl_reward_coef=0.2, bootstrap_truncated=bootstrap_truncated,
     )  # fmt: skip
     engine, twin = CriticEngine(moved_engine(problem)), CriticEngine(moved_engine(problem))
     trajectories = [
@@ -230,10 +231,10 @@ def test_three_steps_of_ppo_follow_its_formula(problem):
             for s in trajectory.turns
             for mine, theirs in zip(old[s.key], reference[s.key], strict=True)
         ]
-        cut = trajectory.stop is StopReason.TURN_LIMIT
-        rewards[-1] += 0.0 if cut else trajectory.reward
+        bootstrap = bootstrap_truncated and trajectory.stop is StopReason.TURN_LIMIT
+        rewards[-1] += 0.0 if bootstrap else trajectory.reward
         values = [float(twin.table[node]) for s in trajectory.turns for node in twin.nodes(s)]
-        advantages[trajectory.id] = stated_gae(rewards, values, twin.ends if cut else 0.0, 0.97, 0.9)
+        advantages[trajectory.id] = stated_gae(rewards, values, twin.ends if bootstrap else 0.0, 0.97, 0.9)
     everything = [value for row in advantages.values() for value in row]
     mean, spread = sum(everything) / len(everything), deviation(everything)
     for _ in range(3):
@@ -430,8 +431,36 @@ def test_ppo_with_a_perfect_critic_has_the_true_gradient_but_for_its_scale():
     assert cosine == pytest.approx(1.0, abs=1e-12)
 
 
+LIMITS = [StopReason.TURN_LIMIT, StopReason.CONTEXT_LIMIT, StopReason.FORCED]
+
+
+def weights_after(algorithm, stop, sign):
+    """The weights after an update on trajectories that all stopped for this reason, with rewards times `sign`."""
+    engine = CriticEngine(network_engine(ragged_problem(), STEP))
+    trajectories = [replace(t, stop=stop, reward=sign * t.reward) for t in sampled(engine, 6)]
+    algorithm.update(engine, trajectories, generator=torch.Generator().manual_seed(0))
+    return weights_of(engine)
+
+
+@pytest.mark.parametrize("stop", LIMITS)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_rewards_of_truncated_trajectories_count(name, stop):
+    algorithm = ALGORITHMS[name]()
+    same, flipped = (weights_after(algorithm, stop, sign) for sign in (1, -1))
+    assert (same - flipped).abs().max() > 1e-3
+    assert torch.equal(same, weights_after(algorithm, StopReason.ENVIRONMENT, 1))
+
+
+@pytest.mark.parametrize("stop", LIMITS)
+def test_bootstrapping_replaces_the_rewards_of_truncated_trajectories(stop):
+    algorithm = PPO(bootstrap_truncated=True)
+    assert torch.equal(*(weights_after(algorithm, stop, sign) for sign in (1, -1)))
+    ended = StopReason.ENVIRONMENT
+    assert torch.equal(weights_after(algorithm, ended, 1), weights_after(PPO(), ended, 1))
+
+
 def test_ppo_by_hand():
-    """Two trajectories of two turns of one token each; gamma = 1, lambda = 1/2, V = 1/4 at the second end."""
+    """Two trajectories of two turns of one token each; gamma = 1, lambda = 1/2; the second is truncated."""
     problem = bandit(torch.zeros(1, 2, 2, dtype=F64))
     engine = CriticEngine(table_engine(problem, GradientAscent(1e-9)))
     engine.table = torch.zeros(problem.num_nodes, dtype=F64)
@@ -439,17 +468,23 @@ def test_ppo_by_hand():
     nodes = [engine.nodes(turn)[0] for t in (first, second) for turn in t.turns]
     engine.table[nodes[0]], engine.table[nodes[1]], engine.table[nodes[3]] = 0.5, 0.75, 0.125
     first = replace(first, reward=1.0, multiplicity=1.0, stop=StopReason.GOAL)
-    # Cut off: what it would have been worth is not known, and the score as it stands is not paid out.
-    second = replace(second, reward=0.9, multiplicity=1.0, stop=StopReason.TURN_LIMIT)
+    second = replace(second, reward=0.625, multiplicity=1.0, stop=StopReason.TURN_LIMIT)
     batch = Batch([first, second])
+    # First: delta = 0.75 - 0.5 and 1 - 0.75. Second: delta = 0.125 - 0.5 and 0.625 - 0.125.
     advantages, targets, returns, values = PPO(lam=0.5).estimate(engine, batch, None)
-    # First: delta = 0.75 - 0.5 and 1 - 0.75. Second: delta = 0.125 - 0.5 and 0.25 - 0.125.
+    assert advantages[0].tolist() == [0.25 + 0.5 * 0.25, 0.25]
+    assert advantages[1].tolist() == [-0.375 + 0.5 * 0.5, 0.5]
+    assert targets[1].tolist() == [0.5 - 0.125, 0.625]
+    assert [row.tolist() for row in returns] == [[1.0, 1.0], [0.625, 0.625]]
+    assert values[0].tolist() == [0.5, 0.75]
+    # Bootstrapped, with V = 1/4 after the last token: the second delta of the second is 0.25 - 0.125.
+    algorithm = PPO(lam=0.5, minibatches=1, bootstrap_truncated=True)
+    advantages, targets, returns, _ = algorithm.estimate(engine, batch, None)
     assert advantages[0].tolist() == [0.25 + 0.5 * 0.25, 0.25]
     assert advantages[1].tolist() == [-0.375 + 0.5 * 0.125, 0.125]
     assert targets[1].tolist() == [0.5 - 0.3125, 0.25]
     assert [row.tolist() for row in returns] == [[1.0, 1.0], [0.25, 0.25]]
-    assert values[0].tolist() == [0.5, 0.75]
-    update = PPO(lam=0.5, minibatches=1).update(engine, [first, second])
+    update = algorithm.update(engine, [first, second])
     errors = [0.375**2, 0.25**2, 0.3125**2, 0.125**2]
     assert engine.losses == [pytest.approx(0.5 * sum(errors) / 4)]
     found = update.metrics[-1].values
@@ -492,7 +527,7 @@ def test_while_the_critic_warms_up_the_policy_stays():
 
 def test_ppo_says_that_it_needs_a_critic():
     engine = table_engine(wordy_problem())
-    with pytest.raises(TypeError, match="PPO needs an engine with a critic; ExactEngine has none"):
+    with pytest.raises(TypeError, match=r"ExactEngine has no critic.*CriticEngine"):
         PPO().update(engine, sampled(engine, 4))
 
 
@@ -670,7 +705,7 @@ def test_a_trajectory_that_stands_for_many_is_as_many_of_them(name):
     ("change", "message"),
     [
         ({"group": "alone"}, "group alone has one trajectory"),
-        ({"multiplicity": 2.0}, "stands for 2; leaving one out needs each trajectory by itself"),
+        ({"multiplicity": 2.0}, r"multiplicity of trajectory .* = 2: leave-one-out"),
     ],
 )
 def test_rloo_says_what_it_cannot_leave_out(change, message):
