@@ -633,9 +633,7 @@ def test_padding_changes_nothing(kind):
         "token": lambda: TokenObjective(
             advantages=batch.per_token(batch.turns, advantages), scales=batch.by_id(advantages * 0 + 1), **shared
         ),
-        "trajectory": lambda: TrajectoryObjective(
-            advantages=batch.by_id(advantages), turns=batch.turns_of, **shared
-        ),
+        "trajectory": lambda: TrajectoryObjective(advantages=batch.by_id(advantages), turns=batch.turns_of, **shared),
     }[kind]()
     exact = torch.nn.utils.rnn.pad_sequence([old[s.key] + 0.1 for s in batch.turns], batch_first=True)
     lonely = [objective(old[s.key][None] + 0.1, None, [s]) for s in batch.turns]
