@@ -1,4 +1,4 @@
-"""The backbone algorithms against re-statements of their papers' formulas, enumeration, and one another."""
+"""All algorithms except SeeUPO against restatements of their papers' formulas, enumeration, and one another."""
 
 import math
 from dataclasses import replace
@@ -182,7 +182,7 @@ STATED = [
 @pytest.mark.parametrize("problem", [ragged_problem(), wordy_problem()], ids=["ragged", "wordy"])
 @pytest.mark.parametrize(("algorithm", "value"), STATED, ids=lambda x: type(x).__name__)
 def test_three_steps_follow_the_papers_formula(algorithm, value, problem):
-    """Steps after the first are off policy: ratios move, clips bind, and other turns of a trajectory matter."""
+    """Steps after the first are off-policy: ratios differ from 1, clips are active, other turns matter."""
     algorithm = replace(algorithm, epochs=3)
     engine, twin = moved_engine(problem), moved_engine(problem)
     trajectories = sampled(engine, 6)
@@ -248,8 +248,8 @@ def test_three_steps_of_ppo_follow_its_formula(problem, bootstrap_truncated):
     torch.testing.assert_close(weights_of(engine), weights_of(twin), rtol=0, atol=1e-11)
 
 
-def test_clips_bind_in_the_restated_cases():
-    """Or the test above would say nothing about them."""
+def test_clips_are_active_in_the_restated_cases():
+    """Otherwise the test above would not cover them."""
     for algorithm, _ in STATED:
         if algorithm.clip is not None and algorithm.clip[0] <= 0.05:
             engine = network_engine(wordy_problem(), GradientAscent(1.0))
@@ -302,7 +302,7 @@ def test_with_one_turn_seeupo_and_gspo_are_the_same(level):
             assert same_turn.carried_after is None
 
 
-# What the gradient at theta_k is, on problems where the true one can be computed.
+# The gradient at theta_k, on problems whose true gradient can be computed.
 
 
 def moved_by(algorithm, engine, trajectories):
@@ -321,7 +321,7 @@ def unit_engine(problem):
 
 
 @pytest.mark.parametrize("problem", [ragged_problem(), wordy_problem()], ids=["ragged", "wordy"])
-def test_dr_grpo_has_the_true_gradient_and_grpo_has_not(problem):
+def test_dr_grpo_has_the_true_gradient_and_grpo_does_not(problem):
     engine = unit_engine(problem)
     true = true_gradient(engine)
     unbiased = GRPO(kl_coef=0.0, deviation_term=False, length_term=False, constant_length=1)
@@ -331,14 +331,14 @@ def test_dr_grpo_has_the_true_gradient_and_grpo_has_not(problem):
     assert torch.nn.functional.cosine_similarity(grpo, true, dim=0) < 0.9999
 
 
-def test_gspo_without_normalisation_has_the_true_gradient_per_token():
+def test_gspo_without_normalization_has_the_true_gradient_per_token():
     engine = unit_engine(wordy_problem())  # every trajectory has four tokens
     true = true_gradient(engine)
     found = moved_by(GSPO(minibatches=1, normalize="none"), engine, engine.enumerate())
     torch.testing.assert_close(4 * found, true, rtol=0, atol=1e-12)
 
 
-def test_reinforce_pp_has_the_true_gradient_but_for_its_scale():
+def test_reinforce_pp_has_the_true_gradient_up_to_scale():
     engine = unit_engine(wordy_problem())
     trajectories, true = engine.enumerate(), true_gradient(engine)
     batch = Batch(trajectories)
@@ -423,7 +423,7 @@ def test_with_a_perfect_critic_advantages_are_the_true_ones(lam):
             assert mean[step] / mass[step] == pytest.approx(advantage, abs=1e-12)
 
 
-def test_ppo_with_a_perfect_critic_has_the_true_gradient_but_for_its_scale():
+def test_ppo_with_a_perfect_critic_has_the_true_gradient_up_to_scale():
     engine = perfect(unit_engine(wordy_problem()))
     trajectories, true = engine.enumerate(), true_gradient(engine)
     found = moved_by(PPO(minibatches=1), engine, trajectories)
@@ -488,14 +488,14 @@ def test_ppo_by_hand():
     errors = [0.375**2, 0.25**2, 0.3125**2, 0.125**2]
     assert engine.losses == [pytest.approx(0.5 * sum(errors) / 4)]
     found = update.metrics[-1].values
-    came_out = torch.tensor([1.0, 1.0, 0.25, 0.25])
-    left = came_out - torch.tensor([0.5, 0.75, 0.5, 0.125])
-    expected = 1 - left.var(correction=0) / came_out.var(correction=0)
+    true_returns = torch.tensor([1.0, 1.0, 0.25, 0.25])
+    errors = true_returns - torch.tensor([0.5, 0.75, 0.5, 0.125])
+    expected = 1 - errors.var(correction=0) / true_returns.var(correction=0)
     assert found["explained_variance"] == pytest.approx(float(expected))
     assert found["critic_grad_norm"] == 0.5
 
 
-def test_values_that_moved_far_are_clipped_in_the_critics_loss():
+def test_the_critics_loss_clips_values_far_from_the_old_ones():
     turn = Turn("a", 0, (0,), (5, 6, 7))
     loss = ValueLoss(
         returns={turn.key: torch.tensor([1.0, 1.0, 0.0])},
@@ -505,13 +505,13 @@ def test_values_that_moved_far_are_clipped_in_the_critics_loss():
         clip=0.2,
     )
     values = torch.tensor([[0.1, 0.9, 0.5]])
-    # Near the old value: its error. Nearer to the return than the clip allows: the error there. Far off: its own.
+    # Within the clip range: its error. Beyond it towards the return: the error at the clip. Beyond it away: its own.
     errors = 0.9**2 + 0.8**2 + 0.5**2
     assert float(loss(values, [turn])) == pytest.approx(2.0 * 0.25 * 0.5 * errors)
     assert float(replace(loss, clip=None)(values, [turn])) == pytest.approx(2 * 0.25 * 0.5 * (0.81 + 0.01 + 0.25))
 
 
-def test_while_the_critic_warms_up_the_policy_stays():
+def test_the_policy_is_not_updated_during_critic_warmup():
     engine = CriticEngine(network_engine(wordy_problem()))
     trajectories, before = sampled(engine, 4), weights_of(engine).clone()
     algorithm = PPO(critic_warmup=2)
@@ -525,7 +525,7 @@ def test_while_the_critic_warms_up_the_policy_stays():
     assert not torch.equal(weights_of(engine), before)
 
 
-def test_ppo_says_that_it_needs_a_critic():
+def test_ppo_without_a_critic_is_an_error():
     engine = table_engine(wordy_problem())
     with pytest.raises(TypeError, match=r"ExactEngine has no critic.*CriticEngine"):
         PPO().update(engine, sampled(engine, 4))
@@ -533,7 +533,7 @@ def test_ppo_says_that_it_needs_a_critic():
 
 @pytest.mark.parametrize("algorithm", [PPO(kl_reward_coef=0.5), ReinforcePP(kl_reward_coef=0.5)], ids=["ppo", "rpp"])
 def test_kl_in_the_reward_pulls_towards_the_reference(algorithm):
-    """With equal rewards nothing else is left to learn."""
+    """With equal rewards the KL is the only signal."""
     problem = wordy_problem()
     engine = CriticEngine(table_engine(problem, GradientAscent(2.0), seed=1))
     engine.table.zero_()
@@ -550,7 +550,7 @@ def test_kl_in_the_reward_pulls_towards_the_reference(algorithm):
     assert divergence() < 0.7 * before
 
 
-# How much a trajectory weighs, and what must not matter.
+# The weight of a trajectory, and what must not matter.
 
 
 def gradients_by_trajectory(algorithm, trajectories):
@@ -602,18 +602,18 @@ def two_lengths():
     [
         (GRPO(kl_coef=0.0), 1),  # a mean over a trajectory's tokens
         (GRPO(kl_coef=0.0, length_term=False), 2),  # a sum over them
-        (GSPO(minibatches=1), 1),  # one ratio per trajectory, normalised by its length
+        (GSPO(minibatches=1), 1),  # one ratio per trajectory, normalized by its length
         (GSPO(minibatches=1, level="turn"), 2),  # one per turn
         (RLOO(), 2),  # the score of a longer trajectory has more terms
         (SeeUPO(carry=False), 2),  # one term per turn
     ],
 )
-def test_what_a_trajectory_with_twice_the_turns_weighs(algorithm, times):
+def test_weight_of_a_trajectory_with_twice_the_turns(algorithm, times):
     weights = gradients_by_trajectory(algorithm, two_lengths())
     assert weights["long"] / weights["short"] == pytest.approx(times)
 
 
-def test_token_standardized_algorithms_weigh_trajectories_as_they_say():
+def test_weight_of_a_trajectory_with_standardized_tokens():
     # Advantages of +1 (two tokens) and -1 (four tokens) become +sqrt 2 and -1 / sqrt 2.
     weights = gradients_by_trajectory(ReinforcePP(kl_coef=0.0), two_lengths())
     assert weights["short"] / weights["long"] == pytest.approx(2.0)  # means over tokens: 1.41 against 0.71
@@ -642,7 +642,7 @@ def test_padding_changes_nothing(kind):
 
 @settings(max_examples=15, deadline=None)
 @given(st.randoms(use_true_random=False), st.sampled_from(["ppo", "grpo", "gspo", "rloo", "reinforce_pp"]))
-def test_the_order_of_rows_never_matters(random, name):
+def test_the_order_of_trajectories_does_not_matter(random, name):
     algorithm = replace(ALGORITHMS[name](), minibatches=3, epochs=2)
     one, other = (CriticEngine(network_engine(ragged_problem(), STEP)) for _ in range(2))
     trajectories = sampled(one, 5)
@@ -659,7 +659,7 @@ def test_the_order_of_rows_never_matters(random, name):
 
 
 @pytest.mark.parametrize("name", ["ppo", "grpo", "gspo", "rloo", "reinforce_pp"])
-def test_trajectories_without_turns_or_tokens_are_counted_and_change_nothing_else(name):
+def test_trajectories_without_turns_or_tokens_are_accepted(name):
     engine = CriticEngine(network_engine(ragged_problem()))
     algorithm = replace(ALGORITHMS[name](), minibatches=1)
     trajectories = sampled(engine, 4)
@@ -677,7 +677,7 @@ def test_trajectories_without_turns_or_tokens_are_counted_and_change_nothing_els
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_actions_without_tokens_are_no_reason_to_step(name):
+def test_actions_without_tokens_cause_no_step(name):
     engine = CriticEngine(network_engine(ragged_problem()))
     before = weights_of(engine).clone()
     silent = [replace(t, turns=tuple(replace(turn, action_ids=()) for turn in t.turns)) for t in sampled(engine, 4)]
@@ -688,7 +688,7 @@ def test_actions_without_tokens_are_no_reason_to_step(name):
 
 
 @pytest.mark.parametrize("name", ["ppo", "grpo", "gspo", "reinforce_pp"])
-def test_a_trajectory_that_stands_for_many_is_as_many_of_them(name):
+def test_the_scale_of_multiplicities_does_not_matter(name):
     algorithm = replace(ALGORITHMS[name](), minibatches=1, epochs=2)
     moved = []
     for scale in (1.0, 0.01):
@@ -706,7 +706,7 @@ def test_a_trajectory_that_stands_for_many_is_as_many_of_them(name):
         ({"multiplicity": 2.0}, r"multiplicity of trajectory .* = 2: leave-one-out"),
     ],
 )
-def test_rloo_says_what_it_cannot_leave_out(change, message):
+def test_rloo_rejects_groups_without_others(change, message):
     engine = network_engine(ragged_problem())
     first, *others = sampled(engine, 4)
     with pytest.raises(ValueError, match=message):
@@ -714,7 +714,7 @@ def test_rloo_says_what_it_cannot_leave_out(change, message):
 
 
 @pytest.mark.parametrize("algorithm", CRITIC_FREE, ids=lambda a: type(a).__name__)
-def test_equal_rewards_teach_nothing(algorithm):
+def test_equal_rewards_cause_no_step(algorithm):
     engine = network_engine(ragged_problem())
     before = weights_of(engine).clone()
     trajectories = [replace(t, reward=0.3) for t in sampled(engine, 4)]
@@ -726,18 +726,19 @@ def test_equal_rewards_teach_nothing(algorithm):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: GRPO(constant_length=0), "constant_length is 0"),
-        (lambda: GRPO(length_term="no"), "length_term is 'no'"),
-        (lambda: GSPO(level="token"), "level is 'token'"),
+        (lambda: GRPO(constant_length=0), "constant_length = 0"),
+        (lambda: GRPO(length_term="no"), "length_term = 'no'"),
+        (lambda: GSPO(level="token"), "level = 'token'"),
         (lambda: GSPO(clip=(1.5, 0.1)), "clip"),
-        (lambda: RLOO(epochs=0), "epochs is 0"),
-        (lambda: RLOO(split="group"), "split is 'group'"),
-        (lambda: ReinforcePP(kl_reward_coef=-1.0), "kl_reward_coef is -1.0"),
-        (lambda: PPO(lam=1.5), "lam is 1.5"),
-        (lambda: PPO(value_clip=-0.1), "value_clip is -0.1"),
-        (lambda: PPO(critic_warmup=-1), "critic_warmup is -1"),
+        (lambda: RLOO(epochs=0), "epochs = 0"),
+        (lambda: RLOO(split="group"), "split = 'group'"),
+        (lambda: ReinforcePP(kl_reward_coef=-1.0), "kl_reward_coef = -1.0"),
+        (lambda: PPO(lam=1.5), "lam = 1.5"),
+        (lambda: PPO(value_clip=-0.1), "value_clip = -0.1"),
+        (lambda: PPO(critic_warmup=-1), "critic_warmup = -1"),
+        (lambda: PPO(bootstrap_truncated="yes"), "bootstrap_truncated = 'yes'"),
     ],
 )
-def test_options_are_checked(make, message):
+def test_invalid_options_are_rejected(make, message):
     with pytest.raises(ValueError, match=message):
         make()

@@ -1,4 +1,4 @@
-"""Argument checks that name the offending value and what is accepted."""
+"""Argument checks. Messages start with the argument's name, show its value, and state what is expected."""
 
 from __future__ import annotations
 
@@ -9,70 +9,72 @@ import torch
 from torch import Tensor
 
 Clip = tuple[float, float]
-"""(low, high): a ratio is kept within [1 - low, 1 + high]."""
+"""Clip range (low, high): a ratio is clipped to [1 - low, 1 + high]."""
 
 
 def check_choice(name: str, value: object, accepted: Sequence[object]) -> None:
     if not any(value is choice or (isinstance(choice, str) and value == choice) for choice in accepted):
-        raise ValueError(f"{name} is {value!r}; accepted: {', '.join(map(repr, accepted))}")
+        raise ValueError(f"{name} = {value!r}: expected one of {', '.join(map(repr, accepted))}")
 
 
 def check_shape(name: str, tensor: Tensor, shape: Sequence[int], like: str) -> None:
     if tuple(tensor.shape) != tuple(shape):
-        raise ValueError(f"{name} has shape {tuple(tensor.shape)}; it must be {tuple(shape)}, the shape of {like}")
+        raise ValueError(f"{name} has shape {tuple(tensor.shape)}: expected {tuple(shape)}, the shape of {like}")
 
 
 def check_floating(name: str, tensor: Tensor, dims: int) -> None:
     if not tensor.is_floating_point():
-        raise ValueError(f"{name} has dtype {tensor.dtype}; it must be a floating-point tensor")
+        raise ValueError(f"{name} has dtype {tensor.dtype}: expected a floating-point tensor")
     if tensor.dim() != dims:
-        raise ValueError(f"{name} has shape {tuple(tensor.shape)}; it must have {dims} dimension(s)")
+        raise ValueError(f"{name} has shape {tuple(tensor.shape)}: expected {dims} dimension(s)")
 
 
 def check_finite(name: str, tensor: Tensor) -> None:
     bad = (~torch.isfinite(tensor)).nonzero()
     if len(bad):
         where = tuple(bad[0].tolist())
-        raise ValueError(f"{name}[{', '.join(map(str, where))}] is {tensor[where].item()}; it must be finite")
+        raise ValueError(f"{name}[{', '.join(map(str, where))}] = {tensor[where].item()}: expected a finite number")
 
 
 def check_mask(mask: Tensor, shape: Sequence[int], like: str) -> None:
     if mask.dtype != torch.bool:
-        raise ValueError(f"mask has dtype {mask.dtype}; it must be torch.bool, True at action tokens")
+        raise ValueError(f"mask has dtype {mask.dtype}: expected torch.bool, True at action tokens")
     check_shape("mask", mask, shape, like)
 
 
 def check_number(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise ValueError(f"{name} is {value!r}; it must be a number")
+        raise ValueError(f"{name} = {value!r}: expected a number")
 
 
 def check_clip(name: str, clip: Clip | None) -> None:
     if clip is None:
         return
-    if not isinstance(clip, tuple | list) or len(clip) != 2:
-        raise ValueError(f"{name} is {clip!r}; it must be a pair (low, high) or None")
+    if (
+        not isinstance(clip, tuple | list)
+        or len(clip) != 2
+        or not all(isinstance(bound, Real) and not isinstance(bound, bool) for bound in clip)
+    ):
+        raise ValueError(f"{name} = {clip!r}: expected a pair of numbers (low, high), or None for no clip")
     low, high = clip
-    check_number(f"{name} low", low)
-    check_number(f"{name} high", high)
     if not 0 <= low < 1:
-        raise ValueError(f"{name} low is {low}; it must be in [0, 1), so that 1 - low stays positive")
+        raise ValueError(f"{name} = {clip!r}: expected low in [0, 1), so that 1 - low is positive")
     if not 0 <= high < float("inf"):
-        raise ValueError(f"{name} high is {high}; it must be finite and at least 0; None switches clipping off")
+        raise ValueError(f"{name} = {clip!r}: expected a finite high of at least 0; None switches the clip off")
 
 
 def check_unit_interval(name: str, value: float) -> None:
     check_number(name, value)
     if not 0 <= value <= 1:
-        raise ValueError(f"{name} is {value}; it must be in [0, 1]")
+        raise ValueError(f"{name} = {value}: expected a number in [0, 1]")
 
 
 def check_count(name: str, value: object, lowest: int) -> None:
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < lowest:
-        raise ValueError(f"{name} is {value!r}; it must be a whole number of at least {lowest}")
+        raise ValueError(f"{name} = {value!r}: expected an integer of at least {lowest}")
 
 
 def check_at_least(name: str, value: float, lowest: float) -> None:
     check_number(name, value)
     if not lowest <= value < float("inf"):
-        raise ValueError(f"{name} is {value}; it must be finite and at least {lowest}")
+        raise ValueError(f"{name} = {value}: expected a finite number of at least {lowest}")
