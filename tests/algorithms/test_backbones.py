@@ -577,12 +577,6 @@ def gradients_by_trajectory(algorithm, trajectories):
                 found[turn.trajectory] = found.get(turn.trajectory, 0.0) + float(row.abs().sum())
             return StepMetrics(agent, {})
 
-        def save(self, path): ...
-
-        def load(self, path): ...
-
-        def weights(self): ...
-
     algorithm.update(Catching(), trajectories)
     return found
 

@@ -42,19 +42,19 @@ def check_mask(mask: Tensor, shape: Sequence[int], like: str) -> None:
     check_shape("mask", mask, shape, like)
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
 def check_number(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, Real):
+    if not _is_number(value):
         raise ValueError(f"{name} = {value!r}: expected a number")
 
 
 def check_clip(name: str, clip: Clip | None) -> None:
     if clip is None:
         return
-    if (
-        not isinstance(clip, tuple | list)
-        or len(clip) != 2
-        or not all(isinstance(bound, Real) and not isinstance(bound, bool) for bound in clip)
-    ):
+    if not isinstance(clip, tuple | list) or len(clip) != 2 or not all(map(_is_number, clip)):
         raise ValueError(f"{name} = {clip!r}: expected a pair of numbers (low, high), or None for no clip")
     low, high = clip
     if not 0 <= low < 1:
