@@ -1,7 +1,7 @@
 """Compare our algorithms with those of TRL and verl (`make peers`).
 
-Both peers are installed once, into one environment of their own in the cache folder; tests/peers runs in it, with our
-package from src. Arguments are handed on: `checks_verl` or `checks_trl` for one peer only.
+Both peers are installed once, into a separate environment in the cache directory; tests/peers runs in it, with our
+package from src. Arguments are passed on: `checks_verl` or `checks_trl` selects one peer.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from seeupo.utils.cache import cache_folder
 
 ROOT = Path(__file__).parent.parent
 PEERS = ("trl==1.16.0", "verl==0.9.1")
-"""Installed without their requirements: verl wants an older transformers, and things that only a cluster needs."""
+"""Installed without dependencies: verl requires an older transformers and packages that only a cluster needs."""
 
 OURS = ("torch", "transformers", "accelerate")
 IMPORTED = ("codetiming==1.4.0", "datasets==5.2.0", "hydra-core==1.3.8", "ray==2.60.0", "tensordict==0.10.0")
-"""What importing their functions needs, besides packages in the versions that we use."""
+"""Dependencies of the imported functions, besides packages in the versions that we use."""
 
 
 def environment() -> Path:
-    """The interpreter with both peers; made again when the list of packages has changed."""
+    """Return the interpreter with both peers; the environment is recreated if the list of packages changed."""
     folder = cache_folder() / "peers" / "algorithms"
     ready, python = folder / "ready", folder / "bin" / "python"
     ours = [line for line in CONSTRAINTS.read_text().splitlines() if line.partition("==")[0] in OURS]
@@ -34,7 +34,7 @@ def environment() -> Path:
         print(f"installing {', '.join(PEERS)} into {folder}", file=sys.stderr)
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
         pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        # torch, before anything can ask for another build of it
+        # torch first, so that no dependency selects another build of it
         subprocess.run([*pip, *(line for line in ours if line.startswith("torch=="))], check=True)
         subprocess.run([*pip, *ours, *IMPORTED], check=True)
         subprocess.run([*pip, "--no-deps", *PEERS], check=True)

@@ -1,4 +1,4 @@
-"""Small batches and engines that several test files use."""
+"""Small problems, batches and engines shared by several test files."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def network_engine(problem: Problem, update: UpdateRule = GENTLE, seed: int = 1)
 
 
 def sampled(engine: ExactEngine, per_context: int = 16, seed: int = 2) -> list[Trajectory]:
-    """A sampled batch in which every trajectory stands for itself, repeated paths included."""
+    """Sample a batch in which every trajectory has multiplicity 1; paths may repeat."""
     merged = engine.sample(per_context, torch.Generator().manual_seed(seed))
     singles = []
     for trajectory in merged:
@@ -58,11 +58,11 @@ def sampled(engine: ExactEngine, per_context: int = 16, seed: int = 2) -> list[T
 
 
 def weights_of(engine: ExactEngine) -> Tensor:
-    return torch.cat([weight.flatten() for _, weight in engine.weights()])
+    return torch.cat([weight.detach().flatten() for weight in engine.policy.parameters().values()])
 
 
 class SpyingEngine(ExactEngine):
-    """An exact engine that remembers what it was asked."""
+    """An exact engine that records its calls."""
 
     def __init__(self, inner: ExactEngine) -> None:
         super().__init__(inner.problem, inner.policy, inner.update)

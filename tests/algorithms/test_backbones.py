@@ -1,4 +1,4 @@
-"""The backbone algorithms against re-statements of their papers' formulas, enumeration, and one another."""
+"""All algorithms except SeeUPO against restatements of their papers' formulas, enumeration, and one another."""
 
 import math
 from dataclasses import replace
@@ -182,7 +182,7 @@ STATED = [
 @pytest.mark.parametrize("problem", [ragged_problem(), wordy_problem()], ids=["ragged", "wordy"])
 @pytest.mark.parametrize(("algorithm", "value"), STATED, ids=lambda x: type(x).__name__)
 def test_three_steps_follow_the_papers_formula(algorithm, value, problem):
-    """Steps after the first are off policy: ratios move, clips bind, and other turns of a trajectory matter."""
+    """Steps after the first are off-policy: ratios differ from 1, clips are active, other turns matter."""
     algorithm = replace(algorithm, epochs=3)
     engine, twin = moved_engine(problem), moved_engine(problem)
     trajectories = sampled(engine, 6)
@@ -207,11 +207,12 @@ def stated_gae(rewards, values, end, gamma, lam):
     return [sum((gamma * lam) ** (u - t) * delta[u] for u in range(t, len(delta))) for t in range(len(delta))]
 
 
+@pytest.mark.parametrize("bootstrap_truncated", [False, True])
 @pytest.mark.parametrize("problem", [ragged_problem(), wordy_problem()], ids=["ragged", "wordy"])
-def test_three_steps_of_ppo_follow_its_formula(problem):
+def test_three_steps_of_ppo_follow_its_formula(problem, bootstrap_truncated):
     algorithm = PPO(
         minibatches=1, epochs=3, clip=(0.02, 0.03), gamma=0.97, lam=0.9, kl_coef=0.1, entropy_coef=0.05,
-        kl_reward_coef=0.2,
+        kl_reward_coef=0.2, bootstrap_truncated=bootstrap_truncated,
     )  # fmt: skip
     engine, twin = CriticEngine(moved_engine(problem)), CriticEngine(moved_engine(problem))
     trajectories = [
@@ -230,10 +231,10 @@ def test_three_steps_of_ppo_follow_its_formula(problem):
             for s in trajectory.turns
             for mine, theirs in zip(old[s.key], reference[s.key], strict=True)
         ]
-        cut = trajectory.stop is StopReason.TURN_LIMIT
-        rewards[-1] += 0.0 if cut else trajectory.reward
+        bootstrap = bootstrap_truncated and trajectory.stop is StopReason.TURN_LIMIT
+        rewards[-1] += 0.0 if bootstrap else trajectory.reward
         values = [float(twin.table[node]) for s in trajectory.turns for node in twin.nodes(s)]
-        advantages[trajectory.id] = stated_gae(rewards, values, twin.ends if cut else 0.0, 0.97, 0.9)
+        advantages[trajectory.id] = stated_gae(rewards, values, twin.ends if bootstrap else 0.0, 0.97, 0.9)
     everything = [value for row in advantages.values() for value in row]
     mean, spread = sum(everything) / len(everything), deviation(everything)
     for _ in range(3):
@@ -247,8 +248,8 @@ def test_three_steps_of_ppo_follow_its_formula(problem):
     torch.testing.assert_close(weights_of(engine), weights_of(twin), rtol=0, atol=1e-11)
 
 
-def test_clips_bind_in_the_restated_cases():
-    """Or the test above would say nothing about them."""
+def test_clips_are_active_in_the_restated_cases():
+    """Otherwise the test above would not cover them."""
     for algorithm, _ in STATED:
         if algorithm.clip is not None and algorithm.clip[0] <= 0.05:
             engine = network_engine(wordy_problem(), GradientAscent(1.0))
@@ -301,7 +302,7 @@ def test_with_one_turn_seeupo_and_gspo_are_the_same(level):
             assert same_turn.carried_after is None
 
 
-# What the gradient at theta_k is, on problems where the true one can be computed.
+# The gradient at theta_k, on problems whose true gradient can be computed.
 
 
 def moved_by(algorithm, engine, trajectories):
@@ -320,7 +321,7 @@ def unit_engine(problem):
 
 
 @pytest.mark.parametrize("problem", [ragged_problem(), wordy_problem()], ids=["ragged", "wordy"])
-def test_dr_grpo_has_the_true_gradient_and_grpo_has_not(problem):
+def test_dr_grpo_has_the_true_gradient_and_grpo_does_not(problem):
     engine = unit_engine(problem)
     true = true_gradient(engine)
     unbiased = GRPO(kl_coef=0.0, deviation_term=False, length_term=False, constant_length=1)
@@ -330,14 +331,14 @@ def test_dr_grpo_has_the_true_gradient_and_grpo_has_not(problem):
     assert torch.nn.functional.cosine_similarity(grpo, true, dim=0) < 0.9999
 
 
-def test_gspo_without_normalisation_has_the_true_gradient_per_token():
+def test_gspo_without_normalization_has_the_true_gradient_per_token():
     engine = unit_engine(wordy_problem())  # every trajectory has four tokens
     true = true_gradient(engine)
     found = moved_by(GSPO(minibatches=1, normalize="none"), engine, engine.enumerate())
     torch.testing.assert_close(4 * found, true, rtol=0, atol=1e-12)
 
 
-def test_reinforce_pp_has_the_true_gradient_but_for_its_scale():
+def test_reinforce_pp_has_the_true_gradient_up_to_scale():
     engine = unit_engine(wordy_problem())
     trajectories, true = engine.enumerate(), true_gradient(engine)
     batch = Batch(trajectories)
@@ -422,7 +423,7 @@ def test_with_a_perfect_critic_advantages_are_the_true_ones(lam):
             assert mean[step] / mass[step] == pytest.approx(advantage, abs=1e-12)
 
 
-def test_ppo_with_a_perfect_critic_has_the_true_gradient_but_for_its_scale():
+def test_ppo_with_a_perfect_critic_has_the_true_gradient_up_to_scale():
     engine = perfect(unit_engine(wordy_problem()))
     trajectories, true = engine.enumerate(), true_gradient(engine)
     found = moved_by(PPO(minibatches=1), engine, trajectories)
@@ -430,8 +431,36 @@ def test_ppo_with_a_perfect_critic_has_the_true_gradient_but_for_its_scale():
     assert cosine == pytest.approx(1.0, abs=1e-12)
 
 
+LIMITS = [StopReason.TURN_LIMIT, StopReason.CONTEXT_LIMIT, StopReason.FORCED]
+
+
+def weights_after(algorithm, stop, sign):
+    """The weights after an update on trajectories that all stopped for this reason, with rewards times `sign`."""
+    engine = CriticEngine(network_engine(ragged_problem(), STEP))
+    trajectories = [replace(t, stop=stop, reward=sign * t.reward) for t in sampled(engine, 6)]
+    algorithm.update(engine, trajectories, generator=torch.Generator().manual_seed(0))
+    return weights_of(engine)
+
+
+@pytest.mark.parametrize("stop", LIMITS)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_rewards_of_truncated_trajectories_count(name, stop):
+    algorithm = ALGORITHMS[name]()
+    same, flipped = (weights_after(algorithm, stop, sign) for sign in (1, -1))
+    assert (same - flipped).abs().max() > 1e-3
+    assert torch.equal(same, weights_after(algorithm, StopReason.ENVIRONMENT, 1))
+
+
+@pytest.mark.parametrize("stop", LIMITS)
+def test_bootstrapping_replaces_the_rewards_of_truncated_trajectories(stop):
+    algorithm = PPO(bootstrap_truncated=True)
+    assert torch.equal(*(weights_after(algorithm, stop, sign) for sign in (1, -1)))
+    ended = StopReason.ENVIRONMENT
+    assert torch.equal(weights_after(algorithm, ended, 1), weights_after(PPO(), ended, 1))
+
+
 def test_ppo_by_hand():
-    """Two trajectories of two turns of one token each; gamma = 1, lambda = 1/2, V = 1/4 at the second end."""
+    """Two trajectories of two turns of one token each; gamma = 1, lambda = 1/2; the second is truncated."""
     problem = bandit(torch.zeros(1, 2, 2, dtype=F64))
     engine = CriticEngine(table_engine(problem, GradientAscent(1e-9)))
     engine.table = torch.zeros(problem.num_nodes, dtype=F64)
@@ -439,28 +468,34 @@ def test_ppo_by_hand():
     nodes = [engine.nodes(turn)[0] for t in (first, second) for turn in t.turns]
     engine.table[nodes[0]], engine.table[nodes[1]], engine.table[nodes[3]] = 0.5, 0.75, 0.125
     first = replace(first, reward=1.0, multiplicity=1.0, stop=StopReason.GOAL)
-    # Cut off: what it would have been worth is not known, and the score as it stands is not paid out.
-    second = replace(second, reward=0.9, multiplicity=1.0, stop=StopReason.TURN_LIMIT)
+    second = replace(second, reward=0.625, multiplicity=1.0, stop=StopReason.TURN_LIMIT)
     batch = Batch([first, second])
+    # First: delta = 0.75 - 0.5 and 1 - 0.75. Second: delta = 0.125 - 0.5 and 0.625 - 0.125.
     advantages, targets, returns, values = PPO(lam=0.5).estimate(engine, batch, None)
-    # First: delta = 0.75 - 0.5 and 1 - 0.75. Second: delta = 0.125 - 0.5 and 0.25 - 0.125.
+    assert advantages[0].tolist() == [0.25 + 0.5 * 0.25, 0.25]
+    assert advantages[1].tolist() == [-0.375 + 0.5 * 0.5, 0.5]
+    assert targets[1].tolist() == [0.5 - 0.125, 0.625]
+    assert [row.tolist() for row in returns] == [[1.0, 1.0], [0.625, 0.625]]
+    assert values[0].tolist() == [0.5, 0.75]
+    # Bootstrapped, with V = 1/4 after the last token: the second delta of the second is 0.25 - 0.125.
+    algorithm = PPO(lam=0.5, minibatches=1, bootstrap_truncated=True)
+    advantages, targets, returns, _ = algorithm.estimate(engine, batch, None)
     assert advantages[0].tolist() == [0.25 + 0.5 * 0.25, 0.25]
     assert advantages[1].tolist() == [-0.375 + 0.5 * 0.125, 0.125]
     assert targets[1].tolist() == [0.5 - 0.3125, 0.25]
     assert [row.tolist() for row in returns] == [[1.0, 1.0], [0.25, 0.25]]
-    assert values[0].tolist() == [0.5, 0.75]
-    update = PPO(lam=0.5, minibatches=1).update(engine, [first, second])
+    update = algorithm.update(engine, [first, second])
     errors = [0.375**2, 0.25**2, 0.3125**2, 0.125**2]
     assert engine.losses == [pytest.approx(0.5 * sum(errors) / 4)]
     found = update.metrics[-1].values
-    came_out = torch.tensor([1.0, 1.0, 0.25, 0.25])
-    left = came_out - torch.tensor([0.5, 0.75, 0.5, 0.125])
-    expected = 1 - left.var(correction=0) / came_out.var(correction=0)
+    true_returns = torch.tensor([1.0, 1.0, 0.25, 0.25])
+    errors = true_returns - torch.tensor([0.5, 0.75, 0.5, 0.125])
+    expected = 1 - errors.var(correction=0) / true_returns.var(correction=0)
     assert found["explained_variance"] == pytest.approx(float(expected))
     assert found["critic_grad_norm"] == 0.5
 
 
-def test_values_that_moved_far_are_clipped_in_the_critics_loss():
+def test_the_critics_loss_clips_values_far_from_the_old_ones():
     turn = Turn("a", 0, (0,), (5, 6, 7))
     loss = ValueLoss(
         returns={turn.key: torch.tensor([1.0, 1.0, 0.0])},
@@ -470,13 +505,13 @@ def test_values_that_moved_far_are_clipped_in_the_critics_loss():
         clip=0.2,
     )
     values = torch.tensor([[0.1, 0.9, 0.5]])
-    # Near the old value: its error. Nearer to the return than the clip allows: the error there. Far off: its own.
+    # Within the clip range: its error. Beyond it towards the return: the error at the clip. Beyond it away: its own.
     errors = 0.9**2 + 0.8**2 + 0.5**2
     assert float(loss(values, [turn])) == pytest.approx(2.0 * 0.25 * 0.5 * errors)
     assert float(replace(loss, clip=None)(values, [turn])) == pytest.approx(2 * 0.25 * 0.5 * (0.81 + 0.01 + 0.25))
 
 
-def test_while_the_critic_warms_up_the_policy_stays():
+def test_the_policy_is_not_updated_during_critic_warmup():
     engine = CriticEngine(network_engine(wordy_problem()))
     trajectories, before = sampled(engine, 4), weights_of(engine).clone()
     algorithm = PPO(critic_warmup=2)
@@ -490,15 +525,15 @@ def test_while_the_critic_warms_up_the_policy_stays():
     assert not torch.equal(weights_of(engine), before)
 
 
-def test_ppo_says_that_it_needs_a_critic():
+def test_ppo_without_a_critic_is_an_error():
     engine = table_engine(wordy_problem())
-    with pytest.raises(TypeError, match="PPO needs an engine with a critic; ExactEngine has none"):
+    with pytest.raises(TypeError, match=r"ExactEngine has no critic.*CriticEngine"):
         PPO().update(engine, sampled(engine, 4))
 
 
 @pytest.mark.parametrize("algorithm", [PPO(kl_reward_coef=0.5), ReinforcePP(kl_reward_coef=0.5)], ids=["ppo", "rpp"])
 def test_kl_in_the_reward_pulls_towards_the_reference(algorithm):
-    """With equal rewards nothing else is left to learn."""
+    """With equal rewards the KL is the only signal."""
     problem = wordy_problem()
     engine = CriticEngine(table_engine(problem, GradientAscent(2.0), seed=1))
     engine.table.zero_()
@@ -515,7 +550,7 @@ def test_kl_in_the_reward_pulls_towards_the_reference(algorithm):
     assert divergence() < 0.7 * before
 
 
-# How much a trajectory weighs, and what must not matter.
+# The weight of a trajectory, and what must not matter.
 
 
 def gradients_by_trajectory(algorithm, trajectories):
@@ -542,12 +577,6 @@ def gradients_by_trajectory(algorithm, trajectories):
                 found[turn.trajectory] = found.get(turn.trajectory, 0.0) + float(row.abs().sum())
             return StepMetrics(agent, {})
 
-        def save(self, path): ...
-
-        def load(self, path): ...
-
-        def weights(self): ...
-
     algorithm.update(Catching(), trajectories)
     return found
 
@@ -567,18 +596,18 @@ def two_lengths():
     [
         (GRPO(kl_coef=0.0), 1),  # a mean over a trajectory's tokens
         (GRPO(kl_coef=0.0, length_term=False), 2),  # a sum over them
-        (GSPO(minibatches=1), 1),  # one ratio per trajectory, normalised by its length
+        (GSPO(minibatches=1), 1),  # one ratio per trajectory, normalized by its length
         (GSPO(minibatches=1, level="turn"), 2),  # one per turn
         (RLOO(), 2),  # the score of a longer trajectory has more terms
         (SeeUPO(carry=False), 2),  # one term per turn
     ],
 )
-def test_what_a_trajectory_with_twice_the_turns_weighs(algorithm, times):
+def test_weight_of_a_trajectory_with_twice_the_turns(algorithm, times):
     weights = gradients_by_trajectory(algorithm, two_lengths())
     assert weights["long"] / weights["short"] == pytest.approx(times)
 
 
-def test_token_standardized_algorithms_weigh_trajectories_as_they_say():
+def test_weight_of_a_trajectory_with_standardized_tokens():
     # Advantages of +1 (two tokens) and -1 (four tokens) become +sqrt 2 and -1 / sqrt 2.
     weights = gradients_by_trajectory(ReinforcePP(kl_coef=0.0), two_lengths())
     assert weights["short"] / weights["long"] == pytest.approx(2.0)  # means over tokens: 1.41 against 0.71
@@ -598,7 +627,7 @@ def test_padding_changes_nothing(kind):
         "token": lambda: TokenObjective(
             advantages=batch.per_token(batch.turns, advantages), scales=batch.by_id(advantages * 0 + 1), **shared
         ),
-        "trajectory": lambda: TrajectoryObjective(advantages=batch.by_id(advantages), turns=batch.turns, **shared),
+        "trajectory": lambda: TrajectoryObjective(advantages=batch.by_id(advantages), turns=batch.turns_of, **shared),
     }[kind]()
     exact = torch.nn.utils.rnn.pad_sequence([old[s.key] + 0.1 for s in batch.turns], batch_first=True)
     lonely = [objective(old[s.key][None] + 0.1, None, [s]) for s in batch.turns]
@@ -607,7 +636,7 @@ def test_padding_changes_nothing(kind):
 
 @settings(max_examples=15, deadline=None)
 @given(st.randoms(use_true_random=False), st.sampled_from(["ppo", "grpo", "gspo", "rloo", "reinforce_pp"]))
-def test_the_order_of_rows_never_matters(random, name):
+def test_the_order_of_trajectories_does_not_matter(random, name):
     algorithm = replace(ALGORITHMS[name](), minibatches=3, epochs=2)
     one, other = (CriticEngine(network_engine(ragged_problem(), STEP)) for _ in range(2))
     trajectories = sampled(one, 5)
@@ -624,12 +653,12 @@ def test_the_order_of_rows_never_matters(random, name):
 
 
 @pytest.mark.parametrize("name", ["ppo", "grpo", "gspo", "rloo", "reinforce_pp"])
-def test_trajectories_without_turns_or_tokens_are_counted_and_change_nothing_else(name):
+def test_trajectories_without_turns_or_tokens_are_accepted(name):
     engine = CriticEngine(network_engine(ragged_problem()))
     algorithm = replace(ALGORITHMS[name](), minibatches=1)
     trajectories = sampled(engine, 4)
     silent = replace(trajectories[0].turns[0], trajectory="silent", action_ids=())
-    spoken = replace(trajectories[0].turns[0], trajectory="partly", turn=1)
+    spoken = replace(trajectories[0].turns[0], trajectory="partly", index=1)
     odd = [
         replace(trajectories[0], id="partly", turns=(replace(silent, trajectory="partly"), spoken)),
         replace(trajectories[0], id="none", turns=()),
@@ -642,7 +671,7 @@ def test_trajectories_without_turns_or_tokens_are_counted_and_change_nothing_els
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_actions_without_tokens_are_no_reason_to_step(name):
+def test_actions_without_tokens_cause_no_step(name):
     engine = CriticEngine(network_engine(ragged_problem()))
     before = weights_of(engine).clone()
     silent = [replace(t, turns=tuple(replace(turn, action_ids=()) for turn in t.turns)) for t in sampled(engine, 4)]
@@ -653,7 +682,7 @@ def test_actions_without_tokens_are_no_reason_to_step(name):
 
 
 @pytest.mark.parametrize("name", ["ppo", "grpo", "gspo", "reinforce_pp"])
-def test_a_trajectory_that_stands_for_many_is_as_many_of_them(name):
+def test_the_scale_of_multiplicities_does_not_matter(name):
     algorithm = replace(ALGORITHMS[name](), minibatches=1, epochs=2)
     moved = []
     for scale in (1.0, 0.01):
@@ -668,10 +697,10 @@ def test_a_trajectory_that_stands_for_many_is_as_many_of_them(name):
     ("change", "message"),
     [
         ({"group": "alone"}, "group alone has one trajectory"),
-        ({"multiplicity": 2.0}, "stands for 2; leaving one out needs each trajectory by itself"),
+        ({"multiplicity": 2.0}, r"multiplicity of trajectory .* = 2: leave-one-out"),
     ],
 )
-def test_rloo_says_what_it_cannot_leave_out(change, message):
+def test_rloo_rejects_groups_without_others(change, message):
     engine = network_engine(ragged_problem())
     first, *others = sampled(engine, 4)
     with pytest.raises(ValueError, match=message):
@@ -679,7 +708,7 @@ def test_rloo_says_what_it_cannot_leave_out(change, message):
 
 
 @pytest.mark.parametrize("algorithm", CRITIC_FREE, ids=lambda a: type(a).__name__)
-def test_equal_rewards_teach_nothing(algorithm):
+def test_equal_rewards_cause_no_step(algorithm):
     engine = network_engine(ragged_problem())
     before = weights_of(engine).clone()
     trajectories = [replace(t, reward=0.3) for t in sampled(engine, 4)]
@@ -691,18 +720,19 @@ def test_equal_rewards_teach_nothing(algorithm):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: GRPO(constant_length=0), "constant_length is 0"),
-        (lambda: GRPO(length_term="no"), "length_term is 'no'"),
-        (lambda: GSPO(level="token"), "level is 'token'"),
+        (lambda: GRPO(constant_length=0), "constant_length = 0"),
+        (lambda: GRPO(length_term="no"), "length_term = 'no'"),
+        (lambda: GSPO(level="token"), "level = 'token'"),
         (lambda: GSPO(clip=(1.5, 0.1)), "clip"),
-        (lambda: RLOO(epochs=0), "epochs is 0"),
-        (lambda: RLOO(split="group"), "split is 'group'"),
-        (lambda: ReinforcePP(kl_reward_coef=-1.0), "kl_reward_coef is -1.0"),
-        (lambda: PPO(lam=1.5), "lam is 1.5"),
-        (lambda: PPO(value_clip=-0.1), "value_clip is -0.1"),
-        (lambda: PPO(critic_warmup=-1), "critic_warmup is -1"),
+        (lambda: RLOO(epochs=0), "epochs = 0"),
+        (lambda: RLOO(split="group"), "split = 'group'"),
+        (lambda: ReinforcePP(kl_reward_coef=-1.0), "kl_reward_coef = -1.0"),
+        (lambda: PPO(lam=1.5), "lam = 1.5"),
+        (lambda: PPO(value_clip=-0.1), "value_clip = -0.1"),
+        (lambda: PPO(critic_warmup=-1), "critic_warmup = -1"),
+        (lambda: PPO(bootstrap_truncated="yes"), "bootstrap_truncated = 'yes'"),
     ],
 )
-def test_options_are_checked(make, message):
+def test_invalid_options_are_rejected(make, message):
     with pytest.raises(ValueError, match=message):
         make()

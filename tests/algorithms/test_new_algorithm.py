@@ -1,4 +1,4 @@
-"""The page that says how an algorithm is added: what it shows is run as it stands there."""
+"""The code in docs/algorithms/new-algorithm.md works as it is written there."""
 
 import importlib.util
 import re
@@ -17,35 +17,36 @@ from seeupo.engines.exact import GradientAscent
 from seeupo.training.train import train
 from training.small_runs import small
 
-PAGE = Path(__file__).parent.parent.parent / "docs/algorithms/new-algorithm.md"
+ROOT = Path(__file__).parent.parent.parent
+PAGE = ROOT / "docs/algorithms/new-algorithm.md"
 
 
 @pytest.fixture
 def registered(tmp_path, monkeypatch):
-    """The algorithm of the page, after its one file is written and its one line run."""
+    """The page's algorithm, with its file written and its registry line executed."""
     code, line = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (tmp_path / "reinforce.py").write_text(code)
     spec = importlib.util.spec_from_file_location("reinforce", tmp_path / "reinforce.py")
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "reinforce", module)
     spec.loader.exec_module(module)
-    monkeypatch.setitem(ALGORITHMS, "reinforce", None)  # so that it is taken back afterwards
+    monkeypatch.setitem(ALGORITHMS, "reinforce", None)  # so that monkeypatch removes it afterwards
     exec(line, {"ALGORITHMS": ALGORITHMS, "Reinforce": module.Reinforce})
     return module.Reinforce
 
 
-def test_it_is_small():
+def test_the_example_is_one_small_file_and_one_line():
     code, line = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert len([row for row in code.splitlines() if row.strip()]) < 30
     assert len(line.splitlines()) == 1
 
 
-def test_it_trains(registered, tmp_path):
+def test_the_example_trains_from_a_recipe(registered, tmp_path):
     (tmp_path / "small.toml").write_text(recipe_to_toml(small(run={"iterations": 2})))
     overrides = [("algorithm.name", "reinforce"), ("algorithm.minibatches", "2")]
     recipe = read_recipe(str(tmp_path / "small.toml"), overrides)
     assert recipe.algorithm == registered(minibatches=2)
-    result = train(recipe, folder=tmp_path / "run")
+    result = train(recipe, run_dir=tmp_path / "run")
     assert result.reason == "all 2 iterations are done"
     assert result.summary["optimizer_steps"] > 0
     assert 'name = "reinforce"' in (tmp_path / "run" / "recipe.toml").read_text()
@@ -53,7 +54,7 @@ def test_it_trains(registered, tmp_path):
 
 @pytest.mark.parametrize("make", [table_engine, network_engine])
 @pytest.mark.parametrize("problem", [ragged_problem(), wordy_problem()], ids=["ragged", "wordy"])
-def test_its_first_step_is_the_gradient_of_j(registered, make, problem):
+def test_the_first_step_is_the_gradient_of_j(registered, make, problem):
     engine, rate = make(problem, GradientAscent(1e-3)), 1e-3
     parameters = list(engine.policy.parameters().values())
     expected = torch.autograd.grad(problem.expected_return(engine.policy.log_probs()), parameters)
@@ -65,18 +66,25 @@ def test_its_first_step_is_the_gradient_of_j(registered, make, problem):
 
 def test_the_order_of_the_trajectories_does_not_matter(registered):
     ends = []
-    for backwards in (False, True):
+    for reverse in (False, True):
         engine = network_engine(ragged_problem())
         trajectories = sampled(engine)
-        registered(epochs=2).update(engine, trajectories[::-1] if backwards else trajectories)
+        registered(epochs=2).update(engine, trajectories[::-1] if reverse else trajectories)
         ends.append(weights_of(engine))
     torch.testing.assert_close(*ends)
 
 
-def test_an_algorithm_without_facts_is_listed_and_shown(registered):
+def test_the_page_names_existing_files_and_tests():
+    page = PAGE.read_text()
+    for path, test in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", page):
+        assert (ROOT / path).exists(), path
+        assert not test or f"def {test}(" in (ROOT / path).read_text(), test
+
+
+def test_an_algorithm_without_a_card_is_listed_and_shown(registered):
     listed = CliRunner().invoke(main, ["algorithms", "list"])
     assert re.search(r"^reinforce\s*$", listed.output, re.MULTILINE)
     shown = CliRunner().invoke(main, ["algorithms", "show", "reinforce"])
     assert shown.exit_code == 0, shown.output
-    assert "The options of REINFORCE." in shown.output
-    assert re.search(r"^ +clip +\"none\" +\(low, high\) around 1", shown.output, re.MULTILINE)
+    assert "Options of REINFORCE." in shown.output
+    assert re.search(r"^ +clip +\"none\" +Clip range", shown.output, re.MULTILINE)

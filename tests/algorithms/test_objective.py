@@ -9,7 +9,7 @@ from algorithms.examples import F64
 from seeupo.algorithms.objective import SequenceObjective
 from seeupo.types import Turn
 
-SAMPLES = [Turn("a", 1, (0,), (3, 4, 5)), Turn("b", 1, (0,), (6,)), Turn("c", 1, (0,), ())]
+TURNS = [Turn("a", 1, (0,), (3, 4, 5)), Turn("b", 1, (0,), (6,)), Turn("c", 1, (0,), ())]
 
 
 def row(*values: float) -> torch.Tensor:
@@ -30,7 +30,7 @@ ENTROPIES = torch.tensor([[1.0, 2.0, 3.0], [0.4, NAN, NAN], [NAN, NAN, NAN]], dt
 
 
 def test_values_by_hand():
-    found = OBJECTIVE(LOGPROBS, ENTROPIES, SAMPLES)
+    found = OBJECTIVE(LOGPROBS, ENTROPIES, TURNS)
 
     def k3(new, reference):
         return math.exp(reference - new) - (reference - new) - 1
@@ -42,9 +42,9 @@ def test_values_by_hand():
     assert found.tolist() == pytest.approx([first, second, 5.0], rel=1e-12)
 
 
-def test_rubbish_under_the_mask_reaches_no_gradient():
+def test_padding_affects_no_gradient():
     logprobs, entropies = LOGPROBS.clone().requires_grad_(), ENTROPIES.clone().requires_grad_()
-    OBJECTIVE(logprobs, entropies, SAMPLES).sum().backward()
+    OBJECTIVE(logprobs, entropies, TURNS).sum().backward()
     for gradient in (logprobs.grad, entropies.grad):
         assert torch.isfinite(gradient).all()
         assert (gradient[1, 1:] == 0).all()
@@ -52,29 +52,29 @@ def test_rubbish_under_the_mask_reaches_no_gradient():
         assert (gradient[0] != 0).all()
 
 
-def test_samples_may_be_split_and_permuted():
-    whole = OBJECTIVE(LOGPROBS, ENTROPIES, SAMPLES)
+def test_turns_may_be_split_and_permuted():
+    whole = OBJECTIVE(LOGPROBS, ENTROPIES, TURNS)
     order = [2, 0, 1]
-    permuted = OBJECTIVE(LOGPROBS[order], ENTROPIES[order], [SAMPLES[n] for n in order])
+    permuted = OBJECTIVE(LOGPROBS[order], ENTROPIES[order], [TURNS[n] for n in order])
     torch.testing.assert_close(permuted, whole[order], rtol=0, atol=0)
-    alone = OBJECTIVE(LOGPROBS[1:2, :1], ENTROPIES[1:2, :1], SAMPLES[1:2])
+    alone = OBJECTIVE(LOGPROBS[1:2, :1], ENTROPIES[1:2, :1], TURNS[1:2])
     torch.testing.assert_close(alone, whole[1:2], rtol=0, atol=0)
 
 
 def test_float64_is_kept():
-    # 0.1 in float32 differs from 0.1 in the ninth digit.
+    # 0.1 in float32 and in float64 differ in the ninth digit.
     objective = replace(OBJECTIVE, advantages={("b", 1): 0.1}, kl_coef=0.0, entropy_coef=0.0)
     old = OBJECTIVE.old["b", 1][None]
-    assert float(objective(old, None, SAMPLES[1:2])) == 3.0 * 0.1
+    assert float(objective(old, None, TURNS[1:2])) == 3.0 * 0.1
 
 
-def test_it_can_be_sent_to_another_process():
+def test_objectives_can_be_pickled():
     copy = pickle.loads(pickle.dumps(OBJECTIVE))
-    torch.testing.assert_close(copy(LOGPROBS, ENTROPIES, SAMPLES), OBJECTIVE(LOGPROBS, ENTROPIES, SAMPLES))
+    torch.testing.assert_close(copy(LOGPROBS, ENTROPIES, TURNS), OBJECTIVE(LOGPROBS, ENTROPIES, TURNS))
 
 
-def test_entropies_are_asked_for_only_when_used():
+def test_entropies_are_needed_only_if_used():
     assert OBJECTIVE.needs_entropy
     assert not replace(OBJECTIVE, entropy_coef=0.0).needs_entropy
-    with pytest.raises(ValueError, match="passed no entropies"):
-        OBJECTIVE(LOGPROBS, None, SAMPLES)
+    with pytest.raises(ValueError, match="must pass entropies"):
+        OBJECTIVE(LOGPROBS, None, TURNS)

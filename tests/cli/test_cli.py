@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import seeupo
 from seeupo.algorithms import ALGORITHMS
-from seeupo.algorithms.cards import FACTS
+from seeupo.algorithms.cards import CARDS
 from seeupo.cli import main
 from seeupo.cli.algorithm_cards import options
 
@@ -75,12 +75,12 @@ def test_everything_about_an_algorithm_is_shown(name, columns):
     assert result.exit_code == 0, result.output
     lines = [line.rstrip() for line in result.output.splitlines()]
     assert max(map(len, lines)) <= columns
-    facts, flat = FACTS[name], " ".join(result.output.split())
-    for text in (facts.title, facts.idea, facts.advantage_here, facts.proved, facts.conditions, facts.measured):
+    card, flat = CARDS[name], " ".join(result.output.split())
+    for text in (card.title, card.idea, card.advantage_details, card.guarantees, card.conditions, card.measurements):
         assert text in flat
-    for text in (facts.use, facts.source, facts.cost.forward, facts.cost.steps, facts.cost.critic_forward):
+    for text in (card.use_when, card.source, card.cost.forward, card.cost.steps, card.cost.critic_forward):
         assert text in flat
-    for line in facts.formula.splitlines():
+    for line in card.formula.splitlines():
         assert f"  {line}".rstrip() in lines
     for option in options(name):
         assert re.search(rf"^  {option.name} +{re.escape(option.default)}  ", result.output, re.MULTILINE), option
@@ -91,7 +91,7 @@ def test_options_of_an_algorithm_are_told_with_their_own_defaults():
     gspo, rloo = ({option.name: option for option in options(name)} for name in ("gspo", "rloo"))
     assert gspo["clip"].default == "[0.0003, 0.0004]"
     assert rloo["clip"].default == '"none"'
-    assert rloo["clip"].meaning == "(low, high) around 1; none for no clip."  # what all of them share says so
+    assert "(low, high)" in rloo["clip"].meaning  # documented by the base class
     assert gspo["level"].accepted == 'one of "trajectory", "turn"'
 
 

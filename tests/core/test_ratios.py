@@ -30,14 +30,14 @@ def test_log_ratio_is_the_mean_or_the_sum_over_the_action():
 
 @pytest.mark.parametrize("length_normalize", [True, False])
 def test_an_action_without_tokens_has_ratio_one(length_normalize):
-    rubbish = torch.full((2, 3), math.nan, dtype=F64)
+    noise = torch.full((2, 3), math.nan, dtype=F64)
     mask = torch.zeros(2, 3, dtype=torch.bool)
-    assert sequence_log_ratio(rubbish, rubbish, mask, length_normalize=length_normalize).tolist() == [0.0, 0.0]
-    assert masked_mean(rubbish, mask).tolist() == [0.0, 0.0]
+    assert sequence_log_ratio(noise, noise, mask, length_normalize=length_normalize).tolist() == [0.0, 0.0]
+    assert masked_mean(noise, mask).tolist() == [0.0, 0.0]
 
 
 @given(st.integers(0, 4), st.booleans(), st.integers(0, 1000))
-def test_padding_and_what_stands_in_it_change_neither_value_nor_gradient(padding, length_normalize, seed):
+def test_padding_changes_neither_value_nor_gradient(padding, length_normalize, seed):
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(0, 5, (6,), generator=generator)
     mask = length_mask(lengths)
@@ -50,8 +50,8 @@ def test_padding_and_what_stands_in_it_change_neither_value_nor_gradient(padding
         return value.detach(), new.grad
 
     def padded(tensor):
-        rubbish = torch.full((len(tensor), padding), math.nan, dtype=F64)
-        return torch.cat([torch.where(mask, tensor, math.nan), rubbish], 1)
+        noise = torch.full((len(tensor), padding), math.nan, dtype=F64)
+        return torch.cat([torch.where(mask, tensor, math.nan), noise], 1)
 
     wide_mask = torch.cat([mask, torch.zeros(len(mask), padding, dtype=torch.bool)], 1)
     value, gradient = value_and_gradient(new, old, mask)
@@ -77,8 +77,8 @@ def test_without_clip_the_objective_is_the_product():
     ("log_ratio", "weight", "gradient"),
     [
         (0.0, 2.0, 2.0),  # inside: d(r w)/d log r = r w
-        (0.5, 2.0, 0.0),  # above the clip, wanted higher: held
-        (0.5, -2.0, -2.0 * math.exp(0.5)),  # above the clip, wanted lower: not held
+        (0.5, 2.0, 0.0),  # above the clip range, positive weight: clipped
+        (0.5, -2.0, -2.0 * math.exp(0.5)),  # above the clip range, negative weight: not clipped
         (-0.5, -2.0, 0.0),
         (-0.5, 2.0, 2.0 * math.exp(-0.5)),
         (2000.0, 1.0, 0.0),  # the plain form gives nan here: 0 * inf
@@ -90,8 +90,8 @@ def test_gradient_of_the_clipped_objective(log_ratio, weight, gradient):
     x = vector(log_ratio).requires_grad_()
     clipped_objective(x, vector(weight)).sum().backward()
     assert float(x.grad) == pytest.approx(gradient)
-    held = bool(clip_binds(x.detach(), vector(weight), clip=(0.2, 0.2)))
-    assert held == (gradient == 0 and weight != 0 and not math.isinf(log_ratio))
+    clipped = bool(clip_binds(x.detach(), vector(weight), clip=(0.2, 0.2)))
+    assert clipped == (gradient == 0 and weight != 0 and not math.isinf(log_ratio))
 
 
 def test_no_clip_never_binds():
@@ -101,23 +101,23 @@ def test_no_clip_never_binds():
 @pytest.mark.parametrize(
     ("clip", "message"),
     [
-        ((1.0, 0.2), r"clip is \(1.0, 0.2\).* low"),
-        ((-0.1, 0.2), r"clip is \(-0.1, 0.2\).* low"),
-        ((0.2, -1.0), r"clip is \(0.2, -1.0\).* high"),
-        ((0.2, math.inf), r"clip is \(0.2, inf\).* high"),
-        ((0.2, math.nan), r"clip is \(0.2, nan\).* high"),
-        (0.2, "clip is 0.2; it must be a pair"),
-        ((0.2,), "must be a pair"),
+        ((1.0, 0.2), r"clip = \(1.0, 0.2\): expected a pair .*low in \[0, 1\)"),
+        ((-0.1, 0.2), "expected a pair .*low in"),
+        ((0.2, -1.0), "with a finite high"),
+        ((0.2, math.inf), "with a finite high"),
+        ((0.2, math.nan), "with a finite high"),
+        (0.2, "clip = 0.2: expected a pair"),
+        ((0.2,), "expected a pair"),
     ],
 )
-def test_a_clip_out_of_range_is_named(clip, message):
+def test_invalid_clip_ranges_are_rejected(clip, message):
     with pytest.raises(ValueError, match=message):
         clipped_objective(vector(0.0), vector(1.0), clip=clip)
 
 
-def test_wrong_shapes_and_dtypes_are_named():
+def test_wrong_shapes_and_dtypes_are_rejected():
     good, mask = torch.zeros(2, 3, dtype=F64), torch.ones(2, 3, dtype=torch.bool)
-    with pytest.raises(ValueError, match=r"old has shape \(2, 4\); it must be \(2, 3\)"):
+    with pytest.raises(ValueError, match=r"old has shape \(2, 4\): expected \(2, 3\)"):
         sequence_log_ratio(good, torch.zeros(2, 4, dtype=F64), mask)
     with pytest.raises(ValueError, match=r"mask has dtype torch\.int64"):
         sequence_log_ratio(good, good, mask.long())

@@ -35,16 +35,16 @@ def values(estimate) -> tuple[float, float, float]:
 # avg@k
 
 
-def test_tasks_count_equally_however_many_samples_they_have():
+def test_tasks_have_equal_weight_for_any_number_of_attempts():
     found = avg_at_k([[1, 0], [1, 1, 1, 0.5], [0, 0, 0]], 2)
     assert found.value == pytest.approx((0.5 + 0.875 + 0) / 3)
     assert (found.tasks, found.level) == (3, 0.95)
 
 
 @given(panels, st.integers(1, 6))
-def test_more_samples_than_k_give_the_expectation_over_subsets_of_k(scores, k):
-    scores = [samples for samples in scores if len(samples) >= k] or [[0.25] * k]
-    subsets = [fmean(fmean(chosen) for chosen in itertools.combinations(samples, k)) for samples in scores]
+def test_more_attempts_than_k_give_the_expectation_over_subsets_of_k(scores, k):
+    scores = [attempts for attempts in scores if len(attempts) >= k] or [[0.25] * k]
+    subsets = [fmean(fmean(chosen) for chosen in itertools.combinations(attempts, k)) for attempts in scores]
     assert avg_at_k(scores, k).value == pytest.approx(fmean(subsets))
 
 
@@ -64,7 +64,7 @@ def test_pass_at_k_by_hand():
 
 
 @pytest.mark.parametrize(("c", "n", "k"), [(1, 2000, 7), (3, 2000, 1000), (40, 1000, 25), (1999, 2000, 2), (5, 99, 95)])
-def test_many_samples_neither_overflow_nor_lose_digits(c, n, k):
+def test_many_attempts_neither_overflow_nor_lose_digits(c, n, k):
     exact = 1 - Fraction(math.comb(n - c, k), math.comb(n, k))
     assert pass_at_k([c], [n], k).value == pytest.approx(float(exact), rel=1e-10)
 
@@ -89,8 +89,8 @@ def test_pass_at_k_grows_with_successes_and_with_attempts(case):
 
 
 @given(panels)
-def test_one_attempt_passes_as_often_as_samples_succeed(scores):
-    successes = [[float(score == 1) for score in samples] for samples in scores]
+def test_pass_at_1_is_the_success_rate(scores):
+    successes = [[float(score == 1) for score in attempts] for attempts in scores]
     assert pass_at_k(*count_successes(scores), 1).value == pytest.approx(avg_at_k(successes, 1).value)
 
 
@@ -110,8 +110,8 @@ def test_the_interval_contains_the_mean_and_has_a_width(scores, level):
 
 
 @given(panels, st.randoms(use_true_random=False))
-def test_the_order_of_tasks_and_samples_changes_nothing(scores, random):
-    shuffled = [random.sample(samples, len(samples)) for samples in scores]
+def test_the_order_of_tasks_and_attempts_does_not_matter(scores, random):
+    shuffled = [random.sample(attempts, len(attempts)) for attempts in scores]
     random.shuffle(shuffled)
     assert avg_at_k(shuffled, 1) == avg_at_k(scores, 1)
     assert pass_at_k(*count_successes(shuffled), 1) == pass_at_k(*count_successes(scores), 1)
@@ -120,7 +120,7 @@ def test_the_order_of_tasks_and_samples_changes_nothing(scores, random):
 @given(panels)
 def test_counting_failures_mirrors_the_interval(scores):
     mean, low, high = values(avg_at_k(scores, 1))
-    mirrored = values(avg_at_k([[1 - score for score in samples] for samples in scores], 1))
+    mirrored = values(avg_at_k([[1 - score for score in attempts] for attempts in scores], 1))
     assert mirrored == pytest.approx((1 - mean, 1 - high, 1 - low), abs=1e-6)
 
 
@@ -134,20 +134,20 @@ def test_a_higher_level_gives_a_wider_interval(scores, first, second):
 @given(panels, st.data())
 def test_a_better_score_raises_the_mean(scores, data):
     task = data.draw(st.integers(0, len(scores) - 1))
-    better = [list(samples) for samples in scores]
+    better = [list(attempts) for attempts in scores]
     better[task][0] = data.draw(st.floats(better[task][0], 1))
     assert avg_at_k(better, 1).value >= avg_at_k(scores, 1).value - 1e-15
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 3, 10, 100])
-def test_one_more_yes_raises_both_ends(tasks):
+def test_one_more_success_raises_both_ends(tasks):
     low, high = mean_interval(np.tri(tasks + 1, tasks, -1))
     assert (np.diff(low) > 0).all()
     assert (np.diff(high) > 0).all()
 
 
 @pytest.mark.parametrize("successes", [4, 10, 50, 90, 96])
-def test_yes_or_no_tasks_get_wilsons_interval(successes):
+def test_binary_tasks_get_wilsons_interval(successes):
     tasks, z = 100, NormalDist().inv_cdf(0.975)
     z += (z**3 + z) / (4 * tasks)
     assert z == pytest.approx(1.9842, abs=1e-3)  # Student's t with 99 degrees of freedom
@@ -165,7 +165,7 @@ def test_other_tasks_get_wilsons_interval_for_their_spread():
         assert abs(found.value - end) == pytest.approx(z * math.sqrt(end * (1 - end) * share / 8))
 
 
-def test_samples_that_differ_within_tasks_only_narrow_the_interval():
+def test_variation_within_tasks_only_narrows_the_interval():
     alike, split = avg_at_k([[1, 0, 1, 0]] * 50, 4), avg_at_k([[1, 1, 1, 1], [0, 0, 0, 0]] * 25, 4)
     assert alike.value == split.value == 0.5
     assert alike.high - alike.low < 0.15 * (split.high - split.low)
@@ -196,7 +196,7 @@ pairs = st.lists(
 
 
 @given(pairs, st.randoms(use_true_random=False))
-def test_a_difference_has_the_symmetries_and_bounds_of_one(tasks, random):
+def test_differences_are_bounded_and_antisymmetric(tasks, random):
     a, b = zip(*tasks, strict=True)
     found = paired_difference(a, b)
     assert -1 <= found.low <= found.value <= found.high <= 1
@@ -207,7 +207,7 @@ def test_a_difference_has_the_symmetries_and_bounds_of_one(tasks, random):
     assert paired_difference(*zip(*tasks, strict=True)) == found
 
 
-def test_pairing_helps_where_both_find_the_same_tasks_hard():
+def test_pairing_narrows_the_interval_if_both_find_the_same_tasks_hard():
     a = [[1, 1, 1, 1], [1, 0, 0, 0]] * 50
     b = [[1, 1, 1, 0], [0, 0, 0, 0]] * 50
     paired, shuffled = paired_difference(a, b), paired_difference(a, b[::-1])
@@ -226,8 +226,8 @@ def test_ties_do_not_prove_that_there_is_no_difference():
     assert 0.9 < sure.low < 0.99
 
 
-# Coverage. A cell counts panels that contain the truth, so that it has a standard error of its own, 0.44 points: the
-# bounds of 95 +- 2 points are widened by three of these. `benchmarks/interval_coverage.py` has more panels per cell.
+# Coverage. The fraction of panels whose interval contains the truth has a standard error of 0.44 points, so the bounds
+# of 95 +- 2 points are widened by three of these. `benchmarks/interval_coverage.py` uses more panels per cell.
 
 specification = importlib.util.spec_from_file_location("interval_coverage", ROOT / "benchmarks/interval_coverage.py")
 simulation = importlib.util.module_from_spec(specification)
@@ -260,9 +260,9 @@ def test_intervals_of_averages_cover_in_a_family_they_were_not_chosen_on(deviati
 def test_intervals_of_pass_rates_cover(concentration, samples):
     rng = np.random.default_rng(7)
     for mean in simulation.MEANS:
-        found = simulation.pass_coverage(concentration, mean, turns=samples, panels=PANELS, rng=rng)
+        found = simulation.pass_coverage(concentration, mean, samples=samples, panels=PANELS, rng=rng)
         assert found >= LOWEST, mean
-        # Nearer to 1 than this most panels have no failure at all, and an interval that includes 1 covers always.
+        # Closer to 1 most panels have no failure, and an interval that includes 1 always covers.
         if simulation.true_pass_rate(concentration, mean, simulation.K) <= 0.98 + 1e-9:
             assert found <= HIGHEST, mean
 
@@ -274,12 +274,12 @@ def test_intervals_of_differences_cover(concentration, same_order):
     for means in simulation.PAIRS:
         found = simulation.paired_coverage(concentration, means, same_order=same_order, panels=PANELS, rng=rng)
         assert found >= LOWEST, means
-        # Where tasks rarely differ, intervals are wider than they need to be; elsewhere they must not be.
+        # Where tasks rarely differ, intervals are wider than necessary; elsewhere they must not be.
         if means in [(0.1, 0.3), (0.5, 0.9)]:
             assert found <= HIGHEST, means
 
 
-def test_the_simulation_tells_a_bad_interval_from_a_good_one():
+def test_the_simulation_detects_an_interval_with_poor_coverage():
     def normal(panel):
         half = 1.96 * panel.std(axis=-1, ddof=1) / math.sqrt(panel.shape[-1])
         return panel.mean(axis=-1) - half, panel.mean(axis=-1) + half
@@ -292,7 +292,7 @@ def test_the_simulation_tells_a_bad_interval_from_a_good_one():
     assert simulation.avg_coverage(3, 0.5, panels=PANELS, rng=rng, interval=normal) > LOWEST
 
 
-def test_the_documented_coverage_is_the_measured_one():
+def test_the_documented_coverage_matches_the_results():
     results = json.loads((ROOT / "benchmarks/results/interval_coverage.json").read_text())
     page = (ROOT / "docs/evaluation.md").read_text()
     assert f"{results['panels']:,} panels" in page
@@ -305,36 +305,36 @@ def test_the_documented_coverage_is_the_measured_one():
         assert re.search(rf"^\| {re.escape(name)} \|.* {min(cells)} to {max(cells)} \|", page, re.MULTILINE), name
 
 
-# What is wrong is named
+# Invalid arguments
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: avg_at_k([], 1), "scores is empty"),
-        (lambda: avg_at_k([[1, 0], [1]], 2), r"task 1 has 1 sample\(s\); avg@2 needs at least 2: draw more"),
-        (lambda: avg_at_k([[1], []], 1), r"task 1 has 0 sample\(s\)"),
-        (lambda: avg_at_k([[1]], 0), "k is 0; it must be a whole number of at least 1"),
-        (lambda: avg_at_k([[1, 1.5]], 1), r"the score of task 0, sample 1 is 1.5; it must be in \[0, 1\]"),
-        (lambda: avg_at_k([[1], [math.nan]], 1), "the score of task 1, sample 0 is nan"),
-        (lambda: avg_at_k([["1"]], 1), "the score of task 0, sample 0 is '1'; it must be a number"),
-        (lambda: avg_at_k([[1]], 1, level=95), "level is 95; it must be between 0 and 1"),
-        (lambda: pass_at_k([], [], 1), "successes is empty"),
-        (lambda: pass_at_k([1, 1, 0], [4, 3, 2], 4), r"task 1 has 3 sample\(s\); pass@4 needs at least 4"),
-        (lambda: pass_at_k([1, 5], [4, 4], 2), "task 1 has 5 successes in 4 samples"),
-        (lambda: pass_at_k([-1], [4], 2), "task 0 has -1 successes in 4 samples"),
-        (lambda: pass_at_k([0.5], [4], 2), "successes has dtype float64; it must hold whole numbers"),
-        (lambda: pass_at_k([1], [4, 4], 2), r"successes has shape \(1,\), totals has \(2,\)"),
-        (lambda: pass_at_k([[1]], [[4]], 2), r"successes has shape \(1, 1\); it must have one count per task"),
-        (lambda: pass_at_k([1], [4], 2.0), "k is 2.0; it must be a whole number"),
-        (lambda: paired_difference([[1]], [[1], [0]]), "a has 1 tasks, b has 2; pair them by task first"),
-        (lambda: paired_difference([[1, 0]], [[1]], pass_k=2), r"task 0 has 1 sample\(s\); pass@2"),
-        (lambda: paired_difference([], []), "scores is empty"),
-        (lambda: mean_interval(np.array([0.5, 1.1])), r"a task's value is outside \[0, 1\]"),
-        (lambda: mean_interval(np.array([])), "there are no tasks"),
-        (lambda: difference_interval(np.array([math.nan])), r"outside \[-1, 1\], or not a number"),
+        (lambda: avg_at_k([], 1), r"scores = \[\]"),
+        (lambda: avg_at_k([[1, 0], [1]], 2), r"task 1 has 1 attempt\(s\): avg@2 needs at least 2"),
+        (lambda: avg_at_k([[1], []], 1), r"task 1 has 0 attempt\(s\)"),
+        (lambda: avg_at_k([[1]], 0), "k = 0: expected a whole number of at least 1"),
+        (lambda: avg_at_k([[1, 1.5]], 1), r"score of task 0, attempt 1 = 1.5: expected a number in \[0, 1\]"),
+        (lambda: avg_at_k([[1], [math.nan]], 1), "score of task 1, attempt 0 = nan"),
+        (lambda: avg_at_k([["1"]], 1), "score of task 0, attempt 0 = '1': expected a number"),
+        (lambda: avg_at_k([[1]], 1, level=95), "level = 95: expected a number between 0 and 1"),
+        (lambda: pass_at_k([], [], 1), r"successes = \[\]"),
+        (lambda: pass_at_k([1, 1, 0], [4, 3, 2], 4), r"task 1 has 3 attempt\(s\): pass@4 needs at least 4"),
+        (lambda: pass_at_k([1, 5], [4, 4], 2), "task 1 has 5 successes in 4 attempts"),
+        (lambda: pass_at_k([-1], [4], 2), "task 0 has -1 successes in 4 attempts"),
+        (lambda: pass_at_k([0.5], [4], 2), "successes has dtype float64: expected integers"),
+        (lambda: pass_at_k([1], [4, 4], 2), r"totals has shape \(2,\): expected \(1,\)"),
+        (lambda: pass_at_k([[1]], [[4]], 2), r"successes has shape \(1, 1\): expected one count per task"),
+        (lambda: pass_at_k([1], [4], 2.0), "k = 2.0: expected a whole number"),
+        (lambda: paired_difference([[1]], [[1], [0]]), "scores_b has 2 tasks: expected 1"),
+        (lambda: paired_difference([[1, 0]], [[1]], pass_k=2), r"task 0 has 1 attempt\(s\): pass@2"),
+        (lambda: paired_difference([], []), r"scores = \[\]"),
+        (lambda: mean_interval(np.array([0.5, 1.1])), r"values: expected numbers in \[0, 1\]"),
+        (lambda: mean_interval(np.array([])), r"values = \[\]"),
+        (lambda: difference_interval(np.array([math.nan])), r"values: expected numbers in \[-1, 1\]"),
     ],
 )
-def test_errors_name_what_is_wrong(call, message):
+def test_invalid_arguments_are_rejected(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -1,7 +1,7 @@
-"""Against TRL: the scoring and the losses of its GRPOTrainer and RLOOTrainer. TRL 1.16 has no PPO trainer any more.
+"""Comparison with TRL: scoring and losses of its GRPOTrainer and RLOOTrainer. TRL 1.16 has no PPO trainer.
 
-Its groups are all of one size, and it has no trajectory without actions. As in checks_verl.py, its advantages are its
-own but for the known relation, and its losses are computed of those.
+TRL needs groups of one size and at least one action per trajectory. As in checks_verl.py, its losses are computed from
+its own advantages, corrected by the known relations only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from peers.batches import RandomBatch, random_batch
 from peers.ledger import Ledger
 from peers.table_engine import Step, TableEngine, advantages_of, token_advantages
-from peers.trl_trainers import FedGRPO, FedRLOO
+from peers.trl_trainers import BatchGRPO, BatchRLOO
 from seeupo.algorithms import GRPO, GSPO, PPO, RLOO, ReinforcePP, SeeUPO
 from seeupo.core import k3
 
@@ -31,16 +31,16 @@ def groups_of_four(ledger: Ledger, seed: int, **options: Any) -> RandomBatch:
 
 
 def compare_steps(ledger: Ledger, what: str, steps: Sequence[Step], trainer: Any, inputs: dict[str, Any]) -> None:
-    """Both steps: at theta_k, where every ratio is 1, and at the second policy."""
-    assert len(steps) == 2, f"{what}: there were {len(steps)} steps"
+    """Compare both steps: at theta_k, where every ratio is 1, and at the second policy."""
+    assert len(steps) == 2, f"{what}: {len(steps)} steps"
     for step, logits in zip(steps, (trainer.batch.before, trainer.batch.after), strict=True):
         loss, gradient = trainer.loss_and_gradient(inputs, logits)
         ledger.compare(f"{what}: loss", step.loss, loss)
         ledger.compare(f"{what}: gradient", step.gradient, gradient)
 
 
-def score(ledger: Ledger, trainer: FedGRPO, recorded: Tensor) -> dict[str, Any]:
-    """TRL's inputs to its loss, whose advantages are compared with the update's and have our deviation."""
+def score(ledger: Ledger, trainer: BatchGRPO, recorded: Tensor) -> dict[str, Any]:
+    """Return TRL's loss inputs, with advantages rescaled to our deviation and compared with those of the update."""
     batch, inputs = trainer.batch, trainer.score()
     what, deviation = f"GRPO, advantages (scale_rewards={trainer.scale_rewards})", batch.group_deviation()
     spread = deviation > 0
@@ -49,10 +49,10 @@ def score(ledger: Ledger, trainer: FedGRPO, recorded: Tensor) -> dict[str, Any]:
     if trainer.scale_rewards == "group":
         unbiased = deviation * (size / (size - 1)) ** 0.5
         factor = (unbiased + 1e-4) / torch.where(spread, deviation, 1.0)
-    elif trainer.scale_rewards == "batch":  # of the rewards with them, of the advantages with us
-        centred = batch.rewards - batch.rewards.view(-1, size).mean(1).repeat_interleave(size)
-        factor = (batch.rewards.std(correction=1) + 1e-4) / centred.std(correction=0)
-    # Where there is no spread, theirs is what rounding leaves of equal rewards, divided by 1e-4.
+    elif trainer.scale_rewards == "batch":  # TRL: deviation of the rewards; ours: of the advantages
+        centered = batch.rewards - batch.rewards.view(-1, size).mean(1).repeat_interleave(size)
+        factor = (batch.rewards.std(correction=1) + 1e-4) / centered.std(correction=0)
+    # With equal rewards TRL's advantages are rounding errors divided by 1e-4.
     assert inputs["advantages"][~spread].abs().max() <= 4 * torch.finfo(ledger.dtype).eps / 1e-4
     inputs["advantages"] = torch.where(spread, inputs["advantages"] * factor, 0.0).to(batch.mask)
     ledger.compare(what, recorded, inputs["advantages"])
@@ -63,7 +63,7 @@ def check_grpo(ledger: Ledger, seed: int) -> None:
     for turns in (1, 3):
         batch = groups_of_four(ledger, seed, max_turns=turns)
         for kl in (0.0, KL):
-            engine, trainer = TableEngine(batch), FedGRPO(batch, loss_type="grpo", beta=kl)
+            engine, trainer = TableEngine(batch), BatchGRPO(batch, loss_type="grpo", beta=kl)
             update = GRPO(epochs=2, kl_coef=kl).update(engine, batch.trajectories)
             inputs = score(ledger, trainer, advantages_of(update.trajectories, batch.mask))
             compare_steps(ledger, "GRPO, with KL" if kl else "GRPO", engine.steps, trainer, inputs)
@@ -73,7 +73,7 @@ def check_dr_grpo(ledger: Ledger, seed: int) -> None:
     batch = groups_of_four(ledger, seed, max_turns=3)
     for kl in (0.0, KL):
         engine = TableEngine(batch)
-        trainer = FedGRPO(batch, loss_type="dr_grpo", scale_rewards="none", max_completion_length=50, beta=kl)
+        trainer = BatchGRPO(batch, loss_type="dr_grpo", scale_rewards="none", max_completion_length=50, beta=kl)
         algorithm = GRPO(kl_coef=kl, deviation_term=False, length_term=False, constant_length=50, epochs=2)
         update = algorithm.update(engine, batch.trajectories)
         inputs = score(ledger, trainer, advantages_of(update.trajectories, batch.mask))
@@ -81,10 +81,10 @@ def check_dr_grpo(ledger: Ledger, seed: int) -> None:
 
 
 def check_kl_times_ratio(ledger: Ledger, seed: int) -> None:
-    """By default TRL multiplies each token's k3 by its ratio, which has a gradient also where it is 1."""
+    """By default TRL multiplies each token's k3 by its ratio, which has a gradient even at 1."""
     batch = groups_of_four(ledger, seed, max_turns=3)
     engine = TableEngine(batch)
-    trainer = FedGRPO(batch, loss_type="grpo", beta=KL, use_bias_correction_kl=True)
+    trainer = BatchGRPO(batch, loss_type="grpo", beta=KL, use_bias_correction_kl=True)
     update = GRPO(epochs=2, kl_coef=KL).update(engine, batch.trajectories)
     inputs = score(ledger, trainer, advantages_of(update.trajectories, batch.mask))
     for step, logits in zip(engine.steps, (batch.before, batch.after), strict=True):
@@ -93,16 +93,16 @@ def check_kl_times_ratio(ledger: Ledger, seed: int) -> None:
         more = torch.where(batch.mask > 0, k3(logprobs, reference) * (logprobs - old).expm1(), 0.0)
         more = KL * (more.sum(1) / batch.mask.sum(1)).mean()
         loss, gradient = trainer.loss_and_gradient(inputs, logits)
-        ledger.compare("GRPO, what TRL's ratio adds to the KL: loss", step.loss + more.detach(), loss)
+        ledger.compare("GRPO, KL times TRL's ratio: loss", step.loss + more.detach(), loss)
         added = torch.autograd.grad(more, leaf)[0]
-        ledger.compare("GRPO, what TRL's ratio adds to the KL: gradient", step.gradient + added, gradient)
+        ledger.compare("GRPO, KL times TRL's ratio: gradient", step.gradient + added, gradient)
 
 
 def check_entropy(ledger: Ledger, seed: int) -> None:
-    """TRL's bonus is a mean over all tokens of the batch, ours over each trajectory's: a long one counts less."""
+    """TRL averages entropies over all tokens of the batch, we average over each trajectory's tokens first."""
     batch = groups_of_four(ledger, seed, max_turns=3)
     engine = TableEngine(batch)
-    trainer = FedGRPO(batch, loss_type="grpo", beta=KL, entropy_coef=ENTROPY)
+    trainer = BatchGRPO(batch, loss_type="grpo", beta=KL, entropy_coef=ENTROPY)
     update = GRPO(epochs=2, kl_coef=KL, entropy_coef=ENTROPY).update(engine, batch.trajectories)
     inputs = score(ledger, trainer, advantages_of(update.trajectories, batch.mask))
     for step, logits in zip(engine.steps, (batch.before, batch.after), strict=True):
@@ -123,7 +123,7 @@ def check_gspo(ledger: Ledger, seed: int) -> None:
             for kl in (0.0, KL):
                 for normalize in ("group", "batch"):
                     engine = TableEngine(batch)
-                    trainer = FedGRPO(
+                    trainer = BatchGRPO(
                         batch, beta=kl, epsilon=low, epsilon_high=high, scale_rewards=normalize, **options
                     )
                     algorithm = GSPO(clip=(low, high), epochs=2, minibatches=1, kl_coef=kl, normalize=normalize)
@@ -132,10 +132,10 @@ def check_gspo(ledger: Ledger, seed: int) -> None:
                     compare_steps(ledger, "GSPO, with KL" if kl else "GSPO", engine.steps, trainer, inputs)
 
 
-def check_seeupo_of_one_turn(ledger: Ledger, seed: int) -> None:
+def check_seeupo_with_one_turn(ledger: Ledger, seed: int) -> None:
     batch = groups_of_four(ledger, seed)
     engine = TableEngine(batch)
-    trainer = FedGRPO(
+    trainer = BatchGRPO(
         batch,
         loss_type="grpo",
         importance_sampling_level="sequence",
@@ -146,44 +146,44 @@ def check_seeupo_of_one_turn(ledger: Ledger, seed: int) -> None:
     )
     update = SeeUPO(clip=WIDE, epochs=2, kl_coef=KL, measure_drift=False).update(engine, batch.trajectories)
     inputs = score(ledger, trainer, advantages_of(update.trajectories, batch.mask))
-    compare_steps(ledger, "SeeUPO of one turn, as GSPO", engine.steps, trainer, inputs)
+    compare_steps(ledger, "SeeUPO with one turn, as GSPO", engine.steps, trainer, inputs)
 
 
 def check_rloo(ledger: Ledger, seed: int) -> None:
     batch = groups_of_four(ledger, seed)
     for clip, (low, high) in (((0.2, 0.3), (0.2, 0.3)), (None, (1.0, 1e9))):
-        engine, trainer = TableEngine(batch), FedRLOO(batch, beta=0.0, epsilon=low, epsilon_high=high)
+        engine, trainer = TableEngine(batch), BatchRLOO(batch, beta=0.0, epsilon=low, epsilon_high=high)
         update = RLOO(clip=clip, epochs=2).update(engine, batch.trajectories)
         inputs = trainer.score()
-        # Equal rewards: theirs may be an ulp from 0.
+        # With equal rewards TRL's advantages may differ from 0 by a rounding error.
         ledger.compare("RLOO, advantages", advantages_of(update.trajectories, batch.mask), inputs["advantages"])
         compare_steps(ledger, "RLOO" if clip is None else "RLOO, clipped", engine.steps, trainer, inputs)
 
 
 def check_rloo_with_kl_in_the_reward(ledger: Ledger, seed: int) -> None:
-    """TRL takes the KL from the reward, ours adds a term to the loss: with TRL's rewards both are the same."""
+    """TRL subtracts the KL from the reward, we add a term to the loss; with TRL's rewards both are equal."""
     batch = groups_of_four(ledger, seed)
     kl = ((batch.logprobs(batch.before) - batch.logprobs(batch.reference)) * batch.mask).sum(1)
     shaped = (batch.rewards - 0.05 * kl).tolist()
-    engine, trainer = TableEngine(batch), FedRLOO(batch, beta=0.05, epsilon=0.2, epsilon_high=0.2)
+    engine, trainer = TableEngine(batch), BatchRLOO(batch, beta=0.05, epsilon=0.2, epsilon_high=0.2)
     rewarded = [replace(t, reward=reward) for t, reward in zip(batch.trajectories, shaped, strict=True)]
     RLOO(clip=(0.2, 0.2), epochs=2).update(engine, rewarded)
     compare_steps(ledger, "RLOO, KL in the reward", engine.steps, trainer, trainer.score())
 
 
-def check_groups_of_one_are_refused(ledger: Ledger, seed: int) -> None:
+def check_groups_of_one_are_rejected(ledger: Ledger, seed: int) -> None:
     batch = random_batch(seed, ledger.dtype, sizes=(1, 1), equal=())
-    for trainer in (FedGRPO, FedRLOO):
-        said = ""
+    for trainer in (BatchGRPO, BatchRLOO):
+        message = ""
         try:
             trainer(batch)
         except ValueError as error:
-            said = str(error)
-        assert "at least 2 generations" in said, f"{trainer.__name__} should refuse groups of one: {said}"
+            message = str(error)
+        assert "at least 2 generations" in message, f"{trainer.__name__} should reject groups of one: {message}"
 
 
 def check_token_level_objectives(ledger: Ledger, seed: int) -> None:
-    """TRL takes advantages of single tokens from trainers that are built on it: the losses of PPO and REINFORCE++.
+    """TRL accepts token-level advantages from trainers built on it: the losses of PPO and REINFORCE++.
 
     It does not compute such advantages, so these are ours; checks_verl.py compares them.
     """
@@ -198,11 +198,11 @@ def check_token_level_objectives(ledger: Ledger, seed: int) -> None:
         ("REINFORCE++, with KL", ReinforcePP(epochs=2, kl_coef=KL), "grpo"),
     ):
         engine = TableEngine(batch)
-        trainer = FedGRPO(batch, loss_type=loss_type, beta=algorithm.kl_coef, entropy_coef=algorithm.entropy_coef)
+        trainer = BatchGRPO(batch, loss_type=loss_type, beta=algorithm.kl_coef, entropy_coef=algorithm.entropy_coef)
         algorithm.update(engine, batch.trajectories)
         inputs = trainer.score()
         length = inputs["completion_ids"].shape[1]
-        inputs["advantages"] = token_advantages(batch, engine.steps[0].asked)[:, :length]
+        inputs["advantages"] = token_advantages(batch, engine.steps[0].objective)[:, :length]
         compare_steps(ledger, what, engine.steps, trainer, inputs)
 
 

@@ -1,7 +1,7 @@
-"""Against verl: `verl.trainer.ppo.core_algos`.
+"""Comparison with verl: `verl.trainer.ppo.core_algos`.
 
-Nothing of ours enters the peer's side: its advantages are its own, corrected by the known relation and by nothing else,
-and its losses are computed of those. docs/algorithms/peers.md gives the reason for each relation.
+verl's losses are computed from verl's advantages, corrected by the known relations only. docs/algorithms/peers.md gives
+the reason for each relation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from peers.batches import RandomBatch, random_batch
 from peers.ledger import Ledger
 from peers.table_engine import Step, TableEngine, advantages_of, token_advantages
 from seeupo.algorithms import GRPO, GSPO, PPO, RLOO, ReinforcePP, SeeUPO
-from seeupo.algorithms.ppo import CUT_OFF
+from seeupo.algorithms.ppo import TRUNCATED
 from seeupo.core import gae, k3
 
 NAME = f"verl {version('verl')}"
@@ -45,10 +45,10 @@ def loss_and_gradient(
     kl_coef: float = 0.0,
     entropy_coef: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """verl's loss at these logits and its gradient; put together as its actor does.
+    """Return verl's loss at these logits and its gradient, combined as in its actor.
 
-    `rows` [S] and `mask` [S, L] choose the sequences: all trajectories, unless given. Means over sequences are divided
-    by the number of trajectories. The KL and entropy terms are aggregated as the policy's loss is.
+    `rows` [S] and `mask` [S, L] select the sequences; the default is all trajectories. Means over sequences are divided
+    by the number of trajectories. The KL and entropy terms are aggregated like the policy's loss.
     """
     logits = logits.clone().requires_grad_()
     rows = torch.arange(len(batch.mask)) if rows is None else rows
@@ -84,8 +84,8 @@ def loss_and_gradient(
 def compare_steps(
     ledger: Ledger, what: str, steps: Sequence[Step], batch: RandomBatch, *rest: Any, **options: Any
 ) -> None:
-    """Both steps: at theta_k, where every ratio is 1, and at the second policy."""
-    assert len(steps) == 2, f"{what}: there were {len(steps)} steps"
+    """Compare both steps: at theta_k, where every ratio is 1, and at the second policy."""
+    assert len(steps) == 2, f"{what}: {len(steps)} steps"
     for step, logits in zip(steps, (batch.before, batch.after), strict=True):
         loss, gradient = loss_and_gradient(batch, logits, *rest, **options)
         ledger.compare(f"{what}: loss", step.loss, loss)
@@ -97,26 +97,26 @@ def index(batch: RandomBatch) -> np.ndarray:
 
 
 def scores(batch: RandomBatch) -> Tensor:
-    """Each reward at the last action token, as verl has it."""
+    """Return each reward at the last action token, as in verl."""
     return batch.at_last_action(batch.rewards)
 
 
 def grpo_advantages(ledger: Ledger, batch: RandomBatch, recorded: Tensor) -> Tensor:
-    """verl's advantages [N, L] with our deviation: compared with those of the update, then handed on."""
+    """Return verl's advantages [N, L], rescaled to our deviation and compared with those of the update."""
     deviation, sizes = batch.group_deviation(), batch.group_sizes()
-    spread = deviation > 0  # in groups of one or of equal rewards there is none, and ours are exactly 0
+    spread = deviation > 0  # False in groups of one or of equal rewards, where ours are exactly 0
     unbiased = deviation * (sizes / (sizes - 1).clamp(min=1)).sqrt()
     factor = torch.where(spread, (unbiased + 1e-6) / deviation.where(spread, torch.tensor(1.0).to(deviation)), 0.0)
     assert (recorded[~spread] == 0).all(), "groups without spread should have advantages of exactly 0"
     corrected = torch.zeros_like(batch.mask)
-    for name in ("grpo_vectorized", "grpo"):  # the first of them always in float32
+    for name in ("grpo_vectorized", "grpo"):  # the first always computes in float32
         theirs, _ = core_algos.get_adv_estimator_fn(name)(scores(batch), batch.mask, index(batch))
         corrected = (theirs * factor[:, None]).to(batch.mask)
         ledger.compare(f"GRPO, advantages ({name})", recorded[:, None] * batch.mask, corrected)
-        # Of one: the reward itself. Of equal rewards: rounding, blown up by the division by 1e-6.
+        # Groups of one: the reward itself. Equal rewards: rounding errors divided by 1e-6.
         alone = (sizes == 1)[:, None] * batch.mask / (1 + 1e-6)
         ledger.compare(
-            "GRPO, theirs in groups of one", alone * batch.rewards[:, None], (theirs * (alone > 0)).to(alone)
+            "GRPO, verl's advantages in groups of one", alone * batch.rewards[:, None], (theirs * (alone > 0)).to(alone)
         )
         equal = (~spread & (sizes > 1))[:, None] * batch.mask
         assert (theirs * equal).abs().max() <= 4 * torch.finfo(torch.float32 if "_" in name else equal.dtype).eps / 1e-6
@@ -152,7 +152,7 @@ def check_dr_grpo(ledger: Ledger, seed: int) -> None:
 
 
 def check_dual_clip(ledger: Ledger, seed: int) -> None:
-    """verl holds a token with a negative advantage constant above a ratio of 3; ours, and the papers', go on."""
+    """verl also clips a ratio above 3 of a token with negative advantage; we and the papers do not."""
     batch = random_batch(seed, ledger.dtype, max_turns=2)
     engine = TableEngine(batch)
     update = GRPO(kl_coef=0.0, epochs=2).update(engine, batch.trajectories)
@@ -161,7 +161,7 @@ def check_dual_clip(ledger: Ledger, seed: int) -> None:
     ratio = (batch.logprobs(batch.after) - batch.logprobs(batch.before)).exp()
     beyond = torch.where((advantages < 0) & (batch.mask > 0), (ratio - 3).clamp(min=0) * -advantages, 0.0)
     cut = (beyond.sum(1) / batch.mask.sum(1)).mean()
-    ledger.compare("GRPO, what verl's dual clip takes away: loss", engine.steps[1].loss - cut, theirs)
+    ledger.compare("GRPO, with verl's dual clip: loss", engine.steps[1].loss - cut, theirs)
 
 
 def check_gspo(ledger: Ledger, seed: int) -> None:
@@ -181,13 +181,13 @@ def check_gspo(ledger: Ledger, seed: int) -> None:
                     )
 
 
-def check_seeupo_of_one_turn(ledger: Ledger, seed: int) -> None:
+def check_seeupo_with_one_turn(ledger: Ledger, seed: int) -> None:
     batch = random_batch(seed, ledger.dtype)
     engine = TableEngine(batch)
     algorithm = SeeUPO(normalize="group", clip=WIDE, epochs=2, kl_coef=KL, measure_drift=False)
     update = algorithm.update(engine, batch.trajectories)
     advantages = grpo_advantages(ledger, batch, advantages_of(update.trajectories, batch.mask))
-    what = "SeeUPO of one turn, as GSPO"
+    what = "SeeUPO with one turn, as GSPO"
     compare_steps(ledger, what, engine.steps, batch, advantages, loss="gspo", clip=WIDE, kl_coef=KL)
 
 
@@ -201,7 +201,7 @@ def check_rloo(ledger: Ledger, seed: int) -> None:
     for name in ("rloo", "rloo_vectorized"):
         theirs, _ = core_algos.get_adv_estimator_fn(name)(scores(batch), batch.mask, index(batch))
         ledger.compare(f"RLOO, advantages ({name})", recorded[:, None] * batch.mask, theirs)
-    # REINFORCE has no ratio: its gradient at theta_k is ours, its loss is another number.
+    # REINFORCE has no ratio: the gradient at theta_k is the same, the loss is not.
     for loss in ("vanilla", "reinforce"):
         if loss == "vanilla":
             _, gradient = loss_and_gradient(batch, batch.before, theirs, aggregate="seq-mean-token-sum")
@@ -218,9 +218,9 @@ def check_rloo(ledger: Ledger, seed: int) -> None:
 
 
 def check_kl_and_entropy_of_rloo(ledger: Ledger, seed: int) -> None:
-    """What the two terms add: means over a trajectory's tokens, while the policy's part is a sum over them.
+    """The two terms are means over a trajectory's tokens, while the policy's term is a sum over them.
 
-    verl aggregates all three alike. The terms alone are what its loss is where every advantage is 0.
+    verl aggregates all three alike. With advantages of 0 its loss consists of the two terms alone.
     """
     batch = random_batch(seed, ledger.dtype, max_turns=3, empty=True)
     terms = {"kl_coef": KL, "entropy_coef": ENTROPY}
@@ -231,25 +231,25 @@ def check_kl_and_entropy_of_rloo(ledger: Ledger, seed: int) -> None:
     plain, full = (engine.steps for engine in engines)
     for without, step, logits in zip(plain, full, (batch.before, batch.after), strict=True):
         loss, gradient = loss_and_gradient(batch, logits, torch.zeros_like(batch.mask), **terms)
-        ledger.compare("RLOO, what KL and entropy add: loss", step.loss - without.loss, loss)
-        ledger.compare("RLOO, what KL and entropy add: gradient", step.gradient - without.gradient, gradient)
+        ledger.compare("RLOO, KL and entropy terms: loss", step.loss - without.loss, loss)
+        ledger.compare("RLOO, KL and entropy terms: gradient", step.gradient - without.gradient, gradient)
 
 
-def check_rloo_refuses_groups_of_one(ledger: Ledger, seed: int) -> None:
+def check_rloo_rejects_groups_of_one(ledger: Ledger, seed: int) -> None:
     batch = random_batch(seed, ledger.dtype, sizes=(3, 1), equal=())
-    said = ""
+    message = ""
     try:
         RLOO().update(TableEngine(batch), batch.trajectories)
     except ValueError as error:
-        said = str(error)
-    assert "group 1 has one trajectory" in said, f"a group of one has no others to be compared with: {said}"
+        message = str(error)
+    assert "group 1 has one trajectory" in message, f"a group of one should be rejected: {message}"
     for name, expected in (("rloo", batch.rewards[3]), ("rloo_vectorized", torch.zeros(()))):
         theirs, _ = core_algos.get_adv_estimator_fn(name)(scores(batch), batch.mask, index(batch))
-        ledger.compare(f"RLOO, theirs in groups of one ({name})", expected, theirs[3, 0])
+        ledger.compare(f"RLOO, verl's advantages in groups of one ({name})", expected, theirs[3, 0])
 
 
 def standardized(batch: RandomBatch, whitened: Tensor, raw: Tensor) -> Tensor:
-    """verl's whitened advantages with the population deviation of the raw ones, and without the 1e-8 beside it."""
+    """Return verl's whitened advantages, rescaled to the population deviation of the raw ones without the 1e-8."""
     inside = raw[batch.mask.bool()]
     return whitened * batch.mask * (inside.var(correction=1) + 1e-8).sqrt() / inside.std(correction=0)
 
@@ -260,19 +260,19 @@ def check_reinforce_pp(ledger: Ledger, seed: int) -> None:
         for terms in ({"kl_coef": 0.0}, {"kl_coef": KL, "entropy_coef": ENTROPY}):
             engine = TableEngine(batch)
             ReinforcePP(epochs=2, **terms).update(engine, batch.trajectories)
-            # A group of one is its own mean; verl gives it a mean of 0. With a reward of 0 both say the same.
+            # A group of one is its own mean; verl uses a mean of 0. With a reward of 0 both are equal.
             rewards = torch.where(batch.group_sizes() == 1, 0.0, batch.rewards)
             theirs, _ = core_algos.compute_reinforce_plus_plus_baseline_outcome_advantage(
                 batch.at_last_action(rewards), batch.mask, index(batch)
             )
             theirs = standardized(batch, theirs, baselined(batch)[:, None] * batch.mask)
-            ledger.compare("REINFORCE++, advantages", token_advantages(batch, engine.steps[0].asked), theirs)
+            ledger.compare("REINFORCE++, advantages", token_advantages(batch, engine.steps[0].objective), theirs)
             what = "REINFORCE++, with KL and entropy" if terms["kl_coef"] else "REINFORCE++"
             compare_steps(ledger, what, engine.steps, batch, theirs, **terms)
 
 
 def check_reinforce_pp_without_spread(ledger: Ledger, seed: int) -> None:
-    """All rewards equal: ours leave no gradient; verl divides what rounding leaves by at least 1e-4."""
+    """With equal rewards ours have no gradient; verl divides rounding errors by at least 1e-4."""
     batch = random_batch(seed, ledger.dtype, equal=range(4), max_turns=3)
     engine = TableEngine(batch)
     update = ReinforcePP(kl_coef=0.0).update(engine, batch.trajectories)
@@ -285,7 +285,7 @@ def check_reinforce_pp_without_spread(ledger: Ledger, seed: int) -> None:
 
 
 def check_reinforce_pp_with_kl_in_the_reward(ledger: Ledger, seed: int) -> None:
-    """verl's REINFORCE++ without a baseline has rewards to go; the baseline comes with the rewards we hand in."""
+    """verl's REINFORCE++ without a baseline uses rewards-to-go; we pass rewards minus the baseline."""
     batch = random_batch(seed, ledger.dtype, max_turns=3, empty=True)
     engine = TableEngine(batch)
     ReinforcePP(epochs=2, kl_coef=0.0, kl_reward_coef=0.1).update(engine, batch.trajectories)
@@ -296,12 +296,14 @@ def check_reinforce_pp_with_kl_in_the_reward(ledger: Ledger, seed: int) -> None:
         rewards, batch.mask, config=AlgoConfig(gamma=1.0)
     )
     theirs = standardized(batch, theirs, returns)
-    ledger.compare("REINFORCE++, KL in the reward: advantages", token_advantages(batch, engine.steps[0].asked), theirs)
+    ledger.compare(
+        "REINFORCE++, KL in the reward: advantages", token_advantages(batch, engine.steps[0].objective), theirs
+    )
     compare_steps(ledger, "REINFORCE++, KL in the reward", engine.steps, batch, theirs)
 
 
 def baselined(batch: RandomBatch) -> Tensor:
-    """Rewards [N] minus the mean of their group."""
+    """Return rewards [N] minus the mean of their group."""
     means = {
         group: batch.rewards[[n for n, other in enumerate(batch.groups) if other == group]].mean()
         for group in batch.groups
@@ -309,11 +311,13 @@ def baselined(batch: RandomBatch) -> Tensor:
     return batch.rewards - torch.stack([means[group] for group in batch.groups])
 
 
-def generalized(batch: RandomBatch, *, gamma: float, lam: float, kl_reward_coef: float) -> tuple[Tensor, Tensor]:
-    """verl's GAE advantages, with our deviation, and its returns, both [N, L]."""
-    cut = torch.tensor([trajectory.stop in CUT_OFF for trajectory in batch.trajectories])
-    # verl ends every row; where a limit has cut one, the value behind it is handed in as its reward.
-    ends = batch.at_last_action(torch.where(cut, gamma * batch.end_values, batch.rewards))
+def generalized(
+    batch: RandomBatch, *, gamma: float, lam: float, kl_reward_coef: float, bootstrap_truncated: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Return verl's GAE advantages, rescaled to our deviation, and its returns, both [N, L]."""
+    # verl ends every row with its reward; to bootstrap, gamma V(end) is passed as the reward of a truncated row.
+    bootstrap = torch.tensor([bootstrap_truncated and t.stop in TRUNCATED for t in batch.trajectories])
+    ends = batch.at_last_action(torch.where(bootstrap, gamma * batch.end_values, batch.rewards))
     rewards = core_algos.compute_rewards(
         ends, batch.logprobs(batch.before), batch.logprobs(batch.reference), kl_reward_coef
     )
@@ -322,7 +326,7 @@ def generalized(batch: RandomBatch, *, gamma: float, lam: float, kl_reward_coef:
 
 
 def check_gae_over_observations(ledger: Ledger, seed: int) -> None:
-    """The function itself, on rows with observations in them; PPO hands it rows of actions only."""
+    """The function itself, on rows with observations; PPO passes rows of actions only."""
     batch = random_batch(seed, ledger.dtype, max_turns=3, empty=True)
     advantages, returns = gae(scores(batch), batch.values, batch.mask.bool(), gamma=0.97, lam=0.9)
     whitened, theirs = core_algos.compute_gae_advantage_return(scores(batch), batch.values, batch.mask, 0.97, 0.9)
@@ -334,16 +338,17 @@ def check_gae_over_observations(ledger: Ledger, seed: int) -> None:
 
 def check_ppo(ledger: Ledger, seed: int) -> None:
     for turns in (1, 3):
-        for clip in (0.2, None):
-            batch = random_batch(seed, ledger.dtype, max_turns=turns, empty=True, cut=True)
+        for clip, bootstrap in ((0.2, False), (None, False), (0.2, True)):
+            batch = random_batch(seed, ledger.dtype, max_turns=turns, empty=True, truncated=True)
             engine = TableEngine(batch)
-            options = {"gamma": 0.97, "lam": 0.9, "kl_reward_coef": 0.1}
+            options = {"gamma": 0.97, "lam": 0.9, "kl_reward_coef": 0.1, "bootstrap_truncated": bootstrap}
             algorithm = PPO(epochs=2, minibatches=1, value_clip=clip, kl_coef=KL, entropy_coef=ENTROPY, **options)
             algorithm.update(engine, batch.trajectories)
             theirs, returns = generalized(batch, **options)
-            loss = engine.critic_steps[0].asked
-            ledger.compare("PPO, GAE: returns", batch.over_rows(loss.returns), returns)
-            ledger.compare("PPO, GAE: advantages", token_advantages(batch, engine.steps[0].asked), theirs)
+            loss = engine.critic_steps[0].objective
+            gae_of = "PPO, GAE with bootstrapping" if bootstrap else "PPO, GAE"
+            ledger.compare(f"{gae_of}: returns", batch.over_rows(loss.returns), returns)
+            ledger.compare(f"{gae_of}: advantages", token_advantages(batch, engine.steps[0].objective), theirs)
             compare_steps(
                 ledger,
                 "PPO, policy with KL and entropy",
@@ -365,7 +370,7 @@ def check_ppo(ledger: Ledger, seed: int) -> None:
 
 
 def check_ppo_in_minibatches(ledger: Ledger, seed: int) -> None:
-    """A mini-batch of long trajectories weighs more with us: tokens are counted in the iteration, not in the part."""
+    """Our mean is over the tokens of the iteration, not of the mini-batch, so long trajectories have more weight."""
     batch = random_batch(seed, ledger.dtype, max_turns=3)
     engine = TableEngine(batch)
     generator = torch.Generator().manual_seed(seed)
@@ -381,7 +386,7 @@ def check_ppo_in_minibatches(ledger: Ledger, seed: int) -> None:
 
 
 def check_grpo_in_minibatches(ledger: Ledger, seed: int) -> None:
-    """The divisor is the number of trajectories of the part, those without gradient included."""
+    """The divisor is the number of trajectories in the mini-batch, those without gradient included."""
     batch = random_batch(seed, ledger.dtype, max_turns=3)
     engine = TableEngine(batch)
     generator = torch.Generator().manual_seed(seed)
@@ -390,21 +395,21 @@ def check_grpo_in_minibatches(ledger: Ledger, seed: int) -> None:
     order = torch.randperm(len(batch.trajectories), generator=torch.Generator().manual_seed(seed))
     for step, logits, rows in zip(engine.steps, (batch.before, batch.after), order.tensor_split(2), strict=True):
         loss, gradient = loss_and_gradient(batch, logits, advantages, rows=rows)
-        share = len(batch.trajectories) / len(rows)  # verl divides by the batch's number, as it was told to
+        share = len(batch.trajectories) / len(rows)  # verl divides by global_batch_size
         ledger.compare("GRPO in mini-batches: loss", step.loss, share * loss)
         ledger.compare("GRPO in mini-batches: gradient", step.gradient, share * gradient)
 
 
 def check_k3(ledger: Ledger, seed: int) -> None:
-    """verl cuts the estimate off at 10; below that it is the same."""
+    """verl clamps the estimate at 10; below that it is the same."""
     generator = torch.Generator().manual_seed(seed)
     new, reference = (torch.randn(200, generator=generator, dtype=ledger.dtype) * spread for spread in (1, 2))
     new.requires_grad_()
     ours, theirs = k3(new, reference), core_algos.kl_penalty(new, reference, "k3")
     near = ours.detach() < 10
-    assert near.any(), "all estimates are beyond 10"
-    assert not near.all(), "no estimate is beyond 10"
-    assert (theirs[~near] == 10).all(), "verl should cut off at 10"
+    assert near.any(), "all estimates are above 10"
+    assert not near.all(), "no estimate is above 10"
+    assert (theirs[~near] == 10).all(), "verl should clamp at 10"
     ledger.compare("k3: value below 10", ours[near], theirs[near])
     gradients = [torch.autograd.grad(value[near].sum(), new)[0] for value in (ours, theirs)]
     ledger.compare("k3: gradient below 10", *gradients)

@@ -1,4 +1,4 @@
-"""The record of a comparison: what was compared with what, and the largest difference."""
+"""Records of comparisons with a peer: what was compared, and the largest difference."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOLERANCE = 1e-5
 
 @dataclass
 class Ledger:
-    """Differences between us and one peer, relative to the peer's largest number where that is above 1."""
+    """Differences from one peer, relative to the peer's largest number if that is above 1."""
 
     peer: str
     dtype: torch.dtype = torch.float64
@@ -23,25 +23,25 @@ class Ledger:
     failures: list[str] = field(default_factory=list)
 
     def compare(self, what: str, ours: Tensor, theirs: Tensor) -> None:
-        """Note the difference of two tensors of equal shape."""
-        assert ours.shape == theirs.shape, f"{what}: {tuple(ours.shape)} is compared with {tuple(theirs.shape)}"
-        assert ours.numel(), f"{what}: there is nothing to be compared"
+        """Record the difference of two tensors of equal shape."""
+        assert ours.shape == theirs.shape, f"{what}: shapes {tuple(ours.shape)} and {tuple(theirs.shape)} differ"
+        assert ours.numel(), f"{what}: nothing to compare"
         ours, theirs = ours.detach().double(), theirs.detach().double()
         difference = float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1.0))
         key = what, self.dtype
-        # Not max(): a NaN must stay.
+        # Not max(), which may drop a NaN.
         if key not in self.largest or not difference <= self.largest[key]:
             self.largest[key] = difference
         if not difference <= TOLERANCE:
             self.failures.append(f"{self.peer}, {what}, {self.dtype}: differs by {difference:.2e}")
 
     def run(self, check: Callable[[Ledger, int], None], seed: int) -> None:
-        """One check with one seed; what it raises is a failure and ends no other check."""
+        """Run one check with one seed; an exception is recorded as a failure and does not stop other checks."""
         with self._failures_of(f"{self.peer}, {check.__name__}, seed {seed}, {self.dtype}"):
             check(self, seed)
 
     def rows(self) -> Iterator[tuple[str, str, str, str]]:
-        """What was compared, with which peer, and the largest difference in float64 and float32."""
+        """Yield what was compared, with which peer, and the largest difference in float64 and float32."""
         for what in dict.fromkeys(what for what, _ in self.largest):
             found = (self.largest.get((what, dtype)) for dtype in (torch.float64, torch.float32))
             yield what, self.peer, *("-" if value is None else f"{value:.1e}" for value in found)

@@ -1,6 +1,6 @@
-"""Run the comparisons with the peers that are installed in this interpreter, and say how far apart we are.
+"""Run the comparisons with the peers installed in this interpreter, and print the largest differences.
 
-`make peers` calls this in an environment of its own, with src and tests on the path.
+`make peers` runs this in a separate environment, with src and tests on the path.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PEERS = ("checks_verl", "checks_trl")
 
 def main() -> int:
     torch.set_num_threads(1)  # the batches are small
-    warnings.simplefilter("ignore")  # theirs
+    warnings.simplefilter("ignore")  # from the peers
     chosen = sys.argv[1:] or PEERS
     ledgers = []
     for name in chosen:

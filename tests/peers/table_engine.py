@@ -1,14 +1,12 @@
-"""An engine whose policy is a table of logits: the algorithms run on it as they are, and nothing moves by itself.
+"""An engine whose policy is a table of logits and whose steps only record losses and gradients.
 
-Its first step happens at theta_k, all later ones at the batch's second table. Each remembers its loss and the gradient
-of that with respect to the logits.
+The first step is taken at theta_k, all later ones at the batch's second table. Gradients are those of the logits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -22,12 +20,12 @@ from seeupo.types import CriticLoss, Objective, StepMetrics, Trajectory, Turn
 
 @dataclass(frozen=True)
 class Step:
-    """One step: the rows that were in it, the loss, its gradient, and what the algorithm asked to be optimized."""
+    """One step: its rows, the loss, the gradient, and the objective or critic loss of the algorithm."""
 
     rows: list[int]
     loss: Tensor
     gradient: Tensor
-    asked: Any
+    objective: Any
 
 
 class TableEngine:
@@ -49,7 +47,7 @@ class TableEngine:
         logits = self._logits().clone().requires_grad_()
         logprobs, entropies = self.batch.logprobs(logits), self.batch.entropies(logits)
         total = logits.new_zeros(())
-        # An engine may permute and split, and what stands behind the end of an action may be anything.
+        # An engine may permute and split the turns, and padding may hold anything.
         for part in (turns[::-2], turns[-2::-2]):
             if part:
                 padded = (
@@ -77,31 +75,24 @@ class TableEngine:
         self.critic_steps.append(self._step(turns, total / normalizer, values, loss))
         return StepMetrics(None, {"grad_norm": 0.0})
 
-    def save(self, path: Path) -> None: ...
-
-    def load(self, path: Path) -> None: ...
-
-    def weights(self) -> Iterator[tuple[str, Tensor]]:
-        yield from ()
-
     def _logits(self) -> Tensor:
         return self.batch.after if self.steps else self.batch.before
 
     def _actions(self, table: Tensor, turns: Sequence[Turn]) -> list[Tensor]:
         return [table[self.batch.row[turn.trajectory], self.batch.columns[turn.key]] for turn in turns]
 
-    def _step(self, turns: Sequence[Turn], loss: Tensor, leaf: Tensor, asked: Any) -> Step:
+    def _step(self, turns: Sequence[Turn], loss: Tensor, leaf: Tensor, objective: Any) -> Step:
         gradient = torch.autograd.grad(loss, leaf, allow_unused=True)[0] if loss.requires_grad else None
         rows = sorted({self.batch.row[turn.trajectory] for turn in turns})
-        return Step(rows, loss.detach(), torch.zeros_like(leaf) if gradient is None else gradient, asked)
+        return Step(rows, loss.detach(), torch.zeros_like(leaf) if gradient is None else gradient, objective)
 
 
 def advantages_of(trajectories: Sequence[Trajectory], like: Tensor) -> Tensor:
-    """The advantages [N] that an update has recorded."""
+    """Return the advantages [N] that an update recorded."""
     found = [t.credit.advantage if t.credit else float("nan") for t in trajectories]
     return torch.tensor(found, dtype=torch.float64).to(like)
 
 
 def token_advantages(batch: RandomBatch, objective: RatioObjective) -> Tensor:
-    """The advantages of single tokens [N, L] that an objective was made of."""
+    """Return the token-level advantages [N, L] of an objective."""
     return batch.over_rows(objective.advantages)

@@ -1,7 +1,7 @@
-"""TRL's trainers on a random batch: their own scoring and their own loss, fed with our tokens, rewards and tables.
+"""TRL's trainers on a random batch: their scoring and their loss, on our tokens, rewards and tables.
 
-They are made without their constructors, which want a model, a tokenizer and a dataset. Only generation and rewards
-are replaced; advantages come from `_generate_and_score_completions` and losses from `_compute_loss`, as they are.
+They are created without their constructors, which need a model, a tokenizer and a dataset. Only generation and rewards
+are replaced; advantages come from `_generate_and_score_completions` and losses from `_compute_loss`, unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from peers.batches import RandomBatch
 
 
 class TableModel(nn.Module):
-    """A model that looks its answers up. The prompt of a row is its number."""
+    """A model that looks up its outputs. The prompt of a row is its index."""
 
     is_gradient_checkpointing = False
 
@@ -30,17 +30,17 @@ class TableModel(nn.Module):
         self.logits = nn.Parameter(logits.clone())
 
     def forward(self, input_ids: Tensor, **_: Any) -> SimpleNamespace:
-        rows, length = input_ids[:, 0], input_ids.shape[1] - 1  # their rows end where the longest one ends
+        rows, length = input_ids[:, 0], input_ids.shape[1] - 1  # TRL's rows end where the longest one ends
         return SimpleNamespace(
             log_probs=self.batch.logprobs(self.logits)[rows, :length],
             entropy=self.batch.entropies(self.logits)[rows, :length],
         )
 
 
-class _Fed:
-    """What both trainers are given in place of generation and reward functions."""
+class _OnBatch:
+    """Replaces generation and reward functions of a trainer by a random batch."""
 
-    def feed(self, batch: RandomBatch, config: Any) -> None:
+    def set_up(self, batch: RandomBatch, config: Any) -> None:
         self.batch, self.args = batch, config
         self.model, self.ref_model = TableModel(batch, batch.before), TableModel(batch, batch.reference)
         self.accelerator = Accelerator(cpu=True)
@@ -61,30 +61,30 @@ class _Fed:
         return self.batch.rewards[:, None]
 
     def score(self) -> dict[str, Any]:
-        """What the trainer makes of the batch at theta_k: masks, advantages, old and reference log-probs."""
+        """Return the trainer's masks, advantages, old and reference log-probs at theta_k."""
         return self._generate_and_score_completions([{"prompt": str(n)} for n in range(len(self.batch.trajectories))])
 
     def loss_and_gradient(self, inputs: dict[str, Any], logits: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss at these logits and its gradient."""
+        """Return the loss at these logits and its gradient."""
         self.model = TableModel(self.batch, logits)
         loss = self._compute_loss(self.model, inputs)
         return loss.detach(), torch.autograd.grad(loss, self.model.logits)[0]
 
     def _rows(self) -> tuple[list[list[int]], list[list[int]], list[list[int]]]:
-        """Prompts, completions up to the last action token, and masks of the actions in them."""
+        """Return prompts, completions up to the last action token, and masks of their actions."""
         ends = [int((mask * torch.arange(1, len(mask) + 1)).max()) for mask in self.batch.mask]
         tokens = [row[:end] for row, end in zip(self.batch.tokens.tolist(), ends, strict=True)]
         masks = [row[:end] for row, end in zip(self.batch.mask.int().tolist(), ends, strict=True)]
         return [[n] for n in range(len(ends))], tokens, masks
 
 
-class FedGRPO(_Fed, GRPOTrainer):
-    """A GRPOTrainer on a random batch; observations are what TRL calls tool tokens."""
+class BatchGRPO(_OnBatch, GRPOTrainer):
+    """A GRPOTrainer on a random batch; TRL calls observation tokens tool tokens."""
 
     def __init__(self, batch: RandomBatch, **options: Any) -> None:
         options = {"use_bias_correction_kl": False, **options}
-        config = _config(GRPOConfig, batch, num_iterations=2, **options)  # two, so that it keeps old log-probs
-        self.feed(batch, config)
+        config = _config(GRPOConfig, batch, num_iterations=2, **options)  # 2, so that it keeps old log-probs
+        self.set_up(batch, config)
         self.loss_type, self.importance_sampling_level = config.loss_type, config.importance_sampling_level
         self.scale_rewards, self.multi_objective_aggregation = config.scale_rewards, config.multi_objective_aggregation
         self.max_completion_length, self.num_iterations = config.max_completion_length, config.num_iterations
@@ -99,12 +99,12 @@ class FedGRPO(_Fed, GRPOTrainer):
         return rows, tokens, masks, prompts, None, {}, None, []
 
 
-class FedRLOO(_Fed, RLOOTrainer):
-    """An RLOOTrainer on a random batch of single turns: it has no mask of observations."""
+class BatchRLOO(_OnBatch, RLOOTrainer):
+    """An RLOOTrainer on a random batch of single turns, because it has no mask for observations."""
 
     def __init__(self, batch: RandomBatch, **options: Any) -> None:
         config = _config(RLOOConfig, batch, **options)
-        self.feed(batch, config)
+        self.set_up(batch, config)
         self.normalize_advantages, self.reward_clip_range = config.normalize_advantages, config.reward_clip_range
 
     def _generate(self, prompts: list[str]) -> tuple[Any, ...]:

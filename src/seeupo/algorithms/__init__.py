@@ -1,4 +1,4 @@
-"""One file per algorithm, each written against the TrainEngine protocol only."""
+"""Training algorithms, one file each, on the TrainEngine protocol."""
 
 from seeupo.algorithms.grpo import GRPO
 from seeupo.algorithms.gspo import GSPO

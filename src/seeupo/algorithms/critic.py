@@ -1,4 +1,4 @@
-"""What a critic is trained to, and how well it does."""
+"""The critic's loss and metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from seeupo.types import StepMetrics, Turn, TurnKey
 
 @dataclass(frozen=True, kw_only=True)
 class ValueLoss:
-    """The critic's loss: squared errors, clipped around the old values, summed over tokens and scaled."""
+    """Squared errors of the values, clipped around the old values, summed over tokens and scaled."""
 
     returns: Mapping[TurnKey, Tensor]
     old: Mapping[TurnKey, Tensor]
@@ -37,7 +37,7 @@ class ValueLoss:
 def critic_metrics(
     steps: Sequence[StepMetrics], returns: Sequence[Tensor], values: Sequence[Tensor], counts: Tensor
 ) -> dict[str, float]:
-    """The critic's loss and gradient, and the share of the returns' variance that its old values explain."""
+    """Return loss and gradient norm, and the fraction of the returns' variance that the old values explain."""
     weights = torch.cat([count.expand(len(row)) for count, row in zip(counts, returns, strict=True)])
     spread, unexplained = (
         mean_and_sd(torch.cat(list(rows)), weights)[1] ** 2

@@ -1,4 +1,4 @@
-"""What a sweep over the turns did to M, and how far turns have drifted since their own update."""
+"""SeeUPO's metrics: M after each turn of a sweep, and the drift of turns since their own update."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from seeupo.types import StepMetrics, TrainEngine
 
 @dataclass(frozen=True, kw_only=True)
 class CarryRecord(TurnRecord):
-    """One turn's update in a sweep; `carry_log_ratio` [n] is log r as M was multiplied with it."""
+    """A turn record of a sweep; `carry_log_ratio` [n] is the log r that M was multiplied by."""
 
     after: Tensor
     carry_log_ratio: Tensor
@@ -25,16 +25,16 @@ class CarryRecord(TurnRecord):
 def drift_after_sweep(
     engine: TrainEngine, records: Sequence[CarryRecord], old: LogProbs, carry_ratio: Ratio
 ) -> dict[int, Tensor]:
-    """Per turn, log r [n] at the end of the sweep minus log r right after the turn's own update.
+    """Return, by turn index, log r [n] at the end of the sweep minus log r right after the turn's own update.
 
-    The turn that was updated last cannot have moved since, so it is not computed again.
+    The turn updated last has drift 0 and is not computed again.
     """
     moved = [turn for record in records[:-1] for turn in record.turns]
     final = by_key(moved, engine.logprobs(moved)) if moved else {}
     drift = {record.index: torch.zeros_like(record.carry_log_ratio) for record in records}
     for record in records[:-1]:
         at_end = action_log_ratio(record.turns, final, old, carry_ratio)
-        # Two actions of probability 0 have not drifted apart, though -inf minus -inf says nothing.
+        # An action of probability 0 at both times has not drifted, although -inf - -inf is nan.
         drift[record.index] = torch.where(at_end == record.carry_log_ratio, 0.0, at_end - record.carry_log_ratio)
     return drift
 
@@ -48,9 +48,9 @@ def sweep_metrics(
     *,
     drift: Mapping[int, Tensor],
 ) -> tuple[StepMetrics, ...]:
-    """One entry per updated turn, in update order, and one for the iteration as a whole (agent None).
+    """Return metrics per updated turn, in update order, and for the whole iteration (agent None).
 
-    docs/algorithms/seeupo.md says what each number means.
+    docs/algorithms/seeupo.md explains each.
     """
     per_turn = []
     for record in records:
@@ -61,8 +61,9 @@ def sweep_metrics(
 
     absorbed, final = torch.zeros_like(advantages), torch.zeros_like(advantages)
     for record in records:
-        kept = (record.before != 0) & (record.after != 0)
-        absorbed[record.members[kept]] += (record.after / record.before)[kept].log()
+        before, after = record.effect.weights, record.after
+        kept = (before != 0) & (after != 0)
+        absorbed[record.members[kept]] += (after / before)[kept].log()
         if drift:
             final[record.members] += record.carry_log_ratio + drift[record.index]
     used = advantages != 0
@@ -75,14 +76,14 @@ def sweep_metrics(
 
 
 def _carry_metrics(batch: Batch, record: CarryRecord, advantages: Tensor) -> dict[str, float]:
-    """M / A: what the turns updated before this one have multiplied the advantage with."""
+    """Return statistics of M / A, the product of the ratios of the turns updated before this one."""
     used = advantages[record.members] != 0
     if not used.any():
         return {}
     counts = batch.counts[record.members][used]
-    multiplier = record.before[used] / advantages[record.members][used]
+    multiplier = record.effect.weights[used] / advantages[record.members][used]
     mean, sd = mean_and_sd(multiplier, counts)
-    # Kish's effective turn size of those multipliers, as a fraction of the turns.
+    # Kish's effective sample size of the multipliers, as a fraction of the turns.
     square = (counts * multiplier**2).sum() * counts.sum()
     ess = float((counts * multiplier).sum() ** 2 / square) if square > 0 else 0.0
     return {"carry_mean": mean, "carry_sd": sd, "carry_max": float(multiplier.max()), "ess_fraction": ess}

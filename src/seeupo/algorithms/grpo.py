@@ -1,4 +1,4 @@
-"""GRPO (Shao et al. 2024, DeepSeekMath): token-level ratios, weighed with the group-relative advantage.
+"""GRPO (Shao et al. 2024, DeepSeekMath): clipped token-level ratios with group-relative advantages.
 
 For a group of G trajectories o_1 ... o_G of the same task, with rewards R_i,
 
@@ -6,8 +6,8 @@ For a group of G trajectories o_1 ... o_G of the same task, with rewards R_i,
 
     A_i = (R_i - mean R) / std R,      r_it = pi_theta(token t of o_i) / pi_theta_k(the same)
 
-where |o_i| counts the action tokens of all turns. Dr. GRPO (Liu et al. 2025) leaves out std R, which weighs easy and
-hard tasks up, and 1/|o_i|, which makes long failures cheap: `deviation_term` and `length_term`.
+where |o_i| is the number of action tokens of all turns. Dr. GRPO (Liu et al. 2025) drops std R, which gives more weight
+to very easy and very hard tasks, and 1/|o_i|, which favors long failures: `deviation_term` and `length_term`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import torch
 
-from seeupo.algorithms.ascent import Ascent
+from seeupo.algorithms.base import BaseAlgorithm
 from seeupo.algorithms.batch import Batch
 from seeupo.algorithms.objective import TokenObjective
 from seeupo.core.checks import check_choice, check_count
@@ -25,13 +25,13 @@ from seeupo.types import TrainEngine, Trajectory, Update
 
 
 @dataclass(frozen=True, kw_only=True)
-class GRPO(Ascent):
-    """The options of GRPO. The defaults are those of its paper: one step per iteration, beta = 0.04.
+class GRPO(BaseAlgorithm):
+    """Options of GRPO. The defaults are those of its paper: one step per iteration, beta = 0.04.
 
     Attributes:
-        deviation_term: divide advantages by the deviation of their group's rewards; False as in Dr. GRPO.
-        length_term: a trajectory's tokens are averaged; False sums them and divides by `constant_length`.
-        constant_length: the same for all trajectories, of all iterations.
+        deviation_term: Divide advantages by the standard deviation of their group's rewards; False as in Dr. GRPO.
+        length_term: Average over a trajectory's tokens; False sums them and divides by `constant_length`.
+        constant_length: Divisor for all trajectories if `length_term` is False.
     """
 
     kl_coef: float = 0.04
@@ -48,14 +48,14 @@ class GRPO(Ascent):
     def update(
         self, engine: TrainEngine, trajectories: Sequence[Trajectory], *, generator: torch.Generator | None = None
     ) -> Update:
-        """One iteration; `generator` draws the mini-batches."""
+        """Run one iteration; `generator` draws the mini-batches."""
         batch = Batch(trajectories)
         advantages = batch.advantages("group" if self.deviation_term else "none", "mean")
-        turns = self.with_gradient(batch, advantages)
+        turns = self.turns_with_gradient(batch, advantages)
         lengths = batch.action_tokens if self.length_term else dict.fromkeys(batch.action_tokens, self.constant_length)
         objective = TokenObjective(
             advantages=batch.per_token(turns, advantages),
             scales={name: 1 / max(1, length) for name, length in lengths.items()},
-            **self.fix(engine, batch, turns),
+            **self.objective_inputs(engine, batch, turns),
         )
-        return self.ascend(engine, batch, advantages, turns, objective=objective, generator=generator)
+        return self.optimize(engine, batch, advantages, turns, objective=objective, generator=generator)

@@ -1,11 +1,11 @@
-"""GSPO (Zheng et al. 2025): the clip acts on whole sequences, whose ratio is normalised by their length.
+"""GSPO (Zheng et al. 2025): the clip acts on length-normalized ratios of whole sequences.
 
     J = 1/G sum_i  min( s_i A_i, clip(s_i, 1 - low, 1 + high) A_i )
 
     s_i = ( pi_theta(o_i) / pi_theta_k(o_i) )^(1/|o_i|),      A_i = (R_i - mean R) / std R
 
-A geometric mean over many tokens moves little, so the clip is about a thousand times narrower than that of PPO. A
-sequence is a whole trajectory, or (`level="turn"`) each of its turns, whose terms are then added up.
+A geometric mean over many tokens changes little, so the clip range is about a thousand times narrower than PPO's. A
+sequence is a whole trajectory or, with `level="turn"`, each of its turns; the terms of the turns are then summed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Literal, get_args
 
 import torch
 
-from seeupo.algorithms.ascent import Ascent
+from seeupo.algorithms.base import BaseAlgorithm
 from seeupo.algorithms.batch import Batch
 from seeupo.algorithms.objective import RatioObjective, SequenceObjective, TrajectoryObjective
 from seeupo.core.advantages import Normalize
@@ -27,12 +27,12 @@ Level = Literal["trajectory", "turn"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class GSPO(Ascent):
-    """The options of GSPO. The defaults are those of its paper: four mini-batches and a clip of 3e-4 and 4e-4.
+class GSPO(BaseAlgorithm):
+    """Options of GSPO. The defaults are those of its paper: four mini-batches, clip range (3e-4, 4e-4).
 
     Attributes:
-        level: what a sequence is: a whole "trajectory", or each "turn" of it.
-        normalize: of the advantages: "group", "batch" or "none".
+        level: Unit that has one ratio: a whole "trajectory", or each "turn".
+        normalize: Divide advantages by the standard deviation of the "group" or the "batch"; "none" does not divide.
     """
 
     clip: Clip | None = (3e-4, 4e-4)
@@ -48,14 +48,14 @@ class GSPO(Ascent):
     def update(
         self, engine: TrainEngine, trajectories: Sequence[Trajectory], *, generator: torch.Generator | None = None
     ) -> Update:
-        """One iteration; `generator` draws the mini-batches."""
+        """Run one iteration; `generator` draws the mini-batches."""
         batch = Batch(trajectories)
         advantages = batch.advantages(self.normalize, "mean")
-        turns = self.with_gradient(batch, advantages)
-        fixed = self.fix(engine, batch, turns)
+        turns = self.turns_with_gradient(batch, advantages)
+        inputs = self.objective_inputs(engine, batch, turns)
         objective: RatioObjective
         if self.level == "turn":
-            objective = SequenceObjective(advantages=batch.per_turn(turns, advantages), **fixed)
+            objective = SequenceObjective(advantages=batch.per_turn(turns, advantages), **inputs)
         else:
-            objective = TrajectoryObjective(advantages=batch.by_id(advantages), turns=batch.turns_of, **fixed)
-        return self.ascend(engine, batch, advantages, turns, objective=objective, generator=generator)
+            objective = TrajectoryObjective(advantages=batch.by_id(advantages), turns=batch.turns_of, **inputs)
+        return self.optimize(engine, batch, advantages, turns, objective=objective, generator=generator)

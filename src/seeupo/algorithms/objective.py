@@ -1,7 +1,7 @@
-"""What is maximised: clipped ratios of tokens, of turns or of whole trajectories, as picklable functions.
+"""Objectives: clipped ratios of tokens, turns or whole trajectories, as picklable functions of log-probs.
 
-Everything is looked up by the turn's key, so that an engine may permute and split the turns as it likes. Log-probs
-come padded to [N, L]; a value per turn goes back.
+Everything is looked up by turn key, so that an engine may permute and split the turns. Suffixes of tensors: N turns,
+L action tokens, padded on the right.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Ratio = Literal["length_normalized", "product"]
 
 
 def action_log_ratio(turns: Sequence[Turn], new: LogProbs, old: LogProbs, ratio: Ratio) -> Tensor:
-    """log r [n] of the turns' actions, in float64, from log-probs outside any gradient."""
+    """Return log r [n] of the turns' actions, in float64; the log-probs have no gradient."""
     return sequence_log_ratio(
         padded(turns, new).double(),
         padded(turns, old).double(),
@@ -33,8 +33,14 @@ def action_log_ratio(turns: Sequence[Turn], new: LogProbs, old: LogProbs, ratio:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What became of n turns: their weights, log r, and the share of each action that the clip holds, all [n]."""
+class UpdateEffect:
+    """The effect of an update on n turns.
+
+    Attributes:
+        weights: Weights [n] that the actions were updated with: M in SeeUPO, advantages elsewhere.
+        log_ratio: log r [n] after the update, as the algorithm defines r.
+        clipped: Fraction [n] of each action's tokens whose clip is active; 0 or 1 if the action is clipped as a whole.
+    """
 
     weights: Tensor
     log_ratio: Tensor
@@ -43,15 +49,15 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class RatioObjective(ABC):
-    """A clipped ratio - kl_coef * KL + entropy_coef * entropy, per turn.
+    """Base class: clipped ratio - kl_coef * KL + entropy_coef * entropy, one value per turn.
 
     Attributes:
-        old: log-probs under the policy that sampled.
-        multiplicities: per trajectory id, how many trajectories it stands for.
-        clip: (low, high), or None.
-        reference: log-probs under the reference policy; needed when kl_coef is not 0.
-        kl_coef, entropy_coef: of the k3 estimate and the entropy, both means over the tokens of what the objective
-            takes as one: a turn's action, or all actions of a trajectory.
+        old: Log-probs under theta_k, the policy that sampled.
+        multiplicities: Number of trajectories that each one stands for, by trajectory id.
+        clip: Clip range (low, high), or None.
+        reference: Log-probs under the reference policy; needed if kl_coef is not 0.
+        kl_coef: Weight of the k3 estimate of the KL, each token weighted by `token_weight`.
+        entropy_coef: Weight of the entropy, each token weighted by `token_weight`.
     """
 
     old: LogProbs
@@ -67,18 +73,18 @@ class RatioObjective(ABC):
 
     @abstractmethod
     def clipped(self, logprobs_NL: Tensor, mask_NL: Tensor, turns: Sequence[Turn]) -> Tensor:
-        """The clipped part [N]."""
+        """Return the clipped ratio term [N]."""
 
     @abstractmethod
     def token_weight(self, turn: Turn) -> float:
-        """What each token of the turn counts in the KL and entropy terms."""
+        """Return the weight of each of the turn's tokens in the KL and entropy terms."""
 
     @abstractmethod
-    def outcome(self, turns: Sequence[Turn], new: LogProbs) -> Outcome:
-        """What has become of the turns with new log-probs."""
+    def effect(self, turns: Sequence[Turn], new: LogProbs) -> UpdateEffect:
+        """Return the effect of an update that gave the turns new log-probs."""
 
-    def at(self, current: Callable[[Sequence[Turn]], LogProbs], turns: Sequence[Turn]) -> Self:
-        """The objective for a step on these turns, after others; `current` gives log-probs as they are now."""
+    def for_step(self, current: Callable[[Sequence[Turn]], LogProbs], turns: Sequence[Turn]) -> Self:
+        """Return the objective for a later step on these turns; `current` computes log-probs at that time."""
         return self
 
     def __call__(self, logprobs_NL: Tensor, entropies_NL: Tensor | None, turns: Sequence[Turn]) -> Tensor:
@@ -88,22 +94,22 @@ class RatioObjective(ABC):
         value_N = self.clipped(logprobs_NL, mask_NL, turns)
         if self.kl_coef:
             reference_NL = padded(turns, self.reference).to(logprobs_NL)
-            # Rubbish under the mask is replaced before the exponential: behind it, 0 * nan is nan in the backward pass.
+            # Padding is replaced before the exponential: after it, 0 * nan would be nan in the backward pass.
             kl_NL = k3(torch.where(mask_NL, logprobs_NL, 0.0), torch.where(mask_NL, reference_NL, 0.0))
             value_N = value_N - self.kl_coef * weights_N * torch.where(mask_NL, kl_NL, 0.0).sum(1)
         if self.entropy_coef:
             if entropies_NL is None:
-                raise ValueError("entropy_coef is set but the engine passed no entropies")
+                raise ValueError("entropies_NL = None: entropy_coef is set, so the engine must pass entropies")
             value_N = value_N + self.entropy_coef * weights_N * torch.where(mask_NL, entropies_NL, 0.0).sum(1)
         return multiplicities_N * value_N
 
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceObjective(RatioObjective):
-    """min(r A, clip(r) A) with r of the whole action of a turn.
+    """min(r A, clip(r) A) with one ratio r per turn, of its whole action.
 
     Attributes:
-        advantages: what the action's ratio is multiplied with: M in SeeUPO.
+        advantages: A by turn key: M in SeeUPO.
         ratio: r as the geometric mean of the token ratios ("length_normalized") or as their "product".
     """
 
@@ -120,21 +126,21 @@ class SequenceObjective(RatioObjective):
     def token_weight(self, turn: Turn) -> float:
         return 1 / max(1, len(turn.action_ids))
 
-    def outcome(self, turns: Sequence[Turn], new: LogProbs) -> Outcome:
+    def effect(self, turns: Sequence[Turn], new: LogProbs) -> UpdateEffect:
         weights = torch.tensor([self.advantages[turn.key] for turn in turns], dtype=torch.float64)
         log_ratio = action_log_ratio(turns, new, self.old, self.ratio)
-        return Outcome(
+        return UpdateEffect(
             weights=weights, log_ratio=log_ratio, clipped=clip_binds(log_ratio, weights, clip=self.clip).double()
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenObjective(RatioObjective):
-    """The sum over an action's tokens of min(r A, clip(r) A), with r and A of each token, times a scale.
+    """Sum over an action's tokens of min(r A, clip(r) A), with r and A per token, times a scale.
 
     Attributes:
-        advantages: [len(action)] per turn.
-        scales: per trajectory id: one divided by its length makes the sum over a trajectory's actions a mean.
+        advantages: A [len(action)] by turn key.
+        scales: Scale by trajectory id; 1 / length turns the sum over a trajectory's tokens into a mean.
     """
 
     advantages: Mapping[TurnKey, Tensor]
@@ -151,11 +157,11 @@ class TokenObjective(RatioObjective):
     def token_weight(self, turn: Turn) -> float:
         return self.scales[turn.trajectory]
 
-    def outcome(self, turns: Sequence[Turn], new: LogProbs) -> Outcome:
+    def effect(self, turns: Sequence[Turn], new: LogProbs) -> UpdateEffect:
         mask_NL, advantages_NL = action_mask(turns), padded(turns, self.advantages).double()
         log_ratio_NL = torch.where(mask_NL, padded(turns, new).double() - padded(turns, self.old).double(), 0.0)
         binds_NL = clip_binds(log_ratio_NL.flatten(), advantages_NL.flatten(), clip=self.clip).view_as(mask_NL)
-        return Outcome(
+        return UpdateEffect(
             weights=masked_mean(advantages_NL, mask_NL),
             log_ratio=masked_mean(log_ratio_NL, mask_NL),
             clipped=masked_mean(binds_NL.double(), mask_NL),
@@ -164,46 +170,46 @@ class TokenObjective(RatioObjective):
 
 @dataclass(frozen=True, kw_only=True)
 class TrajectoryObjective(RatioObjective):
-    """min(r A, clip(r) A) with one ratio r of all actions of a trajectory.
+    """min(r A, clip(r) A) with one ratio r per trajectory, of all its actions.
 
-    An engine may see the turns of a trajectory at different times. Each of them therefore takes the log-ratio of the
-    others as a number, as it stands before the step: the gradients of the turns then add up to that of the whole.
+    An engine may compute the turns of a trajectory in different micro-batches. Each turn therefore treats the log-ratio
+    of the other turns, as of before the step, as a constant: the gradients of the turns add up to the exact gradient.
 
     Attributes:
-        advantages: per trajectory id.
-        turns: per trajectory id, its turns.
-        ratio: "length_normalized" by the number of tokens of all its actions, or their "product".
-        elsewhere: per turn, the log-ratio of the trajectory's other turns; none is 0, as before the first step.
+        advantages: A by trajectory id.
+        turns: The trajectory's turns by trajectory id.
+        ratio: r as the geometric mean of the token ratios ("length_normalized") or as their "product".
+        other_log_ratio: Log-ratio of the trajectory's other turns by turn key; 0 if absent, as before the first step.
     """
 
     advantages: Mapping[str, float]
     turns: Mapping[str, Sequence[Turn]]
     ratio: Ratio = "length_normalized"
-    elsewhere: Mapping[TurnKey, float] = field(default_factory=dict)
+    other_log_ratio: Mapping[TurnKey, float] = field(default_factory=dict)
 
-    def at(self, current: Callable[[Sequence[Turn]], LogProbs], turns: Sequence[Turn]) -> Self:
+    def for_step(self, current: Callable[[Sequence[Turn]], LogProbs], turns: Sequence[Turn]) -> Self:
         names = dict.fromkeys(turn.trajectory for turn in turns)
         whole = [turn for name in names for turn in self.turns[name]]
         of_turn = self._log_ratios(whole, current(whole))
         of_all = {name: sum(of_turn[turn.key] for turn in self.turns[name]) for name in names}
-        return replace(self, elsewhere={turn.key: of_all[turn.trajectory] - of_turn[turn.key] for turn in turns})
+        return replace(self, other_log_ratio={turn.key: of_all[turn.trajectory] - of_turn[turn.key] for turn in turns})
 
     def clipped(self, logprobs_NL: Tensor, mask_NL: Tensor, turns: Sequence[Turn]) -> Tensor:
         old_NL = padded(turns, self.old).to(logprobs_NL)
         own_N = sequence_log_ratio(logprobs_NL, old_NL, mask_NL, length_normalize=False)
-        elsewhere_N = logprobs_NL.new_tensor([self.elsewhere.get(turn.key, 0.0) for turn in turns])
+        other_N = logprobs_NL.new_tensor([self.other_log_ratio.get(turn.key, 0.0) for turn in turns])
         lengths_N = logprobs_NL.new_tensor([self._length(turn.trajectory) for turn in turns])
         advantages_N = logprobs_NL.new_tensor([self.advantages[turn.trajectory] for turn in turns])
-        value_N = clipped_objective((own_N + elsewhere_N) / lengths_N, advantages_N, clip=self.clip)
-        # Every turn has the gradient of its own part, and all of them together one trajectory's value.
+        value_N = clipped_objective((own_N + other_N) / lengths_N, advantages_N, clip=self.clip)
+        # Each turn has the full gradient of its own tokens, and the values of a trajectory's turns sum to its value.
         turns_N = logprobs_NL.new_tensor([len(self.turns[turn.trajectory]) for turn in turns])
         return value_N - (1 - 1 / turns_N) * value_N.detach()
 
     def token_weight(self, turn: Turn) -> float:
         return 1 / max(1, self._tokens(turn.trajectory))
 
-    def outcome(self, turns: Sequence[Turn], new: LogProbs) -> Outcome:
-        whole = [turn for name in {s.trajectory: None for s in turns} for turn in self.turns[name]]
+    def effect(self, turns: Sequence[Turn], new: LogProbs) -> UpdateEffect:
+        whole = [turn for name in dict.fromkeys(turn.trajectory for turn in turns) for turn in self.turns[name]]
         of_turn = self._log_ratios(whole, new)
         log_ratio = torch.tensor(
             [
@@ -213,7 +219,7 @@ class TrajectoryObjective(RatioObjective):
             dtype=torch.float64,
         )
         weights = torch.tensor([self.advantages[turn.trajectory] for turn in turns], dtype=torch.float64)
-        return Outcome(
+        return UpdateEffect(
             weights=weights, log_ratio=log_ratio, clipped=clip_binds(log_ratio, weights, clip=self.clip).double()
         )
 
@@ -224,5 +230,5 @@ class TrajectoryObjective(RatioObjective):
         return sum(len(turn.action_ids) for turn in self.turns[trajectory])
 
     def _log_ratios(self, turns: Sequence[Turn], new: LogProbs) -> dict[TurnKey, float]:
-        found = action_log_ratio(turns, new, self.old, "product").tolist()
-        return {turn.key: value for turn, value in zip(turns, found, strict=True)}
+        log_ratios = action_log_ratio(turns, new, self.old, "product").tolist()
+        return {turn.key: value for turn, value in zip(turns, log_ratios, strict=True)}

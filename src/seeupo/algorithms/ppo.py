@@ -1,15 +1,15 @@
-"""PPO (Schulman et al. 2017): token-level ratios, weighed with advantages that a critic estimates.
+"""PPO (Schulman et al. 2017): clipped token-level ratios with advantages estimated by a critic.
 
-The action tokens of all turns are the steps of one episode; observation tokens are no actions. The reward comes with
-the last of them, and with V the critic's value before each token
+The action tokens of all turns are the steps of one episode; observation tokens are not actions. With V the critic's
+value before each token and R the reward, which is 0 except at the last action token,
 
     A_t = sum_l (gamma lambda)^l delta_{t+l},     delta_t = R_t + gamma V_{t+1} - V_t                          (GAE)
 
     policy:  mean over tokens of  min( r_t A_t, clip(r_t, 1 - low, 1 + high) A_t ),   A standardized over the batch
     critic:  mean over tokens of  1/2 max( (V - G_t)^2, (clip(V, V_k - c, V_k + c) - G_t)^2 ),   G_t = A_t + V_t
 
-Behind the end of an episode V is 0. A trajectory that a limit has cut off has not ended, and what it would have been
-worth is not known: its last token gets no reward, and V behind it is the critic's.
+Every trajectory ends with its reward at the last token and V = 0 after it, also if a turn, context or environment limit
+truncated it. With `bootstrap_truncated` a truncated trajectory has gamma V(end) at its last token, not the reward.
 """
 
 from __future__ import annotations
@@ -21,35 +21,37 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from seeupo.algorithms.ascent import Ascent
+from seeupo.algorithms.base import BaseAlgorithm
 from seeupo.algorithms.batch import Batch
 from seeupo.algorithms.critic import ValueLoss, critic_metrics
 from seeupo.algorithms.objective import TokenObjective
 from seeupo.algorithms.token_rewards import (
-    cut_into_turns,
-    kl_to_reference,
-    means_of,
-    over_tokens,
-    sizes_of,
-    standardized,
+    concatenate_turns,
+    kl_penalties,
+    row_means,
+    row_norms,
+    split_into_turns,
+    standardize,
 )
 from seeupo.core import gae, length_mask
-from seeupo.core.checks import check_at_least, check_count, check_unit_interval
+from seeupo.core.checks import check_at_least, check_choice, check_count, check_unit_interval
 from seeupo.types import CriticEngine, Need, StopReason, TrainEngine, Trajectory, TurnKey, Update
 
-CUT_OFF = (StopReason.TURN_LIMIT, StopReason.CONTEXT_LIMIT, StopReason.FORCED)
+TRUNCATED = (StopReason.TURN_LIMIT, StopReason.CONTEXT_LIMIT, StopReason.FORCED)
+"""Stop reasons of truncated trajectories: a limit ended the episode, not the environment."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class PPO(Ascent):
-    """The options of PPO. It needs an engine with a critic, whose optimizer is set in the section `critic`.
+class PPO(BaseAlgorithm):
+    """Options of PPO. It needs an engine with a critic, which the recipe section `critic` configures.
 
     Attributes:
-        gamma: discount per action token. An episode has one reward at its end, so there is none.
-        lam: of GAE, per action token: 0 trusts the critic's next value, 1 only what came out.
-        value_clip: how far values may move from the old ones before the loss stops rewarding it; none for any.
-        critic_warmup: iterations at the beginning in which only the critic is trained.
-        kl_reward_coef: weight of the KL to the reference policy in the reward, token by token.
+        gamma: Discount factor per action token; 1 does not discount the reward at the end.
+        lam: Lambda of GAE, per action token: 0 relies on the critic's next value, 1 on the reward only.
+        value_clip: Clip range of the critic's values around the old ones, in the critic's loss; none for no clip.
+        critic_warmup: Number of iterations at the start in which only the critic is trained.
+        kl_reward_coef: Weight of the per-token KL penalty to the reference policy in the reward; 0 for none.
+        bootstrap_truncated: Use gamma V(end) instead of the reward for trajectories that a limit truncated.
     """
 
     minibatches: int = 4
@@ -58,6 +60,7 @@ class PPO(Ascent):
     value_clip: float | None = 0.2
     critic_warmup: int = 0
     kl_reward_coef: float = 0.0
+    bootstrap_truncated: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,76 +70,80 @@ class PPO(Ascent):
             check_at_least("value_clip", self.value_clip, 0)
         check_count("critic_warmup", self.critic_warmup, 0)
         check_at_least("kl_reward_coef", self.kl_reward_coef, 0)
+        check_choice("bootstrap_truncated", self.bootstrap_truncated, (True, False))
 
     @property
     def needs(self) -> frozenset[Need]:
-        critic: frozenset[Need] = frozenset({"critic"})
-        reference: frozenset[Need] = frozenset({"reference"} if self.kl_reward_coef else ())
-        return super().needs | critic | reference
+        return super().needs | frozenset[Need]({"critic", "reference"} if self.kl_reward_coef else {"critic"})
 
     def update(
         self, engine: TrainEngine, trajectories: Sequence[Trajectory], *, generator: torch.Generator | None = None
     ) -> Update:
-        """One iteration; `generator` draws the mini-batches."""
+        """Run one iteration; `generator` draws the mini-batches."""
         if not isinstance(engine, CriticEngine):
-            raise TypeError(f"PPO needs an engine with a critic; {type(engine).__name__} has none")
+            raise TypeError(
+                f"{type(engine).__name__} has no critic, which PPO needs; "
+                "use an engine with `values`, `step_critic` and `iteration` (seeupo.types.CriticEngine)"
+            )
         batch = Batch(trajectories)
-        fixed = self.fix(engine, batch, batch.turns, reference=self.kl_reward_coef > 0)
-        penalties = kl_to_reference(batch.turns, fixed["old"], fixed["reference"]) if self.kl_reward_coef else None
-        advantages, returns, scored, values = self.estimate(engine, batch, penalties)
+        inputs = self.objective_inputs(engine, batch, batch.turns)
+        penalties = kl_penalties(batch.turns, inputs["old"], inputs["reference"]) if self.kl_reward_coef else None
+        advantages, targets, returns, values = self.estimate(engine, batch, penalties)
 
-        # Every token counts the same: the mean over tokens, as a sum per trajectory.
+        # All tokens have the same weight: the mean over tokens, as a sum per trajectory.
         tokens = sum(batch.multiplicities[name] * length for name, length in batch.action_tokens.items())
         scale = float(batch.counts.sum()) / tokens if tokens else 0.0
         loss = ValueLoss(
-            returns=cut_into_turns(batch, returns),
-            old=cut_into_turns(batch, values),
+            returns=split_into_turns(batch, targets),
+            old=split_into_turns(batch, values),
             multiplicities=batch.multiplicities,
             scale=scale,
             clip=self.value_clip,
         )
         critic_steps = [
             engine.step_critic(part, loss, normalizer=normalizer)
-            for _, part, normalizer in self.parts(batch, batch.turns, generator)
+            for _, part, normalizer in self.step_batches(batch, batch.turns, generator)
         ]
-        advantages = standardized(advantages, batch.counts)
+        advantages = standardize(advantages, batch.counts)
         objective = TokenObjective(
-            advantages=cut_into_turns(batch, advantages),
+            advantages=split_into_turns(batch, advantages),
             scales=dict.fromkeys(batch.multiplicities, scale),
-            **fixed,
+            **inputs,
         )
-        return self.ascend(
+        warming_up = engine.iteration < self.critic_warmup
+        return self.optimize(
             engine,
             batch,
-            means_of(advantages),
-            self.with_gradient(batch, sizes_of(advantages)) if engine.iteration >= self.critic_warmup else [],
+            row_means(advantages),
+            [] if warming_up else self.turns_with_gradient(batch, row_norms(advantages)),
             objective=objective,
             generator=generator,
-            extra=critic_metrics(critic_steps, scored, values, batch.counts),
+            extra_metrics=critic_metrics(critic_steps, returns, values, batch.counts),
         )
 
     def estimate(
         self, engine: CriticEngine, batch: Batch, penalties: Mapping[TurnKey, Tensor] | None
     ) -> tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor]]:
-        """Of each trajectory's action tokens, in float64: advantages, the critic's targets, returns, and values.
+        """Return advantages, critic targets, returns and values of each trajectory's action tokens, in float64.
 
-        The returns are what came out, with lambda = 1; targets are mixed with what the critic expected.
+        Returns are those with lambda = 1; targets mix them with the critic's values by lambda.
         """
         acted = [trajectory for trajectory in batch.trajectories if batch.action_tokens[trajectory.id]]
         found = dict(zip((trajectory.id for trajectory in acted), engine.values(acted), strict=True))
         values = [found.get(trajectory.id, torch.zeros(1)).double() for trajectory in batch.trajectories]
         rewards = [torch.zeros(len(row) - 1, dtype=torch.float64) for row in values]
         if penalties is not None:
-            rewards = [-self.kl_reward_coef * row for row in over_tokens(batch, penalties)]
+            rewards = [-self.kl_reward_coef * row for row in concatenate_turns(batch, penalties)]
         for trajectory, reward, value in zip(batch.trajectories, rewards, values, strict=True):
             if len(reward):
-                reward[-1] += self.gamma * value[-1] if trajectory.stop in CUT_OFF else trajectory.reward
+                bootstrap = self.bootstrap_truncated and trajectory.stop in TRUNCATED
+                reward[-1] += self.gamma * value[-1] if bootstrap else trajectory.reward
         lengths = torch.tensor([len(reward) for reward in rewards])
         before = [value[:-1] for value in values]
         rewards_NL, before_NL = (pad_sequence(rows, batch_first=True) for rows in (rewards, before))
         estimates = gae(rewards_NL, before_NL, length_mask(lengths), gamma=self.gamma, lam=self.lam)
-        _, came_out = gae(rewards_NL, before_NL, length_mask(lengths), gamma=self.gamma, lam=1.0)
+        _, returns_NL = gae(rewards_NL, before_NL, length_mask(lengths), gamma=self.gamma, lam=1.0)
         advantages, targets, returns = (
-            [row[:n] for row, n in zip(rows, lengths, strict=True)] for rows in (*estimates, came_out)
+            [row[:n] for row, n in zip(rows, lengths, strict=True)] for rows in (*estimates, returns_NL)
         )
         return advantages, targets, returns, before

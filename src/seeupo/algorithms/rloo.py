@@ -1,10 +1,10 @@
-"""RLOO (Kool et al. 2019; Ahmadian et al. 2024): REINFORCE on whole trajectories, with the others as the baseline.
+"""RLOO (Kool et al. 2019; Ahmadian et al. 2024): REINFORCE on whole trajectories with a leave-one-out baseline.
 
     gradient = 1/G sum_i  ( R_i - mean of R_j over j != i )  grad log pi_theta(o_i)
 
-It is the gradient at theta_k of J = 1/G sum_i r_i A_i with r_i = pi_theta(o_i) / pi_theta_k(o_i), the product of all
-token ratios, which is what is stepped on. The paper takes one step. Further ones on the same trajectories allow for the
-policy having moved, but not for what it has learned from these very trajectories.
+This is the gradient at theta_k of the objective J = 1/G sum_i r_i A_i with r_i = pi_theta(o_i) / pi_theta_k(o_i), the
+product of all token ratios. The paper takes one step per iteration. In further steps the ratio corrects for the change
+of the policy, but not for the policy's dependence on the trajectories it was already trained on.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from seeupo.algorithms.ascent import Ascent
+from seeupo.algorithms.base import BaseAlgorithm
 from seeupo.algorithms.batch import Batch
 from seeupo.algorithms.objective import TrajectoryObjective
 from seeupo.core.checks import Clip
@@ -22,19 +22,22 @@ from seeupo.types import TrainEngine, Trajectory, Update
 
 
 @dataclass(frozen=True, kw_only=True)
-class RLOO(Ascent):
-    """The options of RLOO. It clips nothing unless told to."""
+class RLOO(BaseAlgorithm):
+    """Options of RLOO. There is no clip by default."""
 
     clip: Clip | None = None
 
     def update(
         self, engine: TrainEngine, trajectories: Sequence[Trajectory], *, generator: torch.Generator | None = None
     ) -> Update:
-        """One iteration; `generator` draws the mini-batches."""
+        """Run one iteration; `generator` draws the mini-batches."""
         batch = Batch(trajectories)
         advantages = batch.advantages("none", "leave_one_out")
-        turns = self.with_gradient(batch, advantages)
+        turns = self.turns_with_gradient(batch, advantages)
         objective = TrajectoryObjective(
-            advantages=batch.by_id(advantages), turns=batch.turns_of, ratio="product", **self.fix(engine, batch, turns)
+            advantages=batch.by_id(advantages),
+            turns=batch.turns_of,
+            ratio="product",
+            **self.objective_inputs(engine, batch, turns),
         )
-        return self.ascend(engine, batch, advantages, turns, objective=objective, generator=generator)
+        return self.optimize(engine, batch, advantages, turns, objective=objective, generator=generator)

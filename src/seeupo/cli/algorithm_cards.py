@@ -1,4 +1,4 @@
-"""What `seeupo algorithms` prints: a table of all algorithms, and everything about one."""
+"""Output of `seeupo algorithms`: a table of all algorithms, and the card of one."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from rich.table import Table
 from rich.text import Text
 
 from seeupo.algorithms import ALGORITHMS
-from seeupo.algorithms.cards import FACTS, Cost, Facts
+from seeupo.algorithms.cards import CARDS, AlgorithmCard, Cost
 from seeupo.config.keys import describe_type, keys_of
 from seeupo.config.reference import attributes, summary
 from seeupo.config.toml import toml
 
 LEGEND = {
-    "advantage": "GAE is a critic's estimate; GRAE compares attempts at a task",
+    "advantage": "GAE has a critic; GRAE compares attempts at a task",
     "update": "PPU clips ratios, HAML does so turn by turn, REINFORCE has no clip",
-    "level": "what has one ratio: a token, or a whole response",
-    "converges": "with one turn / with several, as the paper's Table 1 claims; the conditions are in `seeupo "
+    "level": "unit that has one ratio: a token, or a whole response",
+    "converges": "with one turn / with several, as the paper's Table 1 claims; see the conditions in `seeupo "
     "algorithms show NAME`",
-    "forward": "passes over all samples by default, + the critic's; T turns",
+    "forward": "passes over all turns with default options, + the critic's; T turns",
 }
-MARKS = {"yes": "yes", "no": "no", "not said": "-"}
+CONVERGES = {"yes": "yes", "no": "no", "not stated": "-"}
 
 
 @dataclass(frozen=True)
 class Option:
-    """An option of an algorithm, as a recipe has it: its default, what it accepts, what it means."""
+    """An option of an algorithm, as written in a recipe."""
 
     name: str
     default: str
@@ -37,7 +37,7 @@ class Option:
 
 
 def options(name: str) -> list[Option]:
-    """The options of an algorithm, those it shares with others first."""
+    """Return the options of an algorithm, those shared with other algorithms first."""
     algorithm = ALGORITHMS[name]
     meanings = attributes(algorithm)
     return [
@@ -52,16 +52,16 @@ def options(name: str) -> list[Option]:
 
 
 def show_list(console: Console) -> None:
-    """One line for each algorithm: what it is made of, what is claimed of it, what it costs."""
+    """Print one line per algorithm: components, convergence and cost."""
     table = Table(box=None, pad_edge=False)
     for column in ("name", "advantage", "update", "level", "converges", "forward", "backward"):
         table.add_column(column, no_wrap=True)
     for name in ALGORITHMS:
-        if (facts := FACTS.get(name)) is None:
+        if (card := CARDS.get(name)) is None:
             table.add_row(name)
             continue
-        converges = f"{MARKS[facts.single_turn]} / {MARKS[facts.multi_turn]}"
-        table.add_row(name, facts.advantage, facts.update, facts.level, converges, *facts.cost.by_default)
+        converges = f"{CONVERGES[card.single_turn]} / {CONVERGES[card.multi_turn]}"
+        table.add_row(name, card.advantage, card.update, card.level, converges, *card.cost.by_default)
     console.print(table)
     legend = Table(box=None, padding=(0, 2, 0, 0), show_header=False, style="dim")
     for column, meaning in LEGEND.items():
@@ -71,64 +71,65 @@ def show_list(console: Console) -> None:
 
 
 def show_algorithm(name: str, console: Console) -> None:
-    """Everything about one algorithm; of one without facts, what its class says."""
-    facts = FACTS.get(name)
-    if facts is None:
+    """Print the card and the options of one algorithm; without a card, the summary of its class."""
+    card = CARDS.get(name)
+    if card is None:
         console.print(Text.assemble((name, "bold"), f"  {summary(ALGORITHMS[name])}"))
     else:
-        console.print(Text.assemble((facts.title, "bold"), f"  algorithm.name = {toml(name)}"))
-        _block("Idea", facts.idea, console)
-        _block("Formula", "", console)
-        for line in facts.formula.splitlines():
+        console.print(Text.assemble((card.title, "bold"), f"  algorithm.name = {toml(name)}"))
+        _print_block("Idea", card.idea, console)
+        _print_block("Formula", "", console)
+        for line in card.formula.splitlines():
             console.print(f"  {line}".rstrip(), soft_wrap=True, markup=False, highlight=False)
-        for heading, text in _facts(facts):
-            _block(heading, text, console)
-    _options(name, console)
+        for heading, text in _sections(card):
+            _print_block(heading, text, console)
+    _print_options(name, console)
 
 
-def _facts(facts: Facts) -> list[tuple[str, str]]:
-    verdicts = "; ".join(f"claim {number}: {verdict}" for number, verdict in facts.verdicts.items())
+def _sections(card: AlgorithmCard) -> list[tuple[str, str]]:
+    verdicts = "; ".join(f"claim {number}: {verdict}" for number, verdict in card.verdicts.items())
     return [
         (
-            "What it is made of",
-            f"{facts.advantage}: {facts.advantage_here}\n{facts.update}: {facts.update_here}\nLevel: {facts.level}",
+            "Components",
+            f"{card.advantage}: {card.advantage_details}\n{card.update}: {card.update_details}\nLevel: {card.level}",
         ),
         (
-            "What the paper claims",
-            f"It converges with one turn: {facts.single_turn}; with several: {facts.multi_turn} (Table 1). "
-            f"{facts.proved}",
+            "Guarantees claimed by the paper",
+            f"Converges with one turn: {card.single_turn}; with several: {card.multi_turn} (Table 1). "
+            f"{card.guarantees}",
         ),
-        ("Under which conditions", facts.conditions),
-        ("What was measured", f"{facts.measured}\nseeupo theory: {verdicts}"),
-        ("What an iteration costs", cost_in_words(facts.cost)),
-        ("When to use it", facts.use),
-        ("Source", facts.source),
+        ("Conditions", card.conditions),
+        ("Measurements", f"{card.measurements}\nseeupo theory: {verdicts}"),
+        ("Cost of an iteration", format_cost(card.cost)),
+        ("When to use it", card.use_when),
+        ("Source", card.source),
     ]
 
 
-def cost_in_words(cost: Cost) -> str:
-    """Passes and steps, by default and in general."""
+def format_cost(cost: Cost) -> str:
+    """Return passes and steps as text, by default and in general."""
     forward, backward = cost.by_default
-    lines = [f"By default {forward} forward and {backward} backward passes over all samples of the iteration."]
+    lines = [f"By default {forward} forward and {backward} backward passes over all turns of the iteration."]
     lines.append(f"In general {cost.forward} forward, {cost.backward} backward, {cost.steps} optimizer steps;")
     if cost.critic_forward:
         lines[0] = lines[0].replace(" passes", " passes (policy + critic)")
         lines.append(
-            f"of the critic {cost.critic_forward} forward, {cost.critic_backward} backward, {cost.critic_steps} steps;"
+            f"critic: {cost.critic_forward} forward, {cost.critic_backward} backward, {cost.critic_steps} steps;"
         )
-    lines.append("E epochs, B mini-batches, T turns, K = 1 with a KL to the reference and 0 without.")
+    lines.append("E epochs, B mini-batches, T turns, K = 1 with a KL to the reference policy and 0 without.")
     return "\n".join(lines)
 
 
-def _block(heading: str, text: str, console: Console) -> None:
-    """A heading, and beneath it what belongs to it, indented."""
+def _print_block(heading: str, text: str, console: Console) -> None:
     console.print(Text(f"\n{heading}", style="bold"))
     if text:
         console.print(Padding(Text(text), (0, 0, 0, 2), expand=False))
 
 
-def _options(name: str, console: Console) -> None:
-    console.print(Text.assemble(("\nOptions", "bold"), f"  as in a recipe, or --algorithm.name {name} --algorithm.KEY"))
+def _print_options(name: str, console: Console) -> None:
+    console.print(
+        Text.assemble(("\nOptions", "bold"), f"  in a recipe, or with --algorithm.name {name} --algorithm.KEY")
+    )
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)

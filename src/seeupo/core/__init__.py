@@ -1,4 +1,4 @@
-"""Pure tensor mathematics: no files, no models, no randomness that is not passed in."""
+"""Pure tensor mathematics: no files, no models, no hidden randomness."""
 
 from seeupo.core.advantages import gae, group_advantages
 from seeupo.core.carry import CarriedAdvantage

@@ -1,4 +1,4 @@
-"""Advantages: group-relative (GRAE, critic-free) and generalized (GAE, with a critic)."""
+"""Advantage estimators: group-relative (GRAE, without a critic) and generalized (GAE, with a critic)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Normalize = Literal["none", "group", "batch"]
 Baseline = Literal["mean", "leave_one_out"]
 
 NO_SPREAD = 1e-8
-"""A standard deviation below this is no signal: dividing by it would only blow up rounding errors."""
+"""Standard deviations below this are treated as 0: dividing by them would only amplify rounding errors."""
 
 
 def group_advantages(
@@ -31,28 +31,28 @@ def group_advantages(
     baseline: Baseline = "mean",
     weights: Tensor | None = None,
 ) -> Tensor:
-    """Group-relative advantages [N] of rewards [N]: the reward minus its group's baseline.
+    """Return group-relative advantages [N] of rewards [N]: the reward minus its group's baseline.
 
     Args:
         rewards: [N], finite.
-        groups: [N] integers; equal values are one group (trajectories of the same task).
+        groups: [N] integers; rows with equal values form a group (trajectories of the same task).
         normalize: "none"; "group" divides by the population standard deviation of the group's rewards; "batch" divides
             by the population standard deviation of all advantages, whose mean is 0 by construction.
-        baseline: "mean" of the group, or "leave_one_out", the mean of the others.
-        weights: [N] probabilities or multiplicities of the rows; means and deviations are weighted by them.
+        baseline: "mean" of the group, or "leave_one_out", the mean of the other members.
+        weights: [N] probabilities or multiplicities of the rows, for means and standard deviations.
 
-    A spread below 1e-8 gives zeros, and a group whose rewards are all equal gives exactly 0 under every option.
-    Computed in float64, returned in the type of the rewards.
+    A standard deviation below 1e-8 gives zeros, and a group with equal rewards gives exactly 0 under every option.
+    Computed in float64, returned in the dtype of the rewards.
     """
     check_choice("normalize", normalize, get_args(Normalize))
     check_choice("baseline", baseline, get_args(Baseline))
     check_floating("rewards", rewards, dims=1)
     if len(rewards) == 0:
-        raise ValueError("rewards is empty; at least one trajectory is needed")
+        raise ValueError("rewards = []: expected at least one trajectory")
     check_finite("rewards", rewards)
     check_shape("groups", groups, rewards.shape, like="rewards")
     if groups.is_floating_point() or groups.dtype == torch.bool:
-        raise ValueError(f"groups has dtype {groups.dtype}; it must hold integers, one per group")
+        raise ValueError(f"groups has dtype {groups.dtype}: expected integers")
     dtype, rewards = rewards.dtype, rewards.double()
     if weights is None:
         weights = torch.ones_like(rewards)
@@ -62,7 +62,7 @@ def group_advantages(
         check_shape("weights", weights, rewards.shape, like="rewards")
         check_finite("weights", weights)
         if (weights < 0).any():
-            raise ValueError(f"weights contains {weights.min().item()}; probabilities must be at least 0")
+            raise ValueError(f"weights contains {weights.min().item()}: expected numbers of at least 0")
         weights = weights.double()
 
     labels, group = groups.unique(return_inverse=True)
@@ -72,13 +72,15 @@ def group_advantages(
 
     total = per_group_sum(weights)
     if (total <= 0).any():
-        raise ValueError(f"weights of group {labels[total.argmin()].item()} sum to 0; leave such a group out")
+        raise ValueError(
+            f"weights of group {labels[total.argmin()].item()} sum to 0: expected a positive sum; remove the group"
+        )
     mean = per_group_sum(weights * rewards) / total
     advantages = rewards - mean[group]
     if baseline == "leave_one_out":
         if (total < 2).any():
             raise ValueError(
-                f"group {labels[total.argmin()].item()} has one member; baseline='leave_one_out' needs at least 2"
+                f"group {labels[total.argmin()].item()} has one member: baseline='leave_one_out' needs at least 2"
             )
         advantages = advantages * (total / (total - 1))[group]
 
@@ -90,7 +92,7 @@ def group_advantages(
         deviation = torch.ones_like(advantages)
     advantages = torch.where(deviation < NO_SPREAD, 0.0, advantages / deviation.clamp(min=NO_SPREAD))
 
-    # Rounding can leave an ulp between a reward and the mean of its equals; no such trace may steer a policy.
+    # The mean of equal rewards may differ from them by a rounding error, which must not become an advantage.
     extremes = rewards.new_zeros(len(labels))
     highest = extremes.scatter_reduce(0, group, rewards, "amax", include_self=False)
     lowest = extremes.scatter_reduce(0, group, rewards, "amin", include_self=False)
@@ -98,10 +100,10 @@ def group_advantages(
 
 
 def gae(rewards: Tensor, values: Tensor, mask: Tensor, *, gamma: float, lam: float) -> tuple[Tensor, Tensor]:
-    """Generalized advantage estimates and returns, both [N, L].
+    """Return generalized advantage estimates and returns, both [N, L].
 
-    Only positions where `mask` is True are actions: observation tokens and padding neither discount nor receive
-    anything, and what `rewards` and `values` hold there is ignored. The last action is terminal (no bootstrap).
+    Only positions where `mask` is True are actions. Observation tokens and padding are not discounted and get no
+    advantage; their `rewards` and `values` are ignored. The last action is terminal (no bootstrap).
     """
     check_floating("rewards", rewards, dims=2)
     check_floating("values", values, dims=2)
@@ -110,7 +112,7 @@ def gae(rewards: Tensor, values: Tensor, mask: Tensor, *, gamma: float, lam: flo
     check_unit_interval("gamma", gamma)
     check_unit_interval("lam", lam)
     if values.dtype != rewards.dtype:
-        raise ValueError(f"values has dtype {values.dtype}, rewards has {rewards.dtype}; they must agree")
+        raise ValueError(f"values has dtype {values.dtype}: expected {rewards.dtype}, the dtype of rewards")
 
     rewards, values = torch.where(mask, rewards, 0.0), torch.where(mask, values, 0.0)
     check_finite("rewards", rewards)

@@ -1,4 +1,4 @@
-"""Argument checks that name the offending value and what is accepted."""
+"""Argument checks. Messages start with the argument's name, show its value, and state what is expected."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 Clip = tuple[float, float]
-"""(low, high): a ratio is kept within [1 - low, 1 + high]."""
+"""Clip range (low, high): a ratio is clipped to [1 - low, 1 + high]."""
 
 
 class OptionError(ValueError):
@@ -26,7 +26,7 @@ class OptionError(ValueError):
         self.option, self.value, self.expected = option, value, expected
 
     def __str__(self) -> str:
-        return f"{self.option} is {self.value!r}; it must be {self.expected}"
+        return f"{self.option} = {self.value!r}: expected {self.expected}"
 
 
 def check_choice(name: str, value: object, accepted: Sequence[object]) -> None:
@@ -36,26 +36,26 @@ def check_choice(name: str, value: object, accepted: Sequence[object]) -> None:
 
 def check_shape(name: str, tensor: Tensor, shape: Sequence[int], like: str) -> None:
     if tuple(tensor.shape) != tuple(shape):
-        raise ValueError(f"{name} has shape {tuple(tensor.shape)}; it must be {tuple(shape)}, the shape of {like}")
+        raise ValueError(f"{name} has shape {tuple(tensor.shape)}: expected {tuple(shape)}, the shape of {like}")
 
 
 def check_floating(name: str, tensor: Tensor, dims: int) -> None:
     if not tensor.is_floating_point():
-        raise ValueError(f"{name} has dtype {tensor.dtype}; it must be a floating-point tensor")
+        raise ValueError(f"{name} has dtype {tensor.dtype}: expected a floating-point tensor")
     if tensor.dim() != dims:
-        raise ValueError(f"{name} has shape {tuple(tensor.shape)}; it must have {dims} dimension(s)")
+        raise ValueError(f"{name} has shape {tuple(tensor.shape)}: expected {dims} dimension(s)")
 
 
 def check_finite(name: str, tensor: Tensor) -> None:
     bad = (~torch.isfinite(tensor)).nonzero()
     if len(bad):
         where = tuple(bad[0].tolist())
-        raise ValueError(f"{name}[{', '.join(map(str, where))}] is {tensor[where].item()}; it must be finite")
+        raise ValueError(f"{name}[{', '.join(map(str, where))}] = {tensor[where].item()}: expected a finite number")
 
 
 def check_mask(mask: Tensor, shape: Sequence[int], like: str) -> None:
     if mask.dtype != torch.bool:
-        raise ValueError(f"mask has dtype {mask.dtype}; it must be torch.bool, True at action tokens")
+        raise ValueError(f"mask has dtype {mask.dtype}: expected torch.bool, True at action tokens")
     check_shape("mask", mask, shape, like)
 
 

@@ -12,7 +12,7 @@ Order = Literal["reverse", "natural", "random"]
 
 
 def turn_order(num_turns: int, order: Order = "reverse", *, generator: torch.Generator | None = None) -> list[int]:
-    """Turns 0 ... num_turns-1 in update order: "reverse" of execution, "natural", or "random" from the generator."""
+    """Return turns 0 ... num_turns-1 in update order: "reverse" of execution, "natural", or "random"."""
     check_choice("order", order, get_args(Order))
     check_count("num_turns", num_turns, 0)
     if order == "reverse":
@@ -20,5 +20,5 @@ def turn_order(num_turns: int, order: Order = "reverse", *, generator: torch.Gen
     if order == "natural":
         return list(range(num_turns))
     if generator is None:
-        raise ValueError("order='random' needs a generator, so that the run can be repeated")
+        raise ValueError("order = 'random': needs a generator, so that a run can be repeated")
     return [int(turn) for turn in torch.randperm(num_turns, generator=generator)]

@@ -1,7 +1,7 @@
 """Importance ratios of whole actions, the clipped objective on them, and means over action tokens.
 
-All functions take log-probs padded to [N, L] and one boolean mask, True at action tokens. What stands under the mask,
-NaN included, reaches neither a result nor a gradient.
+All functions take log-probs padded to [N, L] and one boolean mask, True at action tokens. Values at other positions,
+NaN included, affect neither a result nor a gradient.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from seeupo.core.checks import Clip, check_clip, check_floating, check_mask, che
 
 
 def length_mask(lengths: Tensor) -> Tensor:
-    """The mask [N, max length] of right-padded rows with `lengths` [N] tokens."""
+    """Return the mask [N, max length] of right-padded rows with `lengths` [N] tokens."""
     longest = int(lengths.max()) if len(lengths) else 0
     return torch.arange(longest, device=lengths.device) < lengths[:, None]
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean [N] over each row's action tokens; rows without tokens give exactly 0."""
+    """Return the mean [N] over each row's action tokens; rows without tokens give exactly 0."""
     check_floating("values", values, dims=2)
     check_mask(mask, values.shape, like="values")
     return torch.where(mask, values, 0.0).sum(1) / mask.sum(1).clamp(min=1)
 
 
 def sequence_log_ratio(new: Tensor, old: Tensor, mask: Tensor, *, length_normalize: bool = True) -> Tensor:
-    """log of pi_new(a) / pi_old(a) for whole actions, [N] from token log-probs [N, L].
+    """Return log pi_new(a) / pi_old(a) [N] of whole actions, from token log-probs [N, L].
 
-    With `length_normalize` the mean over the action's tokens instead of the sum: the ratio of GSPO, a geometric mean
-    per token. Rows without tokens give exactly 0 (ratio 1).
+    With `length_normalize` it is the mean over the action's tokens instead of the sum: the ratio of GSPO, a geometric
+    mean of token ratios. Rows without tokens give exactly 0 (ratio 1).
     """
     check_floating("new", new, dims=2)
     check_floating("old", old, dims=2)
@@ -42,10 +42,10 @@ def sequence_log_ratio(new: Tensor, old: Tensor, mask: Tensor, *, length_normali
 
 
 def clipped_objective(log_ratio: Tensor, weight: Tensor, *, clip: Clip | None = (0.2, 0.2)) -> Tensor:
-    """min(r w, clip(r, 1 - low, 1 + high) w) [N], to be maximised, for log r and weights w [N]; None = no clip.
+    """Return min(r w, clip(r, 1 - low, 1 + high) w) [N], to be maximized, for log r and weights w [N].
 
-    Written as r w with r bounded from above where w > 0 and from below where w < 0, which is the same number, and
-    stays differentiable when an unclipped ratio would overflow. A weight of 0 gives exactly 0.
+    Written as r w with r bounded from above if w > 0 and from below if w < 0, which is the same number and stays
+    differentiable when an unclipped ratio would overflow. A weight of 0 gives exactly 0.
     """
     check_floating("log_ratio", log_ratio, dims=1)
     check_shape("weight", weight, log_ratio.shape, like="log_ratio")
@@ -59,7 +59,7 @@ def clipped_objective(log_ratio: Tensor, weight: Tensor, *, clip: Clip | None = 
 
 
 def clip_binds(log_ratio: Tensor, weight: Tensor, *, clip: Clip | None) -> Tensor:
-    """Where [N] the clip holds the objective constant, so that the turn gives no gradient any more."""
+    """Return where [N] the clip is active: the objective is constant and has no gradient."""
     check_shape("weight", weight, log_ratio.shape, like="log_ratio")
     check_clip("clip", clip)
     if clip is None:
@@ -70,9 +70,9 @@ def clip_binds(log_ratio: Tensor, weight: Tensor, *, clip: Clip | None) -> Tenso
 
 
 def k3(new: Tensor, reference: Tensor) -> Tensor:
-    """The k3 estimator of KL(new || reference) for tokens sampled from `new`: q - log q - 1 with q = reference / new.
+    """Return the k3 estimate of KL(new || reference), q - log q - 1 with q = reference / new, for tokens from `new`.
 
-    It is never negative and unbiased as a value. Its gradient through `new`, (1 - q) grad log new, is in expectation
+    It is never negative, and unbiased as a value. Its gradient through `new`, (1 - q) grad log new, is in expectation
     that of the other direction, KL(reference || new): it pulls towards covering the reference.
     """
     check_shape("reference", reference, new.shape, like="new")

@@ -1,7 +1,6 @@
-"""What the backbone algorithms have in common: all turns of theta_k's trajectories are improved together.
+"""Options, optimizer steps and metrics that all algorithms except SeeUPO share.
 
-Each algorithm says in its own file how it weighs actions and which ratio it clips; the optimizer steps, the estimates
-of KL and entropy and the records mean the same in all of them.
+An algorithm's own file defines its advantages and the ratio that it clips.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from seeupo.types import Need, StepMetrics, TrainEngine, Turn, Update
 Split = Literal["trajectory", "turn"]
 
 
-class Fixed(TypedDict):
-    """What stays as it is while the policy moves, as objectives take it."""
+class ObjectiveInputs(TypedDict):
+    """Arguments of an objective that stay fixed during an iteration."""
 
     old: LogProbs
     reference: LogProbs
@@ -34,18 +33,17 @@ class Fixed(TypedDict):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ascent:
-    """Options that the backbone algorithms share.
+class BaseAlgorithm:
+    """Base class of the algorithms that update all turns together.
 
     Attributes:
-        clip: (low, high) around 1; none for no clip.
-        kl_coef: weight of the k3 estimate of the KL to the engine's reference policy, as a term of the loss. 0 switches
-            it off and costs nothing.
-        entropy_coef: weight of the mean token entropy. 0 switches it off and costs nothing.
-        epochs: passes over the trajectories.
-        minibatches: optimizer steps per epoch (and turn), on random parts of the trajectories.
-        split: "trajectory": a step sees all turns of its trajectories; "turn": turn by turn from the last to the first,
-            as SeeUPO takes them, each with steps of its own.
+        clip: Clip range (low, high): ratios are clipped to [1 - low, 1 + high]; none for no clip.
+        kl_coef: Weight of the KL penalty to the reference policy in the loss (k3 estimator); 0 for none.
+        entropy_coef: Weight of the mean token entropy; 0 for none.
+        epochs: Number of passes over the trajectories.
+        minibatches: Number of optimizer steps per epoch, each on a random part of the trajectories.
+        split: "trajectory": a step uses all turns of its trajectories; "turn": separate steps for each turn, from the
+            last to the first, as in SeeUPO.
     """
 
     clip: Clip | None = (0.2, 0.2)
@@ -67,40 +65,40 @@ class Ascent:
     def needs(self) -> frozenset[Need]:
         return frozenset({"reference"} if self.kl_coef else ())
 
-    def fix(self, engine: TrainEngine, batch: Batch, turns: Sequence[Turn], *, reference: bool = False) -> Fixed:
-        """log pi_{theta_k} of the turns, and what else is fixed before the policy moves."""
-        refer = turns if self.kl_coef or reference else ()
+    def objective_inputs(self, engine: TrainEngine, batch: Batch, turns: Sequence[Turn]) -> ObjectiveInputs:
+        """Return log pi_{theta_k} of the turns, that of the reference if needed, and the options of the objective."""
+        reference = turns if "reference" in self.needs else ()
         return {
             "old": by_key(turns, engine.logprobs(turns)) if turns else {},
-            "reference": by_key(refer, engine.logprobs(refer, policy="reference")) if refer else {},
+            "reference": by_key(reference, engine.logprobs(reference, policy="reference")) if reference else {},
             "multiplicities": batch.multiplicities,
             "clip": self.clip,
             "kl_coef": self.kl_coef,
             "entropy_coef": self.entropy_coef,
         }
 
-    def with_gradient(self, batch: Batch, weights: Tensor) -> list[Turn]:
-        """The turns of trajectories with weights [N] that have a gradient: only KL and entropy want those of 0."""
+    def turns_with_gradient(self, batch: Batch, weights: Tensor) -> list[Turn]:
+        """Return the turns that have a gradient; those of weight [N] 0 have one only with a KL or entropy term."""
         if self.kl_coef or self.entropy_coef:
             return batch.turns
-        weighed = batch.per_turn(batch.turns, weights)
-        return [turn for turn in batch.turns if weighed[turn.key] != 0]
+        weight = batch.per_turn(batch.turns, weights)
+        return [turn for turn in batch.turns if weight[turn.key] != 0]
 
-    def parts(
+    def step_batches(
         self, batch: Batch, turns: Sequence[Turn], generator: torch.Generator | None
     ) -> Iterator[tuple[int | None, list[Turn], float]]:
-        """Per optimizer step: the turn if it is of one turn only, the turns, and their normaliser."""
+        """Yield, for each optimizer step, the turn index (None if mixed), the turns, and their normalizer."""
         pools: list[tuple[int | None, Sequence[Turn]]] = [(None, turns)]
         if self.split == "turn":
             used = {turn.key for turn in turns}
-            numbered = reversed(list(enumerate(batch.pools)))
-            pools = [(t, [turn for turn in pool if turn.key in used]) for t, pool in numbered]
+            last_to_first = reversed(list(enumerate(batch.pools)))
+            pools = [(t, [turn for turn in pool if turn.key in used]) for t, pool in last_to_first]
         for _ in range(self.epochs):
             for t, pool in pools:
                 for part, normalizer in batch.minibatches(pool, self.minibatches, generator):
                     yield t, part, normalizer
 
-    def ascend(
+    def optimize(
         self,
         engine: TrainEngine,
         batch: Batch,
@@ -109,20 +107,20 @@ class Ascent:
         *,
         objective: RatioObjective,
         generator: torch.Generator | None,
-        extra: dict[str, float] | None = None,
+        extra_metrics: dict[str, float] | None = None,
     ) -> Update:
-        """Step up the objective, and say what became of the trajectories; `advantages` [N] and `extra` are told on."""
+        """Maximize the objective on the turns, and return metrics and credit; `advantages` [N] are only recorded."""
 
         def current(turns: Sequence[Turn]) -> LogProbs:
             return by_key(turns, engine.logprobs(turns))
 
         steps: list[StepMetrics] = []
-        for t, part, normalizer in self.parts(batch, turns, generator):
-            here = objective.at(current, part) if steps else objective
-            steps.append(engine.step(part, here, normalizer=normalizer, agent=t))
+        for t, part, normalizer in self.step_batches(batch, turns, generator):
+            step_objective = objective.for_step(current, part) if steps else objective
+            steps.append(engine.step(part, step_objective, normalizer=normalizer, agent=t))
 
         records = turn_records(batch, turns, objective, current(turns) if turns else {}, steps)
-        overall = iteration_metrics(batch, advantages, len(steps)) | mean_of_steps(steps) | (extra or {})
+        overall = iteration_metrics(batch, advantages, len(steps)) | mean_of_steps(steps) | (extra_metrics or {})
         metrics = [
             StepMetrics(record.index, turn_metrics(batch, record, objective.old, objective.reference))
             for record in records
