@@ -207,7 +207,7 @@ def test_the_wrapped_environment_is_closed():
         ({"make": Coin, "train": -1}, "train=-1"),
     ],
 )
-def test_wrong_options_are_named(options, problem):
+def test_wrong_options_are_errors(options, problem):
     with pytest.raises(EnvError, match=problem):
         GymnasiumTextFactory(**options)
 

@@ -39,7 +39,7 @@ def test_kinds_and_their_tools():
 
 
 def test_figures():
-    assert f"`PocketFactory().vocabulary()`: {len(PocketFactory().vocabulary())}, separated" in PAGE
+    assert f"all words of the terse surface: {len(PocketFactory().vocabulary())}," in PAGE
     assert len(TOOLS) - 1 == 15
     assert "fifteen tools" in PAGE
     rates = MistakeRates()

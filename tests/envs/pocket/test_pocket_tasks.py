@@ -29,7 +29,7 @@ def test_later_calls_depend_on_earlier_results():
         learned = {slot for step in kind.steps for slot in step.learns}
         act = kind.steps[-1] if len(kind.steps) == 2 else kind.steps[-2]
         assert learned & {*act.slots, act.tool}
-        # What is looked up is used.
+        # Every lookup is used.
         assert learned <= {slot for step in kind.steps for slot in (*step.slots, step.tool)}
 
 
@@ -44,7 +44,7 @@ def test_turns_select_kinds_by_their_calls(turns):
 
 
 def check_split(world):
-    """No pair of test words, and so no whole combination, occurs in training with its tools; all their parts do."""
+    """Check that no pair of test words occurs in training with its tools, and that each word and tool does."""
     found = {}
     for split in world.splits:
         paths = [(KINDS[task.kind], *solution(task)) for task in world.tasks(split)]

@@ -217,7 +217,7 @@ def test_the_sandbox_limits_its_scratch_space(started):
 @needs_sandbox
 def test_the_sandbox_limits_the_number_of_processes(started):
     if os.getuid() == 0 and not find_bubblewrap().drops_user:
-        pytest.skip("root without a user of its own is not limited by the kernel")
+        pytest.skip("the kernel does not limit root")
     worker = started(False, limits=generous(processes=10))
     assert 1 <= int(observation(worker, "swarm 40")) <= 10
 

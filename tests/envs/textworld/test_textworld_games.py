@@ -34,7 +34,7 @@ def pool(textworld):
 
 @pytest.fixture(scope="module")
 def small(textworld):
-    """One new game of each level, which no installation has made."""
+    """One game of each level that the installation has not built."""
     options = {"level": "all", "train": 1, "test": 0, "goal": "all_steps", "show_commands": True}
     with EnvPool(textworld, options=options, workers=1, unsandboxed=not HAS_SANDBOX) as pool:
         yield pool
