@@ -1,6 +1,7 @@
-"""The episode runner with a slow environment: the share of its time in which the sampler is at work.
+"""Measure how well the rollout runner overlaps sampling with a slow environment.
 
-A tiny model, 64 episodes at a time, and an environment that takes 20 ms for every step.
+A tiny model, 64 concurrent episodes, and an environment that takes 20 ms per step; reports the share of time spent
+sampling.
 """
 
 from __future__ import annotations

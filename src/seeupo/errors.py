@@ -1,7 +1,7 @@
 """Errors that the user can fix, and suggestions for names that do not exist.
 
 Every message says what is wrong, what is expected and what to do. The command line prints it as one line, without a
-traceback. What happens to an episode without being anyone's mistake is an `seeupo.envs.failures.EnvFailure` instead.
+traceback. An episode that is lost to the infrastructure is a `seeupo.envs.failures.EnvFailure` instead.
 
 Only the standard library is imported here, because environment workers import this module.
 """

@@ -7,12 +7,11 @@ from seeupo.envs.pool.pool import EnvPool
 from seeupo.types import Message, StepResult, Tool, ToolCall
 
 
-def test_a_person_plays_and_is_scored():
+def test_an_episode_is_played_by_hand_and_scored():
     lines, actions = [], iter(["up", "up", "stop"])
     with EnvPool(CountingFactory()) as pool:
         task = pool.tasks("easy")[1]
-        played = play(pool.env(), task, seed=0, show=lines.append, ask=lambda: next(actions))
-    assert (played.score, played.turns) == (1.0, 3)
+        assert play(pool.env(), task, seed=0, show=lines.append, ask=lambda: next(actions)) == (1.0, 3)
     assert lines == [
         "[user] say up 2 times, then stop",
         "[user] 1",
@@ -22,20 +21,19 @@ def test_a_person_plays_and_is_scored():
     ]
 
 
-def test_who_gives_up_is_scored_as_things_stand():
+def test_an_aborted_episode_is_scored():
     with EnvPool(CountingFactory()) as pool:
-        played = play(pool.env(), pool.tasks("easy")[0], seed=0, show=lambda _: None, ask=lambda: None)
-    assert (played.score, played.turns) == (0.0, 0)
+        assert play(pool.env(), pool.tasks("easy")[0], seed=0, show=lambda _: None, ask=lambda: None) == (0.0, 0)
 
 
-def test_all_that_a_step_says_is_shown():
+def test_everything_that_a_step_returns_is_shown():
     lines = []
-    tool = Tool("pay", "Pay somebody. At once.", {"properties": {"who": {}, "note": {}}, "required": ["who"]})
+    tool = Tool("pay", "Pay a contact. At once.", {"properties": {"who": {}, "note": {}}, "required": ["who"]})
     message = Message("assistant", "done", (ToolCall("pay", {"who": "ann"}),))
     present(StepResult((message,), tools=(tool,), reward=0.5, truncated=True), lines.append)
     assert lines == [
         "[tools offered: 1]",
-        "  pay(who, note?)  Pay somebody",
+        "  pay(who, note?)  Pay a contact",
         "[assistant] done",
         "  calls pay({'who': 'ann'})",
         "[reward of this step: 0.5]",
@@ -50,7 +48,7 @@ def test_the_command_plays_in_the_terminal():
     assert "score 0 after 1 actions" in done.output
 
 
-def test_a_block_of_code_is_read_to_its_closing_fence():
+def test_a_code_block_is_read_to_its_closing_fence():
     done = CliRunner().invoke(main, ["envs", "play", "pocket"], input="```python\nprint(1)\n```\n")
     assert done.exit_code == 0, done.output
     assert "score 0 after 1 actions" in done.output

@@ -1,10 +1,10 @@
-"""A world to count in, for tests of what drives environments."""
+"""A counting environment for tests of rollouts."""
 
 from seeupo.types import Message, StepResult, Task
 
 
 class CountingEnv:
-    """Solved by saying "up" as often as the task's number says; the words "break it" break it."""
+    """Solved by the action "up", repeated as often as the task says, and "stop"; "break it" raises."""
 
     def reset(self, task, *, seed):
         self.wanted, self.said = task.payload["wanted"], 0

@@ -1,10 +1,10 @@
-"""An environment with an interpreter of its own, for the tests of installations."""
+"""An environment with a separate interpreter, for the tests of installations."""
 
 import importlib.util
 
 
 class Factory:
-    """Tells what it can import."""
+    """Reports what it can import as splits."""
 
     def __init__(self):
         import tiny_benchmark

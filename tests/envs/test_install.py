@@ -34,27 +34,27 @@ def index(tmp_path, monkeypatch):
 
 
 @everywhere
-def test_from_nothing_to_an_episode(index, unsandboxed):
-    """The benchmark's package is seen in the worker and not here; ours is seen there, and none of our packages."""
+def test_install_and_run_an_environment(index, unsandboxed):
+    """The worker sees the benchmark's package and ours, but none of our dependencies."""
     with pytest.raises(EnvError, match=r"packaged is not installed.*seeupo envs install packaged"):
         EnvPool(PREPARED)
-    said = []
-    folder = install(PREPARED, report=said.append)
-    assert [words.split()[0] for words in said] == ["making", "installing", "preparing"]
+    messages = []
+    folder = install(PREPARED, report=messages.append)
+    assert [message.split()[0] for message in messages] == ["creating", "installing", "preparing"]
     record = json.loads((folder / "ready.json").read_text())
     assert record["versions"] == {"tiny-benchmark": "1.2"}
     assert (folder / "prepared").read_text() == "1.2"
     assert interpreter(PREPARED).is_relative_to(folder)
     with EnvPool(PREPARED, workers=1, unsandboxed=unsandboxed) as pool:
         assert pool.splits == ("tiny-benchmark 1.2",)
-    # A second installation finds it done; another version is another installation.
-    said.clear()
-    assert install(PREPARED, report=said.append) == folder
-    assert said == []
+    # A second installation does nothing; another version requires another installation.
+    messages.clear()
+    assert install(PREPARED, report=messages.append) == folder
+    assert messages == []
     assert not installed(replace(PREPARED, requirements=("tiny-benchmark==1.3",)))
 
 
-def test_another_installation_takes_the_place_of_the_last(index):
+def test_another_installation_replaces_the_last(index):
     first, second = (replace(TOY, prepare=f"envs.packaged:{name}") for name in ("count", "mark"))
     install(first)
     install(second)
@@ -74,7 +74,7 @@ def test_an_installation_that_fails_leaves_nothing_usable(index):
     assert not installed(failing)
 
 
-def test_two_installations_at_once_wait_for_one_another(index):
+def test_concurrent_installations_run_once(index):
     once = replace(TOY, prepare="envs.packaged:count")
     threads = [threading.Thread(target=install, args=[once]) for _ in range(4)]
     for thread in threads:
@@ -85,12 +85,12 @@ def test_two_installations_at_once_wait_for_one_another(index):
 
 
 @pytest.mark.parametrize("requirement", ["tiny-benchmark", "tiny-benchmark>=1", "--index-url=x", "a==1 b==2"])
-def test_requirements_are_pinned(index, requirement):
-    with pytest.raises(EnvError, match="should be pinned, as name==version"):
+def test_requirements_must_be_pinned(index, requirement):
+    with pytest.raises(EnvError, match="is not pinned; write it as name==version"):
         install(replace(SPEC, requirements=(requirement,)))
 
 
-def test_without_requirements_the_own_interpreter_serves(index):
+def test_without_requirements_the_trainers_interpreter_is_used(index):
     assert installed(TOY)
     assert interpreter(TOY) == Path(sys.executable)
     assert not python_of(TOY).exists()

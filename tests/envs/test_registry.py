@@ -11,7 +11,7 @@ from seeupo.errors import EnvError
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """A user's installed package with environments of its own."""
+    """A user's installed package with custom environments."""
     (tmp_path / "their_worlds.py").write_text(
         "from envs.toy import Toy, ToyFactory\n"
         "from seeupo.envs.registry import EnvSpec\n"
@@ -38,7 +38,7 @@ def test_a_class_becomes_an_environment_in_workers(package):
     assert not spec.in_process
 
 
-def test_a_spec_is_taken_as_it_is(package):
+def test_a_spec_is_used_unchanged(package):
     with EnvPool("theirs-in-process", options={"size": 2}) as pool:
         assert len(pool.tasks("train")) == 2
         assert pool.worker_pids == []
@@ -54,15 +54,15 @@ def test_a_package_does_not_replace_what_is_built_in(package, monkeypatch):
     assert names().count("toy") == 1
 
 
-def test_an_unknown_name_gets_the_nearest(package):
+def test_an_unknown_name_suggests_the_nearest(package):
     with pytest.raises(EnvError, match="there is no environment 'thiers'; did you mean 'theirs'"):
         lookup("thiers")
     with pytest.raises(EnvError, match=r"there is no environment 'zzz'; there are: .*theirs"):
         EnvPool("zzz")
 
 
-def test_what_is_no_environment_is_said(package):
-    with pytest.raises(EnvError, match="'wrong': their_worlds:number should be an EnvSpec or a class and is 3"):
+def test_an_invalid_entry_point_is_an_error(package):
+    with pytest.raises(EnvError, match="'wrong': their_worlds:number is 3; expected an EnvSpec"):
         lookup("wrong")
     with pytest.raises(EnvError, match="'missing': their_worlds:nothing cannot be loaded"):
         lookup("missing")

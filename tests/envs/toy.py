@@ -1,6 +1,6 @@
-"""A counting world for tests of workers and pools, which misbehaves when an action tells it to.
+"""A counting environment for tests of workers and pools, which misbehaves on command.
 
-Every misbehaviour is bounded, so that a hole in a sandbox or a limit cannot take the machine down.
+Every misbehavior is bounded, so that a hole in a sandbox or a limit cannot take the machine down.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ ADD = Tool("add", "Add to the count.", {"type": "object", "properties": {"number
 
 
 class Toy:
-    """Counts; "add N", "done", and commands that break things."""
+    """Counts: "add N", "done", and commands that break things."""
 
     def __init__(self, factory):
         self.factory = factory
@@ -64,10 +64,6 @@ class Toy:
     def do_say(self, rest):
         return said(rest)
 
-    def do_sleep(self, rest):
-        time.sleep(float(rest))
-        return said("slept")
-
     def do_hang(self, rest):
         while True:
             time.sleep(0.1)
@@ -89,7 +85,7 @@ class Toy:
         blocks = []
         while sum(map(len, blocks)) < MOST_BYTES:
             blocks.append(bytearray(2**24))
-        return said("all of it fitted in")
+        return said("no limit reached")
 
     def do_recurse(self, rest):
         return self.do_recurse(rest)
@@ -115,21 +111,21 @@ class Toy:
         return said(repr(sys.stdin.read() + os.read(0, 10).decode()))
 
     def do_fork(self, rest):
-        """Children that hold every descriptor and would live for a minute."""
+        """Fork children that hold every descriptor and would live for minutes."""
         for _ in range(int(rest)):
             if os.fork() == 0:
-                time.sleep(60)
+                time.sleep(600)
                 os._exit(0)
         return said("forked")
 
     def do_swarm(self, rest):
-        """As many children as there may be, up to a bound."""
+        """Fork as many children as the limits allow, up to a bound."""
         children = []
         try:
             for _ in range(int(rest)):
                 child = os.fork()
                 if child == 0:
-                    time.sleep(60)
+                    time.sleep(600)
                     os._exit(0)
                 children.append(child)
         except OSError:
@@ -138,7 +134,7 @@ class Toy:
 
     def do_network(self, rest):
         try:
-            with socket.create_connection(("127.0.0.1", int(rest)), timeout=5):
+            with socket.create_connection(("127.0.0.1", int(rest)), timeout=60):
                 return said("connected")
         except OSError:
             return said("refused")
@@ -157,7 +153,7 @@ class Toy:
         return said("written")
 
     def do_fill(self, rest):
-        """A file of that many MB."""
+        """Write a file of that many MB."""
         path = Path.home() / "filler"
         try:
             with path.open("wb") as file:
@@ -169,12 +165,12 @@ class Toy:
         return said("filled")
 
     def do_look(self, rest):
-        """What a worker can see of the machine."""
+        """Report what a worker can see of the machine."""
         processes = [entry for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
         return said("", info={"uid": os.getuid(), "environ": dict(os.environ), "processes": len(processes)})
 
     def do_kill(self, rest):
-        """Kill: 0 for this process and its group, -1 for all others that can be reached."""
+        """Kill this process and its group (0), or all others that can be reached (-1)."""
         if os.getpid() > 2:
             return said("Error: not in a sandbox, so better not")
         with contextlib.suppress(ProcessLookupError):
@@ -182,7 +178,7 @@ class Toy:
         return said("still here")
 
     def do_once(self, rest):
-        """Break a worker the first time only, as a bad machine would."""
+        """Break a worker the first time only, as a faulty machine would."""
         how, _, flag = rest.partition(" ")
         if not Path(flag).exists():
             Path(flag).touch()
@@ -193,7 +189,7 @@ class Toy:
         return said(str(random.SystemRandom().random()))
 
     def do_shapeless(self, rest):
-        return StepResult((Message("nobody", "a role that does not exist"),))
+        return StepResult((Message("stranger", "a role that does not exist"),))
 
     def do_unsendable(self, rest):
         return said("", info={"path": Path("/")})
@@ -209,7 +205,7 @@ class Toy:
 
 
 class ToyFactory:
-    """Toy worlds with a train and a test split."""
+    """Provides toy tasks in a train and a test split."""
 
     def __init__(
         self,
@@ -218,12 +214,12 @@ class ToyFactory:
         scale: float = 1.0,
         mood: Literal["calm", "wild"] = "calm",
         note: str | None = None,
-        expert_knows: bool = True,
+        has_expert: bool = True,
         close_raises: bool = False,
         bad_score: Literal["", "nan", "text", "raise", "exit"] = "",
     ):
         self.size = size
-        self.expert_knows = expert_knows
+        self.has_expert = has_expert
         self.close_raises = close_raises
         self.bad_score = bad_score
         if note == "refuse":
@@ -231,7 +227,7 @@ class ToyFactory:
         if note == "raise":
             raise RuntimeError("the factory is broken")
         if note == "hang":
-            time.sleep(60)
+            time.sleep(600)
 
     def bad_score_value(self):
         if self.bad_score == "raise":
@@ -251,21 +247,21 @@ class ToyFactory:
         return Toy(self)
 
     def expert(self, task):
-        if not self.expert_knows:
+        if not self.has_expert:
             return None
         target = task.payload["target"]
         counted = 0
 
-        def play(result):
+        def act(result):
             nonlocal counted
             counted += 1
             return "add 1" if counted <= target else "done"
 
-        return play
+        return act
 
 
 class JudgedToyFactory(ToyFactory):
-    """Scores come from a judge, who alone can read the answers."""
+    """Scores with a separate judge, which alone can read the answers."""
 
     def __init__(self, *, answers: str):
         super().__init__()
@@ -277,7 +273,7 @@ class JudgedToyFactory(ToyFactory):
 
 
 def mounts(options, *, role):
-    """The folder of the answers, for the judge only."""
+    """Mount the folder of the answers for the judge only."""
     folder = Path(options["answers"]).parent
     return {folder: folder} if role == "judge" else {}
 

@@ -1,4 +1,4 @@
-"""What tests of the pool and its parts start from: the toy environment as a spec, with and without a sandbox."""
+"""The toy environment as a spec, with and without a sandbox, and helpers that look at processes."""
 
 import os
 import signal
@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from seeupo.envs.pool.sandbox import Bubblewrap, Limits, find_bubblewrap
+from seeupo.envs.pool.worker import Worker
 from seeupo.envs.registry import EnvSpec
 
-TOY = EnvSpec(name="toy", factory="envs.toy:ToyFactory", limits=Limits(memory_mb=512))
+HANG_SECONDS = 0.5
+"""Limit of calls that never return. All other calls have a limit that even a busy machine does not reach."""
+
 HAS_SANDBOX = isinstance(find_bubblewrap(), Bubblewrap)
 
 needs_sandbox = pytest.mark.skipif(not HAS_SANDBOX, reason=f"no sandbox here: {find_bubblewrap()}")
@@ -19,13 +22,38 @@ everywhere = pytest.mark.parametrize(
 )
 
 
+def generous(**limits):
+    return Limits(**{"call_seconds": 600.0, "start_seconds": 600.0, "memory_mb": 512, **limits})
+
+
+TOY = EnvSpec(name="toy", factory="envs.toy:ToyFactory", limits=generous())
+
+
 def quick(**limits):
-    """Limits for a call that is going to hang: long enough for anything else on a busy machine."""
+    """Return limits for a call that is going to hang."""
     return Limits(call_seconds=3.0, memory_mb=512, **limits)
 
 
+def time_out_hangs(monkeypatch):
+    """Give actions that hang a short limit: "hang", "spin", and the first attempt at "once hang FLAG"."""
+    call = Worker.call
+
+    def impatient(worker, request, *, seconds=None):
+        words = request.get("text", "").split()
+        flag = Path(words[2]) if words[:2] == ["once", "hang"] else None
+        if words[:1] not in (["hang"], ["spin"]) and (flag is None or flag.exists()):
+            return call(worker, request, seconds=seconds)
+        try:
+            return call(worker, request, seconds=HANG_SECONDS)
+        finally:
+            if flag is not None:
+                flag.touch()  # a slow worker may not have done so yet
+
+    monkeypatch.setattr(Worker, "call", impatient)
+
+
 def children(pid=None):
-    """All processes below one, this one by default."""
+    """Return all descendants of a process, by default of this one."""
     parents = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -42,8 +70,8 @@ def children(pid=None):
 
 
 def alive(pids):
-    """Those that still run; what was killed a moment ago is given time to go."""
-    for _ in range(200):
+    """Return the processes that still run, after giving killed ones a minute to disappear."""
+    for _ in range(1200):
         running = {pid for pid in pids if is_running(pid)}
         if not running:
             return set()
@@ -59,7 +87,7 @@ def is_running(pid):
 
 
 def kill(pid):
-    """As the kernel does when memory runs out, or a person by mistake."""
+    """Kill a process, as the kernel does when memory runs out."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:

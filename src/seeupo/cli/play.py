@@ -10,7 +10,7 @@ from seeupo.types import Env, StepResult, Task, Tool
 def play(
     env: Env, task: Task, *, seed: int, show: Callable[[str], None], ask: Callable[[], str | None]
 ) -> tuple[float, int]:
-    """Play until the episode ends or `ask` returns None; return the score and the number of actions."""
+    """Run an episode until it ends or `ask` returns None; return the score and the number of actions."""
     result = env.reset(task, seed=seed)
     present(result, show)
     turns = 0
@@ -22,7 +22,7 @@ def play(
 
 
 def present(result: StepResult, show: Callable[[str], None]) -> None:
-    """All that a step says, in plain text."""
+    """Show everything that a step returns, as plain text."""
     if result.tools:
         show(f"[tools offered: {len(result.tools)}]")
         for tool in result.tools:
@@ -38,7 +38,7 @@ def present(result: StepResult, show: Callable[[str], None]) -> None:
 
 
 def signature(tool: Tool) -> str:
-    """A tool as name(parameter, optional?)."""
+    """Return a tool as name(parameter, optional?)."""
     required = set(tool.parameters.get("required", ()))
     names = tool.parameters.get("properties", {})
     return f"{tool.name}({', '.join(name if name in required else f'{name}?' for name in names)})"

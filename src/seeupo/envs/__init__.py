@@ -1,5 +1,5 @@
-"""Environments: worlds that a policy acts in, in worker processes of their own or in this one.
+"""Environments that a policy acts in, in separate worker processes or in this process.
 
-`pool.EnvPool` runs episodes, `registry.EnvSpec` describes an environment, `failures` says what can go wrong. Nothing
-is imported here, because workers import this package too and should start fast.
+`pool.pool.EnvPool` runs episodes, `registry.EnvSpec` describes an environment, `failures` defines infrastructure
+failures. Nothing is imported here, because workers import this package too and should start fast.
 """

@@ -1,8 +1,8 @@
-"""What can go wrong with environments, by who has to act.
+"""Infrastructure failures of episodes.
 
-`EnvError` is for the person at the keyboard: a wrong name or option, something not installed. `EnvFailure` is for the
-episode runner: an episode was lost to the infrastructure or to a bug of the environment, and must not be scored.
-What a model's own action breaks is neither: it ends the episode with its official score.
+An `EnvFailure` means that an episode was lost to the infrastructure or to a bug in the environment: the runner must
+not score it. Errors that the user can fix are `seeupo.errors.EnvError` instead. A worker that an action breaks is
+neither: the episode ends with its official score.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from seeupo.types import Failure, FailureKind
 
 
 class EnvFailure(Exception):
-    """An episode, or another call, that came to nothing through no doing of the model.
+    """An episode or another call failed, and the model did not cause it.
 
     Attributes:
-        environment: its name.
-        task: the task's id, or None when the call was not about a task.
-        action: the last action that the episode took or tried, or None before the first.
-        reason: what happened, in plain words.
+        kind: Kind of failure, as recorded in the trajectory.
+        environment: Name of the environment.
+        task: Id of the task; None if the call was not about a task.
+        action: Last action that was taken or tried; None before the first.
+        reason: Description of the failure.
     """
 
     kind: ClassVar[FailureKind] = FailureKind.OTHER
@@ -29,40 +30,40 @@ class EnvFailure(Exception):
         self.task = task
         self.action = action
         self.reason = reason
-        shown = "" if action is None else f", last action {action[:200]!r}"
+        last_action = "" if action is None else f", last action {action[:200]!r}"
         where = environment if task is None else f"{environment}, task {task}"
-        super().__init__(f"{where}{shown}: {reason}")
+        super().__init__(f"{where}{last_action}: {reason}")
 
     def record(self) -> Failure:
-        """Return the failure as data."""
+        """Return the failure as data for a trajectory."""
         return Failure(self.kind, str(self))
 
 
 class WorkerLost(EnvFailure):
-    """The worker process was killed or ended, also in a second attempt."""
+    """The worker process was killed or exited, and so did its replacement."""
 
     kind = FailureKind.WORKER_LOST
 
 
 class CallTimedOut(EnvFailure):
-    """A call that no action can be blamed for took longer than its wall-clock limit, also in a second attempt."""
+    """A call other than an action exceeded its wall-clock limit twice."""
 
     kind = FailureKind.TIMED_OUT
 
 
 class EnvRaised(EnvFailure):
-    """The environment's code raised, or answered with something that is no answer, also in a second attempt."""
+    """The environment raised an exception or returned a malformed answer, twice."""
 
     kind = FailureKind.RAISED
 
 
 class NotReproducible(EnvFailure):
-    """Repeating an episode's actions in a fresh worker gave other results than before."""
+    """Replaying an episode's actions in a fresh worker gave different results."""
 
     kind = FailureKind.NOT_REPRODUCIBLE
 
 
 class PoolClosed(EnvFailure):
-    """The pool was closed while the call was waiting or under way."""
+    """The pool was closed while the call was queued or running."""
 
     kind = FailureKind.POOL_CLOSED

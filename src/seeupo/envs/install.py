@@ -1,6 +1,6 @@
-"""Interpreters of environments: a virtual environment each, with pinned packages, in the cache folder.
+"""Install environments: one virtual environment each, with pinned packages, in the cache folder.
 
-Nothing of a benchmark enters the trainer's own environment, and after the installation no network is needed.
+The trainer's own environment stays free of benchmark packages. After the installation no network is needed.
 """
 
 from __future__ import annotations
@@ -35,47 +35,50 @@ getattr(importlib.import_module(module), name)(pathlib.Path(sys.argv[2]))
 
 
 def folder_of(spec: EnvSpec) -> Path:
-    """Where an environment's interpreter and data are kept."""
+    """Return the folder of an environment's interpreter and data."""
     return cache_folder() / "envs" / spec.name
 
 
 def installed(spec: EnvSpec) -> bool:
-    """Whether the environment can be used, in exactly the versions that the spec asks for."""
+    """Return whether the environment is installed in exactly the versions that the spec requires."""
     if not needs_installation(spec):
         return True
     try:
         record = json.loads((folder_of(spec) / READY).read_text())
     except (OSError, ValueError):
         return False
-    return bool(record.get("asked") == asked(spec)) and (not spec.requirements or python_of(spec).exists())
+    return bool(record.get("asked") == requested(spec)) and (not spec.requirements or python_of(spec).exists())
 
 
 def interpreter(spec: EnvSpec) -> Path:
-    """The environment's interpreter: its own, or the trainer's when it has no requirements."""
+    """Return the environment's own interpreter, or the trainer's if the spec has no requirements."""
     if not installed(spec):
-        raise EnvError(f"{spec.name} is not installed, or in other versions; run: seeupo envs install {spec.name}")
+        raise EnvError(f"{spec.name} is not installed in the required versions; run: seeupo envs install {spec.name}")
     return python_of(spec) if spec.requirements else Path(sys.executable)
 
 
 def install(spec: EnvSpec, *, report: Callable[[str], None] = lambda _: None) -> Path:
-    """Make the environment's interpreter, unless it is there; returns the environment's folder.
+    """Install the environment unless it is installed, and return its folder.
 
-    A folder counts as installed when its record has been written, which is the last thing to happen. Two processes
-    that install the same environment wait for one another.
+    The record is written last, so an interrupted installation does not count as installed. A lock keeps two processes
+    from installing the same environment at once.
     """
     for requirement in spec.requirements:
         if not PIN.fullmatch(requirement):
-            raise EnvError(f"{spec.name}: requirement {requirement!r} should be pinned, as name==version")
+            raise EnvError(f"{spec.name}: requirement {requirement!r} is not pinned; write it as name==version")
     folder = folder_of(spec)
     with locked(folder.with_name(f".{spec.name}.lock")):
         if installed(spec):
             return folder
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        record: dict[str, Any] = {"asked": asked(spec), "python": platform.python_version(), "versions": {}}
+        record: dict[str, Any] = {"asked": requested(spec), "python": platform.python_version(), "versions": {}}
         if spec.requirements:
-            report(f"making an interpreter in {folder}")
-            run([sys.executable, "-m", "venv", str(folder / "venv")], f"{spec.name}: no virtual environment was made")
+            report(f"creating a virtual environment in {folder}")
+            run(
+                [sys.executable, "-m", "venv", str(folder / "venv")],
+                f"{spec.name}: the virtual environment could not be created",
+            )
             report(f"installing {', '.join(spec.requirements)}")
             record["versions"] = install_packages(spec)
         if spec.prepare is not None:
@@ -86,7 +89,7 @@ def install(spec: EnvSpec, *, report: Callable[[str], None] = lambda _: None) ->
 
 
 def install_packages(spec: EnvSpec) -> dict[str, str]:
-    """Install exactly the pinned packages; returns the versions that are then there."""
+    """Install exactly the pinned packages and return the installed versions."""
     python = str(python_of(spec))
     pip = [python, "-m", "pip", "install", "--no-deps", "--no-input", "--disable-pip-version-check", "--quiet"]
     run([*pip, *spec.requirements], f"{spec.name}: pip could not install its packages; is the package index reachable?")
@@ -97,7 +100,7 @@ def install_packages(spec: EnvSpec) -> dict[str, str]:
 
 
 def prepare(spec: EnvSpec, hook: str) -> None:
-    """Call the environment's own hook in its interpreter."""
+    """Call the environment's `prepare` hook in its interpreter."""
     python = str(python_of(spec)) if spec.requirements else sys.executable
     with tempfile.TemporaryDirectory(prefix="seeupo-") as packages:
         for place in packages_of(hook):
@@ -114,15 +117,15 @@ def python_of(spec: EnvSpec) -> Path:
     return folder_of(spec) / "venv" / "bin" / "python"
 
 
-def asked(spec: EnvSpec) -> dict[str, Any]:
-    """What an installation is made for; another one is made when this changes."""
+def requested(spec: EnvSpec) -> dict[str, Any]:
+    """Return what an installation depends on; a change makes it out of date."""
     return {"requirements": list(spec.requirements), "prepare": spec.prepare}
 
 
 def run(command: Sequence[str], problem: str) -> str:
-    """The output of a command; `EnvError` with the end of what it printed if it fails.
+    """Return a command's output; raise `EnvError` with the end of it if the command fails.
 
-    Files must be readable for the unprivileged user that workers run as, whatever the umask.
+    The umask is fixed, because workers run as an unprivileged user that must be able to read the files.
     """
     done = subprocess.run(command, capture_output=True, text=True, check=False, umask=0o022, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
@@ -132,7 +135,7 @@ def run(command: Sequence[str], problem: str) -> str:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock file; the lock ends with the process, whatever happens to it."""
+    """Hold a lock file. The kernel releases the lock if the process dies."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

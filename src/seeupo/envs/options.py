@@ -1,4 +1,4 @@
-"""An environment's options are the keyword arguments of its factory; here they are checked before they are passed."""
+"""Check an environment's options, which are the keyword arguments of its factory."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ SIMPLE = (int, float, bool, str, type(None))
 
 
 def check_options(factory: Any, options: Mapping[str, Any]) -> None:
-    """Raise `EnvError` unless the options fit the `__init__` of the factory class.
+    """Raise `EnvError` unless the options match the signature of the factory class.
 
-    Names are always checked; values where the annotation is made of int, float, bool, str, None and Literal.
+    Values are checked if the annotation consists of int, float, bool, str, None and Literal.
     """
     parameters = {
         name: parameter
@@ -28,15 +28,15 @@ def check_options(factory: Any, options: Mapping[str, Any]) -> None:
             raise EnvError(f"option {name}={value!r}: there is no option {name!r}; {suggest(name, list(parameters))}")
         accepted = choices(annotations.get(name, Any))
         if accepted is not None and not any(fits(value, choice) for choice in accepted):
-            wanted = " or ".join(describe(choice) for choice in accepted)
-            raise EnvError(f"option {name}={value!r}: {wanted} is accepted")
+            expected = " or ".join(describe(choice) for choice in accepted)
+            raise EnvError(f"option {name}={value!r}: expected {expected}")
     for name, parameter in parameters.items():
         if parameter.default is parameter.empty and name not in options:
-            raise EnvError(f"option {name!r} is needed and has no default")
+            raise EnvError(f"option {name!r} is required")
 
 
 def choices(annotation: Any) -> tuple[Any, ...] | None:
-    """What an annotation accepts: types, and values (wrapped in a Literal of one). None when it says too little."""
+    """Return the types and literals that an annotation accepts; None if it cannot be checked."""
     if annotation in SIMPLE:
         return (annotation,)
     if get_origin(annotation) is Literal:
@@ -49,8 +49,8 @@ def choices(annotation: Any) -> tuple[Any, ...] | None:
 
 def fits(value: Any, choice: Any) -> bool:
     if get_origin(choice) is Literal:
-        (wanted,) = get_args(choice)
-        return type(value) is type(wanted) and value == wanted
+        (expected,) = get_args(choice)
+        return type(value) is type(expected) and value == expected
     if choice is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     return isinstance(value, choice) and (choice is bool or not isinstance(value, bool))

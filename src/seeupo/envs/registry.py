@@ -1,6 +1,6 @@
-"""Environments by name: the ones that come with this package, and those of installed packages.
+"""Find environments by name: built-in ones and those of installed packages.
 
-A package adds an environment by an entry point in the group "seeupo.environments", which names an `EnvSpec` or a
+A package adds an environment with an entry point in the group "seeupo.environments" that names an `EnvSpec` or a
 factory class.
 """
 
@@ -21,40 +21,43 @@ GROUP = "seeupo.environments"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvSpec:
-    """What has to be known of an environment before any of its code is loaded.
+    """Description of an environment that can be read without loading its code.
 
     Attributes:
-        summary: one line, for the list of environments.
-        licence: of the benchmark's code and data.
-        tasks: how many there are, in words.
-        factory: "module:Class"; the class fulfils `EnvFactory`, and its keyword arguments are the options.
-        in_process: trusted code that never runs what a model wrote, and hangs on nothing: no worker is needed.
-        requirements: "name==version" strings, installed without dependencies into an interpreter of its own. Without
-            any, the trainer's interpreter serves.
-        prepare: "module:function", called once with the environment's folder in its interpreter, after the packages
+        factory: "module:Class" of an `EnvFactory`; its keyword arguments are the environment's options.
+        summary: One line for the list of environments.
+        license: License of the benchmark's code and data.
+        tasks: Number of tasks, as text.
+        in_process: Whether episodes run in the trainer's process. Only for trusted code that cannot hang and never
+            executes what a model wrote.
+        requirements: "name==version" strings, installed without dependencies into a separate interpreter. Without any,
+            the trainer's interpreter is used.
+        prepare: "module:function", called once with the environment's folder in its interpreter after the packages
             were installed.
-        mounts: "module:function" of the trainer's side, which says what workers may read besides their interpreter:
-            `mounts(options, role="run" or "judge")` maps places inside the sandbox to places outside.
-        runs_model_code: the model's text is executed, so that there must be a sandbox.
-        judged_apart: scores, tasks and experts come from a worker of the role "judge", which no action ever reaches.
-            The `Env` then has `save() -> JSON` instead of a score, and the factory `judge(task, saved) -> float`.
-        episodes_per_worker: how many episodes one worker holds at a time; None for any number.
-        ceilings: options under which not even the expert solves everything; a check says what it reaches.
+        mounts: "module:function" in the trainer's process that returns what workers may read besides their
+            interpreter: `mounts(options, role="run" or "judge")` maps paths in the sandbox to paths outside.
+        runs_model_code: Whether the model's text is executed, so that a sandbox is required.
+        separate_judge: Whether scores, tasks and experts come from a separate worker (role "judge") that no action
+            reaches. The `Env` then has `save() -> JSON` instead of `score`, and the factory `judge(task, saved)`.
+        episodes_per_worker: Number of concurrent episodes per worker; None for no limit.
+        ceiling_options: Options under which even the expert cannot solve every task; `seeupo envs check` reports how
+            many it solves.
+        limits: Resource limits of each worker.
     """
 
     name: str
     factory: str
     summary: str = ""
-    licence: str = ""
+    license: str = ""
     tasks: str = ""
     in_process: bool = False
     requirements: tuple[str, ...] = ()
     prepare: str | None = None
     mounts: str | None = None
     runs_model_code: bool = False
-    judged_apart: bool = False
+    separate_judge: bool = False
     episodes_per_worker: int | None = None
-    ceilings: tuple[Mapping[str, Any], ...] = ()
+    ceiling_options: tuple[Mapping[str, Any], ...] = ()
     limits: Limits = field(default_factory=Limits)
 
 
@@ -62,7 +65,7 @@ SPECS: tuple[EnvSpec, ...] = (
     EnvSpec(
         name="pocket",
         summary="a few small apps, a dozen tools, tasks of two to six dependent calls; no dependencies",
-        licence="Apache-2.0",
+        license="Apache-2.0",
         tasks="any number",
         factory="seeupo.envs.pocket:PocketFactory",
         in_process=True,
@@ -70,30 +73,30 @@ SPECS: tuple[EnvSpec, ...] = (
     EnvSpec(
         name="bfcl",
         summary="BFCL v4 multi-turn: function calling over several user turns, with the official checker",
-        licence="Apache-2.0",
+        license="Apache-2.0",
         tasks="4 x 200",
         factory="seeupo.envs.bfcl.world:BfclFactory",
         requirements=("bfcl-eval==2026.3.23", "filelock==3.20.0", "mpmath==1.3.0"),
-        ceilings=({"max_steps": 10, "expert_step": "turn"}, {"max_steps": 10, "expert_step": "call"}),
+        ceiling_options=({"max_steps": 10, "expert_step": "turn"}, {"max_steps": 10, "expert_step": "call"}),
     ),
     EnvSpec(
         name="appworld",
-        summary="errands in nine simulated apps, done by writing Python code",
-        licence="Apache-2.0; its apps and data must not be published",
+        summary="everyday tasks in nine simulated apps, solved by writing Python code",
+        license="Apache-2.0; its apps and data must not be published",
         tasks="90 train, 57 dev, 168 + 417 test",
         factory="seeupo.envs.appworld.factory:AppWorldFactory",
         requirements=APPWORLD,
         prepare="seeupo.envs.appworld.prepare:prepare",
         mounts="seeupo.envs.appworld.data:mounts",
         runs_model_code=True,
-        judged_apart=True,
+        separate_judge=True,
         episodes_per_worker=1,
         limits=Limits(call_seconds=300, memory_mb=3072, open_files=512, processes=128),
     ),
     EnvSpec(
         name="textworld",
         summary="text adventures generated from a seed, one reward for winning",
-        licence="MIT; parts of it GPL-2.0",
+        license="MIT; parts of it GPL-2.0",
         tasks="any number",
         factory="seeupo.envs.textworld.env:TextworldFactory",
         requirements=(
@@ -106,7 +109,7 @@ SPECS: tuple[EnvSpec, ...] = (
     EnvSpec(
         name="gem",
         summary="games of gem-llm, such as guessing a number, through the gymnasium adapter",
-        licence="Apache-2.0",
+        license="Apache-2.0",
         tasks="any number",
         factory="seeupo.envs.gymnasium_text.gem:GemFactory",
         requirements=(
@@ -120,15 +123,15 @@ SPECS: tuple[EnvSpec, ...] = (
     EnvSpec(
         name="gymnasium",
         summary="any environment with Gymnasium's reset and step whose observations and actions are text",
-        licence="your own",
+        license="yours",
         tasks="any number",
         factory="seeupo.envs.gymnasium_text.env:GymnasiumTextFactory",
     ),
     EnvSpec(
         name="dataset",
-        summary="prompts from a JSONL file, one reply each, scored by a Python function of yours",
-        licence="your own",
-        tasks="your own",
+        summary="prompts from a JSONL file, one reply each, scored by your Python function",
+        license="yours",
+        tasks="yours",
         factory="seeupo.envs.dataset.env:DatasetFactory",
         in_process=True,
     ),
@@ -137,12 +140,12 @@ BUILT_IN: Mapping[str, EnvSpec] = MappingProxyType({spec.name: spec for spec in 
 
 
 def names() -> list[str]:
-    """All environments that there are."""
+    """Return the names of all environments."""
     return sorted({*BUILT_IN, *(entry.name for entry in entry_points(group=GROUP))})
 
 
 def lookup(name: str) -> EnvSpec:
-    """The environment of that name. Built-in ones come first: no package replaces them unnoticed."""
+    """Return the environment of that name. A package cannot replace a built-in environment."""
     if name in BUILT_IN:
         return BUILT_IN[name]
     for entry in entry_points(group=GROUP, name=name):
@@ -151,7 +154,7 @@ def lookup(name: str) -> EnvSpec:
 
 
 def from_entry_point(entry: EntryPoint) -> EnvSpec:
-    """What a package offers: a spec as it is, or a factory class, which is run in workers."""
+    """Return the spec that an entry point names; a factory class gets a spec that runs it in workers."""
     try:
         offered: Any = entry.load()
     except Exception as error:
@@ -161,4 +164,4 @@ def from_entry_point(entry: EntryPoint) -> EnvSpec:
     if isinstance(offered, type):
         summary = (offered.__doc__ or "").strip().partition("\n")[0]
         return EnvSpec(name=entry.name, summary=summary, factory=f"{offered.__module__}:{offered.__qualname__}")
-    raise EnvError(f"environment {entry.name!r}: {entry.value} should be an EnvSpec or a class and is {offered!r}")
+    raise EnvError(f"environment {entry.name!r}: {entry.value} is {offered!r}; expected an EnvSpec or a factory class")

@@ -1,6 +1,7 @@
-"""The real engine on tasks that are made here: fixtures for all tests of AppWorld."""
+"""Fixtures that run AppWorld's real engine on made-up tasks."""
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ def python():
 
 @pytest.fixture(scope="session")
 def data(python, tmp_path_factory):
-    """A data folder with three tasks, as a download would leave it."""
+    """A data folder with three tasks, laid out like the download."""
     root = tmp_path_factory.mktemp("appworld")
     made = subprocess.run(
         [python, Path(__file__).with_name("make_tasks.py"), root], capture_output=True, text=True, check=False
@@ -33,19 +34,30 @@ def data(python, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def pool(data):
-    """One sandboxed worker that runs model code, and one that scores."""
+    """A sandboxed worker that runs model code and one that scores, with limits that a busy machine does not reach."""
+    with pool_with_limit(data, execution_seconds=600) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def impatient_pool(data):
+    """A pool with a short time limit, for code that never ends."""
+    with pool_with_limit(data, execution_seconds=2) as pool:
+        yield pool
+
+
+def pool_with_limit(data, *, execution_seconds):
     found = find_bubblewrap()
     if not isinstance(found, Bubblewrap):
-        pytest.skip(f"model code is run in a sandbox only: {found}")
-    # Tests of endless loops wait for the limit of time.
-    options = {"data": str(data), "execution_seconds": 2, "memory_mb": 1536}
-    with EnvPool("appworld", options=options, workers=1) as pool:
-        yield pool
+        pytest.skip(f"model code runs only in a sandbox: {found}")
+    limits = replace(lookup("appworld").limits, call_seconds=3600.0, start_seconds=3600.0)
+    options = {"data": str(data), "execution_seconds": execution_seconds, "memory_mb": 1536}
+    return EnvPool("appworld", options=options, workers=1, limits=limits)
 
 
 @pytest.fixture(scope="session")
 def tasks(pool):
-    """The tasks by the first word of their names: quest, write and erase."""
+    """The tasks by the first five letters of their ids: quest, write and erase."""
     return {task.id[:5]: task for split in pool.splits for task in pool.tasks(split)}
 
 

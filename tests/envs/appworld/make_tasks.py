@@ -1,7 +1,7 @@
-"""Makes a small data folder for the real AppWorld engine: `python make_tasks.py ROOT`, in AppWorld's own interpreter.
+"""Create a small data folder for the real AppWorld engine: `python make_tasks.py ROOT`, in AppWorld's interpreter.
 
-Three tasks in one user's notes: a question, a note to write and a note to delete. Everything in them is made up here;
-the databases and the API documentation come out of the installed engine. ROOT/data then looks like a download.
+Three made-up tasks on one user's notes: a question, a note to write and a note to delete. The databases and the API
+documentation come from the installed engine. ROOT/data then has the layout of the download.
 """
 
 import json
@@ -107,14 +107,14 @@ def write(path: Path, text: str) -> None:
 
 
 def make_api_docs() -> None:
-    """The documentation files that the engine reads, from the engine's own code."""
+    """Write the documentation files that the engine reads, from the engine's own code."""
     for app, docs in ApiDocCollection.build(load_apps=tuple(get_all_apps(skip_admin=True))).items():
         entries = {name: {**doc, "canary_string": CANARY_STRING} for name, doc in docs.items()}
         write(DATA / "api_docs" / "standard" / f"{app}.json", json.dumps(entries))
 
 
 def make_databases() -> None:
-    """The base databases with one person in them, and each task's changes to them."""
+    """Write the base databases with one user, and each task's changes to them."""
     apps = get_all_apps()
     world = ModelCollection.load(":memory:test", load_apps=apps, create_db=True)
     world.admin.MainUser.create_save(**PERSON, birthday="1990-02-03", sex="female")
@@ -141,7 +141,7 @@ def make_databases() -> None:
 
 
 def make_task_files() -> None:
-    """What surrounds the databases: the specification, and the answers in the place where AppWorld keeps them."""
+    """Write each task's specification, and its answers where AppWorld keeps them."""
     splits: dict[str, list[str]] = {}
     for name, task in TASKS.items():
         splits.setdefault(task["split"], []).append(name)

@@ -11,7 +11,7 @@ ANSWER = "the answer is 42"
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Made by hand, with the layout of AppWorld's data and nothing of its content."""
+    """A folder with the layout of AppWorld's data and none of its content."""
     monkeypatch.setenv("SEEUPO_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "cache" / "appworld" / "data"
     files = {
@@ -34,7 +34,7 @@ def folder(tmp_path, monkeypatch):
     return folder
 
 
-def test_missing_data_names_the_command_that_fetches_it(tmp_path, monkeypatch):
+def test_missing_data_names_the_download_command(tmp_path, monkeypatch):
     monkeypatch.setenv("SEEUPO_CACHE", str(tmp_path))
     with pytest.raises(EnvError, match=rf"/appworld download data --root {tmp_path}/appworld$"):
         AppWorldFactory()
@@ -42,20 +42,20 @@ def test_missing_data_names_the_command_that_fetches_it(tmp_path, monkeypatch):
         mounts({"data": f"{tmp_path}/elsewhere/data"}, role="run")
 
 
-def test_splits_and_tasks_are_those_of_the_lists_in_their_order(folder):
+def test_splits_and_tasks_follow_appworlds_lists(folder):
     factory = AppWorldFactory()
     assert factory.splits == ["train", "dev"]
     assert [(task.id, task.split, task.kind) for task in factory.tasks("train")] == [
         ("abc1234_2", "train", ""),
         ("abc1234_1", "train", "difficulty 3"),
     ]
-    with pytest.raises(EnvError, match=r"split 'test_normal': .* has train, dev"):
+    with pytest.raises(EnvError, match=r"split 'test_normal': .*: train, dev"):
         factory.tasks("test_normal")
     with pytest.raises(EnvError, match=r"split '\.\./tasks'"):
         task_ids(folder, "../tasks")
 
 
-def test_the_expert_runs_the_solution_where_there_is_one(folder):
+def test_the_expert_runs_the_solution_if_there_is_one(folder):
     factory = AppWorldFactory()
     solved, unsolved = factory.tasks("train")
     expert = factory.expert(solved)
@@ -64,7 +64,7 @@ def test_the_expert_runs_the_solution_where_there_is_one(folder):
     assert factory.expert(unsolved) is None
 
 
-def test_where_model_code_runs_there_is_no_ground_truth(folder):
+def test_workers_that_run_model_code_see_no_ground_truth(folder):
     ((inside, outside),) = mounts({}, role="run").items()
     assert inside == folder
     names = {str(path.relative_to(outside)) for path in outside.rglob("*") if path.is_file()}
@@ -78,7 +78,7 @@ def test_where_model_code_runs_there_is_no_ground_truth(folder):
     assert mounts({}, role="judge") == {folder: folder}
 
 
-def test_the_view_is_made_once_and_again_when_the_data_changes(folder):
+def test_the_copy_without_answers_is_renewed_when_the_data_changes(folder):
     first = mounts({}, role="run")[folder]
     assert mounts({}, role="run")[folder] == first
     (folder / "tasks" / "new1234_1" / "dbs").mkdir(parents=True)

@@ -1,12 +1,11 @@
-"""Episodes of the real engine, in sandboxed workers, on self-made tasks."""
+"""Episodes of the real engine, in sandboxed workers, on made-up tasks."""
 
-import contextlib
-import os
-import signal
+import uuid
 from pathlib import Path
 
 import pytest
 
+from envs.worlds import children, kill
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.errors import EnvError
 
@@ -24,7 +23,7 @@ def shown(result):
 
 
 @pytest.mark.parametrize("name", ["quest", "write", "erase"])
-def test_right_answers_succeed_and_doing_nothing_fails(pool, env, tasks, name):
+def test_the_expert_succeeds_and_doing_nothing_fails(pool, env, tasks, name):
     result = env.reset(tasks[name], seed=0)
     expert = pool.expert(tasks[name])
     assert env.score() == 0.0
@@ -62,7 +61,7 @@ def test_wrong_answers_fail(env, tasks, name, code):
     assert env.score() == 0.0
 
 
-def test_a_person_and_a_task_are_introduced(env, tasks):
+def test_the_first_messages_introduce_the_user_and_the_task(env, tasks):
     result = env.reset(tasks["quest"], seed=0)
     system, user = result.messages
     assert (system.role, user.role) == ("system", "user")
@@ -93,8 +92,8 @@ def test_an_episode_over_several_turns(env, tasks):
     assert env.score() == 1.0
 
 
-def test_damage_cannot_be_hidden_by_turning_back_the_counters_of_changes(env, tasks):
-    """AppWorld looks for unwanted changes in tables whose counter has moved; model code can reach the counters."""
+def test_side_effects_cannot_be_hidden_by_resetting_change_counters(env, tasks):
+    """AppWorld checks only tables whose counter has changed, and model code can reach the counters."""
     env.reset(tasks["quest"], seed=0)
     harm = f"{LOGIN}\napis.simple_note.delete_note(access_token=token, note_id=2)"
     done = "apis.supervisor.complete_task(answer=2)"
@@ -107,7 +106,7 @@ def test_damage_cannot_be_hidden_by_turning_back_the_counters_of_changes(env, ta
     assert env.score() == 0.0
 
 
-def test_what_cannot_be_shown_does_not_end_the_episode(env, tasks):
+def test_output_that_cannot_be_shown_does_not_end_the_episode(env, tasks):
     env.reset(tasks["quest"], seed=0)
     assert "cannot be shown" in shown(env.step(python(r"print('\ud83d')")))
     assert "more than 16777216 bytes" in shown(env.step(python("print('x' * (20 << 20))")))
@@ -116,60 +115,51 @@ def test_what_cannot_be_shown_does_not_end_the_episode(env, tasks):
 
 
 def test_an_action_that_kills_the_engine_ends_the_episode_with_the_state_before_it(pool, env, tasks):
-    """Work that was done counts; what the engine's death took with it does not."""
+    """Completed actions count; the one that killed the engine does not."""
     expert = pool.expert(tasks["erase"])
     lines = expert(env.reset(tasks["erase"], seed=0)).replace("apis.supervisor.complete_task()", "pass")
     assert not env.step(lines).done
     result = env.step(
         python(f"{LOGIN}\napis.simple_note.delete_note(access_token=token, note_id=1)\n__import__('posix')._exit(1)")
     )
-    assert result.terminated  # no limit, which an algorithm might look beyond
+    assert result.terminated  # and not truncated: no algorithm may bootstrap from here
     assert shown(result).startswith("Error: this code brought the apps to a halt")
     assert env.score() == 1.0
     env.reset(tasks["erase"], seed=0)
     assert env.score() == 0.0
 
 
-def test_an_engine_that_was_killed_by_chance_is_replaced_unnoticed(pool, env, tasks):
+def test_an_engine_that_was_killed_from_outside_is_replaced(pool, env, tasks):
     env.reset(tasks["quest"], seed=0)
     env.step(python("kept = 2"))
-    os.kill(episode_process(pool), signal.SIGKILL)
+    assert kill(episode_process(pool))
     assert env.step(python("apis.supervisor.complete_task(answer=kept)")).terminated
     assert env.score() == 1.0
 
 
 def episode_process(pool):
-    """The process that runs an episode's code: forked by the engine process, so it has the same command line."""
-    commands = {}
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if entry.name.isdecimal() and b"appworld.engine_process" in (entry / "cmdline").read_bytes():
-                commands[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-    workers = set(pool.worker_pids)
-    (found,) = [
+    """Return the process that runs an episode's code: forked by the engine process, with the same command line."""
+    engines = {
         process
-        for process, parent in commands.items()
-        if parent in commands and any(ancestor in workers for ancestor in ancestors(process))
-    ]
+        for worker in pool.worker_pids
+        for process in children(worker)
+        if b"appworld.engine_process" in Path(f"/proc/{process}/cmdline").read_bytes()
+    }
+    (found,) = [process for process in engines if not children(process)]
     return found
 
 
-def ancestors(process):
-    while process > 1:
-        process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
-        yield process
-
-
-def test_no_episode_sees_what_another_has_left(env, tasks):
+def test_episodes_cannot_pass_on_information(env, tasks):
+    name = f"left-{uuid.uuid4()}"
     look = (
         "import builtins, json, os\n"
-        "print([os.path.exists(place) for place in ('/tmp/left', '/dev/shm/left')])\n"
+        f"print([os.path.exists(place) for place in ('/tmp/{name}', '/dev/shm/{name}')])\n"
         "print(hasattr(builtins, 'mine'), json.scanner == 'patched')"
     )
     leave = (
         "import builtins, json\n"
         "real_open = getattr(__import__('_io'), 'open')\n"
-        "for place in ('/tmp/left', '/dev/shm/left'): real_open(place, 'w').close()\n"
+        f"for place in ('/tmp/{name}', '/dev/shm/{name}'): real_open(place, 'w').close()\n"
         "builtins.mine, json.scanner = 1, 'patched'"
     )
     env.reset(tasks["quest"], seed=0)
@@ -188,7 +178,7 @@ def test_the_same_actions_give_the_same_results(env, tasks):
     assert results[0] == results[1]
 
 
-def test_without_a_sandbox_it_refuses(data, monkeypatch):
+def test_appworld_refuses_to_run_without_a_sandbox(data, monkeypatch):
     monkeypatch.setattr("seeupo.envs.pool.pool.find_bubblewrap", lambda: "bubblewrap is not installed")
     with pytest.raises(EnvError, match="appworld executes what the model writes and needs a sandbox"):
         EnvPool("appworld", options={"data": str(data)}, workers=1)

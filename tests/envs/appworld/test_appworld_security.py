@@ -1,8 +1,8 @@
-"""Hostile actions against the real engine: none reaches out of the sandbox, sees an answer or changes a score.
+"""Hostile actions against the real engine: none escapes the sandbox, sees an answer or changes a score.
 
 AppWorld's own guard is known to be escapable, and most of these escape it on purpose (`posix`, `_io` and `ctypes` are
-not guarded), so that it is the sandbox that is tested. All of them are bounded: counts, sizes, and canary files that
-anybody could read and write.
+not guarded), so that the sandbox is tested. All of them are bounded in counts and sizes, and the canary files are
+readable and writable for every user.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ import seeupo
 
 SECRET = "a-secret-of-the-host"
 IN_THE_CHECKS = "ground_truth_answer"
-"""A word that stands in the tasks' checks and nowhere else."""
+"""A word that occurs only in the tasks' checks."""
 
 REAL = "posix, real_open = __import__('posix'), getattr(__import__('_io'), 'open')\n"
 WORLD = "world = next(o for o in __import__('gc').get_objects() if type(o).__name__ == 'AppWorld')\n"
@@ -55,14 +55,15 @@ ANSWERS = {
     "answer file": REAL + "print(real_open('{data}/tasks/quest01_1/ground_truth/answer.json').read())",
     "checks": REAL + "print(real_open('{data}/tasks/quest01_1/ground_truth/evaluation.py').read())",
     "search": (
+        "ANSWERS = ('ground_truth', 'answer.json', 'test_data.json')\n"
         "import os\nfound = []\nfrontier = ['/']\n"
-        "while frontier and len(found) < 100:\n"
+        "while frontier:\n"
         "    place = frontier.pop()\n"
         "    if place.startswith(('/proc', '/usr', '/sys')): continue\n"
         "    try:\n"
         "        for entry in os.scandir(place):\n"
         "            if entry.is_dir(follow_symlinks=False): frontier.append(entry.path)\n"
-        "            if entry.name in ('ground_truth', 'answer.json', 'test_data.json'): found.append(entry.path)\n"
+        "            if 'quest01_1' in entry.path and entry.name in ANSWERS: found.append(entry.path)\n"
         "    except OSError: pass\n"
         "assert not found, found\nprint('nothing', 'found')"
     ),
@@ -98,7 +99,7 @@ EXITS = {
     "kill self": REAL + "posix.kill(posix.getpid(), 9)",
     "segmentation fault": "__import__('ctypes').string_at(0)",
     "kill the engine process": REAL + "posix.kill(posix.getppid(), 9)",
-    "kill everybody": REAL + "posix.kill(-1, 9)",
+    "kill all": REAL + "posix.kill(-1, 9)",
     "close all files": REAL + "posix.closerange(0, 1000)",
 }
 LOOPS = {
@@ -185,24 +186,13 @@ SCORES = {
     "ask = lambda path: __import__('requests').post(f'http://127.0.0.1:{{port}}/{{path}}', json={{}}, timeout=1)\n"
     "print([ask(path).text for path in ('evaluate', 'close_all')])",
 }
-PAYLOADS = {
-    **SHELL,
-    **FILES,
-    **ANSWERS,
-    **IMPORTS,
-    **DUNDERS,
-    **EXITS,
-    **LOOPS,
-    **BOMBS,
-    **SIZES,
-    **SCORES,
-}
+PAYLOADS = {**SHELL, **FILES, **ANSWERS, **IMPORTS, **DUNDERS, **EXITS, **BOMBS, **SIZES, **SCORES}
 FINDS_NOTHING = ("search", "memory of others")
 
 
 @dataclass
 class Host:
-    """What hostile code is after, outside: a folder open to all, with a secret in it, and a port."""
+    """Targets of hostile code on the host: a world-writable folder with a secret, and a port."""
 
     canary: Path
     listener: socket.socket
@@ -229,7 +219,7 @@ def host():
     shutil.rmtree(canary)
 
 
-def test_there_are_enough_of_them():
+def test_there_are_enough_payloads():
     assert len(PAYLOADS) >= 40
 
 
@@ -238,7 +228,23 @@ def test_a_hostile_action_has_no_effect(env, tasks, data, host, name):
     code = PAYLOADS[name]
     if name not in SIZES:
         code = code.format(canary=host.canary, data=data, port=host.port())
-    env.reset(tasks["quest"], seed=0)
+    observation = run_hostile(code, env, tasks["quest"], host)
+    if name in FINDS_NOTHING:
+        assert "nothing found" in observation, observation
+    elif name in ANSWERS:
+        assert "Execution failed" in observation, observation
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_code_that_never_ends_has_no_effect(impatient_pool, tasks, host, name):
+    env = impatient_pool.env()
+    run_hostile(LOOPS[name], env, tasks["quest"], host)
+    env.close()
+
+
+def run_hostile(code, env, task, host):
+    """Run hostile code, check that it had no effect, and return the observation."""
+    env.reset(task, seed=0)
     result = env.step(f"```python\n{code}\n```")
     (message,) = result.messages
     assert message.content
@@ -247,16 +253,13 @@ def test_a_hostile_action_has_no_effect(env, tasks, data, host, name):
     assert IN_THE_CHECKS not in message.content
     assert "owned" not in message.content
     assert not result.terminated or result.info.get("ended_by") == "action"
-    if name in FINDS_NOTHING:
-        assert "nothing found" in message.content, message.content
-    elif name in ANSWERS:
-        assert "Execution failed" in message.content, message.content
     assert env.score() == 0.0
     assert host.is_untouched()
+    return message.content
 
 
-def test_what_was_mounted_is_as_it_was_and_episodes_succeed(pool, env, tasks, data, python):
-    """Last in this file: after all of the above."""
+def test_mounted_files_are_unchanged_and_episodes_succeed(pool, env, tasks, data, python):
+    """Must be the last test in this file."""
     places = [data, Path(seeupo.__file__).parent, *python.parent.parent.glob("lib/python*/site-packages/appworld")]
     written = [path for place in places for kind in ("*.py", "*.txt") for path in place.rglob(kind)]
     assert len(written) > 100

@@ -1,4 +1,4 @@
-"""What an episode leaves behind is hostile: reading it must not hang, and nothing but changes of rows is applied."""
+"""Saved states are hostile: reading them must not hang, and only changes of rows are applied."""
 
 import json
 import os
@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seeupo.envs.appworld.scorer import Forged, parse, try_out
-from seeupo.envs.appworld.state import LARGEST_STATE, SavedState, Unreadable, read_state
+from seeupo.envs.appworld.scorer import Forged, dry_run, parse
+from seeupo.envs.appworld.state import LARGEST_STATE, SavedState, UnreadableState, read_state
 
 INSERT = "INSERT INTO notes (title) VALUES (?)"
 
@@ -33,7 +33,7 @@ def base(tmp_path):
     return path
 
 
-def test_changes_of_rows_are_accepted_and_their_tables_named(base):
+def test_changes_of_rows_are_accepted(base):
     own = [("INSERT INTO users (name) VALUES (?)", ["Ada"], False)]
     added = [
         (INSERT, ["three"], False),
@@ -42,8 +42,8 @@ def test_changes_of_rows_are_accepted_and_their_tables_named(base):
         ('UPDATE notes SET title=?, "order"=? WHERE notes.id = ?', ["uno", 4, 1], False),
         ("DELETE FROM notes WHERE notes.id = ?", [[1], [2]], True),
     ]
-    assert try_out(base, own, added) == {"notes", "notes_fts"}
-    assert try_out(base, own, []) == set()
+    assert dry_run(base, own, added) == {"notes", "notes_fts"}
+    assert dry_run(base, own, []) == set()
 
 
 @pytest.mark.parametrize(
@@ -86,10 +86,10 @@ def test_changes_of_rows_are_accepted_and_their_tables_named(base):
         ("\0", []),
     ],
 )
-def test_anything_else_is_forged(base, tmp_path, sql, parameters):
+def test_other_statements_are_forged(base, tmp_path, sql, parameters):
     outside = tmp_path / "outside"
     with pytest.raises(Forged):
-        try_out(base, [], [(INSERT, ["honest"], False), (sql.format(outside=outside), parameters, False)])
+        dry_run(base, [], [(INSERT, ["honest"], False), (sql.format(outside=outside), parameters, False)])
     assert not outside.exists()
     with sqlite3.connect(base) as connection:
         assert connection.execute("SELECT title FROM notes").fetchall() == [("one",), ("two",)]
@@ -116,7 +116,7 @@ def test_anything_else_is_forged(base, tmp_path, sql, parameters):
         '["DELETE FROM notes",' + "[" * 100_000,
     ],
 )
-def test_lines_that_are_no_statements_are_forged(line):
+def test_malformed_lines_are_forged(line):
     with pytest.raises(Forged):
         parse([line])
 
@@ -126,7 +126,7 @@ json_values = st.recursive(values, lambda inner: st.lists(inner) | st.dictionari
 
 
 @given(st.text() | json_values.map(json.dumps) | st.tuples(st.text(), json_values, st.booleans()).map(json.dumps))
-def test_a_line_is_a_statement_or_forged(line):
+def test_any_line_is_a_statement_or_forged(line):
     try:
         ((sql, parameters, many),) = parse([line])
     except Forged:
@@ -144,7 +144,7 @@ def output(tmp_path):
     return tmp_path / "output"
 
 
-def test_only_what_was_added_is_handed_on(output):
+def test_since_returns_only_added_lines(output):
     before = read_state(output)
     assert before == SavedState({"notes": ["first", "second"]})
     (output / "dbs" / "notes.jsonl").write_text("first\nsecond\nthird\n")
@@ -153,7 +153,7 @@ def test_only_what_was_added_is_handed_on(output):
     assert read_state(output).since(before) == {"notes": ["third"], "mail": ["fourth"]}
 
 
-def test_reading_waits_for_nothing_and_follows_no_link(output, tmp_path):
+def test_reading_does_not_block_or_follow_links(output, tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("secret")
     place = output / "dbs" / "notes.jsonl"
@@ -161,7 +161,7 @@ def test_reading_waits_for_nothing_and_follows_no_link(output, tmp_path):
     def replace_by(make):
         place.unlink()
         make()
-        with pytest.raises(Unreadable):
+        with pytest.raises(UnreadableState):
             read_state(output)
 
     replace_by(lambda: place.symlink_to(secret))
@@ -170,18 +170,18 @@ def test_reading_waits_for_nothing_and_follows_no_link(output, tmp_path):
     replace_by(lambda: place.symlink_to("/dev/zero"))
     place.unlink()
     place.mkdir()
-    with pytest.raises(Unreadable):
+    with pytest.raises(UnreadableState):
         read_state(output)
 
 
-def test_a_state_has_a_size(output):
+def test_the_size_of_a_state_is_limited(output):
     with (output / "dbs" / "notes.jsonl").open("wb") as file:
         file.truncate(LARGEST_STATE + 1)
-    with pytest.raises(Unreadable, match="more than"):
+    with pytest.raises(UnreadableState, match="more than"):
         read_state(output)
-    with pytest.raises(Unreadable):
+    with pytest.raises(UnreadableState):
         read_state(output / "nowhere")
     for number in range(100):
         (output / "dbs" / f"{number}.jsonl").touch()
-    with pytest.raises(Unreadable, match="101 databases"):
+    with pytest.raises(UnreadableState, match="101 databases"):
         read_state(output)

@@ -1,4 +1,4 @@
-"""Against the official code itself: results, scores, isolation, and what hostile actions do without a sandbox."""
+"""Checks against the official code: results, scores, isolation, and hostile actions without a sandbox."""
 
 import copy
 import json
@@ -25,7 +25,7 @@ def fresh(task: str, *, factory: BfclFactory | None = None) -> BfclEnv:
 
 
 def official_results(entry: official.Entry, calls: Iterable[str], name: str) -> list[str]:
-    """What the official executor makes of calls, in the state that earlier ones under the same name led to."""
+    """Return the official executor's results of calls; calls under the same name share state."""
     results, _ = official.multi_turn_utils.execute_multi_turn_func_call(
         list(calls),
         entry["initial_config"],
@@ -60,7 +60,7 @@ def check_results_are_those_of_the_official_executor() -> None:
 
 
 def check_weird_values_give_the_official_results() -> None:
-    """Every function of every class, with every weird value."""
+    """Call every function of every class with every unusual value."""
     tasks = {name: task for task in official.task_ids("base") for name in official.classes_of(task)}
     assert len(tasks) == 8
     for task in set(tasks.values()):
@@ -74,7 +74,7 @@ def check_weird_values_give_the_official_results() -> None:
 
 
 def check_scores_are_those_of_the_official_checker() -> None:
-    """Right answers, and answers with a call left out, made twice or in another place."""
+    """Correct answers, and answers with a call removed, repeated or moved."""
     rng = random.Random(0)
     seen = set()
     for task in sample_of_tasks():
@@ -103,7 +103,7 @@ def check_scores_are_those_of_the_official_checker() -> None:
 
 
 def check_a_refused_call_counts_as_a_call() -> None:
-    """An unknown function is an error officially too, but its turn is not an empty one."""
+    """As officially, an unknown function is an error, but its turn is not empty."""
     entry = official.load_entry("multi_turn_base_0")
     outcome = Backends(entry).execute(Call("no_such_function", {"a": 1}))
     assert outcome.text == "Error during execution: name 'no_such_function' is not defined"
@@ -112,7 +112,7 @@ def check_a_refused_call_counts_as_a_call() -> None:
 
 
 def check_episodes_do_not_touch_one_another() -> None:
-    """Two of the same task, step by step in turn; one of them goes astray."""
+    """Two interleaved episodes of the same task, one of which goes wrong."""
     for task in ("multi_turn_base_0", "multi_turn_long_context_150"):
         alone, right, astray = (fresh(task) for _ in range(3))
         actions = list(BfclFactory(expert_step="call")._replay(task))
@@ -124,7 +124,7 @@ def check_episodes_do_not_touch_one_another() -> None:
 
 
 def check_shared_tables_are_left_as_they_were() -> None:
-    """Long-context travel tasks are given cards and bookings that all episodes would share."""
+    """Long-context travel tasks use cards and bookings that all episodes would share."""
     task = next(task for task in official.task_ids("long_context") if "TravelAPI" in official.classes_of(task))
     entry = official.load_entry(task)
     entry["initial_config"]["TravelAPI"].update(access_token="x", token_expires_in=2, budget_limit=None)
@@ -155,7 +155,7 @@ def check_nothing_is_left_in_the_checkers_module() -> None:
 
 
 def check_hostile_actions_change_nothing() -> None:
-    """Each is an ordinary result or ends the user's turn; no state changes and no file appears."""
+    """Each gives an ordinary result or ends the user turn; no state changes and no file appears."""
     with tempfile.TemporaryDirectory() as folder:
         canary = Path(folder) / "canary"
         python = [
@@ -183,7 +183,7 @@ def check_hostile_actions_change_nothing() -> None:
                 assert roles == ({"user"} if len(env._calls) > len(turns) else {"tool"}), action
                 assert not canary.exists(), action
                 assert env.score() == 0.0
-        # Unreachable names and harmless calls do not cost the right answer its score.
+        # Unreachable names and harmless calls do not change the score of a correct answer.
         for action in [f"[{name}()]" for name in hostile.UNREACHABLE[:10]]:
             env = fresh(FILES_AND_MATH)
             env.step(action)

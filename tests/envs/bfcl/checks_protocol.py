@@ -1,4 +1,4 @@
-"""The course of an episode: messages, tools, ends and scores."""
+"""Checks of episodes: messages, tools, termination and scores."""
 
 from collections import Counter
 from typing import Any
@@ -17,7 +17,7 @@ def start(task: str, **options: Any) -> tuple[BfclEnv, StepResult]:
 
 
 def until_offered(**options: Any) -> tuple[StepResult, StepResult]:
-    """The first result, and the one in which the held-out function is offered."""
+    """Return the first result, and the one that offers the held-out function."""
     env, first = start(HOLDS_OUT, **options)
     for _ in range(3):
         offering = env.step("I go on.")
@@ -25,7 +25,7 @@ def until_offered(**options: Any) -> tuple[StepResult, StepResult]:
 
 
 def check_step_cap_ceilings() -> None:
-    """What a perfect policy can reach under the paper's cap of 10 steps."""
+    """The expert's score under the paper's limit of 10 steps."""
     for expert_step, ceiling in (("turn", 187), ("call", 133)):
         factory = BfclFactory(max_steps=10, expert_step=expert_step)  # type: ignore[arg-type]
         scores = Counter()
@@ -52,7 +52,7 @@ def check_splits() -> None:
     assert all(not task.payload for task in factory.tasks("base")), "no answers travel with a task"
 
 
-def check_wrong_use_is_an_error_for_people() -> None:
+def check_misuse_is_a_user_error() -> None:
     factory = BfclFactory()
     for wrong in (
         lambda: factory.tasks("bas"),
@@ -94,7 +94,7 @@ def check_sizes_of_the_documentation() -> None:
     assert sizes[0] > 1.5 * sizes[1] > 6 * sizes[2], sizes
 
 
-def check_results_are_tool_messages_one_a_call() -> None:
+def check_each_call_has_a_tool_message() -> None:
     env, _ = start("multi_turn_base_0")
     result = env.step("[ls(), pwd(), nothing()]")
     assert [message.role for message in result.messages] == ["tool", "tool", "tool"]
@@ -106,7 +106,7 @@ def check_results_are_tool_messages_one_a_call() -> None:
     assert not result.done
 
 
-def check_words_end_the_user_turn() -> None:
+def check_prose_ends_the_user_turn() -> None:
     for text in ("The file was moved.", "[]", "[ls(", "", "<think>[ls()]</think>[ls()]"):
         env, first = start("multi_turn_base_0")
         result = env.step(text)
@@ -203,7 +203,7 @@ def check_long_results_are_cut() -> None:
     assert message.content == '{"terminal_output": "' + "x" * 29 + "[... 73 characters cut]"
 
 
-def check_a_world_can_be_used_again() -> None:
+def check_an_environment_can_be_reused() -> None:
     env, _ = start("multi_turn_base_0")
     env.step("[rm(file_name='document')]")
     env.close()

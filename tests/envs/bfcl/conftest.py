@@ -1,4 +1,4 @@
-"""The environment's own interpreter, made once; it is kept in the cache folder."""
+"""Fixture that installs BFCL once, in the cache folder."""
 
 import pytest
 

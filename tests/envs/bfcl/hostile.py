@@ -1,4 +1,4 @@
-"""Actions that try to get out of the parsers, the executor or the score. `canary` is a file that must never appear."""
+"""Actions that attack the parsers, the executor or the score. `canary` is a file that must never be created."""
 
 import json
 
@@ -7,7 +7,7 @@ HUGE = "9" * 4_000
 
 
 def refused_python(canary: str) -> list[str]:
-    """Texts that are no list of plain calls with literal arguments."""
+    """Return texts that are not lists of plain calls with literal arguments."""
     touch = f"open({canary!r}, 'w').write('x')"
     shell = f"__import__('os').system('touch {canary}')"
     return [
@@ -104,7 +104,7 @@ def tool_call(text: str) -> str:
 
 
 def refused_tool_calls(canary: str) -> list[str]:
-    """Texts with a `<tool_call>` that is no plain call with JSON arguments."""
+    """Return texts with a `<tool_call>` that is not a plain call with JSON arguments."""
     shell = f"__import__('os').system('touch {canary}')"
     blocks = [
         shell,
@@ -196,11 +196,11 @@ UNREACHABLE = [
     "system", "popen", "kill", "ground_truth", "check", "score", "multi_turn_checker", "execute_multi_turn_func_call",
     "deepcopy", "datetime", "mpmath", "Directory", "File", "GorillaFileSystem", "MathAPI",
 ]  # fmt: skip
-"""Names of things that exist near the backends, and that no task documents."""
+"""Names that exist in or near the backends and that no task documents."""
 
 
 def unharmful_calls(canary: str) -> list[str]:
-    """Calls of documented functions that change nothing, with values that would do harm elsewhere."""
+    """Return calls of documented functions that change nothing, with values that would do harm elsewhere."""
     return [
         f"echo(content='$(touch {canary})')",
         f"echo(content='`touch {canary}`; touch {canary}')",

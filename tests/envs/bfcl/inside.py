@@ -1,6 +1,6 @@
-"""Runs the checks that need `bfcl-eval`, in the environment's interpreter, for `test_bfcl_inside.py`.
+"""Run the checks that need `bfcl-eval` in the environment's interpreter, for `test_bfcl_inside.py`.
 
-Prints, as JSON, for each check "passed" or what went wrong. The arguments are folders to import from.
+Prints a JSON object with "passed" or a traceback for each check. The arguments are folders to import from.
 """
 
 import json

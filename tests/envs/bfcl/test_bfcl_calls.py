@@ -1,4 +1,4 @@
-"""What the parsers accept, and that nothing else gets through them."""
+"""What the parsers accept, and that they reject everything else."""
 
 import ast
 import json
@@ -20,7 +20,6 @@ from seeupo.envs.bfcl.calls import (
     write_action,
 )
 
-CANARY = "/tmp/seeupo-canary-of-the-parsers"
 LS = tool_call('{"name": "ls", "arguments": {}}')
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -87,7 +86,7 @@ def test_tool_call_actions(text: str, calls: list[Call]) -> None:
 
 
 @pytest.mark.parametrize("text", ["The folder is empty.", "", "I call [ls()]", "[ls(), 'x']", "[ls(a=b)]", "(ls(),)"])
-def test_words_are_no_python_action(text: str) -> None:
+def test_prose_is_not_a_python_action(text: str) -> None:
     if text:
         with pytest.raises(DecodeError):
             parse_python(text)
@@ -95,26 +94,28 @@ def test_words_are_no_python_action(text: str) -> None:
         assert parse_python(text) == []
 
 
-@pytest.mark.parametrize("number", range(len(refused_python(CANARY))))
-def test_hostile_python_is_refused(number: int) -> None:
+@pytest.mark.parametrize("number", range(len(refused_python(""))))
+def test_hostile_python_is_rejected(number: int, tmp_path: Path) -> None:
+    canary = tmp_path / "canary"
     with pytest.raises(DecodeError):
-        parse_python(refused_python(CANARY)[number])
-    assert not Path(CANARY).exists()
+        parse_python(refused_python(str(canary))[number])
+    assert not canary.exists()
 
 
-@pytest.mark.parametrize("number", range(len(refused_tool_calls(CANARY))))
-def test_hostile_tool_calls_are_refused(number: int) -> None:
+@pytest.mark.parametrize("number", range(len(refused_tool_calls(""))))
+def test_hostile_tool_calls_are_rejected(number: int, tmp_path: Path) -> None:
+    canary = tmp_path / "canary"
     with pytest.raises(DecodeError):
-        parse_tool_calls(refused_tool_calls(CANARY)[number])
-    assert not Path(CANARY).exists()
+        parse_tool_calls(refused_tool_calls(str(canary))[number])
+    assert not canary.exists()
 
 
 def test_there_are_enough_hostile_actions() -> None:
-    lists = [refused_python(CANARY), refused_tool_calls(CANARY), UNREACHABLE, unharmful_calls(CANARY)]
+    lists = [refused_python("x"), refused_tool_calls("x"), UNREACHABLE, unharmful_calls("x")]
     assert all(len(set(actions)) == len(actions) >= 40 for actions in lists)
 
 
-def test_limits_are_where_they_are_said_to_be() -> None:
+def test_limits_are_exact() -> None:
     room = MAX_CHARACTERS - len("[f(a='')]")
     assert parse_python(f"[f(a='{'x' * room}')]")
     with pytest.raises(DecodeError, match="characters are more than"):
@@ -131,7 +132,7 @@ def test_python_round_trip(calls: list[Call]) -> None:
 
 @given(calls_of(json_values))
 def test_tool_call_round_trip(calls: list[Call]) -> None:
-    # A text that ends the block early is refused, not misread.
+    # A string that closes the block early is rejected, not misread.
     written = write_action(calls, "tool_call")
     if written.count("<tool_call>") == written.count("</tool_call>") == len(calls):
         assert repr(parse_tool_calls(written)) == repr(calls)
@@ -162,7 +163,7 @@ pieces = st.lists(punctuation | words | tags, max_size=40).map("".join)
 
 @given(st.text() | pieces)
 @example("[ls(a=)]")
-def test_any_text_is_parsed_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_rejected(text: str) -> None:
     for parse in (parse_python, parse_tool_calls):
         try:
             calls = parse(text)

@@ -1,6 +1,7 @@
-"""Episodes through the workers."""
+"""Episodes in workers."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -9,8 +10,6 @@ from seeupo.envs.pool.pool import EnvPool
 from seeupo.envs.registry import EnvSpec
 from seeupo.errors import EnvError
 from seeupo.types import StepResult, Task
-
-CANARY = "/tmp/seeupo-canary-of-the-pool"
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +38,7 @@ def expert_scores(pool: EnvPool, split: str) -> set[float]:
 
 
 @pytest.mark.parametrize("split", ["base", "miss_func", "miss_param", "long_context"])
-def test_the_expert_solves_and_doing_nothing_does_not(pool: EnvPool, split: str) -> None:
+def test_the_expert_solves_tasks_and_a_no_op_policy_does_not(pool: EnvPool, split: str) -> None:
     assert expert_scores(pool, split) == {1.0}
     assert {score(pool, task, lambda _: "I cannot help.") for task in pool.tasks(split)[::8]} == {0.0}
 
@@ -50,12 +49,13 @@ def test_the_expert_solves_with_tool_calls(bfcl: EnvSpec) -> None:
         assert expert_scores(pool, "miss_func") == {1.0}
 
 
-def test_hostile_actions_do_not_break_workers(pool: EnvPool) -> None:
+def test_hostile_actions_do_not_break_workers(pool: EnvPool, tmp_path: Path) -> None:
+    canary = str(tmp_path / "canary")
     task = pool.tasks("base")[16]
     actions = [
-        *hostile.refused_python(CANARY),
+        *hostile.refused_python(canary),
         *[f"[{name}()]" for name in hostile.UNREACHABLE],
-        *[f"[{call}]" for call in hostile.unharmful_calls(CANARY)],
+        *[f"[{call}]" for call in hostile.unharmful_calls(canary)],
     ]
     before = pool.worker_pids
     for action in actions:
@@ -67,6 +67,7 @@ def test_hostile_actions_do_not_break_workers(pool: EnvPool) -> None:
         assert env.score() == 0.0
         env.close()
     assert pool.worker_pids == before
+    assert not Path(canary).exists()
     expert = pool.expert(task)
     assert expert is not None
     assert score(pool, task, expert) == 1.0
@@ -75,6 +76,6 @@ def test_hostile_actions_do_not_break_workers(pool: EnvPool) -> None:
 @pytest.mark.parametrize(
     "options", [{"max_step": 10}, {"max_steps": "10"}, {"documentation": "short"}, {"action_format": "json"}]
 )
-def test_wrong_options_are_named(bfcl: EnvSpec, options: dict[str, object]) -> None:
+def test_wrong_options_are_errors(bfcl: EnvSpec, options: dict[str, object]) -> None:
     with pytest.raises(EnvError, match=next(iter(options))):
         EnvPool(bfcl, options=options, workers=1)

@@ -1,4 +1,4 @@
-"""The three sizes of documentation, on functions made up for the purpose."""
+"""The three levels of documentation, on made-up functions."""
 
 import json
 
@@ -58,12 +58,12 @@ def test_tools_have_json_schemas() -> None:
     assert FETCH["parameters"]["type"] == "dict", "the documentation itself is left as it is"
 
 
-def test_tools_can_say_what_comes_back() -> None:
+def test_tools_can_describe_return_values() -> None:
     (fetch,) = as_tools([FETCH], returns=True)
     assert json.dumps(FETCH["response"]) in fetch.description
 
 
-def test_the_short_prompt_says_how_to_call() -> None:
+def test_the_short_prompt_explains_how_to_call() -> None:
     assert "[first(" in short_prompt([STOP], "python")
     assert "<tool_call>" in short_prompt([STOP], "tool_call")
     assert short_prompt([STOP], "python").endswith("stop()")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from seeupo.envs.dataset.env import DatasetFactory, RewardError
@@ -64,7 +64,7 @@ def test_the_splits_are_the_files(tmp_path, train):
     assert factory.splits == ("train", "test")
     assert factory.tasks("train") == [Task("a", "train"), Task("b", "train", kind="music")]
     assert factory.expert(factory.tasks("test")[0])(None) == "2"
-    with pytest.raises(EnvError, match="no file for the split 'tset'; did you mean 'test'"):
+    with pytest.raises(EnvError, match="dataset has no split 'tset'; did you mean 'test'"):
         factory.tasks("tset")
 
 
@@ -72,7 +72,7 @@ def test_the_answers_are_not_in_the_tasks(train):
     assert all(not task.payload for task in DatasetFactory(train=train, reward=exact).tasks("train"))
 
 
-def test_the_expert_gives_the_answer_where_there_is_one(train):
+def test_the_expert_replies_with_the_answer(train):
     factory = DatasetFactory(train=train, reward=exact)
     first, second = factory.tasks("train")
     assert factory.expert(first)(None) == "4"
@@ -89,15 +89,15 @@ def test_any_real_number_is_a_score(train, value, score):
 
 
 @pytest.mark.parametrize("value", [None, "1", math.nan, math.inf, -math.inf, 1j, [1.0], numpy.array([1.0])])
-def test_anything_else_is_a_failure_of_the_function(train, value):
+def test_a_reward_that_is_not_a_finite_number_is_an_error(train, value):
     def odd(completion, row):
         return value
 
-    with pytest.raises(RewardError, match=r"odd should return a finite number and gave .* for line 2 of train.jsonl"):
+    with pytest.raises(RewardError, match=r"odd returned .* for line 2 of train.jsonl; expected a finite number"):
         reply(DatasetFactory(train=train, reward=odd), "x", number=1)
 
 
-def test_an_exception_of_the_function_is_never_a_score(train):
+def test_a_reward_function_that_raises_gives_no_score(train):
     def broken(completion, row):
         return row["missing"]
 
@@ -110,7 +110,7 @@ def test_an_exception_of_the_function_is_never_a_score(train):
             env.step("x")
 
 
-def test_a_number_beyond_all_floats_is_a_failure_too(train):
+def test_a_reward_too_large_for_a_float_is_an_error(train):
     with pytest.raises(RewardError, match=r"failed on line 1 of train.jsonl: OverflowError"):
         reply(DatasetFactory(train=train, reward=lambda completion, row: 10**400), "x")
 
@@ -123,7 +123,7 @@ def test_a_function_cannot_change_the_rows(train):
     assert [reply(factory, "x")[1] for _ in range(2)] == [1.0, 1.0]
 
 
-def test_functions_are_found_in_files_and_modules(tmp_path, train):
+def test_reward_functions_are_loaded_from_files_and_modules(tmp_path, train):
     (tmp_path / "mine.py").write_text("def length(completion, row):\n    return float(len(completion))\n")
     assert reply(DatasetFactory(train=train, reward=f"{tmp_path}/mine.py:length"), "four")[1] == 4.0
     assert reply(DatasetFactory(train=train, reward=f"{__name__}:exact"), "4")[1] == 1.0
@@ -132,16 +132,16 @@ def test_functions_are_found_in_files_and_modules(tmp_path, train):
 @pytest.mark.parametrize(
     ("reward", "problem"),
     [
-        ("exact", "should be written as 'module:name' or"),
-        (":exact", "should be written as"),
+        ("exact", "expected 'module:name' or"),
+        (":exact", "expected 'module:name'"),
         ("no_such_module:exact", "cannot be loaded: ModuleNotFoundError"),
-        ("nowhere.py:exact", "there is no file nowhere.py"),
-        ("math:exact", "there is no exact in math"),
-        ("math:pi", "should name a function, and names 3.14"),
+        ("nowhere.py:exact", "file nowhere.py does not exist"),
+        ("math:exact", "math has no exact"),
+        ("math:pi", "expected a function, and this is 3.14"),
         ("{folder}/wrong.py:exact", "cannot be loaded: SyntaxError"),
     ],
 )
-def test_a_reward_that_is_no_function_is_named(tmp_path, train, reward, problem):
+def test_a_reward_that_cannot_be_loaded_is_an_error(tmp_path, train, reward, problem):
     (tmp_path / "wrong.py").write_text("def exact(")
     with pytest.raises(EnvError, match=problem):
         DatasetFactory(train=train, reward=reward.format(folder=tmp_path))
@@ -149,7 +149,7 @@ def test_a_reward_that_is_no_function_is_named(tmp_path, train, reward, problem)
 
 def test_the_registry_can_check_the_options(train):
     check_options(DatasetFactory, {"train": train, "reward": "a:b", "test": None})
-    with pytest.raises(EnvError, match="option 'reward' is needed"):
+    with pytest.raises(EnvError, match="option 'reward' is required"):
         check_options(DatasetFactory, {"train": train})
     with pytest.raises(EnvError, match="option test=3"):
         check_options(DatasetFactory, {"train": train, "reward": "a:b", "test": 3})
@@ -165,20 +165,19 @@ def test_through_the_pool(train):
             env.close()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text())
-def test_replies_reach_the_function_as_they_are(train, text):
+def test_replies_reach_the_reward_function_unchanged(train, text):
     seen = []
     reply(DatasetFactory(train=train, reward=lambda completion, row: seen.append(completion) or 0.0), text)
     assert seen == [text]
 
 
-def test_large_and_broken_text_reaches_it_too(train):
+def test_large_and_malformed_replies_reach_the_reward_function(train):
     for text in ["a" * 1_000_000, "\x00\ud800", "__import__('os').abort()"]:
         assert reply(DatasetFactory(train=train, reward=lambda completion, row: len(completion)), text)[1] == len(text)
 
 
-def test_the_page_shows_what_there_is(tmp_path, monkeypatch, capsys):
+def test_the_documentation_page_is_correct(tmp_path, monkeypatch, capsys):
     page = (Path(__file__).parents[3] / "docs/environments/dataset.md").read_text()
     (rows,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
     function, episode = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

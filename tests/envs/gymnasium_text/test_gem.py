@@ -1,4 +1,4 @@
-"""Games of GEM through the workers, in the environment's own interpreter."""
+"""GEM environments in workers with their own interpreter."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def pool(gem):
         yield pool
 
 
-def play(pool, task, policy):
+def rollout(pool, task, policy):
     env = pool.env()
     results = [env.reset(task, seed=0)]
     while not results[-1].done:
@@ -30,18 +30,18 @@ def play(pool, task, policy):
 
 def test_binary_search_finds_every_number_and_doing_nothing_none(pool):
     for task in [*pool.tasks("train")[:40], *pool.tasks("test")[:10]]:
-        assert play(pool, task, pool.expert(task))[1] == 1.0
-        assert play(pool, task, lambda _: "")[1] == 0.0
+        assert rollout(pool, task, pool.expert(task))[1] == 1.0
+        assert rollout(pool, task, lambda _: "")[1] == 0.0
 
 
-def test_a_task_is_the_same_number_every_time(pool):
+def test_a_task_always_has_the_same_number(pool):
     first, second = pool.tasks("test")[:2]
-    alone = play(pool, first, pool.expert(first))[0]
-    play(pool, second, pool.expert(second))
-    assert play(pool, first, pool.expert(first))[0] == alone
+    alone = rollout(pool, first, pool.expert(first))[0]
+    rollout(pool, second, pool.expert(second))
+    assert rollout(pool, first, pool.expert(first))[0] == alone
 
 
-def test_hostile_replies_neither_end_the_worker_nor_score(pool):
+def test_hostile_replies_do_not_break_the_worker_or_score(pool):
     before = pool.worker_pids
     for reply in [*hostile.REFUSED, *GUESSES]:
         env = pool.env()
@@ -53,7 +53,7 @@ def test_hostile_replies_neither_end_the_worker_nor_score(pool):
     assert pool.worker_pids == before
 
 
-def test_games_that_draw_from_the_global_generator_can_be_played_together(gem):
+def test_interleaved_games_with_the_global_generator_are_independent(gem):
     def moves(env, task):
         yield env.reset(task, seed=0)
         for move in MOVES * 2:

@@ -21,7 +21,7 @@ from seeupo.envs.pool.pool import EnvPool
 from seeupo.errors import EnvError
 
 
-def play(factory, task, actions):
+def rollout(factory, task, actions):
     env = factory.make()
     results = [env.reset(task, seed=0)]
     results += [env.step(action) for action in actions]
@@ -34,10 +34,10 @@ def answering(**answers):
     return GymnasiumTextFactory(make=Fixed, arguments=answers)
 
 
-def test_an_episode():
+def test_an_episode_is_adapted():
     factory = GymnasiumTextFactory(make="envs.gymnasium_text.text_worlds:Coin", arguments={"tosses": 2})
     task = factory.tasks("train")[0]
-    results, score = play(factory, task, ["heads", "tails"])
+    results, score = rollout(factory, task, ["heads", "tails"])
     assert [result.messages[0].role for result in results] == ["user"] * 3
     assert results[0].messages[0].content == "2 tosses"
     assert "and you said heads" in results[1].messages[0].content
@@ -53,10 +53,10 @@ def test_tasks_are_seeds_and_splits_share_none():
     assert seeds == {"train": list(range(7)), "test": [1_000_000, 1_000_001, 1_000_002]}
 
 
-def test_episodes_that_take_turns_draw_as_if_they_were_alone():
+def test_interleaved_episodes_have_independent_randomness():
     factory = GymnasiumTextFactory(make=Coin)
     first, second = factory.tasks("train")[:2]
-    alone = [play(factory, task, ["heads"] * 4)[0] for task in (first, second)]
+    alone = [rollout(factory, task, ["heads"] * 4)[0] for task in (first, second)]
     envs = factory.make(), factory.make()
     together = [[env.reset(task, seed=9)] for env, task in zip(envs, (first, second), strict=True)]
     for _ in range(4):
@@ -67,26 +67,26 @@ def test_episodes_that_take_turns_draw_as_if_they_were_alone():
     assert together == alone
 
 
-def test_the_trainers_own_randomness_is_left_alone():
+def test_the_trainers_random_state_is_unchanged():
     factory = GymnasiumTextFactory(make=Coin)
     random.seed(5)
     expected = [random.random() for _ in range(2)]
     random.seed(5)
     found = [random.random()]
-    play(factory, factory.tasks("train")[3], ["heads"] * 4)
+    rollout(factory, factory.tasks("train")[3], ["heads"] * 4)
     assert [*found, random.random()] == expected
 
 
-def test_numpys_global_generator_is_the_episodes_own_too():
+def test_numpys_global_generator_is_separate_for_each_episode():
     class Noisy(Fixed):
         def step(self, action):
             return str(numpy.random.random()), 0.0, False, False, {}  # noqa: NPY002
 
     factory = GymnasiumTextFactory(make=Noisy)
     task = factory.tasks("test")[0]
-    first, _ = play(factory, task, ["a", "b"])
+    first, _ = rollout(factory, task, ["a", "b"])
     numpy.random.seed(1)  # noqa: NPY002
-    second, _ = play(factory, task, ["a", "b"])
+    second, _ = rollout(factory, task, ["a", "b"])
     assert first == second
 
 
@@ -106,12 +106,12 @@ def test_numpys_global_generator_is_the_episodes_own_too():
         ({"success": 2.0, "rewards": "last"}, [2.0, 1.0], 0.0),
     ],
 )
-def test_how_rewards_become_a_score(options, rewards, score):
+def test_score_of_rewards(options, rewards, score):
     assert GymnasiumTextFactory(make=Coin, **options).score_of(rewards) == score
 
 
 @given(st.lists(st.floats(-1e6, 1e6)), st.floats(-1e6, 1e6), st.floats(0.001, 1e6), st.sampled_from(["sum", "last"]))
-def test_a_score_is_from_0_to_1(rewards, worst, width, mode):
+def test_scores_are_between_0_and_1(rewards, worst, width, mode):
     factory = GymnasiumTextFactory(make=Coin, worst=worst, best=worst + width, rewards=mode)
     assert 0.0 <= factory.score_of(rewards) <= 1.0
 
@@ -119,22 +119,22 @@ def test_a_score_is_from_0_to_1(rewards, worst, width, mode):
 @pytest.mark.parametrize(
     ("answers", "problem"),
     [
-        ({"reset": "text"}, "reset should return .* returned str"),
-        ({"reset": ({"image": 1}, {})}, "an observation should be text and is dict"),
-        ({"step": ("text", 0.0, False, {})}, "step should return .* a tuple of 4"),
-        ({"step": (b"text", 0.0, False, False, {})}, "an observation should be text and is bytes"),
-        ({"step": ("text", "much", False, False, {})}, "a reward should be a number and is 'much'"),
-        ({"step": ("text", math.nan, False, False, {})}, "a reward should be finite"),
-        ({"step": ("text", None, False, False, {})}, "a reward should be a number and is None"),
+        ({"reset": "text"}, "reset returned str; expected"),
+        ({"reset": ({"image": 1}, {})}, "observation is dict; expected str"),
+        ({"step": ("text", 0.0, False, {})}, "step returned a tuple of 4; expected"),
+        ({"step": (b"text", 0.0, False, False, {})}, "observation is bytes; expected str"),
+        ({"step": ("text", "much", False, False, {})}, "reward is 'much'; expected a number"),
+        ({"step": ("text", math.nan, False, False, {})}, "reward is nan; expected a finite number"),
+        ({"step": ("text", None, False, False, {})}, "reward is None; expected a number"),
     ],
 )
-def test_what_is_not_gymnasiums_interface_is_named(answers, problem):
+def test_violations_of_gymnasiums_interface_are_errors(answers, problem):
     factory = answering(**answers)
     with pytest.raises((TypeError, ValueError), match=problem):
-        play(factory, factory.tasks("train")[0], ["act"])
+        rollout(factory, factory.tasks("train")[0], ["act"])
 
 
-def test_an_exception_of_the_environment_is_a_failure_and_no_score():
+def test_an_exception_of_the_environment_is_a_failure():
     class Broken(Fixed):
         def step(self, action):
             return 1 / 0
@@ -148,26 +148,26 @@ def test_an_exception_of_the_environment_is_a_failure_and_no_score():
 
 def test_long_observations_are_cut():
     factory = answering(reset=("a" * 1_000_000, {}))
-    results, _ = play(factory, factory.tasks("train")[0], [])
+    results, _ = rollout(factory, factory.tasks("train")[0], [])
     text = results[0].messages[0].content
     assert text.endswith(f"a[... {1_000_000 - LONGEST_OBSERVATION} characters cut]")
     assert len(text) < LONGEST_OBSERVATION + 50
 
 
-def test_truncation_is_told_apart_from_the_end():
+def test_truncation_is_distinguished_from_termination():
     factory = answering(step=("text", 0.0, False, True, {}))
-    results, _ = play(factory, factory.tasks("train")[0], ["act"])
+    results, _ = rollout(factory, factory.tasks("train")[0], ["act"])
     assert (results[1].terminated, results[1].truncated) == (False, True)
     factory = answering(step=("text", 0.0, True, True, {}))
-    results, _ = play(factory, factory.tasks("train")[0], ["act"])
+    results, _ = rollout(factory, factory.tasks("train")[0], ["act"])
     assert (results[1].terminated, results[1].truncated) == (True, False)
 
 
-def test_infos_are_json():
+def test_info_keeps_json_values_only():
     loop = {}
     loop["loop"] = loop
     factory = answering(reset=("text", {"a": [1, "b"], 2: "x", "loop": loop, "set": {1}, "nan": math.nan}))
-    results, _ = play(factory, factory.tasks("train")[0], [])
+    results, _ = rollout(factory, factory.tasks("train")[0], [])
     assert results[0].info == {"a": [1, "b"]}
     json.dumps(results[0].info)
 
@@ -187,7 +187,7 @@ def test_no_step_before_a_reset_or_after_the_end():
 def test_the_wrapped_environment_is_closed():
     made = []
     factory = GymnasiumTextFactory(make=lambda: made.append(Coin()) or made[-1])
-    play(factory, factory.tasks("train")[0], [])
+    rollout(factory, factory.tasks("train")[0], [])
     assert [coin.closed for coin in made] == [True]
 
 
@@ -195,10 +195,10 @@ def test_the_wrapped_environment_is_closed():
     ("options", "problem"),
     [
         ({"make": "no_such_module:Env"}, "no_such_module cannot be loaded: ModuleNotFoundError"),
-        ({"make": "envs.gymnasium_text.text_worlds:Cion"}, "there is no Cion"),
-        ({"make": "envs.gymnasium_text.text_worlds"}, "should be written as 'module:name'"),
-        ({"make": "envs.gymnasium_text.text_worlds:NOT_CALLABLE"}, "can be called, and names 3"),
-        ({"make": Coin, "expert": "envs.gymnasium_text.text_worlds:NOT_CALLABLE"}, "expert=.*names 3"),
+        ({"make": "envs.gymnasium_text.text_worlds:Cion"}, "has no Cion"),
+        ({"make": "envs.gymnasium_text.text_worlds"}, "expected 'module:name'"),
+        ({"make": "envs.gymnasium_text.text_worlds:NOT_CALLABLE"}, "make=.*expected a callable, and this is 3"),
+        ({"make": Coin, "expert": "envs.gymnasium_text.text_worlds:NOT_CALLABLE"}, "expert=.*this is 3"),
         ({"make": Coin, "rewards": "mean"}, "rewards='mean'"),
         ({"make": Coin, "worst": 1.0}, "worst=1.0, best=1.0"),
         ({"make": Coin, "best": math.nan}, "best=nan"),
@@ -207,18 +207,18 @@ def test_the_wrapped_environment_is_closed():
         ({"make": Coin, "train": -1}, "train=-1"),
     ],
 )
-def test_wrong_options_are_named(options, problem):
+def test_wrong_options_are_errors(options, problem):
     with pytest.raises(EnvError, match=problem):
         GymnasiumTextFactory(**options)
 
 
 def test_the_registry_can_check_the_options():
     check_options(GymnasiumTextFactory, {"make": "a:b", "arguments": {"c": 1}, "success": 1, "rewards": "last"})
-    with pytest.raises(EnvError, match="'make' is needed"):
+    with pytest.raises(EnvError, match="'make' is required"):
         check_options(GymnasiumTextFactory, {})
 
 
-def test_experts_are_given_by_name_or_not_at_all():
+def test_experts_are_given_by_name_or_as_callables():
     factory = GymnasiumTextFactory(make=Coin, expert="envs.gymnasium_text.text_worlds:always_heads")
     task = factory.tasks("train")[0]
     assert factory.expert(task)(factory.make().reset(task, seed=0)) == "heads"
@@ -227,13 +227,13 @@ def test_experts_are_given_by_name_or_not_at_all():
 
 
 @given(st.text())
-def test_actions_are_handed_over_as_they_are(action):
+def test_actions_are_passed_on_unchanged(action):
     factory = GymnasiumTextFactory(make=Coin)
-    results, _ = play(factory, factory.tasks("train")[0], [action])
+    results, _ = rollout(factory, factory.tasks("train")[0], [action])
     assert results[1].messages[0].content.endswith(f"and you said {action}")
 
 
-def test_the_page_shows_what_there_is(capsys):
+def test_the_documentation_page_is_correct(capsys):
     page = (Path(__file__).parents[3] / "docs/environments/gymnasium.md").read_text()
     (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     exec(compile(example, "gymnasium.md", "exec"), {})

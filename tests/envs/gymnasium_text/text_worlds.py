@@ -24,7 +24,7 @@ class Coin:
 
 
 class Fixed:
-    """Answers as it was told to."""
+    """Returns fixed answers."""
 
     def __init__(self, reset=("text", {}), step=("text", 0.0, False, False, {})):
         self.answers = reset, step

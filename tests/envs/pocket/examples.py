@@ -1,4 +1,4 @@
-"""Episodes of pocket, played to their end."""
+"""Helpers that run episodes of pocket."""
 
 from functools import cache
 from itertools import product
@@ -20,8 +20,8 @@ def task_of(world, kind, split="train"):
     return next(task for task in world.tasks(split) if task.kind == kind)
 
 
-def play(env, task, policy, seed=0):
-    """All results of an episode, the opening first, and all actions."""
+def rollout(env, task, policy, seed=0):
+    """Return all results of an episode, the first one from `reset`, and all actions."""
     results, actions = [env.reset(task, seed=seed)], []
     while not results[-1].done:
         actions.append(policy(results[-1]))
@@ -30,7 +30,7 @@ def play(env, task, policy, seed=0):
 
 
 def act(env, task, *actions):
-    """What the world says to the last of these actions."""
+    """Return the result of the last of these actions."""
     env.reset(task, seed=0)
     for action in actions:
         result = env.step(action)
@@ -38,8 +38,8 @@ def act(env, task, *actions):
 
 
 def transcript(env, task, policy):
-    """An episode as people read it."""
-    results, actions = play(env, task, policy)
+    """Return an episode as text."""
+    results, actions = rollout(env, task, policy)
     lines = [f"{message.role}: {message.content}" for message in results[0].messages]
     for action, result in zip(actions, results[1:], strict=True):
         lines += [f"assistant: {action}", *(f"{message.role}: {message.content}" for message in result.messages)]

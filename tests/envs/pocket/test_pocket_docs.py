@@ -1,4 +1,4 @@
-"""What the page on pocket shows is what the code gives."""
+"""The documentation page of pocket matches the code."""
 
 import inspect
 import re
@@ -16,7 +16,7 @@ ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.s
 
 
 @pytest.mark.parametrize(("block", "options"), [(0, {}), (1, {"surface": "natural", "tools": "signatures"})])
-def test_the_episodes_are_played_as_shown(block, options):
+def test_the_episodes_on_the_page_are_reproduced(block, options):
     world = PocketFactory(**options)
     (task,) = (task for task in world.tasks("test") if task.id == "test-0004-bill")
     shown = re.findall(r"```text\n(.*?)\n```", PAGE, re.DOTALL)
@@ -39,7 +39,7 @@ def test_kinds_and_their_tools():
 
 
 def test_figures():
-    assert f"`PocketFactory().vocabulary()`: {len(PocketFactory().vocabulary())}, set apart" in PAGE
+    assert f"all words of the terse surface: {len(PocketFactory().vocabulary())}," in PAGE
     assert len(TOOLS) - 1 == 15
     assert "fifteen tools" in PAGE
     rates = MistakeRates()

@@ -1,4 +1,4 @@
-"""Episodes: how they end and what they are worth."""
+"""Episodes: termination and scores."""
 
 import os
 import subprocess
@@ -7,12 +7,13 @@ from random import Random
 
 import pytest
 
-from envs.pocket.examples import SETTINGS, act, factory, play, task_of
+from envs.pocket.examples import SETTINGS, act, factory, rollout, task_of
 from seeupo.envs.pocket import PocketFactory, random_policy
 from seeupo.envs.pocket.kinds import KINDS
 from seeupo.envs.pocket.tasks import solution
 from seeupo.envs.pocket.words import words_of
 from seeupo.envs.pocket.world import TOOLS, Call
+from seeupo.errors import EnvError
 
 
 def expert_actions(world, task):
@@ -23,13 +24,13 @@ def expert_actions(world, task):
 def test_the_same_actions_give_the_same_results(options):
     world, again = factory(**options), factory.__wrapped__(**options)
     for index, task in enumerate(world.tasks("train")):
-        results, actions = play(world.make(), task, random_policy(world.surface, Random(index)), seed=1)
+        results, actions = rollout(world.make(), task, random_policy(world.surface, Random(index)), seed=1)
         replayed = iter(actions)
         other = again.tasks("train")[index]
-        assert play(again.make(), other, lambda _, replayed=replayed: next(replayed), seed=2) == (results, actions)
+        assert rollout(again.make(), other, lambda _, replayed=replayed: next(replayed), seed=2) == (results, actions)
 
 
-def test_episodes_at_the_same_time_do_not_meet():
+def test_concurrent_episodes_are_independent():
     world = factory()
     one, other = task_of(world, "settle"), task_of(world, "bill")
     first, second = world.make(), world.make()
@@ -44,7 +45,7 @@ def test_episodes_at_the_same_time_do_not_meet():
     assert second.score() == 1.0
 
 
-def test_an_environment_forgets_the_episode_before():
+def test_reset_clears_the_previous_episode():
     world = factory()
     env = world.make()
     task = task_of(world, "settle")
@@ -55,7 +56,7 @@ def test_an_environment_forgets_the_episode_before():
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_any_side_effect_spoils_the_score(kind):
+def test_any_side_effect_scores_zero(kind):
     world = factory(max_turns=10)
     env = world.make()
     task = task_of(world, kind)
@@ -69,7 +70,7 @@ def test_any_side_effect_spoils_the_score(kind):
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_lookups_and_errors_on_the_way_do_not_spoil_it(kind):
+def test_lookups_and_errors_do_not_change_the_score(kind):
     world = factory(max_turns=12)
     env = world.make()
     task = task_of(world, kind)
@@ -78,7 +79,7 @@ def test_lookups_and_errors_on_the_way_do_not_spoil_it(kind):
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_the_answer_counts_exactly(kind):
+def test_the_answer_must_be_exact(kind):
     world = factory()
     env = world.make()
     task = task_of(world, kind)
@@ -88,7 +89,7 @@ def test_the_answer_counts_exactly(kind):
         assert env.score() == float(f"done {answer}".strip() == last)
 
 
-def test_nothing_is_worth_anything_until_it_is_confirmed():
+def test_the_score_is_zero_before_done():
     world = factory()
     env = world.make()
     assert env.score() == 0.0
@@ -116,7 +117,7 @@ def test_the_common_wrong_choice_works_without_an_error():
 
 
 @pytest.mark.parametrize("surface", ["terse", "natural"])
-def test_declining_is_safe_until_something_was_done(surface):
+def test_declining_is_safe_until_something_was_changed(surface):
     world = factory(surface=surface, deceptive=0.3)
     env = world.make()
     decline = world.surface.write(Call("decline"))
@@ -135,25 +136,25 @@ def test_declining_is_safe_until_something_was_done(surface):
     assert env.score() == 0.0
 
 
-def test_an_ordinary_world_has_nothing_to_decline():
+def test_decline_is_unknown_in_an_ordinary_world():
     world = factory()
     env = world.make()
     assert act(env, world.tasks("train")[0], "decline").messages[0].content == "Error: unknown tool"
     assert env.score() == 0.0
 
 
-def test_a_deceptive_world_says_that_one_may_decline():
+def test_the_request_mentions_decline_in_a_deceptive_world():
     for surface in ("terse", "natural"):
-        for deceptive, said in ((0.0, False), (0.3, True)):
+        for deceptive, mentioned in ((0.0, False), (0.3, True)):
             world = factory(surface=surface, deceptive=deceptive)
             opening = world.make().reset(world.tasks("train")[0], seed=0)
-            assert ("decline" in opening.messages[-1].content) is said
+            assert ("decline" in opening.messages[-1].content) is mentioned
 
 
 def test_the_turn_limit_ends_an_episode_unscored():
     world = factory(turns=(2, 3), max_turns=3)
     env = world.make()
-    results, _ = play(env, world.tasks("train")[0], lambda _: "who boss")
+    results, _ = rollout(env, world.tasks("train")[0], lambda _: "who boss")
     assert [result.truncated for result in results] == [False, False, False, True]
     assert not any(result.terminated for result in results)
     assert env.score() == 0.0
@@ -162,7 +163,7 @@ def test_the_turn_limit_ends_an_episode_unscored():
 def test_the_last_turn_may_still_solve_the_task():
     world = factory(turns=(6, 6), max_turns=6)
     env = world.make()
-    results, _ = play(env, world.tasks("train")[0], world.expert(world.tasks("train")[0]))
+    results, _ = rollout(env, world.tasks("train")[0], world.expert(world.tasks("train")[0]))
     assert results[-1].terminated
     assert not results[-1].truncated
     assert env.score() == 1.0
@@ -171,12 +172,12 @@ def test_the_last_turn_may_still_solve_the_task():
 def test_there_is_no_step_before_reset_or_after_the_end():
     world = factory(turns=(2, 2), max_turns=2)
     env = world.make()
-    with pytest.raises(RuntimeError, match="no episode under way; call reset first"):
+    with pytest.raises(RuntimeError, match="no episode is running; call reset first"):
         env.step("done")
     task = world.tasks("train")[0]
     for actions in (["done"], ["who boss", "who boss"]):
         assert act(env, task, *actions).done
-        with pytest.raises(RuntimeError, match="no episode under way"):
+        with pytest.raises(RuntimeError, match="no episode is running"):
             env.step("done")
     env.close()
 
@@ -188,30 +189,30 @@ def test_there_is_no_step_before_reset_or_after_the_end():
         ({"tools": "few"}, "tools is 'few'; accepted: 'full', 'short', 'signatures'"),
         ({"tools": "short"}, "the terse surface describes no tools: use surface='natural'"),
         ({"distractors": "no"}, "distractors is 'no'; accepted: True, False"),
-        ({"turns": (1, 6)}, r"turns is \(1, 6\); .* the fewest and the most calls of a task, from 2 to 6"),
+        ({"turns": (1, 6)}, r"turns is \(1, 6\); .* the minimum and maximum number of calls, from 2 to 6"),
         ({"turns": (4, 3)}, r"turns is \(4, 3\)"),
         ({"turns": [2, 7]}, r"turns is \[2, 7\]"),
         ({"turns": 4}, "turns is 4"),
         ({"turns": "26"}, "turns is '26'"),
         ({"turns": (2.0, 6)}, r"turns is \(2\.0, 6\)"),
-        ({"train_tasks": 9}, "train_tasks is 9; it must be a whole number of at least 10, one for each kind"),
-        ({"test_tasks": -1}, "test_tasks is -1; it must be a whole number of at least 0"),
+        ({"train_tasks": 9}, "train_tasks is 9; expected an integer of at least 10, one for each kind"),
+        ({"test_tasks": -1}, "test_tasks is -1; expected an integer of at least 0"),
         ({"seed": "0"}, "seed is '0'"),
-        ({"max_turns": 5}, "max_turns is 5; it must be a whole number of at least 6, or the longest tasks have no"),
+        ({"max_turns": 5}, "max_turns is 5; expected an integer of at least 6, or the longest tasks have no"),
         ({"deceptive": 1.0}, r"deceptive is 1\.0; it must be in \[0, 1\)"),
         ({"deceptive": float("nan")}, "deceptive is nan"),
         ({"deceptive": True}, "deceptive is True"),
     ],
 )
-def test_options_that_cannot_be(options, message):
-    with pytest.raises(ValueError, match=message):
+def test_invalid_options_are_errors(options, message):
+    with pytest.raises(EnvError, match=message):
         PocketFactory(**options)
 
 
 def test_splits():
     world = factory()
     assert world.splits == ("train", "test")
-    with pytest.raises(ValueError, match="split is 'dev'; accepted: 'train', 'test'"):
+    with pytest.raises(EnvError, match="split is 'dev'; accepted: 'train', 'test'"):
         world.tasks("dev")
     assert factory(test_tasks=0).tasks("test") == ()
 

@@ -1,4 +1,4 @@
-"""Both surfaces: what they say, what they read, and that no text breaks them."""
+"""Both surfaces: what they show, what they parse, and that no text breaks them."""
 
 import json
 import math
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envs.pocket.examples import SETTINGS, factory, play, task_of
+from envs.pocket.examples import SETTINGS, factory, rollout, task_of
 from seeupo.envs.pocket import random_policy
 from seeupo.envs.pocket.kinds import KINDS
 from seeupo.envs.pocket.natural_tools import WORDINGS
@@ -120,7 +120,7 @@ def state(env):
 
 
 @pytest.mark.parametrize("world", [TERSE, NATURAL], ids=["terse", "natural"])
-def test_nonsense_is_answered_and_changes_nothing(world):
+def test_invalid_actions_change_nothing(world):
     assert len(NONSENSE) > 40
     env = world.make()
     for action in [*NONSENSE, *OTHER_THINGS]:
@@ -136,9 +136,9 @@ def test_nonsense_is_answered_and_changes_nothing(world):
         assert state(env) == before
 
 
-def test_nonsense_costs_turns():
+def test_invalid_actions_cost_turns():
     for world in (TERSE, NATURAL):
-        results, _ = play(world.make(), world.tasks("train")[0], lambda _: "nonsense")
+        results, _ = rollout(world.make(), world.tasks("train")[0], lambda _: "nonsense")
         assert len(results) == 1 + 8
         assert results[-1].truncated
         assert not results[-1].terminated
@@ -165,9 +165,9 @@ ACTIONS = (
 
 
 @pytest.mark.parametrize("world", [TERSE, NATURAL], ids=["terse", "natural"])
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.integers(0, 59), st.lists(ACTIONS, min_size=1, max_size=8))
-def test_any_text_gives_an_ordinary_result(world, index, actions):
+def test_any_text_gives_a_valid_result(world, index, actions):
     env = world.make()
     env.reset(world.tasks("train")[index], seed=0)
     for action in actions:
@@ -184,14 +184,14 @@ def test_any_text_gives_an_ordinary_result(world, index, actions):
 
 
 @pytest.mark.parametrize("options", SETTINGS)
-def test_what_is_written_is_read(options):
+def test_written_calls_are_parsed(options):
     world = factory(**options)
     for task in world.tasks("train"):
         for call in solution(task)[1]:
             assert world.surface.parse(world.surface.write(call)) == call
 
 
-def test_terse_words_come_from_a_closed_vocabulary_and_are_few():
+def test_the_terse_vocabulary_is_closed_and_small():
     words = set(TERSE.vocabulary())
     assert 60 <= len(words) <= 120
     assert all(word == word.strip() and " " not in word for word in words)
@@ -202,7 +202,7 @@ def test_terse_words_come_from_a_closed_vocabulary_and_are_few():
         for seed, task in enumerate(world.tasks("train")):
             policies = (world.expert(task), random_policy(world.surface, Random(seed)), lambda _: "pay", lambda _: "hm")
             for policy in policies:
-                results, actions = play(env, task, policy)
+                results, actions = rollout(env, task, policy)
                 (request,) = results[0].messages
                 assert 6 <= len(request.content.split()) <= 20
                 assert results[0].tools == ()
@@ -245,7 +245,7 @@ def test_requests_come_in_several_wordings_and_name_their_words():
         '<tool_call>{"name": "finish", "arguments": {}}</tool_call>',
     ],
 )
-def test_ways_to_write_a_natural_call(text):
+def test_natural_calls_are_parsed_in_several_forms(text):
     assert NATURAL.surface.parse(text) == Call("pay", ("bob", "5"))
 
 
@@ -266,7 +266,7 @@ def test_a_call_without_arguments():
         ("x" * 2001, "the action has 2001 characters; at most 2000 are read"),
     ],
 )
-def test_natural_errors_say_what_was_wrong(text, message):
+def test_natural_errors_name_the_problem(text, message):
     with pytest.raises(ActionError, match=message):
         NATURAL.surface.parse(text)
 

@@ -1,4 +1,4 @@
-"""The apps: what acts change, and that nothing else does."""
+"""The apps: actions change what they should and nothing else."""
 
 import pytest
 
@@ -8,12 +8,12 @@ from seeupo.envs.pocket.words import CHANNELS, SORT_OF, WORDS, words_of
 from seeupo.envs.pocket.world import TOOLS, ActionError, Call
 
 
-def test_every_word_has_one_sort_and_is_no_tool():
+def test_every_word_has_one_sort_and_is_not_a_tool():
     assert len(SORT_OF) == sum(map(len, WORDS.values()))
     assert not set(SORT_OF) & {*TOOLS, *CHANNELS}
 
 
-def test_every_lookup_of_known_words_says_what_the_tool_promises():
+def test_lookups_return_the_promised_labels():
     world = draw_world(3)
     assert {call.tool for call in world.facts} == {"who", "card", "inbox", "notes", "read", "event"}
     for call, facts in world.facts.items():
@@ -33,7 +33,7 @@ def test_lookups_change_nothing():
     assert world == before
 
 
-def test_what_is_out_of_date_differs_from_what_counts_and_stands_on_either_side():
+def test_outdated_words_differ_from_current_ones_in_random_order():
     first = dict.fromkeys(("now", "new", "reads", "was", "old", "has"), 0)
     for seed in range(20):
         for call, facts in draw_world(seed).facts.items():
@@ -53,7 +53,7 @@ def test_old_and_new_notes_name_other_people_and_sums():
         assert payee != other_payee
 
 
-def test_acts_are_kept_in_order_and_for_good():
+def test_acts_are_recorded_in_order():
     world = draw_world(1)
     acts = [
         Call("pay", ("ann", "5")),
@@ -78,7 +78,7 @@ def test_a_moved_event_can_be_moved_back():
     assert world == draw_world(1)
 
 
-def test_a_cancelled_event_is_gone():
+def test_a_canceled_event_is_removed():
     world = draw_world(1)
     world.apply(Call("cancel", ("trip",)))
     after = world.copy()
@@ -89,7 +89,7 @@ def test_a_cancelled_event_is_gone():
     assert world.acts == [Call("cancel", ("trip",))]
 
 
-def test_distractor_lookups_follow_the_world():
+def test_distractor_lookups_reflect_the_state():
     world = draw_world(1)
     assert world.apply(Call("paid", ("ann",))) == (("got", "nothing"),)
     world.apply(Call("pay", ("ann", "5")))
@@ -101,7 +101,7 @@ def test_distractor_lookups_follow_the_world():
     assert world.apply(Call("day", ("tue",))) == (("is", "free"),)
 
 
-def test_a_note_that_is_not_there():
+def test_a_missing_note_is_an_error():
     world = draw_world(1)
     there = {colour for _, colour in world.apply(Call("notes", ("rent",)))}
     for colour in set(WORDS["colour"]) - there:
@@ -109,6 +109,6 @@ def test_a_note_that_is_not_there():
             world.apply(Call("read", ("rent", colour)))
 
 
-def test_distractors_serve_no_kind():
+def test_no_kind_needs_distractors():
     needed = {step.tool for kind in KINDS.values() for step in kind.steps} - {"channel"} | set(CHANNELS)
     assert set(TOOLS) - needed == {"day", "cancel", "ask", "paid", "decline"}

@@ -22,12 +22,12 @@ def without_bubblewrap(monkeypatch):
     find_bubblewrap.cache_clear()
 
 
-def test_code_of_a_model_is_refused_without_a_sandbox(without_bubblewrap):
+def test_model_code_is_refused_without_a_sandbox(without_bubblewrap):
     risky = replace(TOY, runs_model_code=True)
     with pytest.raises(EnvError, match=r"toy executes what the model writes.*package: bubblewrap.*unsandboxed=True"):
         EnvPool(risky)
-    with EnvPool(risky, unsandboxed=True) as knowingly:
-        assert knowingly.splits == ("train", "test")
+    with EnvPool(risky, unsandboxed=True) as pool:
+        assert pool.splits == ("train", "test")
 
 
 def test_other_environments_run_with_one_warning(without_bubblewrap):
@@ -38,19 +38,19 @@ def test_other_environments_run_with_one_warning(without_bubblewrap):
         EnvPool(TOY).close()
 
 
-def test_a_bubblewrap_that_does_not_work_is_as_good_as_none(monkeypatch, tmp_path):
+def test_a_bubblewrap_that_does_not_work_is_reported(monkeypatch, tmp_path):
     broken = tmp_path / "bwrap"
     broken.write_text("#!/bin/sh\necho 'no permissions to create namespace' >&2; exit 1\n")
     broken.chmod(0o755)
     monkeypatch.setattr(sandbox.shutil, "which", lambda _: str(broken))
     find_bubblewrap.cache_clear()
     try:
-        assert "cannot make a sandbox here (no permissions to create namespace)" in find_bubblewrap()
+        assert "cannot create a sandbox (no permissions to create namespace)" in find_bubblewrap()
     finally:
         find_bubblewrap.cache_clear()
 
 
-def test_what_an_interpreter_needs():
+def test_runtime_covers_the_interpreter():
     folders = runtime(Path(sys.executable))
     inside = [Path(sys.base_prefix).resolve(), Path(sys.prefix)]
     for needed in inside:
@@ -60,7 +60,7 @@ def test_what_an_interpreter_needs():
 
 @needs_sandbox
 def test_inner_mounts_are_not_hidden_by_outer_ones(tmp_path):
-    """The folder of the data, with another one in the place of its answers."""
+    """A data folder whose answers are replaced by another mount."""
     for name in ("data/answers", "nothing"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "data/task").write_text("task")

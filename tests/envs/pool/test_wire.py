@@ -16,7 +16,7 @@ from seeupo.envs.pool.wire import (
 )
 from seeupo.types import Message, StepResult, Task, Tool, ToolCall
 
-# Any code point, surrogates included: models write what they like.
+# Any code point, including surrogates: models may write anything.
 texts = st.text(st.characters(exclude_categories=()), max_size=20)
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | texts,
@@ -40,14 +40,14 @@ results = st.builds(
 
 
 @given(results)
-def test_a_result_survives_the_trip(result):
+def test_results_survive_the_round_trip(result):
     line = encode(result_to_json(result))
     assert line.count(b"\n") == 1
     assert result_from_json(decode(line)) == result
 
 
 @given(st.builds(Task, texts, texts, texts, st.integers(), objects))
-def test_a_task_survives_the_trip(task):
+def test_tasks_survive_the_round_trip(task):
     assert task_from_json(decode(encode(task_to_json(task)))) == task
 
 
@@ -56,13 +56,13 @@ shapes = st.dictionaries(st.sampled_from(FIELDS), values, max_size=4)
 
 
 @given(values | st.dictionaries(st.sampled_from(FIELDS), values | st.lists(shapes, max_size=2), max_size=4))
-def test_whatever_a_worker_answers_is_a_result_or_an_error(value):
+def test_any_answer_is_a_result_or_an_error(value):
     with suppress(WireError):
         assert isinstance(result_from_json(value), StepResult)
 
 
 @given(st.binary(max_size=50))
-def test_a_line_is_a_message_or_an_error(line):
+def test_any_line_is_a_message_or_an_error(line):
     with suppress(WireError):
         assert isinstance(decode(line), dict)
 
@@ -71,7 +71,7 @@ def test_a_line_is_a_message_or_an_error(line):
     "fields",
     [
         {},
-        {"messages": [{"role": "nobody", "content": ""}]},
+        {"messages": [{"role": "stranger", "content": ""}]},
         {"messages": [{"role": ["user"], "content": ""}]},
         {"messages": [{"role": "user", "content": 3}]},
         {"messages": [{"role": "user", "content": "", "tool_calls": [{"name": "f", "arguments": "x"}]}]},
@@ -82,32 +82,32 @@ def test_a_line_is_a_message_or_an_error(line):
     ],
 )
 def test_fields_of_wrong_types_are_errors(fields):
-    with pytest.raises(WireError, match="should be"):
+    with pytest.raises(WireError, match="expected"):
         result_from_json(fields)
 
 
 @pytest.mark.parametrize(
     "line", [b"[" * 100_000, b'{"id": ' + b"9" * 5000 + b"}", b"\xff\xfe", b"", b"null"], ids=lambda line: str(line[:9])
 )
-def test_lines_made_to_break_a_parser_are_errors(line):
+def test_hostile_lines_are_errors(line):
     with pytest.raises(WireError):
         decode(line)
 
 
-def test_what_is_not_json_cannot_be_sent():
+def test_values_that_are_not_json_cannot_be_sent():
     with pytest.raises(WireError, match="set is not JSON serializable"):
         encode({"value": {1, 2}})
 
 
 @pytest.mark.parametrize("value", [True, "1.0", None, [1.0]])
-def test_a_score_that_is_no_number_is_an_error(value):
-    with pytest.raises(WireError, match="a score should be a number"):
-        expect_number(value, "a score")
+def test_a_score_that_is_not_a_number_is_an_error(value):
+    with pytest.raises(WireError, match=r"score is .*; expected a number"):
+        expect_number(value, "score")
 
 
 def test_a_number_too_large_for_a_float_is_an_error():
     with pytest.raises(WireError, match="too large"):
-        expect_number(10**400, "a reward")
+        expect_number(10**400, "reward")
 
 
 @pytest.mark.parametrize("text", ["\ud800", "\ud800\udfff", "\0\r\n\u2028\x85", "é漢🙂"])

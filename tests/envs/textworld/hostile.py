@@ -1,4 +1,4 @@
-"""Replies that no game should ever get to see, and some that only look like commands. Nothing here is large or slow."""
+"""Replies that must never reach a game, and unusual but valid commands."""
 
 INTERPRETER_COMMANDS = [
     "save", "restore", "quit", "q", "restart", "undo", "script", "script on", "transcript", "transcript on", "unscript",
@@ -95,4 +95,4 @@ STRANGE = [
     "lock",
     "goal goal",
 ]
-"""These are commands, if foolish ones: the game has to cope with them."""
+"""Valid commands that make no sense; the game must handle them."""

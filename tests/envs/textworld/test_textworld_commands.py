@@ -1,4 +1,4 @@
-"""Which replies are commands. No game is needed here."""
+"""Parsing replies into commands; no game is needed."""
 
 import re
 
@@ -29,12 +29,12 @@ def test_commands_are_read(reply, command):
 
 
 @pytest.mark.parametrize("command", hostile.STRANGE)
-def test_foolish_commands_are_still_commands(command):
+def test_unusual_commands_are_accepted(command):
     assert read_command(command) == command
 
 
 @pytest.mark.parametrize("reply", hostile.REFUSED, ids=lambda reply: repr(reply[:30]))
-def test_everything_else_is_refused_in_a_few_words(reply):
+def test_other_replies_are_rejected_with_a_short_message(reply):
     with pytest.raises(CommandError) as error:
         read_command(reply)
     assert 10 < len(str(error.value)) < 300
@@ -49,7 +49,7 @@ def test_there_are_enough_hostile_replies():
 )
 @example("look\n")
 @example("n")
-def test_whatever_is_read_is_plain_words_that_begin_with_a_known_verb(reply):
+def test_accepted_commands_are_plain_words_that_start_with_a_verb(reply):
     try:
         command = read_command(reply)
     except CommandError:

@@ -1,4 +1,4 @@
-"""What can be known of the games without TextWorld: tasks, options, and what is kept of a game's words."""
+"""Tests that do not need TextWorld: tasks, options, and the text of observations."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ import pytest
 from seeupo.envs.options import check_options
 from seeupo.envs.textworld import TextworldFactory
 from seeupo.envs.textworld.env import narration, recipe_of
-from seeupo.envs.textworld.games import LEVELS, forget_oldest, mounts, shared_games
+from seeupo.envs.textworld.games import LEVELS, mounts, remove_oldest, shared_games
 from seeupo.errors import EnvError
 from seeupo.types import Task
 
@@ -42,7 +42,7 @@ def test_ids_are_unique():
         ({"goal": "none"}, "goal='none'"),
     ],
 )
-def test_wrong_options_are_named(options, problem):
+def test_wrong_options_are_errors(options, problem):
     with pytest.raises(EnvError, match=problem):
         TextworldFactory(**options)
 
@@ -56,7 +56,7 @@ def test_the_registry_can_check_the_options():
 def test_unknown_splits_and_kinds_are_refused():
     with pytest.raises(EnvError, match="no split 'tests'; did you mean 'test'"):
         TextworldFactory().tasks("tests")
-    with pytest.raises(EnvError, match="kind 'mediun' is no level; did you mean 'medium'"):
+    with pytest.raises(EnvError, match="no level 'mediun'; did you mean 'medium'"):
         recipe_of(Task("a", "train", kind="mediun"), spelled_out=False)
 
 
@@ -87,7 +87,7 @@ def test_a_game_can_end_by_winning_or_losing(monkeypatch, won, score):
         env.step("look")
 
 
-def test_only_the_story_is_kept_of_what_a_game_prints():
+def test_narration_removes_title_prompt_and_status_line():
     feedback = (
         "\n\n   \\$$    \\$$$$  \n   | $$$\n\nFind the key.\n\n\n\n-= Attic =-  \nAn attic.\n\n\n"
         "Would you like to RESTART, RESTORE a saved game, QUIT or UNDO the last command?\n"
@@ -96,19 +96,19 @@ def test_only_the_story_is_kept_of_what_a_game_prints():
     assert narration(feedback) == "Find the key.\n\n-= Attic =-\nAn attic."
 
 
-def test_a_sandbox_gets_the_games_if_there_are_any(monkeypatch, tmp_path):
+def test_the_sandbox_mounts_the_shared_games(monkeypatch, tmp_path):
     monkeypatch.setenv("SEEUPO_CACHE", str(tmp_path))
     assert mounts({}, role="run") == {}
     shared_games().mkdir(parents=True)
     assert mounts({}, role="run") == {shared_games(): shared_games()}
 
 
-def test_a_worker_forgets_the_oldest_of_its_own_games(tmp_path):
+def test_a_worker_removes_its_oldest_games(tmp_path):
     for number in range(201):
         for suffix in (".z8", ".json"):
             (tmp_path / f"{number}{suffix}").touch()
     for number in range(201):
         os.utime(tmp_path / f"{number}.z8", (1000 - number, 1000 - number))
-    forget_oldest(tmp_path)
+    remove_oldest(tmp_path)
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {f"{number}{suffix}" for number in range(199) for suffix in (".z8", ".json")}

@@ -1,11 +1,11 @@
-"""Real games, through the workers. They need the environment's own interpreter."""
+"""Real games in workers. They need the environment's own interpreter."""
 
 import os
 import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import seeupo
@@ -34,13 +34,13 @@ def pool(textworld):
 
 @pytest.fixture(scope="module")
 def small(textworld):
-    """One new game of each level, which no installation has made."""
+    """One game of each level that the installation has not built."""
     options = {"level": "all", "train": 1, "test": 0, "goal": "all_steps", "show_commands": True}
     with EnvPool(textworld, options=options, workers=1, unsandboxed=not HAS_SANDBOX) as pool:
         yield pool
 
 
-def play(pool, task, policy, most=12):
+def rollout(pool, task, policy, most=12):
     env = pool.env()
     results = [env.reset(task, seed=0)]
     while not results[-1].done and len(results) <= most:
@@ -57,14 +57,14 @@ def builder(textworld, cache, hash_seed, level, seed):
     return subprocess.Popen(program, env=environment, stdout=subprocess.PIPE, text=True, cwd=cache)
 
 
-def test_the_gold_commands_win_and_doing_nothing_does_not(pool):
+def test_the_expert_wins_and_a_no_op_policy_does_not(pool):
     tasks = [*pool.tasks("train")[:10], *pool.tasks("test")[:10]]
     for task in tasks:
-        results, score = play(pool, task, pool.expert(task))
+        results, score = rollout(pool, task, pool.expert(task))
         assert score == 1.0
         assert results[-1].terminated
         assert [result.reward for result in results] == [0.0] * 4 + [1.0]
-        results, score = play(pool, task, lambda _: "look", most=5)
+        results, score = rollout(pool, task, lambda _: "look", most=5)
         assert score == 0.0
         assert not any(result.reward for result in results)
 
@@ -72,12 +72,12 @@ def test_the_gold_commands_win_and_doing_nothing_does_not(pool):
 @pytest.mark.parametrize(("number", "commands"), [(0, 1), (1, 2), (2, 4), (3, 8)])
 def test_each_level_takes_as_many_commands_as_it_says(small, number, commands):
     task = small.tasks("train")[number]
-    results, score = play(small, task, small.expert(task))
+    results, score = rollout(small, task, small.expert(task))
     assert score == 1.0
     assert len(results) - 1 == commands
 
 
-def test_possible_commands_are_shown_when_asked_for(small):
+def test_show_commands_lists_possible_commands(small):
     task = small.tasks("train")[2]
     expert = small.expert(task)
     env = small.env()
@@ -90,32 +90,32 @@ def test_possible_commands_are_shown_when_asked_for(small):
     env.close()
 
 
-def test_the_page_shows_what_there_is(pool):
+def test_the_documentation_page_is_correct(pool):
     page = (Path(__file__).parents[3] / "docs/environments/textworld.md").read_text()
     task = pool.tasks("test")[0]
-    expert, spoken = pool.expert(task), []
+    expert, actions = pool.expert(task), []
 
-    def speak(result):
-        spoken.append(f"assistant: {expert(result)}")
-        return spoken[-1].removeprefix("assistant: ")
+    def act(result):
+        actions.append(f"assistant: {expert(result)}")
+        return actions[-1].removeprefix("assistant: ")
 
-    results, score = play(pool, task, speak)
-    heard = ["\n".join(f"{message.role}: {message.content}" for message in result.messages) for result in results]
-    lines = [line for pair in zip(heard, [*spoken, f"score: {score}"], strict=True) for line in pair]
+    results, score = rollout(pool, task, act)
+    texts = ["\n".join(f"{message.role}: {message.content}" for message in result.messages) for result in results]
+    lines = [line for pair in zip(texts, [*actions, f"score: {score}"], strict=True) for line in pair]
     assert task.id == "test-medium-0000"
     assert "```text\n" + "\n".join(lines) + "\n```" in page
 
 
 def test_an_episode_is_the_same_every_time(pool):
     task = pool.tasks("test")[3]
-    first, _ = play(pool, task, pool.expert(task))
-    second, _ = play(pool, task, pool.expert(task))
+    first, _ = rollout(pool, task, pool.expert(task))
+    second, _ = rollout(pool, task, pool.expert(task))
     assert first == second
 
 
 def test_episodes_in_one_worker_do_not_disturb_one_another(pool):
     task = pool.tasks("test")[4]
-    alone, _ = play(pool, task, pool.expert(task))
+    alone, _ = rollout(pool, task, pool.expert(task))
     one, other, expert = pool.env(), pool.env(), pool.expert(task)
     results = [one.reset(task, seed=0)]
     other.reset(task, seed=1)
@@ -129,7 +129,7 @@ def test_episodes_in_one_worker_do_not_disturb_one_another(pool):
     other.close()
 
 
-def test_no_hostile_reply_reaches_the_game(pool):
+def test_hostile_replies_never_reach_the_game(pool):
     task = pool.tasks("test")[0]
     before = pool.worker_pids
     env, expert = pool.env(), pool.expert(task)
@@ -139,7 +139,7 @@ def test_no_hostile_reply_reaches_the_game(pool):
         assert answer.messages[0].content.startswith("Error: "), reply[:40]
         assert not answer.done
     assert env.score() == 0.0
-    # Nothing of it has changed anything: the gold commands still win.
+    # Nothing has changed: the expert still wins.
     while not result.done:
         result = env.step(expert(result))
     assert env.score() == 1.0
@@ -147,7 +147,7 @@ def test_no_hostile_reply_reaches_the_game(pool):
     assert pool.worker_pids == before
 
 
-def test_the_game_copes_with_foolish_commands(pool):
+def test_unusual_commands_do_not_break_the_game(pool):
     before = pool.worker_pids
     env = pool.env()
     env.reset(pool.tasks("test")[1], seed=0)
@@ -186,9 +186,9 @@ PHRASES = st.builds(
 )
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80)
 @given(commands=st.lists(PHRASES | st.text(), min_size=1, max_size=8))
-def test_fuzzing_never_ends_the_worker(pool, commands):
+def test_fuzzing_never_breaks_the_worker(pool, commands):
     before = pool.worker_pids
     env = pool.env()
     result = env.reset(pool.tasks("train")[0], seed=0)
@@ -202,17 +202,17 @@ def test_fuzzing_never_ends_the_worker(pool, commands):
 
 
 @pytest.mark.parametrize(("level", "seed"), [("long", 33), ("medium", 90)], ids=["shorter way", "ambiguous command"])
-def test_a_game_that_its_gold_commands_do_not_win_in_time_is_not_taken(small, level, seed):
-    """The first game that TextWorld draws for these two can be won in five commands, or not by its own commands."""
+def test_games_whose_walkthrough_does_not_win_are_skipped(small, level, seed):
+    """TextWorld's first game for these seeds can be won sooner, or is not won by its own walkthrough."""
     task = Task("new", "train", kind=level, seed=seed)
-    results, score = play(small, task, small.expert(task))
+    results, score = rollout(small, task, small.expert(task))
     assert score == 1.0
     assert len(results) - 1 == LEVELS[level].commands
 
 
-def test_two_builders_of_one_game_agree_whatever_the_hash_seed(textworld, tmp_path):
+def test_concurrent_builds_of_one_game_agree_for_any_hash_seed(textworld, tmp_path):
     builders = [builder(textworld, tmp_path, seed, "short", 77) for seed in ("1", "2")]
-    outputs = [process.communicate(timeout=60)[0] for process in builders]
+    outputs = [process.communicate(timeout=600)[0] for process in builders]
     assert [process.returncode for process in builders] == [0, 0]
     assert outputs[0] == outputs[1]
     first, *verbs = outputs[0].partition("\n\n")[0].splitlines()
@@ -222,6 +222,6 @@ def test_two_builders_of_one_game_agree_whatever_the_hash_seed(textworld, tmp_pa
 
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    output, _ = builder(textworld, elsewhere, "3", "short", 77).communicate(timeout=60)
+    output, _ = builder(textworld, elsewhere, "3", "short", 77).communicate(timeout=600)
     assert output.splitlines()[1:] == outputs[0].splitlines()[1:]
     assert Path(output.splitlines()[0]).read_bytes() == game.read_bytes()

@@ -1,4 +1,4 @@
-"""The code that an action asks to run."""
+"""Extract the code from an action."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ LANGUAGES = ("python", "py", "")
 
 
 def first_code_block(text: str) -> str | None:
-    """What stands in the first fenced block that is marked `python`, `py` or nothing; None where there is none.
+    """Return the first fenced block that is marked `python`, `py` or nothing; None if there is none.
 
-    A block that was never closed reaches to the end, because a stop string may have cut the closing fence off.
-    Later blocks are ignored, like in AppWorld's own agents: the model has not seen the first one's output yet.
+    An unclosed block extends to the end, because a stop string may have removed the closing fence. Later blocks are
+    ignored, as in AppWorld's own agents: the model has not seen the first one's output yet.
     """
     position = 0
     while opening := FENCE.search(text, position):

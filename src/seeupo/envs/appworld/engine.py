@@ -1,4 +1,4 @@
-"""An episode's engine as the environment sees it: started, asked over HTTP on the loopback interface, ended."""
+"""Client of an episode's engine: start it, send requests over HTTP on the loopback interface, and stop it."""
 
 from __future__ import annotations
 
@@ -31,18 +31,17 @@ EXPERIMENT = "episode"
 
 
 class EngineLost(Exception):
-    """The engine has died, hangs, or no longer speaks its protocol."""
+    """The engine has died, hangs, or violates its protocol."""
 
 
 class NoAnswer(EngineLost):
-    """The engine is there, but has nothing to show for the request. The message says why, in words for the model."""
+    """The engine runs, but cannot return a result. The message is part of the observation."""
 
 
 class Engine:
-    """One fresh server process per episode, one episode at a time.
+    """Runs one fresh server process per episode, one episode at a time.
 
-    Everything that comes from a server which has run model code is hostile: it is read up to a limit of time and
-    size, and checked.
+    Data from a server that has run model code is hostile: it is read up to a limit of time and size, and checked.
     """
 
     def __init__(self, data: Path, *, memory_mb: int) -> None:
@@ -50,15 +49,15 @@ class Engine:
         self.memory_mb = memory_mb
         self.source: subprocess.Popen[str] | None = None
         self.port = 0
-        # AppWorld wants its data and its output in one folder; the data itself is read-only.
+        # AppWorld expects its data and its output in one folder; the data itself is read-only.
         self.root = Path(tempfile.mkdtemp(prefix="appworld-"))
 
     def output(self, task: str) -> Path:
-        """Where the server saves the state of a task after each execution."""
+        """Return the folder in which the server saves the state of a task after each execution."""
         return self.root / "experiments" / "outputs" / EXPERIMENT / "tasks" / task
 
     def start(self) -> None:
-        """A fresh server; the last one, all that it has started and all that it has written are gone."""
+        """Start a fresh server. The previous one, its processes and its files are removed first."""
         if self.source is not None:
             self._command("stop")
         self._clear()
@@ -67,12 +66,12 @@ class Engine:
         self.port = int(self._command("start"))
 
     def stop(self) -> None:
-        """End the episode's server and all that it has started. Where that cannot be done, `start` will find out."""
+        """Stop the episode's server and all processes that it started. `start` detects an engine that is lost."""
         if self.source is not None and self.source.poll() is None:
             self._command("stop")
 
     def post(self, path: str, body: dict[str, Any], *, seconds: float) -> Any:
-        """The `output` of the server's answer, within the time; raises `EngineLost` or `NoAnswer`."""
+        """Return the `output` of the server's answer; raise `EngineLost` or `NoAnswer`."""
         content = json.dumps(body).encode()
         head = f"POST {path} HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
         try:
@@ -84,7 +83,7 @@ class Engine:
             raise EngineLost(f"{path}: {type(error).__name__}: {error}") from None
 
     def _exchange(self, request: bytes, deadline: float) -> tuple[bytes, bytes]:
-        """Status and content of the answer. Needs no thread: model code may have used up all that there can be."""
+        """Return status and content of the answer. Uses no thread, because model code may have used up all of them."""
         received = bytearray()
         with socket.create_connection(("127.0.0.1", self.port), timeout=deadline - time.monotonic()) as connection:
             connection.sendall(request)
@@ -99,17 +98,17 @@ class Engine:
         return bytes(match[1]), bytes(received[match.end() :])
 
     def _clear(self) -> None:
-        """Remove all that was written, so that no episode can tell the next one anything, and lay the root out anew."""
+        """Remove all written files, so that no information passes between episodes, and set up the root again."""
         try:
             for place in SCRATCH if in_sandbox() else [self.root]:
                 clear(place)
             self.root.mkdir(exist_ok=True)
             (self.root / "data").symlink_to(self.data)
         except (OSError, RecursionError) as error:
-            give_up(f"what an episode has written cannot be removed: {error}")
+            give_up(f"the files of an episode cannot be removed: {error}")
 
     def _load(self) -> subprocess.Popen[str]:
-        # Model code will run under the same user: keep it out of this process's memory and file descriptors.
+        # Model code runs as the same user: keep it out of this process's memory and file descriptors.
         ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0)
         places = {
             "APPWORLD_ROOT": str(self.root),
@@ -118,7 +117,7 @@ class Engine:
             "IPYTHONDIR": str(self.root / "ipython"),
             "PATH": os.environ.get("PATH", os.defpath),
             "PYTHONDONTWRITEBYTECODE": "1",
-            "PYTHONHASHSEED": "0",  # the order of sets is part of what the model sees
+            "PYTHONHASHSEED": "0",  # the order of sets is visible to the model
             "PYTHONPATH": str(Path(seeupo.__file__).parent.parent),
             "TZ": "UTC",
         }
@@ -132,7 +131,7 @@ class Engine:
         )
 
     def _command(self, command: str) -> str:
-        """The engine process's answer. Without one, what an episode has started can no longer be found and ended."""
+        """Return the engine process's answer. Without one, an episode's processes can no longer be found and killed."""
         assert self.source is not None
         assert self.source.stdin is not None
         assert self.source.stdout is not None
@@ -146,6 +145,6 @@ class Engine:
 
 
 def give_up(reason: str) -> NoReturn:
-    """This process must not host another episode: it ends, its sandbox with it, and the pool starts a fresh one."""
+    """Exit, because this process must not host another episode. The pool starts a fresh worker."""
     print(reason, file=sys.stderr, flush=True)
     os._exit(LOST)

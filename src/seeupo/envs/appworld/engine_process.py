@@ -1,9 +1,8 @@
-"""The process from which every episode's engine is forked: `python -m seeupo.envs.appworld.engine_process`.
+"""Fork server of AppWorld's engine: `python -m seeupo.envs.appworld.engine_process`.
 
-It loads AppWorld once (seconds) and then forks a server for each episode (milliseconds). Model code runs in the forks
-only, so no episode can leave anything behind in the memory of the next. Two commands come in on stdin, one a line:
-`start` ends whatever the last episode has left running, forks a server and answers with its port on the loopback
-interface; `stop` only ends.
+It loads AppWorld once (seconds) and then forks a server for each episode (milliseconds). Model code runs only in the
+forks, so no episode can affect the memory of the next. Two commands are read from stdin, one per line: `start` kills
+the processes of the last episode, forks a server and prints its port on the loopback interface; `stop` only kills.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from typing import NoReturn
 PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 LONGEST_QUEUE = 16
-END_SECONDS = 20.0
+KILL_SECONDS = 20.0
 
 
 def load() -> None:
-    """Do what every server would do first, so that forks have it done. No thread may be running afterwards."""
+    """Initialize what every server needs, before forking. No thread may be running afterwards."""
     import appworld.serve.environment  # noqa: F401 needed by the forks
     import freezegun
     import uvicorn  # noqa: F401 needed by the forks
@@ -39,13 +38,13 @@ def load() -> None:
     for app in apps:
         get_name_to_apis(app, ignore_private_apis=True)
     ApiDocCollection.load(load_apps=apps, include_response_schemas=True)
-    # The first freeze looks through all modules for clocks and remembers them.
+    # The first freeze searches all modules for clocks and caches them.
     with freezegun.freeze_time("2023-01-01"):
         pass
 
 
 def serve(listener: socket.socket, memory_bytes: int) -> NoReturn:
-    """Be an episode's server until killed. Only the listening socket is kept of what was open."""
+    """Run an episode's server until killed. Of all open files only the listening socket is kept."""
     import uvicorn
     from appworld.serve.environment import app
 
@@ -59,7 +58,7 @@ def serve(listener: socket.socket, memory_bytes: int) -> NoReturn:
     limit = memory_bytes if most == resource.RLIM_INFINITY else min(memory_bytes, most)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     try:
-        # The event loop and the parser that need no package of their own: an episode is not many requests.
+        # The event loop and parser without extra packages are fast enough: an episode is not many requests.
         config = uvicorn.Config(app, loop="asyncio", http="h11", ws="none", lifespan="off", log_config=None)
         uvicorn.Server(config).run(sockets=[listener])
     finally:
@@ -67,12 +66,12 @@ def serve(listener: socket.socket, memory_bytes: int) -> NoReturn:
 
 
 def descendants() -> list[int]:
-    """All processes below this one. Orphans among them come back to it, because it is their subreaper."""
+    """Return all descendants of this process. Orphans are reparented to it, because it is their subreaper."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             with contextlib.suppress(OSError, ValueError, IndexError):
-                # The name may contain anything but is enclosed in brackets; state and parent follow.
+                # The name may contain anything but is enclosed in parentheses; state and parent follow.
                 parents[int(entry.name)] = int(
                     (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[1]
                 )
@@ -82,9 +81,9 @@ def descendants() -> list[int]:
     return sorted(below - {os.getpid()})
 
 
-def end_all() -> None:
-    """Kill what an episode has left, children of children too. It is over when there is nobody to wait for."""
-    deadline = time.monotonic() + END_SECONDS
+def kill_all() -> None:
+    """Kill all processes of an episode, until there is no child left to wait for."""
+    deadline = time.monotonic() + KILL_SECONDS
     while time.monotonic() < deadline:
         for process in descendants():
             with contextlib.suppress(OSError):
@@ -95,7 +94,7 @@ def end_all() -> None:
         except ChildProcessError:
             return
         time.sleep(0.002)
-    sys.exit("the processes of an episode cannot be ended")  # the worker is then replaced as a whole
+    sys.exit("the processes of an episode cannot be killed")  # the pool then replaces the worker
 
 
 def main() -> None:
@@ -103,9 +102,9 @@ def main() -> None:
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
     load()
-    libc.prctl(PR_SET_DUMPABLE, 0)  # model code has the same user: keep it out of this process's memory and files
+    libc.prctl(PR_SET_DUMPABLE, 0)  # model code runs as the same user: keep it out of this process's memory
     for line in sys.stdin:
-        end_all()
+        kill_all()
         if line.strip() == "start":
             with socket.create_server(("127.0.0.1", 0), backlog=LONGEST_QUEUE) as listener:
                 if os.fork() == 0:
@@ -113,7 +112,7 @@ def main() -> None:
                 print(listener.getsockname()[1], flush=True)
         else:
             print("stopped", flush=True)
-    end_all()
+    kill_all()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One episode: code from the model's text, run by AppWorld's server; what it prints; the state that it leaves."""
+"""AppWorld as an environment: run the code in each action on AppWorld's server and save the state it leaves."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from seeupo.envs.appworld.code_block import first_code_block
 from seeupo.envs.appworld.engine import EXPERIMENT, Engine, EngineLost, NoAnswer
 from seeupo.envs.appworld.prompt import first_messages
-from seeupo.envs.appworld.state import SavedState, Unreadable, read_state
+from seeupo.envs.appworld.state import SavedState, UnreadableState, read_state
 from seeupo.envs.observation import cut
 from seeupo.types import Message, StepResult, Task
 
@@ -18,7 +18,7 @@ HALTED = "Error: this code brought the apps to a halt, so the task ends here, as
 
 
 class AppWorldEnv:
-    """AppWorld behind `Env`, but for the score: that is not for a place where model code runs. See `save`."""
+    """An `Env` with `save` instead of `score`, because scores must not be computed where model code runs."""
 
     def __init__(self, engine: Engine, *, execution_seconds: int, observation_characters: int) -> None:
         self.engine = engine
@@ -30,7 +30,7 @@ class AppWorldEnv:
         self.saved = SavedState({})
 
     def reset(self, task: Task, *, seed: int) -> StepResult:
-        """Set a task up. AppWorld's tasks are the same under every seed."""
+        """Set up a task. AppWorld's tasks do not depend on the seed."""
         del seed
         self.task = task.id
         self.executed = []
@@ -43,29 +43,29 @@ class AppWorldEnv:
         """Run the first code block of the text."""
         code = first_code_block(text)
         if code is None:
-            return said("Error: there is no code block. Write the code to run between ```python and ```.")
+            return observation("Error: there is no code block. Write the code to run between ```python and ```.")
         if len(code) > LONGEST_CODE:
-            return said(f"Error: the code has {len(code)} characters; at most {LONGEST_CODE} are run.")
-        # What cannot be encoded cannot be sent; Python's own parser would not take it either.
+            return observation(f"Error: the code has {len(code)} characters; at most {LONGEST_CODE} are run.")
+        # Text that cannot be encoded cannot be sent; Python's own parser would not accept it either.
         code = code.encode(errors="replace").decode()
         for again in (False, True):
             try:
                 printed, completed = self._execute(code)
             except NoAnswer as error:
-                self._go_back()
-                return said(f"Error: {error}. Whatever the code has done is undone.")
+                self._restore()
+                return observation(f"Error: {error}. Whatever the code has done is undone.")
             except EngineLost:
-                if again:  # in a fresh process: it was the code
+                if again:  # also in a fresh process, so the code is the cause
                     return StepResult((Message("user", HALTED),), terminated=True, info={"ended_by": "action"})
-                self._go_back()
+                self._restore()
             else:
                 break
         self.executed.append(code)
-        shown = cut(printed.rstrip(), self.observation_characters)
-        return StepResult((Message("user", f"Output:\n```\n{shown}\n```"),), terminated=completed)
+        output = cut(printed.rstrip(), self.observation_characters)
+        return StepResult((Message("user", f"Output:\n```\n{output}\n```"),), terminated=completed)
 
     def save(self) -> dict[str, list[str]]:
-        """What the episode has changed in each app's database, for `AppWorldFactory.judge`."""
+        """Return the episode's changes to each app's database, for `AppWorldFactory.judge`."""
         return self.saved.since(self.at_start)
 
     def close(self) -> None:
@@ -86,30 +86,30 @@ class AppWorldEnv:
         return described
 
     def _execute(self, code: str) -> tuple[str, bool]:
-        """What the code printed, and whether the task was declared done. Remembers the state that was saved."""
-        # The engine stops code by an exception, which the code may catch. So there is a second limit.
+        """Return what the code printed and whether it completed the task, and keep the saved state."""
+        # The engine stops code with an exception, which the code may catch, so there is a second limit.
         grace = max(self.execution_seconds / 4, SHORTEST_GRACE_SECONDS)
         limit = self.execution_seconds + grace
         printed = self.engine.post("/execute", {"task_id": self.task, "code": code}, seconds=limit)
         completed = self.engine.post("/task_completed", {"task_id": self.task}, seconds=grace)
         if not isinstance(printed, str) or not isinstance(completed, bool):
-            raise EngineLost("the server's answer is not what AppWorld's server answers")
+            raise EngineLost("the server's answer is malformed")
         try:
             self.saved = read_state(self.engine.output(self.task))
-        except Unreadable as error:
+        except UnreadableState as error:
             raise EngineLost(str(error)) from None
         return printed, completed
 
-    def _go_back(self) -> None:
-        """To where the episode was before this action, in a fresh engine."""
+    def _restore(self) -> None:
+        """Restore the state before this action in a fresh engine."""
         self._set_up()
         try:
             for code in self.executed:
                 self._execute(code)
         except EngineLost as error:
-            raise RuntimeError(f"an action that went well before does not when it is repeated: {error}") from None
+            raise RuntimeError(f"an action that succeeded before failed when it was replayed: {error}") from None
 
 
-def said(text: str) -> StepResult:
-    """An observation of something that was not run."""
+def observation(text: str) -> StepResult:
+    """Return an observation for code that was not run."""
     return StepResult((Message("user", text),))

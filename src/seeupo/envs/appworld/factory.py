@@ -1,4 +1,4 @@
-"""AppWorld with its splits, as an environment."""
+"""Factory of the AppWorld environment."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from seeupo.envs.appworld.engine import Engine
 from seeupo.envs.appworld.env import AppWorldEnv
 from seeupo.envs.appworld.scorer import Scorer
 from seeupo.envs.observation import LONGEST_OBSERVATION
-from seeupo.types import Expert, StepResult, Task
+from seeupo.types import Expert, Task
 
 
 class AppWorldFactory:
-    """The tasks of AppWorld.
+    """Provides AppWorld's tasks.
 
-    The same class serves in two kinds of workers. In those that run model code, the place of the data shows no answers
-    and only `make` is of use; `judge` and `expert` belong to workers that never run model code.
+    The same class serves two kinds of workers. Those that run model code see no answers and use only `make`; the
+    judge, which never runs model code, uses the other methods.
     """
 
     def __init__(
@@ -30,13 +30,13 @@ class AppWorldFactory:
         observation_characters: int = LONGEST_OBSERVATION,
         memory_mb: int = 2048,
     ) -> None:
-        """Look for the tasks; raises an error that says how to fetch them.
+        """Find the tasks; if they are missing, the error says how to download them.
 
         Args:
-            data: the folder with AppWorld's tasks, if it is not in the environment's own folder.
-            execution_seconds: wall-clock limit of running one action's code.
-            observation_characters: longer output is cut.
-            memory_mb: address space of the process that runs an episode's code.
+            data: Folder with AppWorld's tasks. Default: `appworld/data` in the cache folder.
+            execution_seconds: Wall-clock limit of one action's code.
+            observation_characters: Maximum length of the output that the model sees.
+            memory_mb: Address space of the process that runs an episode's code.
         """
         self.data = data_folder(data)
         self.execution_seconds = execution_seconds
@@ -53,7 +53,7 @@ class AppWorldFactory:
         return [Task(name, split, kind=self._difficulty(name)) for name in task_ids(self.data, split)]
 
     def make(self) -> AppWorldEnv:
-        """An episode's world. There can be one at a time in a process: AppWorld freezes the clock, and so on."""
+        """Create an environment. Only one episode can run in a process: AppWorld freezes the clock, for example."""
         if self.engine is None:
             self.engine = Engine(self.data, memory_mb=self.memory_mb)
         return AppWorldEnv(
@@ -63,21 +63,17 @@ class AppWorldFactory:
         )
 
     def expert(self, task: Task) -> Expert | None:
-        """AppWorld's own solution, run in one action; None for the test splits, which come without."""
+        """Return an expert that runs AppWorld's solution in one action; None for the test splits, which have none."""
         solution = self._ground_truth(task.id) / "compiled_solution.py"
         if not solution.is_file():
             return None
-        # Solutions were written for calls that return errors instead of raising them.
+        # Solutions assume that calls return errors instead of raising them.
         call = "requester.raise_on_failure = False\nsolution(apis, requester)"
         action = f"```python\n{solution.read_text(encoding='utf-8').strip()}\n\n{call}\n```"
-
-        def play(_: StepResult) -> str:
-            return action
-
-        return play
+        return lambda _: action
 
     def judge(self, task: Task, saved: Any) -> float:
-        """The official success, 0 or 1, of a state that an episode of the task has saved."""
+        """Return the official success, 0 or 1, of a state that an episode of the task has saved."""
         if self.scorer is None:
             self.scorer = Scorer(self.data)
         return self.scorer.score(task.id, saved)

@@ -1,4 +1,4 @@
-"""What AppWorld's engine needs, pinned: what `pip install appworld` resolves to, without what only its tests use."""
+"""Pinned packages of AppWorld's engine: those that `pip install appworld` resolves to, without test dependencies."""
 
 REQUIREMENTS = (
     "anyio==4.16.0",

@@ -1,4 +1,4 @@
-"""The step after the installation of the package: AppWorld ships its apps in a bundle, to keep them from crawlers."""
+"""Unpack AppWorld's apps after its package was installed; they ship as a bundle, to hide them from crawlers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def prepare(folder: Path) -> None:
-    """Unpack the apps into the installed package. Runs in the environment's own interpreter and needs no network."""
+    """Unpack the apps into the installed package. Runs in the environment's interpreter without network access."""
     import appworld
     from appworld.common.constants import PASSWORD, SALT
     from appworld.common.utils import unpack_bundle
@@ -20,5 +20,5 @@ def prepare(folder: Path) -> None:
         password=PASSWORD,
         salt=SALT,
     )
-    # Workers see all of this read-only and could not keep what they compile.
+    # Workers mount the package read-only and cannot cache compiled files.
     compileall.compile_dir(package / "apps", quiet=1)

@@ -1,4 +1,4 @@
-"""What the model is told before its first action."""
+"""System prompt and first user message."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Task: {instruction}"""
 
 
 def first_messages(task: Mapping[str, Any]) -> tuple[Message, ...]:
-    """From what AppWorld's server says of a task when it is set up."""
+    """Return the first messages of a task, from the server's description of it."""
     return (
         Message("system", SYSTEM),
         Message(

@@ -1,7 +1,7 @@
-"""The official score of a saved state, computed by AppWorld's own evaluation where no model code has ever run.
+"""Score a saved state with AppWorld's own evaluation, in a process that never runs model code.
 
-The state is a list of SQL statements that hostile code may have written. Before AppWorld applies them, they are tried
-out on a copy of the databases under an authorizer that allows nothing but changes of rows in the apps' own tables.
+The state is a list of SQL statements that hostile code may have written. Before AppWorld applies them, they run on a
+copy of the databases under an authorizer that only allows changes of rows in the apps' own tables.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 EXPERIMENT = "scoring"
-TRIAL_SECONDS = 20.0
+DRY_RUN_SECONDS = 20.0
 LARGEST_VALUE = 8 * 2**20
 CHANGE = re.compile(r'(?:INSERT INTO|UPDATE|DELETE FROM) "?(\w+)"? ')
 ROWS = (
@@ -32,41 +32,44 @@ ROWS = (
 )
 
 Statement = tuple[str, Any, bool]
-"""SQL, its parameters, and whether they are a list of parameters: a line of AppWorld's saved state."""
+"""A line of AppWorld's saved state: SQL, its parameters, and whether these are a list of parameter sets."""
 
 
 class Forged(Exception):
-    """No episode leaves such a state behind unless it was tampered with."""
+    """The state cannot come from an episode unless it was tampered with."""
 
 
 class Scorer:
-    """AppWorld's evaluation of one state after another."""
+    """Evaluates saved states, one after another."""
 
     def __init__(self, data: Path) -> None:
         self.data = data
         self.root = Path(tempfile.mkdtemp(prefix="appworld-scoring-"))
         (self.root / "data").symlink_to(data)
-        # AppWorld reads these when it is imported and whenever it looks for a file.
+        # AppWorld reads these when it is imported and whenever it opens a file.
         os.environ["APPWORLD_ROOT"] = str(self.root)
         os.environ["APPWORLD_CACHE"] = str(self.root / "cache")
         load()
 
     def score(self, task: str, saved: Any) -> float:
-        """1.0 if all of the task's tests pass in the saved state, else 0.0; a forged state passes none."""
+        """Return 1.0 if all of the task's tests pass in the saved state, else 0.0; a forged state passes none."""
         try:
             self._write(task, check_shape(saved))
         except Forged:
             return 0.0
         success = self._evaluate(task)
         if success is None:
-            # Tests that cannot even be run are failed, if it is the state that they cannot be run on.
+            # Tests that cannot run count as failed if the state is the cause, so try them on the initial state.
             self._write(task, {})
             if self._evaluate(task) is None:
                 raise RuntimeError(f"AppWorld's tests of task {task} cannot be run; see above")
         return float(success or False)
 
     def _evaluate(self, task: str) -> bool | None:
-        """Whether all tests pass; None if they cannot be run. In a fork, for AppWorld freezes the clock and caches."""
+        """Return whether all tests pass; None if they cannot be run.
+
+        Runs in a fork, because AppWorld freezes the clock and caches state.
+        """
         from appworld.evaluator import evaluate_task
 
         receiver, sender = os.pipe()
@@ -77,18 +80,18 @@ class Scorer:
                 success = evaluate_task(task, EXPERIMENT, suppress_errors=True, save_report=False).success
                 os.write(sender, b"1" if success else b"0")
                 status = 0
-            except BaseException:  # the parent's code must not go on in here
+            except BaseException:  # the child must not continue with the parent's code
                 traceback.print_exc()
             finally:
                 os._exit(status)
         os.close(sender)
         with os.fdopen(receiver, "rb") as answer:
-            said = answer.read(1)
+            verdict = answer.read(1)
         os.waitpid(child, 0)
-        return {b"1": True, b"0": False}.get(said)
+        return {b"1": True, b"0": False}.get(verdict)
 
     def _write(self, task: str, changes: Mapping[str, list[Statement]]) -> None:
-        """Put the state where AppWorld looks for it, after the changes that set the task up."""
+        """Write the state to where AppWorld reads it, after the changes that set up the task."""
         from appworld.apps import get_all_apps
         from appworld.common.utils import import_models_module
 
@@ -100,10 +103,10 @@ class Scorer:
         for app in get_all_apps():
             own = read_if_there(start / f"{app}.jsonl")
             added = changes.get(app, [])
-            changed = try_out(self.data / "base_dbs" / f"{app}.db", parse(own.splitlines()), added)
+            changed = dry_run(self.data / "base_dbs" / f"{app}.db", parse(own.splitlines()), added)
             lines = "".join(json.dumps(statement) + "\n" for statement in added)
             (target / f"{app}.jsonl").write_text(own + lines, encoding="utf-8")
-            # AppWorld compares only tables whose counter has moved. The episode's own counters are not to be trusted.
+            # AppWorld compares only tables whose counter has changed. The episode's own counters cannot be trusted.
             for name, model in import_models_module(app).SQLModel.name_to_model().items():
                 if model.__tablename__ in changed:
                     counters = hashes.setdefault(app, {})
@@ -116,7 +119,7 @@ def read_if_there(path: Path) -> str:
 
 
 def load() -> None:
-    """Do what every evaluation would do first, so that the forks have it done."""
+    """Initialize what every evaluation needs, before forking."""
     import appworld.evaluator  # noqa: F401 needed by the forks
     import freezegun
     from appworld.apps import get_all_apps
@@ -125,13 +128,13 @@ def load() -> None:
     for app in get_all_apps():
         import_models_module(app)
         import_apis_module(app)
-    # The first freeze looks through all modules for clocks and remembers them.
+    # The first freeze searches all modules for clocks and caches them.
     with freezegun.freeze_time("2023-01-01"):
         pass
 
 
 def check_shape(saved: Any) -> dict[str, list[Statement]]:
-    """The statements of each app; raises `Forged` for anything that `AppWorldEnv.save` does not return."""
+    """Return the statements of each app; raise `Forged` for anything that `AppWorldEnv.save` cannot return."""
     from appworld.apps import get_all_apps
 
     if not isinstance(saved, dict) or not saved.keys() <= set(get_all_apps()):
@@ -143,7 +146,7 @@ def check_shape(saved: Any) -> dict[str, list[Statement]]:
 
 
 def parse(lines: Iterable[str]) -> list[Statement]:
-    """The statements of saved lines."""
+    """Return the statements of saved lines."""
     statements: list[Statement] = []
     for line in lines:
         try:
@@ -158,17 +161,17 @@ def parse(lines: Iterable[str]) -> list[Statement]:
 
 
 def is_plain(values: Any) -> bool:
-    """A list or a dict of what SQLite stores."""
+    """Return whether this is a list or a dict of values that SQLite can store."""
     if not isinstance(values, list | dict):
         return False
     items = values if isinstance(values, list) else values.values()
     return all(item is None or isinstance(item, str | int | float) for item in items)
 
 
-def try_out(base: Path, own: Iterable[Statement], added: Sequence[Statement]) -> set[str]:
+def dry_run(base: Path, own: Iterable[Statement], added: Sequence[Statement]) -> set[str]:
     """Apply an app's changes to a copy in memory and return the tables that the added ones change.
 
-    The task's own changes are trusted. An added one that is not allowed, or fails, raises `Forged`.
+    The task's own changes are trusted. An added change that is not allowed, or fails, raises `Forged`.
     """
     if not added:
         return set()
@@ -180,8 +183,8 @@ def try_out(base: Path, own: Iterable[Statement], added: Sequence[Statement]) ->
         tables = changeable_tables(copy)
         changed = {match[1] if (match := CHANGE.match(sql)) else "" for sql, _, _ in added}
         if not changed <= tables:
-            raise Forged(f"changes of something else than tables: {', '.join(sorted(changed - tables))}")
-        deadline = time.monotonic() + TRIAL_SECONDS
+            raise Forged(f"not tables that may be changed: {', '.join(sorted(changed - tables))}")
+        deadline = time.monotonic() + DRY_RUN_SECONDS
         copy.set_progress_handler(lambda: time.monotonic() > deadline, 10_000)
         copy.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LARGEST_VALUE)
         copy.set_authorizer(authorize)
@@ -195,18 +198,18 @@ def try_out(base: Path, own: Iterable[Statement], added: Sequence[Statement]) ->
 
 
 def changeable_tables(connection: sqlite3.Connection) -> set[str]:
-    """An app's tables, without SQLite's own and without those in which a full-text index keeps itself."""
+    """Return an app's tables, without SQLite's own and the internal tables of full-text indexes."""
     found = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall()
     indexes = [name for name, sql in found if sql.upper().startswith("CREATE VIRTUAL TABLE")]
     for index in indexes:
-        # The first use of an index prepares it, by means that are forbidden later.
+        # The first use of an index initializes it with operations that are denied later.
         connection.execute(f'SELECT count(*) FROM "{index}"').fetchone()
     hidden = ("sqlite_", *(f"{index}_" for index in indexes))
     return {name for name, _ in found if not name.startswith(hidden)}
 
 
 def authorize(action: int, name: str | None, *_: str | None) -> int:
-    """Rows may be read and changed. No functions, no recursion, no other files, no settings but one that is read."""
+    """Allow reading and changing rows; deny functions, recursion, other files and settings (except reading one)."""
     if action in ROWS or (action == sqlite3.SQLITE_PRAGMA and name == "data_version"):
         return sqlite3.SQLITE_OK
     return sqlite3.SQLITE_DENY

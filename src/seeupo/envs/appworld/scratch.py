@@ -1,4 +1,4 @@
-"""What an episode may have written inside its sandbox, and how it is removed before the next one."""
+"""Remove the files that an episode has written in its sandbox before the next one starts."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import os
 from pathlib import Path
 
 SCRATCH = (Path("/tmp"), Path("/dev/shm"))
-"""All that can be written to in a sandbox."""
+"""The only writable folders of a sandbox."""
 
 
 def in_sandbox() -> bool:
-    """Whether /tmp is a worker's own. Both signs are needed, because what is there will be removed."""
+    """Return whether /tmp belongs to a sandbox. Two signs are required, because its files will be deleted."""
     return os.environ.get("HOME") == "/tmp" and Path("/proc/1/comm").read_text().strip() == "bwrap"
 
 
 def mounted() -> list[Path]:
-    """Where something is mounted: the environment's data and packages may be in places below /tmp."""
+    """Return all mount points: the environment's data and packages may be mounted below /tmp."""
     lines = Path("/proc/self/mounts").read_text().splitlines()
     return [Path(line.split(" ")[1].encode().decode("unicode_escape")) for line in lines]
 
 
 def clear(folder: Path) -> None:
-    """Remove all that is in a folder but what is mounted there."""
+    """Remove everything in a folder except mounts."""
     mounts = mounted()
     for entry in folder.iterdir():
         if entry in mounts:
@@ -33,7 +33,7 @@ def clear(folder: Path) -> None:
 
 
 def remove(entry: Path) -> None:
-    """A file, or a folder with all that is in it, also where the permissions were taken away."""
+    """Remove a file, or a folder with its content, even if its permissions were removed."""
     if entry.is_symlink() or not entry.is_dir():
         entry.unlink()
         return

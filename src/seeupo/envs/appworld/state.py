@@ -1,7 +1,7 @@
-"""What an episode leaves behind: the statements that changed the apps' databases, as AppWorld's engine saves them.
+"""Read the final state of an episode: the statements that changed the apps' databases, as AppWorld's engine saves them.
 
-Model code runs in the process that writes these files, so they may hold anything. They are read without following
-links or waiting, up to a size, and used by nobody but `scorer.py`, which checks every statement.
+Model code runs in the process that writes these files, so they may contain anything. They are read without following
+links or blocking, up to a size limit. Only `scorer.py` uses them, and it checks every statement.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ LARGEST_STATE = 12 * 2**20
 MOST_FILES = 64
 
 
-class Unreadable(Exception):
-    """There is no saved state, or none that could be read."""
+class UnreadableState(Exception):
+    """The saved state is missing or cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedState:
-    """The lines of each app's list of changes."""
+    """Lines of each app's list of changes."""
 
     lines: dict[str, list[str]]
 
     def since(self, earlier: SavedState) -> dict[str, list[str]]:
-        """What was added to the lists. An episode starts with the changes that set its task up."""
+        """Return the lines added since an earlier state. An episode starts with the changes that set up its task."""
         added = {app: lines[len(earlier.lines.get(app, [])) :] for app, lines in self.lines.items()}
         return {app: lines for app, lines in added.items() if lines}
 
 
 def read_state(output: Path) -> SavedState:
-    """The state in an engine's output folder."""
+    """Return the state in an engine's output folder."""
     try:
         names = sorted(path.name for path in (output / "dbs").iterdir() if path.suffix == ".jsonl")
     except OSError as error:
-        raise Unreadable(str(error)) from None
+        raise UnreadableState(str(error)) from None
     if len(names) > MOST_FILES:
-        raise Unreadable(f"{len(names)} databases")
+        raise UnreadableState(f"{len(names)} databases")
     lines: dict[str, list[str]] = {}
     size = 0
     for name in names:
@@ -49,15 +49,15 @@ def read_state(output: Path) -> SavedState:
 
 
 def read_regular_file(path: Path, most: int) -> str:
-    """The text of a file that is a file, and not larger than that."""
+    """Return the text of a regular file of at most `most` bytes."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise Unreadable(f"{path.name} is not a file")
+                raise UnreadableState(f"{path.name} is not a file")
             content = file.read(most + 1)
     except OSError as error:
-        raise Unreadable(str(error)) from None
+        raise UnreadableState(str(error)) from None
     if len(content) > most:
-        raise Unreadable(f"the saved state has more than {LARGEST_STATE} bytes")
+        raise UnreadableState(f"the saved state has more than {LARGEST_STATE} bytes")
     return content.decode(errors="replace")

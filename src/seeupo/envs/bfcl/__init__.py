@@ -1,1 +1,1 @@
-"""BFCL v4 multi-turn: official tasks, backends and checker, behind parsers that never evaluate model text."""
+"""BFCL v4 multi-turn: official tasks, backends and checker, with parsers that never evaluate model text."""

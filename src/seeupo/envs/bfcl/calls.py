@@ -1,6 +1,6 @@
-"""From what a model wrote to function calls, and back. Text is parsed, never evaluated.
+"""Parse a model's text into function calls, and write calls as text. Text is never evaluated.
 
-An action is well formed as a whole, or it is no action: where a part is malformed, nothing is executed.
+An action with any malformed part executes nothing.
 """
 
 from __future__ import annotations
@@ -14,26 +14,28 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from seeupo.errors import first_line
+
 ActionFormat = Literal["python", "tool_call"]
 
 Value = Any
-"""A literal: text, a number, true, false, none, or lists, tuples and dictionaries of these."""
+"""A literal: a string, number, bool or None, or lists, tuples and dictionaries of these."""
 
 MAX_CHARACTERS = 65_536
 MAX_CALLS = 100  # the longest official turn has 34
-MAX_DEPTH = 10  # of lists, tuples and dictionaries in one another
+MAX_DEPTH = 10  # of nested lists, tuples and dictionaries
 MAX_INTEGER = 2**63
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 
 
 class DecodeError(ValueError):
-    """The text is not a list of function calls, for the reason given."""
+    """The text is not a list of function calls; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of a function by its plain name. Positional arguments get their names where the function is known."""
+    """A call of a function by its plain name. `Backends.named` converts positional arguments to named ones."""
 
     name: str
     arguments: Mapping[str, Value]
@@ -41,16 +43,17 @@ class Call:
 
 
 def parse_python(text: str) -> list[Call]:
-    """Calls of the official form `[f(a=1), g()]`. As officially, backticks around it may stand, brackets may lack."""
-    source = _of_bearable_size(text).strip("` \t\r\n")
+    """Parse the official form `[f(a=1), g()]`; as officially, backticks are stripped and brackets are optional."""
+    _check_size(text)
+    source = text.strip("` \t\r\n")
     source = source if source.startswith("[") else "[" + source
     source = source if source.endswith("]") else source + "]"
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of Python about odd escapes in the model's text
+            warnings.simplefilter("ignore")  # about invalid escapes in the model's text
             body = ast.parse(source, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise DecodeError(f"not a list of calls: {_first_line(error)}") from None
+        raise DecodeError(f"not a list of calls: {first_line(error)}") from None
     if not isinstance(body, ast.List):
         raise DecodeError("not a list of calls")
     _check_count(body.elts)
@@ -58,9 +61,9 @@ def parse_python(text: str) -> list[Call]:
 
 
 def parse_tool_calls(text: str) -> list[Call]:
-    """Calls of the form `<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>`; text around them is ignored."""
-    rest = _of_bearable_size(text)
-    blocks = []
+    """Parse `<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>`; text around calls is ignored."""
+    _check_size(text)
+    rest, blocks = text, []
     while OPENING in rest:
         block, closing, rest = rest.partition(OPENING)[2].partition(CLOSING)
         if not closing:
@@ -74,33 +77,28 @@ PARSERS: Mapping[ActionFormat, Callable[[str], list[Call]]] = {"python": parse_p
 
 
 def canonical(call: Call) -> str:
-    """The call as Python source that holds nothing but a name and literals."""
+    """Return the call as Python source that contains only a name and literals."""
     if call.positional:
         raise ValueError(f"the positional arguments of {call.name} have no names yet")
     return f"{call.name}({', '.join(f'{name}={value!r}' for name, value in call.arguments.items())})"
 
 
 def write_action(calls: Iterable[Call], action_format: ActionFormat) -> str:
-    """The calls as a model would write them; without any, a text that ends the user's turn."""
+    """Return the calls as a model would write them; without any, a text that ends the user turn."""
     if action_format == "python":
         return f"[{', '.join(canonical(call) for call in calls)}]"
     blocks = [json.dumps({"name": call.name, "arguments": dict(call.arguments)}) for call in calls]
     return "\n".join(f"{OPENING}\n{block}\n{CLOSING}" for block in blocks) or "Done."
 
 
-def _of_bearable_size(text: str) -> str:
+def _check_size(text: str) -> None:
     if len(text) > MAX_CHARACTERS:
         raise DecodeError(f"{len(text)} characters are more than the {MAX_CHARACTERS} that are read")
-    return text
 
 
 def _check_count(calls: Sequence[object]) -> None:
     if len(calls) > MAX_CALLS:
         raise DecodeError(f"{len(calls)} calls are more than the {MAX_CALLS} that one action may make")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _python_call(node: ast.expr) -> Call:
@@ -145,7 +143,7 @@ def _json_call(block: str) -> Call:
     except DecodeError:
         raise
     except (ValueError, RecursionError) as error:
-        raise DecodeError(f"a tool call is not JSON: {_first_line(error)}") from None
+        raise DecodeError(f"a tool call is not JSON: {first_line(error)}") from None
     if not (isinstance(call, dict) and call.keys() == {"name", "arguments"}):
         raise DecodeError('a tool call must be an object with "name" and "arguments" and nothing else')
     name, arguments = call["name"], call["arguments"]
@@ -156,7 +154,7 @@ def _json_call(block: str) -> Call:
 
 
 def _object(pairs: list[tuple[str, Value]]) -> dict[str, Value]:
-    """An object whose keys are all different; by itself, Python keeps the last of two."""
+    """Return an object with unique keys; Python's default is to keep the last of two equal keys."""
     result = dict(pairs)
     if len(result) < len(pairs):
         raise DecodeError("a key of an object is given twice")
@@ -174,7 +172,7 @@ def _json_value(value: Value, depth: int) -> Value:
 
 
 def _scalar(value: Value) -> Value:
-    """The value itself, if it is a text, a number, true, false or none, of a size that does no harm."""
+    """Return the value if it is a string, number, bool or None of harmless size."""
     if isinstance(value, str):
         try:
             value.encode()

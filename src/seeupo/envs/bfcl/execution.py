@@ -1,4 +1,4 @@
-"""Parsed calls are made on the official backends. Only documented functions can be reached."""
+"""Execute parsed calls on the official backends. Only documented functions can be reached."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 from seeupo.envs.bfcl import official
 from seeupo.envs.bfcl.calls import Call, Value, canonical
 
-MAX_POWER_BITS = 100_000  # beyond some 14,000 the official result is an error: too many digits to print
+MAX_POWER_BITS = 100_000  # beyond about 14,000 the official result is an error: too many digits to print
 MAX_PRECISION = 10_000
 MAX_FILES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a call led to.
+class CallResult:
+    """Result of a call.
 
     Attributes:
-        text: the official result, or the official form of an error.
-        checked: what the official checker is given: the canonical call, or the text itself as a literal where nothing
-            was called. A literal gives the same result there, and counts as a call as it does officially.
+        text: Official result, or the official form of an error.
+        checked: Input of the official checker: the canonical call, or the text as a literal if nothing was called. A
+            literal evaluates to the same result and, as officially, counts as a call.
     """
 
     text: str
@@ -30,7 +30,7 @@ class Outcome:
 
 
 class Backends:
-    """The functions of one episode's backends, in the state that the calls so far have led to."""
+    """Holds the backends of one episode and executes calls on them."""
 
     def __init__(self, entry: official.Entry) -> None:
         held_out = [function for functions in entry.get("missed_function", {}).values() for function in functions]
@@ -38,13 +38,13 @@ class Backends:
             function["name"]: tuple(function["parameters"]["properties"])
             for function in [*entry["function"], *held_out]
         }
-        # Where two classes have a function of the same name, the later one has it, as officially.
+        # If two classes have a function of the same name, the later class wins, as officially.
         self._owners = {
             name: backend for backend in official.backends(entry) for name in self._parameters if hasattr(backend, name)
         }
 
     def named(self, call: Call) -> Call:
-        """The call with names for its positional arguments, in the order of the documentation."""
+        """Return the call with its positional arguments named, in the order of the documentation."""
         if not call.positional:
             return call
         names = self._parameters[call.name]
@@ -55,8 +55,8 @@ class Backends:
             raise TypeError(f"{call.name}() got multiple values for argument {min(twice)!r}")
         return Call(call.name, {**given, **call.arguments})
 
-    def execute(self, call: Call) -> Outcome:
-        """Make the call. Whatever goes wrong is its result, as officially."""
+    def execute(self, call: Call) -> CallResult:
+        """Execute the call. As officially, an error is a result."""
         owner = self._owners.get(call.name)
         if owner is None:
             return _refused(f"name {call.name!r} is not defined")
@@ -66,17 +66,17 @@ class Backends:
             return _refused(str(error))
         if why := _too_expensive(owner, call.name, call.arguments):
             return _refused(why)
-        checked = canonical(call)  # before the call: backends keep and change what they are given
+        checked = canonical(call)  # before the call: backends keep and change their arguments
         try:
             text = _as_text(getattr(owner, call.name)(**call.arguments))
         except Exception as error:  # the official executor shows any of them to the model
             text = _error(error)
-        return Outcome(text, checked)
+        return CallResult(text, checked)
 
 
-def _refused(why: str) -> Outcome:
+def _refused(why: str) -> CallResult:
     text = _error(why)
-    return Outcome(text, repr(text))
+    return CallResult(text, repr(text))
 
 
 def _error(why: object) -> str:
@@ -84,7 +84,7 @@ def _error(why: object) -> str:
 
 
 def _as_text(result: Any) -> str:
-    """A result in the official form."""
+    """Return a result in the official form."""
     if isinstance(result, dict):
         try:
             return json.dumps(result)
@@ -94,7 +94,7 @@ def _as_text(result: Any) -> str:
 
 
 def _too_expensive(owner: Any, name: str, arguments: Mapping[str, Value]) -> str | None:
-    """Why a call would take forever or all memory, if it would. None of these functions changes any state."""
+    """Return why a call would take too much time or memory, or None. None of these functions changes any state."""
     match name:
         case "power":
             base, exponent = arguments.get("base"), arguments.get("exponent")
@@ -114,7 +114,7 @@ def _too_expensive(owner: Any, name: str, arguments: Mapping[str, Value]) -> str
 
 
 def _number(value: Value) -> float:
-    """A number that the backends would take the value for; texts count, as they are converted."""
+    """Return the value as the number that the backends would convert it to, or 0."""
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
@@ -122,7 +122,7 @@ def _number(value: Value) -> float:
 
 
 def _more_files_than(limit: int, root: Any) -> bool:
-    """Copies share their contents, so that a few calls can make a tree of endless paths."""
+    """Return whether a tree has too many files; copies share contents, so a few calls can create endless paths."""
     waiting, seen = [root], 0
     while waiting and seen <= limit:
         contents = getattr(waiting.pop(), "contents", {})

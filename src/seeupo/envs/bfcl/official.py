@@ -1,6 +1,6 @@
-"""The parts of `bfcl-eval` that are used: its tasks and answers, its prompts, its backends and its checker.
+"""Interface to `bfcl-eval`: its tasks and answers, prompts, backends and checker.
 
-Importable only where `bfcl-eval` is. Its handlers and its executor of model text are not used.
+Importable only where `bfcl-eval` is installed. Its handlers and its executor of model text are not used.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Entry = Mapping[str, Any]
 CATEGORIES = ("base", "miss_func", "miss_param", "long_context")
 STEPS_PER_USER_TURN: int = default_prompts.MAXIMUM_STEP_LIMIT
 
-# Loaded into each travel backend by reference: a booking in one episode would change the balances of all others.
+# Shared by all travel backends by reference: a booking in one episode would change the balances of all others.
 SHARED = (long_context.CREDIT_CARD_EXTENSION, long_context.BOOKING_RECORD_EXTENSION)
 PRISTINE = copy.deepcopy(SHARED)
 
@@ -43,7 +43,7 @@ _names = itertools.count()
 
 @functools.cache
 def _utils() -> ModuleType:
-    """The module that reads the data. On import it makes folders for results, of which we want none, nor its locks."""
+    """Import the module that reads the data, without the result folders and file locks that it creates."""
     before = os.environ.get("BFCL_PROJECT_ROOT")
     with tempfile.TemporaryDirectory() as folder:
         os.environ["BFCL_PROJECT_ROOT"] = folder
@@ -53,7 +53,7 @@ def _utils() -> ModuleType:
             del os.environ["BFCL_PROJECT_ROOT"]
             if before is not None:
                 os.environ["BFCL_PROJECT_ROOT"] = before
-    utils._get_file_lock = lambda _: nullcontext()  # type: ignore[attr-defined]  # nobody writes to an installed package
+    utils._get_file_lock = lambda _: nullcontext()  # type: ignore[attr-defined]  # an installed package is read-only
     return utils
 
 
@@ -72,22 +72,22 @@ def _answers(category: str) -> Mapping[str, list[list[str]]]:
 
 
 def category_of(task: str) -> str:
-    """The category of a task's id, "multi_turn_base_7"."""
+    """Return the category in a task id such as "multi_turn_base_7"."""
     return task.removeprefix("multi_turn_").rpartition("_")[0]
 
 
 def task_ids(category: str) -> list[str]:
-    """In the official order."""
+    """Return the task ids of a category, in the official order."""
     return list(_entries(category))
 
 
 def classes_of(task: str) -> list[str]:
-    """The backends that a task involves."""
+    """Return the names of the backends that a task involves."""
     return list(_entries(category_of(task))[task]["involved_classes"])
 
 
 def load_entry(task: str) -> Entry:
-    """A task with the documentation of its functions, as the benchmark's handlers get it. The caller's own copy."""
+    """Return a copy of a task with the documentation of its functions, as the benchmark's handlers get it."""
     utils = _utils()
     entries = utils.populate_test_cases_with_predefined_functions([copy.deepcopy(_entries(category_of(task))[task])])
     (entry,) = utils.add_language_specific_hint_to_function_doc(entries)
@@ -95,12 +95,12 @@ def load_entry(task: str) -> Entry:
 
 
 def ground_truth(task: str) -> list[list[str]]:
-    """The calls of each user turn, as Python source."""
+    """Return the reference calls of each user turn, as Python source."""
     return _answers(category_of(task))[task]
 
 
 def system_prompt(documentation: str) -> str:
-    """The benchmark's default prompt for models that are told about functions in words."""
+    """Return the benchmark's default system prompt for models without native function calling."""
     style = default_prompts.PROMPT_STYLE_TEMPLATES["classic"]
     how_to_call = style["tool_call_no_tag"].format(
         output_format=default_prompts.OUTPUT_FORMAT_MAPPING["python"],
@@ -117,12 +117,12 @@ def system_prompt(documentation: str) -> str:
 
 
 def documentation(functions: Sequence[Mapping[str, Any]]) -> str:
-    """The functions as they stand in the default prompt."""
+    """Return the functions as they appear in the default prompt."""
     return json.dumps(functions, indent=4)
 
 
 def announcement(documentation: str | None) -> str:
-    """The user's message when functions that were held out are offered; without documentation, if tools show them."""
+    """Return the user message that offers held-out functions; `documentation` is None if tools describe them."""
     if documentation is None:
         return str(default_prompts.DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_FC)
     template: str = default_prompts.DEFAULT_USER_PROMPT_FOR_ADDITIONAL_FUNCTION_PROMPTING
@@ -130,23 +130,23 @@ def announcement(documentation: str | None) -> str:
 
 
 def backends(entry: Entry) -> list[Any]:
-    """Fresh instances of the involved classes, in the task's initial state."""
+    """Create the involved backends in the task's initial state."""
     made = []
     for name in entry["involved_classes"]:
         backend = getattr(importlib.import_module(CLASS_FILE_PATH_MAPPING[name]), name)()
         if name not in STATELESS_CLASSES:
             config = copy.deepcopy(entry["initial_config"].get(name, {}))
             backend._load_scenario(config, long_context=category_of(entry["id"]) == "long_context")
-        made.append(copy.deepcopy(backend))  # of what is SHARED, too
+        made.append(copy.deepcopy(backend))  # including SHARED
     return made
 
 
 def check(entry: Entry, turns: Sequence[Sequence[Sequence[str]]]) -> str:
-    """The official checker's verdict on the calls of each step of each user turn: "valid", or its type of error.
+    """Return the official checker's verdict on the calls of each step of each user turn: "valid", or its error type.
 
-    The checker evaluates these strings. They must be canonical calls, or literals.
+    The checker evaluates these strings, so they must be canonical calls or literals.
     """
-    # The checker keeps its instances in a module's globals under this name, and would find them again under the same.
+    # The checker caches its instances under this name in a module's globals, so each check needs a new one.
     name = f"seeupo_{next(_names)}"
     try:
         verdict = multi_turn_checker(turns, ground_truth(entry["id"]), entry, category_of(entry["id"]), name)

@@ -1,8 +1,8 @@
-"""How the functions of a task are shown to a model, in three sizes.
+"""Describe the functions of a task to a model, at three levels of detail.
 
 official    the benchmark's own documentation, unabridged
-compact     the same without white space and without the description of what comes back: half the size
-signatures  one line a function, `cd(folder: str)`, no words: a fifteenth of the size, for small contexts
+compact     the same without white space and return values: half the size
+signatures  one line per function, `cd(folder: str)`: a fifteenth of the size, for small contexts
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from seeupo.types import Tool
 Documentation = Literal["official", "compact", "signatures"]
 
 Function = Mapping[str, Any]
-"""The official documentation of one function: name, description, parameters, response."""
+"""Official documentation of one function: name, description, parameters, response."""
 
 PYTHON_TYPES = {"array": "list", "boolean": "bool", "integer": "int", "string": "str"}
 JSON_TYPES = {"dict": "object", "float": "number"}
@@ -34,23 +34,23 @@ HOW_TO_CALL: Mapping[ActionFormat, str] = {
 
 
 def short_prompt(functions: Sequence[Function], action_format: ActionFormat) -> str:
-    """A system prompt for small contexts, with the signatures of the functions."""
+    """Return a system prompt for small contexts, with the signatures of the functions."""
     return f"{ROLE}\n{HOW_TO_CALL[action_format]}\n\nFunctions:\n{signatures(functions)}"
 
 
 def signatures(functions: Sequence[Function]) -> str:
-    """One line a function."""
+    """Return one line per function."""
     return "\n".join(_signature(function) for function in functions)
 
 
 def compact(functions: Sequence[Function]) -> str:
-    """JSON without white space, and without what the functions return."""
+    """Return JSON without white space and without the functions' return values."""
     kept = [{key: value for key, value in function.items() if key != "response"} for function in functions]
     return json.dumps(kept, separators=(",", ":"))
 
 
 def as_tools(functions: Sequence[Function], *, returns: bool) -> tuple[Tool, ...]:
-    """For chat templates that show tools in their own way; `returns` adds what comes back to the descriptions."""
+    """Return the functions as tools for chat templates; `returns` adds return values to the descriptions."""
     return tuple(
         Tool(
             name=function["name"],
@@ -63,12 +63,12 @@ def as_tools(functions: Sequence[Function], *, returns: bool) -> tuple[Tool, ...
 
 def _signature(function: Function) -> str:
     required = function["parameters"]["required"]
-    shown = []
+    parameters = []
     for name, schema in function["parameters"]["properties"].items():
         default = schema.get("default")
-        default = None if default == "None" else default  # the documentation's way to write none
-        shown.append(f"{name}: {_python_type(schema)}" + ("" if name in required else f" = {default!r}"))
-    return f"{function['name']}({', '.join(shown)})"
+        default = None if default == "None" else default  # the documentation writes None as a string
+        parameters.append(f"{name}: {_python_type(schema)}" + ("" if name in required else f" = {default!r}"))
+    return f"{function['name']}({', '.join(parameters)})"
 
 
 def _python_type(schema: Mapping[str, Any]) -> str:
@@ -79,7 +79,7 @@ def _python_type(schema: Mapping[str, Any]) -> str:
 
 
 def _schema(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON schema from the official one, which has types of its own."""
+    """Return a standard JSON schema for the official one, which uses nonstandard types."""
     schema = dict(parameters, type=JSON_TYPES.get(parameters["type"], parameters["type"]))
     if "properties" in schema:
         schema["properties"] = {name: _schema(value) for name, value in schema["properties"].items()}

@@ -1,7 +1,7 @@
 """BFCL v4 multi-turn as an environment. Runs in workers whose interpreter has `bfcl-eval`.
 
-A task is a conversation of several user turns. Within a user turn the model calls functions, step by step, until it
-writes something that is no call; then the next message of the user comes. At the end the official checker decides.
+A task is a conversation of several user turns. Within a user turn the model calls functions, step by step. A reply
+without calls ends the user turn, and the next user message follows. At the end the official checker scores the calls.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from seeupo.envs.observation import cut
 from seeupo.errors import EnvError, suggest
 from seeupo.types import Expert, Message, StepResult, Task, Tool
 
-PAPER_SPLITS = {"train": slice(0, 100), "test": slice(100, 200)}  # of base
+BASE_SPLITS = {"train": slice(0, 100), "test": slice(100, 200)}
+"""Slices of the category base, as in the public code of the paper; the paper itself states no split."""
 
 
 class BfclEnv:
-    """One conversation at a time, with backends of its own."""
+    """Runs one conversation at a time, on its own backends."""
 
     def __init__(
         self,
@@ -41,11 +42,11 @@ class BfclEnv:
         self._verdict = "unfinished"
 
     def reset(self, task: Task, *, seed: int) -> StepResult:
-        """The system prompt, if there is one, and the user's first message. Nothing is drawn from the seed."""
+        """Return the system prompt, if there is one, and the first user message. The seed is not used."""
         self._entry = official.load_entry(known(task.id))
         self._functions: list[Function] = list(self._entry["function"])
         self._backends = Backends(self._entry)
-        self._calls: list[list[list[str]]] = [[]]  # of each step of each user turn
+        self._calls: list[list[list[str]]] = [[]]  # by user turn and step
         self._steps = 0
         self._stop: str | None = None
         self._verdict = "unfinished"
@@ -54,9 +55,9 @@ class BfclEnv:
         return StepResult((*system, *self._user_messages()), tools=self._tools(), info=self._info())
 
     def step(self, text: str) -> StepResult:
-        """Make the calls that the text holds; without any, go on to the next user turn."""
+        """Execute the calls in the text; without any, continue with the next user turn."""
         if self._backends is None or self._stop is not None:
-            raise RuntimeError("the episode has ended, or has not begun: call reset")
+            raise RuntimeError("no episode is running; call reset first")
         self._steps += 1
         why_none = None
         try:
@@ -65,9 +66,9 @@ class BfclEnv:
             calls, why_none = [], str(error)
         offered = None
         if calls:
-            outcomes = [self._backends.execute(call) for call in calls]
-            self._calls[-1].append([outcome.checked for outcome in outcomes])
-            messages = tuple(Message("tool", cut(outcome.text, self.max_observation)) for outcome in outcomes)
+            results = [self._backends.execute(call) for call in calls]
+            self._calls[-1].append([result.checked for result in results])
+            messages = tuple(Message("tool", cut(result.text, self.max_observation)) for result in results)
             if len(self._calls[-1]) > self.steps_per_user_turn:
                 self._stop = "steps_per_user_turn"
         elif len(self._calls) == len(self._entry["question"]):
@@ -90,19 +91,19 @@ class BfclEnv:
         )
 
     def score(self) -> float:
-        """1 if the official checker accepts the calls, else 0; 0 also for a conversation that was not finished."""
+        """Return 1 if the official checker accepts the calls of a finished conversation, else 0."""
         return float(self._verdict == "valid")
 
     def close(self) -> None:
         self._backends = None
 
     def _held_out(self) -> list[Function]:
-        """The functions that are offered from this user turn on."""
+        """Return the functions that are offered from this user turn on."""
         held_out: Mapping[str, list[Function]] = self._entry.get("missed_function", {})
         return held_out.get(str(len(self._calls) - 1), [])
 
     def _user_messages(self) -> tuple[Message, ...]:
-        """The user's messages at the beginning of a turn. Offering functions that were held out is one."""
+        """Return the user messages at the start of a user turn, or the one that offers held-out functions."""
         if held_out := self._held_out():
             self._functions += held_out
             return (Message("user", official.announcement(self._announced(held_out))),)
@@ -120,7 +121,7 @@ class BfclEnv:
         if self.documentation == "signatures":
             return tools.short_prompt(self._functions, self.action_format)
         if self.action_format == "tool_call":
-            return None  # the chat template shows the tools and says how to call them
+            return None  # the chat template describes the tools and how to call them
         show = official.documentation if self.documentation == "official" else tools.compact
         return official.system_prompt(show(self._functions))
 
@@ -135,17 +136,18 @@ class BfclEnv:
 
 
 class BfclFactory:
-    """The four multi-turn splits, and the paper's train and test: the first and the last 100 of base.
+    """Provides the four multi-turn splits, and train and test: the first and last 100 tasks of base.
 
     Args:
-        action_format: how the model writes calls. "python": the official `[f(a=1), g()]`. "tool_call": JSON in
-            `<tool_call>` tags, the functions being offered as tools, which a chat template shows in its own way.
-        documentation: how much the model is told about the functions, see `tools.py`.
-        max_steps: of an episode; a conversation that is not finished then scores 0. The paper has 10.
-        steps_per_user_turn: more than these in one user turn end the episode, and score 0. Officially 20.
-        max_observation: characters of one result that the model is shown. The longest that a right answer leads to
-            has 31,706, in long_context.
-        expert_step: what the expert does in one step: all the calls of a user's turn, or a single one.
+        action_format: How the model writes calls. "python": the official `[f(a=1), g()]`. "tool_call": JSON in
+            `<tool_call>` tags, with the functions offered as tools, which the chat template formats.
+        documentation: Level of detail of the function descriptions, see `tools.py`.
+        max_steps: Maximum number of steps of an episode; an unfinished conversation scores 0. The paper uses 10.
+        steps_per_user_turn: Maximum number of steps in one user turn; exceeding it ends the episode with score 0.
+            Officially 20.
+        max_observation: Maximum length of one result in characters. The longest result of a correct solution has
+            31,706, in long_context.
+        expert_step: Calls that the expert makes in one step: all of a user turn, or one.
     """
 
     def __init__(
@@ -164,7 +166,7 @@ class BfclFactory:
             ("max_observation", max_observation),
         ):
             if value is not None and value < 1:
-                raise EnvError(f"option {name}={value}: it must be at least 1")
+                raise EnvError(f"option {name}={value}: expected at least 1")
         self._expert_step = expert_step
         self._options: dict[str, Any] = {
             "action_format": action_format,
@@ -176,21 +178,21 @@ class BfclFactory:
 
     @property
     def splits(self) -> Sequence[str]:
-        return *official.CATEGORIES, *PAPER_SPLITS
+        return *official.CATEGORIES, *BASE_SPLITS
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """Tasks under their official ids; the kind is the category and the classes that are involved."""
+        """Return tasks with their official ids; the kind is the category and the involved classes."""
         if split not in self.splits:
             raise EnvError(f"bfcl has no split {split!r}; {suggest(split, self.splits)}")
-        category = "base" if split in PAPER_SPLITS else split
-        ids = official.task_ids(category)[PAPER_SPLITS.get(split, slice(None))]
+        category = "base" if split in BASE_SPLITS else split
+        ids = official.task_ids(category)[BASE_SPLITS.get(split, slice(None))]
         return [Task(id, split, kind=f"{category}/{'+'.join(official.classes_of(id))}") for id in ids]
 
     def make(self) -> BfclEnv:
         return BfclEnv(**self._options)
 
     def expert(self, task: Task) -> Expert:
-        """Replays the official answer."""
+        """Return an expert that replays the official answer."""
         actions = self._replay(known(task.id))
         return lambda _: next(actions)
 
@@ -206,8 +208,8 @@ class BfclFactory:
 
 
 def known(task: str) -> str:
-    """The id itself, if there is such a task."""
+    """Return the id if the task exists."""
     category = official.category_of(task)
     if category not in official.CATEGORIES or task not in official.task_ids(category):
-        raise EnvError(f"bfcl has no task {task!r}; ids are like multi_turn_base_0")
+        raise EnvError(f"bfcl has no task {task!r}; an example of an id is multi_turn_base_0")
     return task

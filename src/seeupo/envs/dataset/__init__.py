@@ -1,4 +1,4 @@
-"""`dataset`: prompts from a JSONL file, one reply each, scored by a Python function of one's own."""
+"""`dataset`: prompts from a JSONL file, one reply each, scored by a custom Python function."""
 
 from seeupo.envs.dataset.env import DatasetEnv, DatasetFactory
 

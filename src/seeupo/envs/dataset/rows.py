@@ -1,4 +1,4 @@
-"""Reads a JSONL file of prompts. What is wrong with it is said all at once, line by line."""
+"""Read a JSONL file of prompts, and report all malformed lines at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_PROBLEMS = 100
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a file. `fields` is all that stands there, for the reward function."""
+    """One line of a file; `fields` is the whole JSON object, for the reward function."""
 
     id: str
     kind: str
@@ -28,7 +28,7 @@ class Row:
 
 
 def read_rows(path: Path) -> dict[str, Row]:
-    """The rows of a file by id, in their order. `EnvError` if there are none, or names every line that is wrong."""
+    """Return the rows of a file by id, in order; `EnvError` lists every malformed line."""
     try:
         lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n")
     except OSError as error:
@@ -41,21 +41,21 @@ def read_rows(path: Path) -> dict[str, Row]:
         try:
             row = read_row(line, number, path)
             if row.id in rows:
-                raise ValueError(f"its id {short(row.id)} is that of {rows[row.id].place} too")
+                raise ValueError(f"its id {short(row.id)} is already used in {rows[row.id].place}")
             rows[row.id] = row
         except ValueError as error:
             problems.append(f"line {number}: {error}")
     if problems:
         more = f"\n  and {len(problems) - MOST_PROBLEMS} more" if len(problems) > MOST_PROBLEMS else ""
         listed = "".join(f"\n  {problem}" for problem in problems[:MOST_PROBLEMS])
-        raise EnvError(f"{path}: these lines have to be mended or removed:{listed}{more}")
+        raise EnvError(f"{path}: fix or remove these lines:{listed}{more}")
     if not rows:
-        raise EnvError(f'{path} is empty; each of its lines should be a JSON object such as {{"prompt": "2 + 2 ="}}')
+        raise EnvError(f'{path} is empty; expected one JSON object per line, such as {{"prompt": "2 + 2 ="}}')
     return rows
 
 
 def read_row(line: bytes, number: int, path: Path) -> Row:
-    """The row of one line; `ValueError` says what is wrong."""
+    """Return the row of one line; raise `ValueError` if it is malformed."""
     try:
         fields = json.loads(line.decode())
     except UnicodeDecodeError as error:
@@ -65,33 +65,33 @@ def read_row(line: bytes, number: int, path: Path) -> Row:
     except RecursionError:
         raise ValueError("nested too deeply") from None
     if not isinstance(fields, dict):
-        raise ValueError(f"a JSON object is needed, and this is {type(fields).__name__}")
+        raise ValueError(f"expected a JSON object, and this is {type(fields).__name__}")
     if "prompt" not in fields:
-        raise ValueError('there is no "prompt"')
+        raise ValueError('"prompt" is missing')
     name = fields.get("id", f"{number:06d}")
     kind = fields.get("kind", "")
     if isinstance(name, bool) or not isinstance(name, str | int) or name == "":
-        raise ValueError(f'"id" should be a text or a whole number and is {short(name)}')
+        raise ValueError(f'"id" is {short(name)}; expected a string or an integer')
     if not isinstance(kind, str):
-        raise ValueError(f'"kind" should be a text and is {short(kind)}')
+        raise ValueError(f'"kind" is {short(kind)}; expected a string')
     return Row(str(name), kind, read_prompt(fields["prompt"]), fields, f"line {number} of {path.name}")
 
 
 def read_prompt(prompt: Any) -> tuple[Message, ...]:
-    """A text is a message of the user; a list holds messages as chat formats write them."""
+    """Return the messages of a prompt: a string is one user message, a list has messages with role and content."""
     if isinstance(prompt, str):
         prompt = [{"role": "user", "content": prompt}]
     if not isinstance(prompt, list) or not prompt:
-        raise ValueError(f'"prompt" should be a text or a list of messages and is {short(prompt)}')
+        raise ValueError(f'"prompt" is {short(prompt)}; expected a string or a list of messages')
     messages = []
     for message in prompt:
         if not isinstance(message, dict) or set(message) != {"role", "content"}:
-            raise ValueError('each message of "prompt" should have a "role" and a "content", and nothing else')
+            raise ValueError('each message of "prompt" must have a "role" and a "content", and nothing else')
         if message["role"] not in ROLES:
-            raise ValueError(f"the role {short(message['role'])} is none of {', '.join(ROLES)}")
+            raise ValueError(f"role is {short(message['role'])}; expected one of {', '.join(ROLES)}")
         if not isinstance(message["content"], str) or not message["content"]:
-            raise ValueError(f'a "content" should be a text, not empty, and is {short(message["content"])}')
+            raise ValueError(f'"content" is {short(message["content"])}; expected a nonempty string')
         messages.append(Message(cast("Role", message["role"]), message["content"]))
     if messages[-1].role != "user":
-        raise ValueError(f"the last message of \"prompt\" should be the user's and is the {messages[-1].role}'s")
+        raise ValueError(f'the last message of "prompt" has the role {messages[-1].role}; expected user')
     return tuple(messages)

@@ -1,4 +1,4 @@
-"""Any environment with Gymnasium's `reset` and `step` whose observations and actions are text."""
+"""Adapter for environments with Gymnasium's `reset` and `step` whose observations and actions are text."""
 
 from seeupo.envs.gymnasium_text.env import GymnasiumTextEnv, GymnasiumTextFactory
 from seeupo.envs.gymnasium_text.gem import GemFactory

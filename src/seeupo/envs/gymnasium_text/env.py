@@ -1,6 +1,6 @@
-"""The adapter: `reset(seed=...) -> (text, info)` and `step(text) -> (text, reward, terminated, truncated, info)`.
+"""Adapt `reset(seed=...) -> (text, info)` and `step(text) -> (text, reward, terminated, truncated, info)`.
 
-Nothing is imported from Gymnasium: whatever has these two methods can be used.
+Nothing is imported from Gymnasium: any object with these two methods can be used.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from seeupo.envs.gymnasium_text.randomness import OwnRandomness
+from seeupo.envs.gymnasium_text.randomness import EpisodeRandomness
 from seeupo.envs.observation import cut
 from seeupo.envs.references import resolve
 from seeupo.errors import EnvError, suggest
@@ -20,10 +20,10 @@ FIRST_SEED = {"train": 0, "test": 1_000_000}
 
 
 class GymnasiumTextEnv:
-    """One episode after another of a wrapped environment, in which a task is a seed."""
+    """Runs episodes of a wrapped environment, one after another; a task is a seed."""
 
     def __init__(self, make: Callable[[], Any], to_score: Callable[[Sequence[float]], float]) -> None:
-        """`to_score` makes the score out of the rewards of all steps so far."""
+        """Wrap the environment that `make` creates; `to_score` maps the rewards of all steps so far to a score."""
         self._make = make
         self._to_score = to_score
         self._wrapped: Any = None
@@ -31,24 +31,24 @@ class GymnasiumTextEnv:
         self._over = True
 
     def reset(self, task: Task, *, seed: int) -> StepResult:
-        """Begin anew with the task's seed. The episode's own seed is not used: attempts at a task see one world."""
-        self._randomness = OwnRandomness(task.seed)
+        """Start an episode with the task's seed. `seed` is not used, so all attempts at a task start equal."""
+        self._randomness = EpisodeRandomness(task.seed)
         with self._randomness():
             if self._wrapped is None:
                 self._wrapped = self._make()
             answer = self._wrapped.reset(seed=task.seed)
-        text, info = parts(answer, ("observation", "info"), "reset")
+        text, info = unpack(answer, ("observation", "info"), "reset")
         self._rewards = []
         self._over = False
-        return StepResult((observation(text),), info=shown(info))
+        return StepResult((observation(text),), info=json_entries(info))
 
     def step(self, text: str) -> StepResult:
-        """Hand the action over as it is. What the wrapped environment raises is its own failure, and comes through."""
+        """Pass the action on unchanged. Exceptions of the wrapped environment propagate."""
         if self._over:
-            raise RuntimeError("there is no episode under way; call reset first")
+            raise RuntimeError("no episode is running; call reset first")
         with self._randomness():
             answer = self._wrapped.step(text)
-        text, reward, terminated, truncated, info = parts(
+        text, reward, terminated, truncated, info = unpack(
             answer, ("observation", "reward", "terminated", "truncated", "info"), "step"
         )
         self._rewards.append(finite(reward))
@@ -58,14 +58,14 @@ class GymnasiumTextEnv:
             reward=self._rewards[-1],
             terminated=bool(terminated),
             truncated=bool(truncated and not terminated),
-            info=shown(info),
+            info=json_entries(info),
         )
 
     def score(self) -> float:
         return self._to_score(self._rewards)
 
     def close(self) -> None:
-        """Close the wrapped environment, if it can be closed."""
+        """Close the wrapped environment if it has a `close` method."""
         wrapped, self._wrapped = self._wrapped, None
         self._over = True
         if hasattr(wrapped, "close"):
@@ -73,7 +73,7 @@ class GymnasiumTextEnv:
 
 
 class GymnasiumTextFactory:
-    """Makes any text environment with Gymnasium's two methods into one of ours. Its tasks are seeds."""
+    """Adapts a text environment with Gymnasium's two methods. Tasks are seeds."""
 
     def __init__(
         self,
@@ -88,34 +88,34 @@ class GymnasiumTextFactory:
         success: float | None = None,
         expert: str | Callable[[Task], Expert] | None = None,
     ) -> None:
-        """Say what is wrapped, and how its rewards become a score from 0 to 1.
+        """Set what is wrapped and how its rewards become a score from 0 to 1.
 
         Args:
-            make: "module:callable" that gives an environment, or the callable itself in the trainer's process.
-            arguments: keyword arguments for it.
-            train: number of tasks in the split "train", which are the seeds from 0 on.
-            test: number of tasks in the split "test", which are the seeds from 1,000,000 on.
-            rewards: the total of an episode is the sum of its rewards, or the last of them; 0 without any.
-            worst: this total, or less, is the score 0. In between, the score is proportional.
-            best: this total, or more, is the score 1.
-            success: if given, the score is 1 for a total of at least this, else 0; `worst` and `best` do not count.
-            expert: "module:callable", or the callable: gives for a task a function of the last result that solves it.
+            make: "module:callable" that creates an environment, or the callable itself in the trainer's process.
+            arguments: Keyword arguments of `make`.
+            train: Number of tasks in the split "train"; their seeds start at 0.
+            test: Number of tasks in the split "test"; their seeds start at 1,000,000.
+            rewards: Total of an episode: the "sum" of its rewards, or the "last" one; 0 without any.
+            worst: Total that scores 0. Totals between `worst` and `best` score proportionally.
+            best: Total that scores 1.
+            success: Threshold: a total of at least this scores 1, any other 0. Replaces `worst` and `best`.
+            expert: "module:callable", or the callable, that returns an expert for a task.
         """
         if rewards not in ("sum", "last"):
-            raise EnvError(f"rewards={rewards!r}: 'sum' or 'last' is accepted")
+            raise EnvError(f"rewards={rewards!r}: expected 'sum' or 'last'")
         if not (math.isfinite(worst) and math.isfinite(best) and worst < best):
-            raise EnvError(f"worst={worst!r}, best={best!r}: two numbers are needed, the first being the smaller one")
+            raise EnvError(f"worst={worst!r}, best={best!r}: expected finite numbers with worst < best")
         if success is not None and not math.isfinite(success):
-            raise EnvError(f"success={success!r}: a finite number is needed")
+            raise EnvError(f"success={success!r}: expected a finite number")
         if arguments is not None and not isinstance(arguments, Mapping):
-            raise EnvError(f"arguments={arguments!r}: a table of keyword arguments is needed")
+            raise EnvError(f"arguments={arguments!r}: expected a table of keyword arguments")
         self._numbers = {"train": train, "test": test}
         for split, number in self._numbers.items():
             if not 0 <= number <= FIRST_SEED["test"]:
-                raise EnvError(f"{split}={number}: a number of tasks from 0 to {FIRST_SEED['test']} is accepted")
-        self._make = called("make", make)
+                raise EnvError(f"{split}={number}: expected a number of tasks from 0 to {FIRST_SEED['test']}")
+        self._make = resolve_callable("make", make)
         self._arguments = dict(arguments or {})
-        self._expert = None if expert is None else called("expert", expert)
+        self._expert = None if expert is None else resolve_callable("expert", expert)
         self._rewards, self._worst, self._best, self._success = rewards, worst, best, success
 
     @property
@@ -124,7 +124,7 @@ class GymnasiumTextFactory:
 
     def tasks(self, split: str) -> Sequence[Task]:
         if split not in self._numbers:
-            raise EnvError(f"there is no split {split!r}; {suggest(split, self.splits)}")
+            raise EnvError(f"no split {split!r}; {suggest(split, self.splits)}")
         first = FIRST_SEED[split]
         return [Task(f"{split}-{n:04d}", split, seed=first + n) for n in range(self._numbers[split])]
 
@@ -138,32 +138,32 @@ class GymnasiumTextFactory:
         return found
 
     def score_of(self, rewards: Sequence[float]) -> float:
-        """The score of an episode with these rewards."""
+        """Return the score of an episode with these rewards."""
         total = sum(rewards if self._rewards == "sum" else rewards[-1:])
         if self._success is not None:
             return float(total >= self._success)
         return min(1.0, max(0.0, (total - self._worst) / (self._best - self._worst)))
 
 
-def called(option: str, value: str | Callable[..., Any]) -> Callable[..., Any]:
-    """What an option names, if it can be called."""
+def resolve_callable(option: str, value: str | Callable[..., Any]) -> Callable[..., Any]:
+    """Return the callable that an option names."""
     found = resolve(value) if isinstance(value, str) else value
     if not callable(found):
-        raise EnvError(f"{option}={value!r}: it should name something that can be called, and names {found!r}")
+        raise EnvError(f"{option}={value!r}: expected a callable, and this is {found!r}")
     return found
 
 
-def parts(answer: Any, names: Sequence[str], method: str) -> tuple[Any, ...]:
-    """The answer of the wrapped environment, if it has the parts that it should have."""
+def unpack(answer: Any, names: Sequence[str], method: str) -> tuple[Any, ...]:
+    """Return the answer of the wrapped environment if it is a tuple of the right length."""
     if not isinstance(answer, tuple) or len(answer) != len(names):
-        what = f"a tuple of {len(answer)}" if isinstance(answer, tuple) else type(answer).__name__
-        raise TypeError(f"{method} should return ({', '.join(names)}) and returned {what}; a wrapper can change that")
+        actual = f"a tuple of {len(answer)}" if isinstance(answer, tuple) else type(answer).__name__
+        raise TypeError(f"{method} returned {actual}; expected ({', '.join(names)}). Use a wrapper to convert it.")
     return answer
 
 
 def observation(text: Any) -> Message:
     if not isinstance(text, str):
-        raise TypeError(f"an observation should be text and is {type(text).__name__}; a wrapper can put it into words")
+        raise TypeError(f"observation is {type(text).__name__}; expected str. Use a wrapper to convert it.")
     return Message("user", cut(text))
 
 
@@ -171,14 +171,14 @@ def finite(reward: Any) -> float:
     try:
         number = float(reward)
     except (TypeError, ValueError):
-        raise TypeError(f"a reward should be a number and is {reward!r}") from None
+        raise TypeError(f"reward is {reward!r}; expected a number") from None
     if not math.isfinite(number):
-        raise ValueError(f"a reward should be finite and is {number}")
+        raise ValueError(f"reward is {number}; expected a finite number")
     return number
 
 
-def shown(info: Any) -> dict[str, Any]:
-    """What of an info can be shown: the entries that are JSON."""
+def json_entries(info: Any) -> dict[str, Any]:
+    """Return the entries of `info` that can be encoded as JSON."""
     return {key: value for key, value in info.items() if is_json(key, value)} if isinstance(info, Mapping) else {}
 
 

@@ -1,4 +1,4 @@
-"""The games of `gem-llm`, through the adapter. Its interpreter needs the package `gem-llm`."""
+"""Environments of `gem-llm` through the adapter. The interpreter needs the package `gem-llm`."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ GUESS_THE_NUMBER = "game:GuessTheNumber-v0-"
 
 
 class GemFactory(GymnasiumTextFactory):
-    """An environment of GEM by its name. The score is the sum of its rewards, at least 0 and at most 1."""
+    """Provides a GEM environment by name. The score is the sum of its rewards, clipped to [0, 1]."""
 
     def __init__(self, *, game: str = f"{GUESS_THE_NUMBER}hard", train: int = 100, test: int = 50) -> None:
-        """`game` is a name that `gem.make` knows. The numbers of tasks are those of the adapter."""
+        """Adapt the environment that `gem.make` knows as `game`, with these numbers of tasks."""
         expert = binary_search if game.startswith(GUESS_THE_NUMBER) else None
         super().__init__(make="gem:make", arguments={"env_id": game}, train=train, test=test, expert=expert)
 
 
 def binary_search(task: Task) -> Expert:
-    """Guesses a number by halving the range that the first message names."""
+    """Return an expert that guesses a number by binary search in the range that the first message names."""
     low = high = guess = 0
 
     def act(result: StepResult) -> str:

@@ -1,7 +1,7 @@
-"""A stream of chance for each episode.
+"""Separate random state for each episode.
 
-Many environments draw from the global generators of `random` and of numpy. Episodes that take turns in one process
-would then disturb one another, and none could be repeated.
+Many environments use the global generators of `random` and numpy. Without this, interleaved episodes in one process
+would influence one another and could not be reproduced.
 """
 
 from __future__ import annotations
@@ -13,38 +13,38 @@ from contextlib import contextmanager
 from typing import Any
 
 
-class OwnRandomness:
-    """The global generators as one episode has left them."""
+class EpisodeRandomness:
+    """Keeps the states of the global generators for one episode."""
 
     def __init__(self, seed: int) -> None:
-        before = states()
+        before = generator_states()
         random.seed(seed)
         if (numpy := sys.modules.get("numpy")) is not None:
             numpy.random.seed(seed % 2**32)
-        self._own = states()
-        bring_back(before)
+        self._states = generator_states()
+        restore(before)
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """Inside, the global generators are this episode's; afterwards they are as they were before."""
-        before = states()
-        bring_back(self._own)
+        """Swap in this episode's generator states, and restore the previous ones on exit."""
+        before = generator_states()
+        restore(self._states)
         try:
             yield
         finally:
-            self._own = states()
-            bring_back(before)
+            self._states = generator_states()
+            restore(before)
 
 
-def states() -> dict[str, Any]:
-    """The states of the global generators that there are. numpy counts only if somebody has loaded it."""
+def generator_states() -> dict[str, Any]:
+    """Return the states of the global generators; numpy's only if numpy has been imported."""
     found: dict[str, Any] = {"random": random.getstate()}
     if (numpy := sys.modules.get("numpy")) is not None:
         found["numpy"] = numpy.random.get_state()
     return found
 
 
-def bring_back(states: Mapping[str, Any]) -> None:
+def restore(states: Mapping[str, Any]) -> None:
     random.setstate(states["random"])
     if "numpy" in states:
         sys.modules["numpy"].random.set_state(states["numpy"])

@@ -1,4 +1,4 @@
-"""`pocket`: a pocket-size world of apps, for first runs, tests and small models. It needs nothing but Python."""
+"""`pocket`: a small world of simulated apps, for first runs, tests and small models, without dependencies."""
 
 from seeupo.envs.pocket.env import PocketEnv, PocketFactory
 from seeupo.envs.pocket.experts import MistakeRates, random_policy

@@ -23,10 +23,10 @@ SurfaceName = Literal["terse", "natural"]
 
 
 class PocketEnv:
-    """One episode after another in a pocket-size world of apps.
+    """Runs episodes in a small world of simulated apps, one after another.
 
-    An episode ends with `done` and is worth 1 if the world is then exactly as the goal, or else 0. In a deceptive world
-    it may also end with `decline`, which is worth `deceptive` as long as nothing has been changed.
+    An episode ends with `done` and scores 1 if the world then equals the goal exactly, else 0. In a deceptive world it
+    may also end with `decline`, which scores `deceptive` if nothing has been changed.
     """
 
     def __init__(self, surface: Surface, *, max_turns: int, deceptive: float = 0.0) -> None:
@@ -36,7 +36,7 @@ class PocketEnv:
         self._start: World | None = None
 
     def reset(self, task: Task, *, seed: int) -> StepResult:
-        """Set the task up. Once it has been drawn nothing is left to chance, so the episode's seed changes nothing."""
+        """Set up the task. Tasks are deterministic, so `seed` has no effect."""
         given = given_words(task)
         kind = KINDS[task.kind]
         self._turns = 0
@@ -47,9 +47,9 @@ class PocketEnv:
         return StepResult(self.surface.opening(kind, given, phrasing=task.seed), self.surface.schemas)
 
     def step(self, text: str) -> StepResult:
-        """Take an action. One that cannot be taken changes nothing, but costs a turn."""
+        """Take an action. An invalid one changes nothing, but costs a turn."""
         if self._start is None or self._world.end or self._turns == self._max_turns:
-            raise RuntimeError("there is no episode under way; call reset first")
+            raise RuntimeError("no episode is running; call reset first")
         self._turns += 1
         try:
             call = self.surface.parse(text)
@@ -67,7 +67,7 @@ class PocketEnv:
         )
 
     def score(self) -> float:
-        """1 for the goal and nothing else, the safe reward for declining in time, otherwise 0."""
+        """Return 1 if the goal is reached exactly, the safe reward for declining in time, else 0."""
         if self._start is None or self._world.end is None:
             return 0.0
         if self._world.end.tool == "decline":
@@ -76,21 +76,22 @@ class PocketEnv:
         return float(self._world == self._goal)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is nothing to release."""
 
 
 class PocketFactory:
-    """The tasks of `pocket` and its worlds.
+    """Provides the tasks of `pocket`.
 
     Args:
-        surface: "terse" (a few words from a closed vocabulary) or "natural" (English and JSON tool calls).
-        turns: the fewest and the most calls that a task takes, `done` included; from 2 to 6.
-        train_tasks, test_tasks: how many there are of each.
-        seed: of all tasks.
-        deceptive: the safe reward of declining at once, in (0, 1); 0 is a world where declining is not offered.
-        tools: how the natural surface describes its tools: "full" or "short" JSON schemas, or only "signatures".
-        distractors: offer all tools rather than only those that tasks of these lengths need.
-        max_turns: an episode is cut off after so many.
+        surface: Text format: "terse" (a few words from a closed vocabulary) or "natural" (English and JSON tool calls).
+        turns: Minimum and maximum number of calls to solve a task, including `done`; from 2 to 6.
+        train_tasks: Number of tasks in the split "train".
+        test_tasks: Number of tasks in the split "test".
+        seed: Random seed of all tasks.
+        deceptive: Safe reward for declining at once, in (0, 1); with 0 declining is not offered.
+        tools: How the natural surface describes its tools: "full" or "short" JSON schemas, or only "signatures".
+        distractors: Whether all tools are offered, and not only those that tasks of these lengths need.
+        max_turns: Turn limit of an episode.
     """
 
     splits = ("train", "test")
@@ -117,9 +118,9 @@ class PocketFactory:
         _check_count("seed", seed, 0)
         _check_count("max_turns", max_turns, turns[1], ", or the longest tasks have no solution")
         if isinstance(deceptive, bool) or not isinstance(deceptive, int | float) or not 0 <= deceptive < 1:
-            raise ValueError(f"deceptive is {deceptive!r}; it must be in [0, 1), below the reward of a solved task")
+            raise EnvError(f"deceptive is {deceptive!r}; it must be in [0, 1), below the reward of a solved task")
         if surface == "terse" and tools != "full":
-            raise ValueError(f"tools is {tools!r}; the terse surface describes no tools: use surface='natural'")
+            raise EnvError(f"tools is {tools!r}; the terse surface describes no tools: use surface='natural'")
         offered = _offered_tools(self._kinds, distractors=distractors, decline=deceptive > 0)
         self.surface: Surface = TerseSurface(offered) if surface == "terse" else NaturalSurface(offered, docs=tools)
         self._max_turns = max_turns
@@ -129,20 +130,20 @@ class PocketFactory:
         self._tasks = {"train": training, "test": test}
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """The tasks of a split, kind after kind."""
+        """Return the tasks of a split, cycling through the kinds."""
         _check_choice("split", split, self.splits)
         return self._tasks[split]
 
     def make(self) -> PocketEnv:
-        """A world of its own."""
+        """Create an environment."""
         return PocketEnv(self.surface, max_turns=self._max_turns, deceptive=self._deceptive)
 
     def expert(self, task: Task) -> Expert:
-        """A player that solves the task."""
+        """Return an expert that solves the task."""
         return scripted_expert(task, self.surface)
 
     def noisy_expert(self, task: Task, *, seed: int, rates: Mapping[str, float]) -> Expert:
-        """A player that makes mistakes, at the rates of `MistakeRates`, for demonstrations to start a model from."""
+        """Return an expert that makes mistakes at the rates of `MistakeRates`, for warm-start demonstrations."""
         names = [each.name for each in fields(MistakeRates)]
         for name in rates:
             if name not in names:
@@ -150,7 +151,7 @@ class PocketFactory:
         return noisy_expert(task, self.surface, MistakeRates(**rates), Random(seed))
 
     def vocabulary(self) -> tuple[str, ...]:
-        """Every word that the terse surface shows or accepts, set apart by white space; the natural one has no end."""
+        """Return every whitespace-separated word of the terse surface; empty for the natural one, which is open."""
         return vocabulary() if isinstance(self.surface, TerseSurface) else ()
 
 
@@ -162,8 +163,8 @@ def _kinds(turns: Sequence[int]) -> tuple[Kind, ...]:
         or not all(type(number) is int for number in turns)
         or not shortest <= turns[0] <= turns[1] <= longest
     ):
-        raise ValueError(
-            f"turns is {turns!r}; it must be the fewest and the most calls of a task, from {shortest} to {longest}"
+        raise EnvError(
+            f"turns is {turns!r}; expected the minimum and maximum number of calls, from {shortest} to {longest}"
         )
     return kinds_within((turns[0], turns[1]))
 
@@ -177,9 +178,9 @@ def _offered_tools(kinds: Sequence[Kind], *, distractors: bool, decline: bool) -
 
 def _check_choice(name: str, value: object, accepted: Sequence[object]) -> None:
     if value not in accepted:
-        raise ValueError(f"{name} is {value!r}; accepted: {', '.join(map(repr, accepted))}")
+        raise EnvError(f"{name} is {value!r}; accepted: {', '.join(map(repr, accepted))}")
 
 
 def _check_count(name: str, value: object, lowest: int, why: str = "") -> None:
     if type(value) is not int or value < lowest:
-        raise ValueError(f"{name} is {value!r}; it must be a whole number of at least {lowest}{why}")
+        raise EnvError(f"{name} is {value!r}; expected an integer of at least {lowest}{why}")

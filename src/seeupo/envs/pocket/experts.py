@@ -1,4 +1,4 @@
-"""Scripted players: one that solves every task, one that makes the usual mistakes, and one that acts at random."""
+"""Scripted policies: an expert, a noisy expert that makes typical mistakes, and a random policy."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from seeupo.envs.pocket.surface import Surface
 from seeupo.envs.pocket.tasks import draw_world, given_words
 from seeupo.envs.pocket.words import SORT_OF, words_of
 from seeupo.envs.pocket.world import TOOLS, ActionError, Call
+from seeupo.errors import EnvError
 from seeupo.types import Expert, StepResult, Task
 
 
 @dataclass(frozen=True, kw_only=True)
 class MistakeRates:
-    """How often a noisy expert goes wrong. By default most of its episodes take the common wrong choice.
+    """Probabilities of a noisy expert's mistakes. By default most episodes make the common wrong choice.
 
     Attributes:
-        wrong_choice: once an episode: what is out of date instead of what counts now, the channel nobody reads.
-        wrong_word: per call: one word is replaced by another of its sort.
-        skipped_lookup: per lookup: it is left out, and what it would have said is guessed.
-        stops_early: per call: `decline` where that is offered, otherwise `done`, takes its place.
-        wrong_tool: per call: another tool that takes the same sorts of words. After a lookup the right one follows.
+        wrong_choice: Per episode: outdated information instead of current, or the channel that the contact ignores.
+        wrong_word: Per call: one word is replaced by another of its sort.
+        skipped_lookup: Per lookup: it is skipped, and its result is guessed.
+        stops_early: Per call: it is replaced by `decline` if that is offered, else by `done`.
+        wrong_tool: Per call: another tool that takes the same sorts of words. If it replaced a lookup, the lookup is
+            retried.
     """
 
     wrong_choice: float = 0.6
@@ -34,24 +36,24 @@ class MistakeRates:
     def __post_init__(self) -> None:
         for name, rate in asdict(self).items():
             if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= 1:
-                raise ValueError(f"{name} is {rate!r}; it must be a number in [0, 1]")
+                raise EnvError(f"{name} is {rate!r}; expected a number in [0, 1]")
 
 
 NO_MISTAKES = MistakeRates(wrong_choice=0, wrong_word=0, skipped_lookup=0, stops_early=0, wrong_tool=0)
 
 
 def scripted_expert(task: Task, surface: Surface) -> Expert:
-    """Solves the task."""
+    """Return an expert that solves the task."""
     return noisy_expert(task, surface, NO_MISTAKES, Random(0))
 
 
 def noisy_expert(task: Task, surface: Surface, rates: MistakeRates, generator: Random) -> Expert:
-    """Sets out to solve the task, makes mistakes, and goes on with what they led to."""
-    return _Player(task, surface, rates, generator)
+    """Return an expert that makes mistakes and continues from their consequences."""
+    return _NoisyExpert(task, surface, rates, generator)
 
 
 def random_policy(surface: Surface, generator: Random) -> Expert:
-    """Calls any tool that is offered with any words that it takes."""
+    """Return a policy that calls any offered tool with any valid words."""
 
     def act(_: StepResult) -> str:
         tool = generator.choice(surface.tools)
@@ -63,8 +65,8 @@ def random_policy(surface: Surface, generator: Random) -> Expert:
     return act
 
 
-class _Player:
-    """Plays in a world of its own beside the real one, so it need not read what the surface shows."""
+class _NoisyExpert:
+    """Follows the solution in its own copy of the world, so it need not parse observations."""
 
     def __init__(self, task: Task, surface: Surface, rates: MistakeRates, generator: Random) -> None:
         self._surface = surface
@@ -74,7 +76,7 @@ class _Player:
         self._memory = given_words(task)
         self._world = draw_world(task.seed)
         self._left = list(self._kind.steps)
-        self._tempted = self._kind.choice if self._happens(rates.wrong_choice) else None
+        self._wrong_slot = self._kind.choice if self._happens(rates.wrong_choice) else None
 
     def __call__(self, _: StepResult) -> str:
         while self._left[0].learns and self._happens(self._rates.skipped_lookup):
@@ -88,12 +90,12 @@ class _Player:
             call = Call(self._generator.choice(similar), planned.words)
         elif planned.words and self._happens(self._rates.wrong_word):
             call = self._with_another_word(planned)
-        if self._play(step, call, planned) and len(self._left) > 1:
+        if self._advance(step, call, planned) and len(self._left) > 1:
             self._left.pop(0)
         return self._surface.write(call)
 
-    def _play(self, step: Step, call: Call, planned: Call) -> bool:
-        """Make the call; whether to go on to the next step, rather than to try this one again."""
+    def _advance(self, step: Step, call: Call, planned: Call) -> bool:
+        """Make the call and return whether to continue with the next step instead of retrying this one."""
         try:
             facts = self._world.apply(call)
         except ActionError:
@@ -102,7 +104,7 @@ class _Player:
             self._guess(step)  # an earlier mistake has made this impossible
             return True
         if call.tool == planned.tool:
-            step.learn(facts, self._memory, tempted=self._tempted)
+            step.learn(facts, self._memory, wrong_slot=self._wrong_slot)
             return True
         return not step.learns
 

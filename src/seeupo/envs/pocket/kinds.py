@@ -1,4 +1,4 @@
-"""The kinds of tasks: what is asked, which calls solve it, and where most people go wrong."""
+"""The kinds of tasks: the request, the calls that solve it, and the common wrong choice."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from seeupo.envs.pocket.world import TOOLS, Call, Facts, World
 
 Memory = dict[str, str]
-"""Words that are known, by slot: given in the request, or learned from a lookup."""
+"""Known words by slot: given in the request, or learned from a lookup."""
 
-TEMPTING = {"now": "was", "new": "old", "reads": "has"}
-"""Beside the label that is right stands one that looks as good."""
+WRONG_LABEL = {"now": "was", "new": "old", "reads": "has"}
+"""The plausible wrong label that is shown beside each correct one."""
 
 
 @dataclass(frozen=True)
@@ -19,9 +19,9 @@ class Step:
     """One call of a solution.
 
     Attributes:
-        tool: its name, or the slot that holds it: mail or text, as was found.
-        slots: where its words come from.
-        learns: for each slot that it fills, the label to read it from.
+        tool: Name of the tool, or the slot that holds it (mail or text).
+        slots: Slots of the words that it is called with.
+        learns: Slots that it fills, and the label that each is read from.
     """
 
     tool: str
@@ -29,27 +29,28 @@ class Step:
     learns: Mapping[str, str] = field(default_factory=dict)
 
     def call(self, memory: Memory) -> Call:
-        """The call, with the words that are known by now."""
+        """Return the call with the words that are known so far."""
         tool = self.tool if self.tool in TOOLS else memory[self.tool]
         return Call(tool, tuple(memory[slot] for slot in self.slots))
 
-    def learn(self, facts: Facts, memory: Memory, *, tempted: str | None = None) -> None:
-        """Fill the slots; `tempted` is a slot that is filled from the wrong label."""
-        said = dict(facts)
+    def learn(self, facts: Facts, memory: Memory, *, wrong_slot: str | None = None) -> None:
+        """Fill the slots; `wrong_slot` is filled from the wrong label."""
+        words = dict(facts)
         for slot, label in self.learns.items():
-            memory[slot] = said[TEMPTING[label] if slot == tempted else label]
+            memory[slot] = words[WRONG_LABEL[label] if slot == wrong_slot else label]
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Tasks that differ in their words only.
+    """A class of tasks that differ only in their words.
 
     Attributes:
-        given: the slots that the request names, and the sort of each.
-        steps: the calls that solve it; the last one ends the episode.
-        choice: the slot at which the common mistake is made.
-        pair: the two slots that a task is told apart by: pairs of words in test tasks do not occur in training.
-        terse, natural: the request, in one wording for tiny models and in several for people.
+        given: Slots that the request names, and the sort of each.
+        steps: Calls that solve it; the last one ends the episode.
+        choice: Slot of the common wrong choice.
+        pair: Two slots that define the train-test split: pairs of words in test tasks do not occur in training.
+        terse: Request on the terse surface.
+        natural: Requests on the natural surface, in several wordings.
     """
 
     name: str
@@ -61,7 +62,7 @@ class Kind:
     natural: tuple[str, ...]
 
     def solve(self, world: World, given: Mapping[str, str]) -> tuple[Memory, tuple[Call, ...]]:
-        """Solve a task in this world, which becomes the goal; the words on the way, and the calls."""
+        """Solve a task in this world, which becomes the goal; return the words by slot, and the calls."""
         memory, calls = dict(given), []
         for step in self.steps:
             calls.append(step.call(memory))
@@ -216,6 +217,6 @@ KINDS = {kind.name: kind for kind in _ALL}
 
 
 def kinds_within(turns: tuple[int, int]) -> tuple[Kind, ...]:
-    """The kinds that take at least and at most so many calls."""
+    """Return the kinds whose number of calls is in this range."""
     fewest, most = turns
     return tuple(kind for kind in _ALL if fewest <= len(kind.steps) <= most)

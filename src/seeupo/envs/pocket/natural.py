@@ -20,13 +20,13 @@ RULES = (
 SHORT_RULES = "Do the task with the person's apps. What is newest counts. Call one tool per turn, like this:\n"
 
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-_SPOKEN: dict[str, str | int] = {
+_DISPLAY: dict[str, str | int] = {
     **{name: name.capitalize() for name in WORDS["name"]},
     **dict(zip(WORDS["day"], _DAYS, strict=True)),
     **{amount: int(amount) for amount in WORDS["amount"]},
 }
 _DECODER = json.JSONDecoder()
-_HEARD = {word: word for word in SORT_OF} | {str(spoken).lower(): word for word, spoken in _SPOKEN.items()}
+_WORDS = {word: word for word in SORT_OF} | {str(shown).lower(): word for word, shown in _DISPLAY.items()}
 
 
 class NaturalSurface:
@@ -43,46 +43,46 @@ class NaturalSurface:
         self._system = Message("system", "\n".join(lines))
 
     def opening(self, kind: Kind, given: Mapping[str, str], *, phrasing: int) -> tuple[Message, ...]:
-        """The rules, and the request in one of its wordings."""
+        """Return the rules, and the request in one of its wordings."""
         request = kind.natural[phrasing % len(kind.natural)]
-        request = request.format(**{slot: _say(word) for slot, word in given.items()})
+        request = request.format(**{slot: _display(word) for slot, word in given.items()})
         if "decline" in self.tools:
             request += " You may also decline."
         return self._system, Message("user", request)
 
     def parse(self, text: object) -> Call:
-        """Read the first JSON object after the first `<tool_call>`, or the first one at all."""
+        """Parse the first JSON object after the first `<tool_call>`, or the first one of all."""
         name, arguments = _read_json_call(text)
         tool = self._offered.get(name) if isinstance(name, str) else None
         if tool is None:
-            raise ActionError(f"there is no tool {_shown(name)}; the tools are {', '.join(self._offered)}")
+            raise ActionError(f"there is no tool {_quote(name)}; the tools are {', '.join(self._offered)}")
         if not isinstance(arguments, dict):
-            raise ActionError(f"the arguments of {name} are {_shown(arguments)}; they must be a JSON object")
+            raise ActionError(f"the arguments of {name} are {_quote(arguments)}; they must be a JSON object")
         if TOOLS[tool].optional and not arguments:
             return Call(tool)
         if set(arguments) != set(WORDINGS[tool].parameters):
-            raise ActionError(f"the arguments are {_shown(', '.join(arguments))}; call it as {signature(tool)}")
-        return Call(tool, tuple(_hear(arguments[key], key, sort) for key, sort in parameters_of(tool)))
+            raise ActionError(f"the arguments are {_quote(', '.join(arguments))}; call it as {signature(tool)}")
+        return Call(tool, tuple(_parse_word(arguments[key], key, sort) for key, sort in parameters_of(tool)))
 
     def write(self, call: Call) -> str:
-        """The call as JSON, in its tags."""
+        """Return the call as JSON in `<tool_call>` tags."""
         wording = WORDINGS[call.tool]
-        arguments = dict(zip(wording.parameters, map(_say, call.words), strict=False))  # an answer may be left out
+        arguments = dict(zip(wording.parameters, map(_display, call.words), strict=False))  # an answer is optional
         body = json.dumps({"name": wording.name, "arguments": arguments})
         return f"<tool_call>{body}</tool_call>"
 
     def show(self, call: Call, facts: Facts) -> str:
-        """What a lookup was about and what it says, as a JSON object."""
+        """Return the words and the result of a lookup as a JSON object."""
         if not facts:
             return '{"ok": true}'
         wording = WORDINGS[call.tool]
-        said = dict(zip(wording.parameters, call.words, strict=True))
-        said |= {wording.labels.get(label, label): word for label, word in facts}
-        return json.dumps({key: _say(word) for key, word in said.items()})
+        words = dict(zip(wording.parameters, call.words, strict=True))
+        words |= {wording.labels.get(label, label): word for label, word in facts}
+        return json.dumps({key: _display(word) for key, word in words.items()})
 
 
 def _read_json_call(text: object) -> tuple[object, object]:
-    """Name and arguments, whatever they are."""
+    """Return name and arguments, unchecked."""
     if not isinstance(text, str):
         raise ActionError("the action is not text; call one tool as JSON")
     if len(text) > MAX_CHARACTERS:
@@ -97,22 +97,21 @@ def _read_json_call(text: object) -> tuple[object, object]:
     return call.get("name"), call.get("arguments", {})
 
 
-def _say(word: str) -> str | int:
-    return _SPOKEN.get(word, word)
+def _display(word: str) -> str | int:
+    return _DISPLAY.get(word, word)
 
 
-def _hear(value: object, key: str, sort: str) -> str:
-    """The word of the world that an argument means, whether or not it is capitalised."""
-    spoken = str(value).lower() if isinstance(value, str | int) else ""
-    word = _HEARD.get(spoken)
+def _parse_word(value: object, key: str, sort: str) -> str:
+    """Return the word that an argument stands for; case does not matter."""
+    word = _WORDS.get(str(value).lower() if isinstance(value, str | int) else "")
     if word is None or word not in words_of(sort):
-        raise ActionError(f"{key} is {_shown(value)}; it must be {SORT_DOCS[sort]}")
+        raise ActionError(f"{key} is {_quote(value)}; it must be {SORT_DOCS[sort]}")
     return word
 
 
-def _shown(value: object) -> str:
-    """A hostile value, in a few plain characters."""
-    # Cut when it is escaped: one character may have become ten.
+def _quote(value: object) -> str:
+    """Return a hostile value as a few printable characters."""
+    # Cut again after escaping: one character may have become ten.
     return (
         f"'{ascii(str(value)[:40])[1:-1][:60]}'" if isinstance(value, str | int) else f"a JSON {type(value).__name__}"
     )

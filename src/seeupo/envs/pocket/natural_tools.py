@@ -1,4 +1,4 @@
-"""The tools as a language model knows them: names, parameters and descriptions."""
+"""Names, parameters and descriptions of the tools on the natural surface."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from seeupo.envs.pocket.world import TOOLS
 from seeupo.types import Tool
 
 ToolDocs = Literal["full", "short", "signatures"]
-"""Schemas with sentences, schemas with a few words, or only a line per tool in the system message."""
+"""JSON schemas with full or short descriptions, or only one line per tool in the system message."""
 
 
 @dataclass(frozen=True)
 class Wording:
-    """How a tool is called and described to a language model; `labels` rename what it tells."""
+    """Name and description of a tool for a language model; `labels` renames the labels of its result."""
 
     name: str
     parameters: tuple[str, ...]
@@ -83,18 +83,18 @@ SORT_DOCS = {
 
 
 def parameters_of(tool: str) -> list[tuple[str, str]]:
-    """Each parameter of a tool, and the sort of word it takes."""
+    """Return each parameter of a tool with the sort of word it takes."""
     return list(zip(WORDINGS[tool].parameters, TOOLS[tool].takes, strict=True))
 
 
 def signature(tool: str) -> str:
-    """A tool in one line, such as `send_money(to, amount)`."""
+    """Return a tool in one line, such as `send_money(to, amount)`."""
     names = ", ".join(WORDINGS[tool].parameters)
     return f"{WORDINGS[tool].name}({names}{'?' if TOOLS[tool].optional else ''})"
 
 
 def schema_of(tool: str, docs: ToolDocs) -> Tool:
-    """A tool as a JSON schema."""
+    """Return a tool with a JSON schema."""
     wording = WORDINGS[tool]
     properties: dict[str, Any] = {}
     for key, sort in parameters_of(tool):

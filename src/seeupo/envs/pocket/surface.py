@@ -1,4 +1,4 @@
-"""How a policy sees the world and speaks to it."""
+"""Interface of the text formats through which a policy interacts with the world."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from seeupo.envs.pocket.world import Call, Facts
 from seeupo.types import Message, Tool
 
 MAX_CHARACTERS = 2000
-"""Longer actions are refused unread."""
+"""Longer actions are rejected without parsing."""
 
 
 class Surface(Protocol):
-    """One way to put tasks, calls and what they say into text."""
+    """A text format for tasks, calls and their results."""
 
     @property
     def tools(self) -> tuple[str, ...]:
-        """The tools that are offered; no other can be called."""
+        """Names of the offered tools; no other can be called."""
 
     @property
     def schemas(self) -> tuple[Tool, ...]:
-        """The tools as JSON schemas, where the surface hands them over."""
+        """The tools with JSON schemas; empty if the surface describes them in text or not at all."""
 
     def opening(self, kind: Kind, given: Mapping[str, str], *, phrasing: int) -> tuple[Message, ...]:
-        """The first messages of a task; `phrasing` picks one of the wordings there are."""
+        """Return the first messages of a task; `phrasing` selects one of the wordings."""
 
     def parse(self, text: object) -> Call:
-        """Read an action: hostile text, or no text at all.
+        """Parse an action, which may be hostile text or not even a string.
 
         Raises:
-            ActionError: it is not a well-formed call of a tool that is offered.
+            ActionError: The action is not a well-formed call of an offered tool.
         """
 
     def write(self, call: Call) -> str:
-        """The action that `parse` reads as this call."""
+        """Return the action that `parse` reads as this call."""
 
     def show(self, call: Call, facts: Facts) -> str:
-        """What the policy reads after the call."""
+        """Return the observation after the call."""

@@ -1,4 +1,4 @@
-"""Worlds and tasks, drawn from seeds, and how training and test tasks differ."""
+"""Generate worlds and tasks from seeds, and split tasks into train and test."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from random import Random
 from seeupo.envs.pocket.kinds import KINDS, Kind, Memory
 from seeupo.envs.pocket.words import CHANNELS, SORT_OF, WORDS, words_of
 from seeupo.envs.pocket.world import Call, Facts, World
+from seeupo.errors import EnvError
 from seeupo.types import Task
 
-ONE_IN = 5
-"""One in so many pairs of words is kept for the test tasks of a kind."""
+TEST_STRIDE = 5
+"""One in this many pairs of words is reserved for the test tasks of a kind."""
 
 MAX_DRAWS = 5_000
 
 
 def draw_world(seed: int) -> World:
-    """A world in which everything that can be looked up has been drawn from the seed."""
+    """Return a world whose facts are drawn from the seed."""
     return World(dict(_draw_facts(seed)))
 
 
-@lru_cache(maxsize=1024)  # the episodes of a group happen in the same world
+@lru_cache(maxsize=1024)  # the episodes of a group share a world
 def _draw_facts(seed: int) -> Mapping[Call, Facts]:
     generator = Random(seed)
 
@@ -37,7 +38,7 @@ def _draw_facts(seed: int) -> Mapping[Call, Facts]:
         return first, second
 
     def either(first: tuple[str, str], second: tuple[str, str]) -> Facts:
-        # What is right must not be known by where it stands.
+        # The position must not reveal which one is correct.
         return (first, second) if generator.random() < 0.5 else (second, first)
 
     facts: dict[Call, Facts] = {}
@@ -61,34 +62,34 @@ def _draw_facts(seed: int) -> Mapping[Call, Facts]:
 
 
 def given_words(task: Task) -> Memory:
-    """The words that the request of a task names, checked."""
+    """Return the words that the request of a task names, after checking them."""
     kind = KINDS.get(task.kind)
     given = task.payload.get("given")
     if kind is None:
-        raise ValueError(f"task {task.id!r} is of kind {task.kind!r}; the kinds of pocket are {', '.join(KINDS)}")
+        raise ValueError(f"task {task.id!r} has the kind {task.kind!r}; expected one of {', '.join(KINDS)}")
     if not isinstance(given, Mapping) or set(given) != set(kind.given):
-        raise ValueError(f"task {task.id!r} gives {given!r}; a task of kind {kind.name} gives {', '.join(kind.given)}")
+        raise ValueError(f"task {task.id!r} gives {given!r}; kind {kind.name} requires {', '.join(kind.given)}")
     for slot, sort in kind.given.items():
         if given[slot] not in words_of(sort):
             raise ValueError(
-                f"task {task.id!r} gives {given[slot]!r} as {slot}; it must be one of {', '.join(words_of(sort))}"
+                f"task {task.id!r} gives {given[slot]!r} as {slot}; expected one of {', '.join(words_of(sort))}"
             )
     return dict(given)
 
 
 def solution(task: Task) -> tuple[Memory, tuple[Call, ...]]:
-    """All words on the way to a task's goal, by slot, and the calls that lead there."""
+    """Return the words of a task's solution by slot, and its calls."""
     return KINDS[task.kind].solve(draw_world(task.seed), given_words(task))
 
 
 def kept_for_test(kind: Kind, path: Memory) -> bool:
-    """Whether the pair of words that tells this task apart belongs to the test tasks of its kind."""
+    """Return whether the task's pair of words is reserved for the test tasks of its kind."""
     places = (WORDS[SORT_OF[path[slot]]].index(path[slot]) for slot in kind.pair)
-    return (sum(places) + list(KINDS).index(kind.name)) % ONE_IN == 0
+    return (sum(places) + list(KINDS).index(kind.name)) % TEST_STRIDE == 0
 
 
 def draw_training_tasks(kinds: Sequence[Kind], number: int, *, seed: int) -> tuple[Task, ...]:
-    """Training tasks, kind after kind. A larger number begins with the same tasks."""
+    """Return training tasks, cycling through the kinds. A larger number extends the same sequence."""
     generator = Random(f"pocket train {seed}")
 
     def accept(kind: Kind, path: Memory, calls: tuple[Call, ...]) -> bool:
@@ -98,7 +99,7 @@ def draw_training_tasks(kinds: Sequence[Kind], number: int, *, seed: int) -> tup
 
 
 def draw_test_tasks(kinds: Sequence[Kind], number: int, *, seed: int, training: Sequence[Task]) -> tuple[Task, ...]:
-    """Test tasks: no pair of theirs is met in training, but each of their words and tool sequences is."""
+    """Return test tasks: their pairs of words do not occur in training, but each word and tool sequence does."""
     generator = Random(f"pocket test {seed}")
     words: set[str] = set()
     sequences: set[tuple[str, ...]] = set()
@@ -130,7 +131,7 @@ def _draw_task(
         nothing_to_do = goal.end == Call("done") and not goal.acts and goal.facts == world.facts
         if not nothing_to_do and accept(kind, path, calls):
             return Task(f"{split}-{index:04d}-{kind.name}", split, kind.name, seed, {"given": given})
-    raise ValueError(
-        f"no {split} task of kind {kind.name} was found in {MAX_DRAWS} draws: too few training tasks to have met "
-        "the words and tools of a new one; ask for more training tasks"
+    raise EnvError(
+        f"found no {split} task of kind {kind.name} in {MAX_DRAWS} draws: too few training tasks cover "
+        "its words and tools; increase train_tasks"
     )

@@ -1,4 +1,4 @@
-"""The terse surface: a few words a turn from a closed vocabulary, for tiny models."""
+"""The terse surface: a few words per turn from a closed vocabulary, for tiny models."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from seeupo.types import Message, Tool
 
 UNKNOWN_TOOL = "unknown tool"
 WRONG_WORDS = "wrong words"
-# What the world says by itself: its refusals and the answers that are no words of a task.
-_SAID = ("Error:", UNKNOWN_TOOL, WRONG_WORDS, "no such note event", "ok", "busy free nothing", "or decline")
+# Errors and results that are not words of a task.
+_RESPONSES = ("Error:", UNKNOWN_TOOL, WRONG_WORDS, "no such note event", "ok", "busy free nothing", "or decline")
 
 
 class TerseSurface:
@@ -25,12 +25,12 @@ class TerseSurface:
         self.tools = tools
 
     def opening(self, kind: Kind, given: Mapping[str, str], *, phrasing: int) -> tuple[Message, ...]:
-        """The request alone: there is one wording, and what the tools do is to be learned."""
+        """Return the request, in its only wording. What the tools do must be learned."""
         request = kind.terse.format(**given)
         return (Message("user", f"{request} or decline" if "decline" in self.tools else request),)
 
     def parse(self, text: object) -> Call:
-        """Read a tool and its words, set apart by white space."""
+        """Parse a tool and its words, separated by white space."""
         parts = text.split() if isinstance(text, str) and len(text) <= MAX_CHARACTERS else []
         if not parts or parts[0] not in self.tools:
             raise ActionError(UNKNOWN_TOOL)
@@ -40,19 +40,19 @@ class TerseSurface:
         return call
 
     def write(self, call: Call) -> str:
-        """The tool and its words."""
+        """Return the tool and its words."""
         return " ".join((call.tool, *call.words))
 
     def show(self, call: Call, facts: Facts) -> str:
-        """The words of a lookup and what is known of them; `ok` after anything else."""
+        """Return the words and the result of a lookup; `ok` after any other call."""
         if not facts:
             return "ok"
         return " ".join((*call.words, *(part for fact in facts for part in fact)))
 
 
 def vocabulary() -> tuple[str, ...]:
-    """Every word that the terse surface shows or accepts, in alphabetical order."""
-    words = {*SORT_OF, *CHANNELS, *TOOLS, *" ".join(_SAID).split()}
+    """Return every word that the terse surface shows or accepts, in alphabetical order."""
+    words = {*SORT_OF, *CHANNELS, *TOOLS, *" ".join(_RESPONSES).split()}
     for spec in TOOLS.values():
         words.update(spec.tells)
     for kind in KINDS.values():

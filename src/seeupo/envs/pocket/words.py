@@ -1,4 +1,4 @@
-"""The words that tasks are made of. Every word has exactly one sort."""
+"""The words of tasks. Every word has exactly one sort."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ WORDS: dict[str, tuple[str, ...]] = {
     "colour": ("blue", "gold", "green", "pink", "red", "white"),
 }
 CHANNELS = ("mail", "text")
-"""How a contact can be written to; each is also the name of the tool that does it."""
+"""Ways to write to a contact; each is also the name of a tool."""
 
 SORT_OF = {word: sort for sort, words in WORDS.items() for word in words}
 
 
 def words_of(sort: str) -> tuple[str, ...]:
-    """The words of a sort; "word" stands for all of them."""
+    """Return the words of a sort; "word" means all of them."""
     if sort == "word":
         return tuple(SORT_OF)
     return CHANNELS if sort == "channel" else WORDS[sort]

@@ -1,4 +1,4 @@
-"""The apps of the world: what can be looked up in them, what can be done, and what has been done."""
+"""State of the simulated apps: lookups, actions, and the history of actions."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import NamedTuple
 from seeupo.envs.pocket.words import words_of
 
 Facts = tuple[tuple[str, str], ...]
-"""What a lookup says: labels and words, in the order in which they are shown."""
+"""Result of a lookup: labels and words, in display order."""
 
 
 class ActionError(ValueError):
-    """An action that cannot be taken. The policy reads the message after "Error: "; the world is as it was."""
+    """An action is invalid. The observation is "Error: " and the message; the world is unchanged."""
 
 
 class Call(NamedTuple):
-    """A tool and the words it is called with."""
+    """A call of a tool with words."""
 
     tool: str
     words: tuple[str, ...] = ()
@@ -25,21 +25,20 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True)
 class ToolSpec:
-    """What a tool takes and tells.
+    """Arguments and result of a tool.
 
     Attributes:
-        takes: the sort of each word it is called with.
-        tells: for lookups, the labels of what it says and the sort of each.
-        optional: it may also be called without words.
+        takes: Sort of each word it is called with.
+        tells: For lookups, the labels of the result and the sort of each.
+        optional: Whether it may also be called without words.
     """
 
-    app: str
     takes: tuple[str, ...] = ()
     tells: Mapping[str, str] = field(default_factory=dict)
     optional: bool = False
 
     def fits(self, words: tuple[str, ...]) -> bool:
-        """Whether the tool can be called with these words."""
+        """Return whether the tool can be called with these words."""
         if self.optional and not words:
             return True
         return len(words) == len(self.takes) and all(
@@ -48,34 +47,34 @@ class ToolSpec:
 
 
 TOOLS: dict[str, ToolSpec] = {
-    "who": ToolSpec("contacts", ("role",), {"is": "name"}),
-    "card": ToolSpec("contacts", ("name",), {"reads": "channel", "has": "channel"}),
-    "inbox": ToolSpec("mail", ("name",), {"wants": "topic", "now": "amount", "was": "amount"}),
-    "mail": ToolSpec("mail", ("name", "word")),
-    "text": ToolSpec("messages", ("name", "word")),
-    "notes": ToolSpec("notes", ("topic",), {"new": "colour", "old": "colour"}),
-    "read": ToolSpec("notes", ("topic", "colour"), {"sum": "amount", "to": "name"}),
-    "event": ToolSpec("calendar", ("topic",), {"now": "day", "was": "day"}),
-    "day": ToolSpec("calendar", ("day",), {"is": "state"}),
-    "move": ToolSpec("calendar", ("topic", "day")),
-    "cancel": ToolSpec("calendar", ("topic",)),
-    "pay": ToolSpec("wallet", ("name", "amount")),
-    "ask": ToolSpec("wallet", ("name", "amount")),
-    "paid": ToolSpec("wallet", ("name",), {"got": "amount"}),
-    "done": ToolSpec("task", ("word",), optional=True),
-    "decline": ToolSpec("task"),
+    "who": ToolSpec(("role",), {"is": "name"}),
+    "card": ToolSpec(("name",), {"reads": "channel", "has": "channel"}),
+    "inbox": ToolSpec(("name",), {"wants": "topic", "now": "amount", "was": "amount"}),
+    "mail": ToolSpec(("name", "word")),
+    "text": ToolSpec(("name", "word")),
+    "notes": ToolSpec(("topic",), {"new": "colour", "old": "colour"}),
+    "read": ToolSpec(("topic", "colour"), {"sum": "amount", "to": "name"}),
+    "event": ToolSpec(("topic",), {"now": "day", "was": "day"}),
+    "day": ToolSpec(("day",), {"is": "state"}),
+    "move": ToolSpec(("topic", "day")),
+    "cancel": ToolSpec(("topic",)),
+    "pay": ToolSpec(("name", "amount")),
+    "ask": ToolSpec(("name", "amount")),
+    "paid": ToolSpec(("name",), {"got": "amount"}),
+    "done": ToolSpec(("word",), optional=True),
+    "decline": ToolSpec(),
 }
-"""`day`, `cancel`, `ask` and `paid` serve no task; `decline` is there in deceptive worlds only."""
+"""`day`, `cancel`, `ask` and `paid` are distractors; `decline` is offered only in deceptive worlds."""
 
 
 @dataclass
 class World:
-    """The state of all apps. Two worlds are equal when nothing at all differs.
+    """State of all apps. Two worlds are equal only if nothing differs.
 
     Attributes:
-        facts: what each lookup says.
-        acts: what was done and cannot be undone, in order: money paid or asked for, mails, messages, cancelled events.
-        end: the call that ended the episode.
+        facts: Result of each lookup.
+        acts: Irreversible calls, in order: money paid or requested, mails, messages, canceled events.
+        end: Call that ended the episode; None before.
     """
 
     facts: dict[Call, Facts]
@@ -83,14 +82,14 @@ class World:
     end: Call | None = None
 
     def copy(self) -> World:
-        """The same world, to be changed apart."""
+        """Return an independent copy."""
         return World(dict(self.facts), list(self.acts), self.end)
 
     def apply(self, call: Call) -> Facts:
-        """Do what a well-formed call asks for; what a lookup says, and nothing for an act.
+        """Execute a well-formed call; return the result of a lookup, and nothing for any other call.
 
         Raises:
-            ActionError: there is nothing that the call could be about. Nothing has changed then.
+            ActionError: The note or event does not exist. Nothing was changed.
         """
         if TOOLS[call.tool].tells:
             return self._look_up(call)

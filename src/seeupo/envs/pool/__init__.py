@@ -1,0 +1,1 @@
+"""The pool: a scheduler, slots, worker processes, their sandbox and the wire protocol."""

@@ -1,4 +1,4 @@
-"""What a pool hands out: an episode with calls in the future, a blocking environment, and an expert."""
+"""Handles that a pool returns: an episode with asynchronous calls, a blocking environment, and an expert."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from seeupo.envs.failures import EnvFailure
 from seeupo.envs.pool.scheduler import Assignment
 from seeupo.envs.pool.slot import ActionBrokeWorker, Session, Slot
 from seeupo.envs.pool.wire import WireError, expect, expect_number, result_from_json, result_to_json, task_to_json
-from seeupo.envs.pool.worker import Kind
+from seeupo.envs.pool.worker import FailureCause
 from seeupo.errors import EnvError
 from seeupo.types import Message, StepResult, Task
 
 T = TypeVar("T")
-BLAME = {
-    Kind.TIMEOUT: "it took longer than the time limit",
-    Kind.MEMORY: "it needed more memory than there is",
-    Kind.RECURSION: "it was nested too deeply",
-    Kind.CRASH: "it made the environment's process end",
+CAUSE_MESSAGES = {
+    FailureCause.TIMEOUT: "it took longer than the time limit",
+    FailureCause.MEMORY: "it needed more memory than there is",
+    FailureCause.RECURSION: "it was nested too deeply",
+    FailureCause.CRASH: "it made the environment's process end",
 }
 
 
 class Episode:
-    """One attempt at one task, somewhere in the pool.
+    """One attempt at one task, in some slot of the pool.
 
-    Calls are made one after the other, in the order they were asked for. Callbacks of a future run in a worker's
-    thread and should be short. Every failure is an `EnvFailure`, and the episode can then go no further.
+    Calls run one after the other, in the order in which they were made. Callbacks of a future run in the slot's thread
+    and should be short. Every infrastructure failure is an `EnvFailure`; all later calls fail with the same one.
     """
 
     def __init__(self, session: str, task: Task, seed: int, assignment: Assignment, judge: Slot | None) -> None:
-        """`judge`: where the score comes from, if not from the episode's own worker."""
+        """Create the episode. `judge` is the slot that computes the score, if not the episode's own."""
         self.task = task
         self.seed = seed
         self._assignment = assignment
@@ -47,31 +47,31 @@ class Episode:
         self._failure: EnvFailure | None = None
 
     def reset(self) -> Future[StepResult]:
-        """Set the task up: the first call, made once."""
+        """Set up the task. Must be the first call."""
         return self._submit(self._reset)
 
     def step(self, text: str) -> Future[StepResult]:
-        """Take an action. One that breaks its worker twice ends the episode: info["ended_by"] is then "action"."""
+        """Take an action. If it breaks two workers, the episode ends with info["ended_by"] == "action"."""
         return self._submit(partial(self._step, text=text))
 
     def score(self) -> Future[float]:
-        """The official score; after an action that broke its worker, of the state before it."""
+        """Return the official score; after an action that broke its worker, that of the state before it."""
         return self._submit(self._score)
 
     def close(self) -> Future[None]:
-        """Give back what the episode holds, so that one that waits can begin. Twice is fine."""
+        """Release the episode's slot for the next one; idempotent."""
         self._closed = True
         return self._assignment.submit(self._close)
 
     def _submit(self, call: Callable[[Slot], T]) -> Future[T]:
         if self._closed:
             refused: Future[T] = Future()
-            refused.set_exception(EnvError(f"the episode of task {self.task.id} has been closed"))
+            refused.set_exception(EnvError(f"the episode of task {self.task.id} is closed; start another one"))
             return refused
         return self._assignment.submit(partial(self._call, call))
 
     def _call(self, call: Callable[[Slot], T], slot: Slot) -> T:
-        """In the slot's thread. The first failure is the last: it frees the slot and answers all later calls."""
+        """Run a call in the slot's thread. A failure releases the slot and is the result of all later calls."""
         if self._failure is not None:
             raise self._failure
         try:
@@ -83,21 +83,21 @@ class Episode:
 
     def _reset(self, slot: Slot) -> StepResult:
         if self._session.history:
-            raise EnvError(f"the episode of task {self.task.id} has begun; start another one")
+            raise EnvError(f"the episode of task {self.task.id} has already started; start another one")
         if self._closed:
-            raise EnvError(f"the episode of task {self.task.id} was closed before it began")
+            raise EnvError(f"the episode of task {self.task.id} was closed before it started")
         return slot.open(self._session, result_from_json)
 
     def _step(self, slot: Slot, text: str) -> StepResult:
-        self._check_begun()
+        self._check_started()
         if self._over:
-            raise EnvError(f"the episode of task {self.task.id} is over; no action can be taken")
+            raise EnvError(f"the episode of task {self.task.id} is over and takes no further action")
         request = {"op": "step", "session": self._session.id, "text": text}
         try:
             result = slot.advance(self._session, request, result_from_json)
         except ActionBrokeWorker as broken:
             result = StepResult(
-                (Message("user", f"Error: the action ended the episode: {BLAME[broken.kind]}."),),
+                (Message("user", f"Error: the action ended the episode: {CAUSE_MESSAGES[broken.cause]}."),),
                 terminated=True,
                 info={"ended_by": "action", "reason": broken.reason},
             )
@@ -105,13 +105,13 @@ class Episode:
         return result
 
     def _score(self, slot: Slot) -> float:
-        self._check_begun()
+        self._check_started()
         session = self._session
         if self._judge is None:
             return slot.inspect(session, {"op": "score", "session": session.id}, score_from_json)
         saved = slot.inspect(session, {"op": "save", "session": session.id}, lambda value: value)
         request = {"op": "judge", "task": task_to_json(self.task), "saved": saved}
-        # Waiting here keeps the order of the episode's calls; this slot's worker has nothing to do meanwhile.
+        # Blocking this slot's thread keeps the episode's calls in order.
         judged: Future[float] = Future()
         self._judge.submit(lambda judge: judge.ask(request, score_from_json, about=session), judged)
         return judged.result()
@@ -122,20 +122,20 @@ class Episode:
         finally:
             self._assignment.release()
 
-    def _check_begun(self) -> None:
+    def _check_started(self) -> None:
         if not self._session.history:
-            raise EnvError(f"the episode of task {self.task.id} has not begun; call reset first")
+            raise EnvError(f"the episode of task {self.task.id} has not started; call reset first")
 
 
 def score_from_json(value: Any) -> float:
-    score = expect_number(value, "a score")
+    score = expect_number(value, "score")
     if not math.isfinite(score):
-        raise WireError(f"a score should be finite and is {score}")
+        raise WireError(f"score is {score}; expected a finite number")
     return score
 
 
 class BlockingEnv:
-    """An `Env` in a pool that waits for each call, for programs that play one episode at a time."""
+    """An `Env` that waits for each call, for programs that run one episode at a time."""
 
     def __init__(self, start: Callable[[Task, int], Episode]) -> None:
         self._start = start
@@ -159,12 +159,12 @@ class BlockingEnv:
 
     def _running(self) -> Episode:
         if self._episode is None:
-            raise EnvError("there is no episode; call reset first")
+            raise EnvError("no episode has started; call reset first")
         return self._episode
 
 
 class PooledExpert:
-    """A scripted player that thinks inside a worker, so that the answers it knows stay there."""
+    """A scripted expert that runs inside a worker, so that the answers it knows stay there."""
 
     def __init__(self, slot: Slot, session: Session) -> None:
         self._slot = slot
@@ -175,16 +175,14 @@ class PooledExpert:
         return self.submit(result).result()
 
     def submit(self, result: StepResult) -> Future[str]:
-        """The next action, later."""
+        """Return the next action as a future."""
         session = self._session
         request = {"op": "advise", "session": session.id, "result": result_to_json(result)}
         future: Future[str] = Future()
-        self._slot.submit(
-            lambda slot: slot.advance(session, request, partial(expect, kind=str, what="an action")), future
-        )
+        self._slot.submit(lambda slot: slot.advance(session, request, partial(expect, kind=str, what="action")), future)
         return future
 
 
 def dismiss(slot: Slot, session: Session) -> None:
-    """When nobody holds an expert any more: at any moment, so nothing is waited for here."""
+    """End an expert that was garbage-collected. May run at any moment, so it must not block."""
     slot.post(partial(Slot.dismiss, session=session))

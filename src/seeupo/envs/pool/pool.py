@@ -1,7 +1,7 @@
-"""Many episodes at a time over a few workers.
+"""Run many concurrent episodes on a few workers.
 
-Calls return futures, so that hundreds of episodes need as many threads as there are workers. Each episode stays in
-one slot; what breaks there is repeated in a fresh worker, see `seeupo.envs.pool.slot`.
+Calls return futures, so hundreds of episodes need only one thread per worker. Each episode stays in one slot. If its
+worker breaks, the slot replays the episode in a fresh one, see `seeupo.envs.pool.slot`.
 """
 
 from __future__ import annotations
@@ -36,14 +36,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Mistakes:
-    """How an expert goes wrong: drawn from a seed, at rates that the environment names; without any, its own."""
+    """Noise of a noisy expert.
+
+    Attributes:
+        seed: Random seed of the mistakes.
+        rates: Probability of each mistake, by the environment's names; its own defaults for those not given.
+    """
 
     seed: int
     rates: Mapping[str, float]
 
 
 class EnvPool:
-    """Episodes of one environment, in worker processes or, for trusted code, in this process."""
+    """Runs episodes of one environment, in worker processes or, for trusted code, in this process."""
 
     def __init__(
         self,
@@ -54,18 +59,18 @@ class EnvPool:
         limits: Limits | None = None,
         unsandboxed: bool = False,
     ) -> None:
-        """Start the first worker, so that whatever is wrong is said here.
+        """Start the first worker, so that configuration errors are raised here.
 
         Args:
-            environment: a name, a spec, or a factory of your own, which is trusted and runs in this process.
-            options: keyword arguments for the factory of a name or spec.
-            workers: how many workers at most; by default one per core up to 8. A factory in this process has one
-                thread by default.
-            limits: instead of the environment's own.
-            unsandboxed: run without a sandbox, knowingly.
+            environment: Name, spec, or factory object of a custom environment, which is trusted and runs in this
+                process.
+            options: Keyword arguments for the factory of a name or spec.
+            workers: Maximum number of workers. Default: one per core up to 8; one thread for a factory object.
+            limits: Resource limits that replace the environment's own.
+            unsandboxed: Run workers without a sandbox.
         """
         if workers is not None and workers < 1:
-            raise EnvError(f"workers={workers}: at least 1 is needed")
+            raise EnvError(f"workers={workers}: expected at least 1")
         plan = plan_pool(environment, options or {}, limits, unsandboxed=unsandboxed)
         self.name = plan.name
         default = min(8, os.cpu_count() or 1) if isinstance(plan.run, Launch) else 1
@@ -81,7 +86,7 @@ class EnvPool:
             raise
 
     def tasks(self, split: str) -> tuple[Task, ...]:
-        """The tasks of a split."""
+        """Return the tasks of a split."""
         if split not in self.splits:
             raise EnvError(f"{self.name} has no split {split!r}; {suggest(split, self.splits)}")
         if split not in self._tasks:
@@ -95,39 +100,39 @@ class EnvPool:
         return chosen
 
     def start(self, task: Task, seed: int) -> Episode:
-        """A new episode. Its calls wait until a worker has room for it."""
+        """Return a new episode. Its calls wait until a worker has room for it."""
         return Episode(self._new_session(), task, seed, self._scheduler.assign(), self._judge)
 
     def env(self) -> BlockingEnv:
-        """A blocking view, for one episode at a time."""
+        """Return a blocking environment that runs one episode at a time."""
         return BlockingEnv(self.start)
 
     def expert(self, task: Task, *, mistakes: Mistakes | None = None) -> PooledExpert | None:
-        """A player that solves the task, or sets out to and makes mistakes; None where nobody knows how."""
+        """Return an expert for the task, or a noisy expert with these mistakes; None if the task has no expert."""
         name = self._new_session()
         noise = None if mistakes is None else {"seed": mistakes.seed, "rates": dict(mistakes.rates)}
         request = {"op": "expert", "session": name, "task": task_to_json(task), "mistakes": noise}
         session = Session(name, task.id, request)
-        slot = self._knowing()
+        slot = self._task_slot()
         slot.experts += 1
         expert = PooledExpert(slot, session)
         future: Future[bool] = Future()
-        slot.submit(lambda slot: slot.open(session, partial(expect, kind=bool, what="an expert")), future)
+        slot.submit(lambda slot: slot.open(session, partial(expect, kind=bool, what="expert")), future)
         return expert if future.result() else None
 
     def vocabulary(self) -> tuple[str, ...]:
-        """All words of an environment that has a closed vocabulary; empty for others."""
+        """Return all words of an environment with a closed vocabulary; empty for others."""
         return self._ask({"op": "vocabulary"}, words_from_json)
 
     @property
     def worker_pids(self) -> list[int]:
-        """The processes at work at the moment."""
+        """Process ids of the current workers."""
         return [pid for slot in self._slots() if (pid := slot.pid) is not None]
 
     def close(self) -> None:
-        """Kill all workers. Calls that wait or are under way fail with `PoolClosed`. Twice is fine."""
+        """Kill all workers; idempotent. Queued and running calls fail with `PoolClosed`."""
         atexit.unregister(self.close)
-        refusal = PoolClosed(environment=self.name, task=None, action=None, reason="the pool has been closed")
+        refusal = PoolClosed(environment=self.name, task=None, action=None, reason="the pool is closed")
         self._scheduler.close(refusal)
         for slot in self._slots():
             slot.stop()
@@ -148,19 +153,25 @@ class EnvPool:
     def _slots(self) -> list[Slot]:
         return [*self._scheduler.slots, *([] if self._judge is None else [self._judge])]
 
-    def _knowing(self) -> Slot:
-        """A slot that knows the answers: the judge if there is one."""
+    def _task_slot(self) -> Slot:
+        """Return a slot that has tasks and experts: the judge if there is one."""
         return self._judge or self._scheduler.least_busy()
 
     def _ask(self, request: Mapping[str, Any], parse: Callable[[Any], T]) -> T:
         future: Future[T] = Future()
-        self._knowing().submit(lambda slot: slot.ask(request, parse), future)
+        self._task_slot().submit(lambda slot: slot.ask(request, parse), future)
         return future.result()
 
 
 @dataclass(frozen=True)
 class PoolPlan:
-    """What a pool is made of: where episodes run, how many at a time in one place, and where scores come from."""
+    """How a pool runs an environment.
+
+    Attributes:
+        run: Launch of the workers that run episodes, or a factory in this process.
+        room: Number of concurrent episodes per slot; None for no limit.
+        judge: Launch of a separate worker for tasks, experts and scores; None if the episodes' workers provide them.
+    """
 
     name: str
     run: Launch | EnvFactory
@@ -171,11 +182,11 @@ class PoolPlan:
 def plan_pool(
     environment: str | EnvSpec | EnvFactory, options: Mapping[str, Any], limits: Limits | None, *, unsandboxed: bool
 ) -> PoolPlan:
-    """How the environment is run on this machine."""
+    """Return how the environment runs on this machine."""
     spec = lookup(environment) if isinstance(environment, str) else environment
     if not isinstance(spec, EnvSpec):
         if options:
-            raise EnvError(f"options={dict(options)!r}: a factory that is there already takes no options")
+            raise EnvError(f"options={dict(options)!r}: a factory object takes none; pass them to its constructor")
         return PoolPlan(type(spec).__name__, spec)
     if spec.in_process:
         return PoolPlan(spec.name, load_factory(spec.factory, options), spec.episodes_per_worker)
@@ -187,26 +198,26 @@ def plan_pool(
         mounts=mounts_of(spec, options, "run"),
         sandbox=None if unsandboxed else sandbox_for(spec),
     )
-    judge = replace(run, mounts=mounts_of(spec, options, "judge")) if spec.judged_apart else None
+    judge = replace(run, mounts=mounts_of(spec, options, "judge")) if spec.separate_judge else None
     return PoolPlan(spec.name, run, spec.episodes_per_worker, judge)
 
 
 def sandbox_for(spec: EnvSpec) -> Bubblewrap | None:
-    """The sandbox of this machine. Where there is none, an environment that executes model code is refused."""
+    """Return this machine's sandbox. Without one, refuse environments that execute model code."""
     found = find_bubblewrap()
     if isinstance(found, Bubblewrap):
         return found
     if spec.runs_model_code:
         raise EnvError(
             f"{spec.name} executes what the model writes and needs a sandbox: {found}. "
-            "To run it unprotected all the same, pass unsandboxed=True (in a recipe: environment.unsandboxed = true)."
+            "To run it unprotected anyway, pass unsandboxed=True (in a recipe: environment.unsandboxed = true)."
         )
     warn_unsandboxed(found)
     return None
 
 
 def mounts_of(spec: EnvSpec, options: Mapping[str, Any], role: str) -> Mapping[Path, Path]:
-    """What workers of a role may read, as the environment itself says."""
+    """Return the paths that the environment lets workers of a role read."""
     if spec.mounts is None:
         return {}
     module, _, name = spec.mounts.partition(":")
@@ -215,12 +226,12 @@ def mounts_of(spec: EnvSpec, options: Mapping[str, Any], role: str) -> Mapping[P
 
 
 def splits_from_json(value: Any) -> tuple[str, ...]:
-    return tuple(expect(split, str, "a split") for split in expect(value, list, "the splits"))
+    return tuple(expect(split, str, "split") for split in expect(value, list, "splits"))
 
 
 def words_from_json(value: Any) -> tuple[str, ...]:
-    return tuple(expect(word, str, "a word") for word in expect(value, list, "a vocabulary"))
+    return tuple(expect(word, str, "word") for word in expect(value, list, "vocabulary"))
 
 
 def tasks_from_json(value: Any) -> tuple[Task, ...]:
-    return tuple(task_from_json(task) for task in expect(value, list, "the tasks"))
+    return tuple(task_from_json(task) for task in expect(value, list, "tasks"))

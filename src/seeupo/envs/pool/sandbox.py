@@ -1,7 +1,7 @@
-"""What a worker may reach and use: a bubblewrap command line, and the numbers of its limits.
+"""Sandbox of a worker: a bubblewrap command line, and resource limits.
 
-Inside, there is no network, no other process and no file but the interpreter, the system's libraries and what the
-environment was given; the user is nobody. All of it is thrown away with the worker.
+A sandboxed worker has no network, sees no other processes and no files except the interpreter, the system's libraries
+and the environment's mounts. It runs as an unprivileged user, and its scratch space is discarded with it.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ SYSTEM_FOLDERS = ("/bin", "/lib", "/lib32", "/lib64", "/libx32", "/sbin", "/usr"
 SYSTEM_FILES = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d")
 FIRST_USER = 61184
 LAST_USER = 65519
-"""The range that systemd sets aside for short-lived users; it exists in containers too."""
+"""The range that systemd reserves for dynamic users; it exists in containers too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one worker may use. None means no limit.
+    """Resource limits of one worker. None means no limit.
 
     Attributes:
-        call_seconds: wall-clock time of one call: a reset, a step, a score.
-        start_seconds: wall-clock time to load the factory, and to list tasks.
-        memory_mb: address space of each process.
-        cpu_seconds: CPU time of each process over its whole life.
-        file_mb: size of a file that is written.
-        scratch_mb: size of the sandbox's /tmp.
-        open_files: file descriptors of each process.
-        processes: processes and threads, counted in the sandbox only: elsewhere the user's others would count.
-        message_mb: size of one answer.
+        call_seconds: Wall-clock time of one call: a reset, a step or a score.
+        start_seconds: Wall-clock time to load the factory, and to list tasks.
+        memory_mb: Address space of each process.
+        cpu_seconds: CPU time of each process over its lifetime.
+        file_mb: Size of a written file.
+        scratch_mb: Size of the sandbox's /tmp.
+        open_files: File descriptors of each process.
+        processes: Processes and threads; only in the sandbox, because the kernel counts per user.
+        message_mb: Size of one answer.
     """
 
     call_seconds: float = 30.0
@@ -52,11 +52,13 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Bubblewrap:
-    """Bubblewrap as it works on this machine.
+    """Bubblewrap and its capabilities on this machine.
 
     Attributes:
-        drops_user: the worker takes a user of its own by itself (we are root). Otherwise a user namespace is made.
-        limits_scratch: this version can limit the size of /tmp.
+        path: Path of the executable.
+        drops_user: Whether the worker itself changes to an unprivileged user, because we are root. Otherwise
+            bubblewrap creates a user namespace.
+        limits_scratch: Whether this version can limit the size of /tmp.
     """
 
     path: str
@@ -64,7 +66,7 @@ class Bubblewrap:
     limits_scratch: bool
 
     def namespaces(self) -> list[str]:
-        """Arguments for no network, no other processes, no privileges."""
+        """Return arguments that take away the network, other processes and privileges."""
         if self.drops_user:
             own = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
             user = ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
@@ -80,7 +82,7 @@ class Bubblewrap:
         read_only: Mapping[Path, Path],
         scratch_mb: int,
     ) -> list[str]:
-        """The command that runs a program with these folders: `read_only` maps places inside to places outside."""
+        """Return the command that runs a program; `read_only` maps paths in the sandbox to paths outside."""
         command = [self.path, *self.namespaces(), "--proc", "/proc", "--dev", "/dev"]
         for scratch in ("/tmp", "/dev/shm"):
             size = ["--size", str(scratch_mb * 2**20)] if self.limits_scratch else []
@@ -93,8 +95,8 @@ class Bubblewrap:
         command += ["--dir", "/etc"]
         for name in SYSTEM_FILES:
             command += ["--ro-bind-try", name, name]
-        # Outer folders first: a mount hides what was mounted below it before. Folders on the way to a mount are made
-        # by name, because bubblewrap by itself would make them for root only.
+        # Outer folders first: a mount hides earlier mounts below it. Parents of a mount are created explicitly, because
+        # those that bubblewrap creates are accessible to root only.
         for folder in sorted({folder for inside in read_only for folder in inside.parents}):
             if not any(folder.is_relative_to(mount) for mount in read_only):
                 command += ["--dir", str(folder)]
@@ -105,7 +107,7 @@ class Bubblewrap:
 
 @functools.cache
 def find_bubblewrap() -> Bubblewrap | str:
-    """Bubblewrap, tried out; or why there is no sandbox on this machine and what to do about it."""
+    """Return bubblewrap if a test run succeeds; otherwise the reason why there is no sandbox, and the fix."""
     path = shutil.which("bwrap")
     if path is None:
         return "bubblewrap is not installed (Debian, Ubuntu and Fedora package: bubblewrap)"
@@ -115,22 +117,22 @@ def find_bubblewrap() -> Bubblewrap | str:
         bubblewrap = Bubblewrap(path, drops_user=drops_user, limits_scratch="--size" in usage)
         change = f"os.setgid({FIRST_USER}); os.setuid({FIRST_USER})" if drops_user else ""
         program = [sys.executable, "-I", "-S", "-c", f"import os; {change}"]
-        trial = bubblewrap.command(program, read_only={p: p for p in runtime(Path(sys.executable))}, scratch_mb=1)
-        done = subprocess.run(trial, capture_output=True, text=True, check=False)
+        command = bubblewrap.command(program, read_only={p: p for p in runtime(Path(sys.executable))}, scratch_mb=1)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode == 0:
             return bubblewrap
         problem = done.stderr.strip()[-300:]
-    return f"bubblewrap is installed, but cannot make a sandbox here ({problem}); user namespaces may be switched off"
+    return f"bubblewrap is installed but cannot create a sandbox ({problem}); user namespaces may be disabled"
 
 
 @functools.cache
 def warn_unsandboxed(why: str) -> None:
-    """Once per process."""
+    """Warn once per process and reason."""
     warnings.warn(f"environments run without a sandbox, under resource limits only: {why}", stacklevel=3)
 
 
 def runtime(python: Path) -> list[Path]:
-    """The folders that an interpreter needs besides the system's: its virtual environment and its base."""
+    """Return the folders that an interpreter needs besides the system's: its virtual environment and its base."""
     venv = python.parent.parent
     settings = venv / "pyvenv.cfg"
     bases = [python.resolve().parent.parent]

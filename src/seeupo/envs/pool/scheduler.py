@@ -1,4 +1,4 @@
-"""The scheduler: assigns each episode to the least busy slot that has room, in order of arrival."""
+"""Assign each episode to the least busy slot that has room, in order of arrival."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Scheduler:
-    """Slots with room for some number of episodes each, or for any number (None)."""
+    """Distributes episodes over slots with room for `room` episodes each, or any number if None."""
 
     def __init__(self, slots: Sequence[Slot], room: int | None) -> None:
         self.slots = slots
@@ -37,7 +37,7 @@ class Scheduler:
         return _least_busy(self.slots)
 
     def close(self, refusal: PoolClosed) -> None:
-        """Assign nothing any more; calls that wait for a slot fail."""
+        """Stop assigning slots; calls that wait for one fail."""
         with self.lock:
             self.closed = refusal
             waiting = [future for assignment in self.queue for _, future in assignment.waiting]
@@ -83,7 +83,7 @@ class Assignment:
         return future
 
     def release(self) -> None:
-        """Make room for the next episode in the queue; calling it twice is fine."""
+        """Make room for the next episode in the queue; idempotent."""
         with self.scheduler.lock:
             if self.slot is not None and not self.released:
                 self.released = True

@@ -1,7 +1,7 @@
-"""The worker's side: hosts one factory and the sessions with it (episodes and experts), and answers requests.
+"""Main program of a worker: hosts one factory with its sessions (episodes and experts) and answers requests.
 
-Runs in the environment's own interpreter, so nothing but the standard library and `seeupo.types` is imported before
-the factory is. `main` speaks JSON lines on stdin and stdout; the first request is the start.
+It runs in the environment's own interpreter, so it may import only the standard library and modules of this package
+that need nothing else. `main` exchanges JSON lines on stdin and stdout; the first request is the start.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ LONGEST_TRACEBACK = 4000
 
 
 class Host:
-    """A factory and the sessions with it, driven by requests that are JSON on both sides."""
+    """Hosts a factory and its sessions; requests and answers are JSON."""
 
     def __init__(self, factory: EnvFactory) -> None:
-        self.factory: Any = factory  # may have `judge` too, see there
+        self.factory: Any = factory  # may have the optional methods `noisy_expert`, `vocabulary` and `judge`
         self.episodes: dict[str, Any] = {}
         self.experts: dict[str, Expert] = {}
         self.requests: dict[str, Callable[[Mapping[str, Any]], Any]] = {
@@ -51,7 +51,7 @@ class Host:
         }
 
     def handle(self, request: Mapping[str, Any]) -> Any:
-        """The answer to one request. Whatever the environment raises comes through."""
+        """Return the answer to one request. Exceptions of the environment propagate."""
         return self.requests[request["op"]](request)
 
     def reset(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -67,7 +67,7 @@ class Host:
         elif hasattr(self.factory, "noisy_expert"):
             expert = self.factory.noisy_expert(task, seed=mistakes["seed"], rates=mistakes["rates"])
         else:
-            raise EnvError(f"{type(self.factory).__name__} has no expert that makes mistakes; ask for none")
+            raise EnvError(f"{type(self.factory).__name__} has no noisy expert; set warm_start.noisy = 0")
         if expert is not None:
             self.experts[request["session"]] = expert
         return expert is not None
@@ -79,7 +79,7 @@ class Host:
 
 
 def load_factory(path: str, options: Mapping[str, Any]) -> EnvFactory:
-    """The factory at "module:Class", made with options that were checked against its signature."""
+    """Create the factory at "module:Class", with options that are checked against its signature."""
     module, _, name = path.partition(":")
     factory = getattr(importlib.import_module(module), name)
     check_options(factory, options)
@@ -89,14 +89,14 @@ def load_factory(path: str, options: Mapping[str, Any]) -> EnvFactory:
 
 @dataclass
 class Channel:
-    """The protocol's own file descriptors; what a benchmark prints or reads goes elsewhere."""
+    """File descriptors of the protocol, separate from stdin and stdout, which the environment may use."""
 
     source: int
     sink: int
 
     @staticmethod
     def take() -> Channel:
-        """Move the protocol away from stdin and stdout: prints, also of C code and children, go to stderr."""
+        """Move the protocol away from stdin and stdout; prints, also of C code and children, go to stderr."""
         channel = Channel(source=os.dup(0), sink=os.dup(1))
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
@@ -111,10 +111,7 @@ class Channel:
 
 
 def restrict(limits: Mapping[str, int | None], *, user: int | None) -> None:
-    """Give up privileges and set the limits of this process and its children. None leaves a limit as it is.
-
-    `processes` is counted per user by the kernel and only given when the user is the worker's own.
-    """
+    """Drop privileges and set the limits of this process and its children. None leaves a limit unchanged."""
     if user is not None:
         os.setgroups([])
         os.setgid(user)
@@ -135,7 +132,7 @@ def restrict(limits: Mapping[str, int | None], *, user: int | None) -> None:
 
 
 def error_of(error: BaseException) -> dict[str, str]:
-    """What the trainer is told of an exception: its kind, and the end of its traceback."""
+    """Return an exception as an answer: its category, and the end of its traceback."""
     match error:
         case MemoryError():
             return {"error": "memory", "text": "the memory limit was reached"}
@@ -152,7 +149,7 @@ def error_of(error: BaseException) -> dict[str, str]:
 def answer(host: Host, request: Mapping[str, Any], channel: Channel) -> None:
     try:
         channel.send({"id": request["id"], "value": host.handle(request)})
-    except BaseException as error:  # an environment may raise anything; the trainer decides what follows
+    except BaseException as error:  # an environment may raise anything; the trainer decides how to react
         channel.send({"id": request["id"], **error_of(error)})
 
 
@@ -161,7 +158,7 @@ def main() -> None:
     with os.fdopen(channel.source, "rb") as requests:
         start = decode(requests.readline())
         if start["dies_with_parent"]:
-            # Where the sandbox does not see to it: a hanging worker must not outlive a trainer that was killed.
+            # Without a sandbox: a hanging worker must not outlive a trainer that was killed.
             with contextlib.suppress(OSError, AttributeError):
                 ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         try:

@@ -1,7 +1,7 @@
-"""One worker after another in one place, and the sessions that live there.
+"""A slot: one worker at a time, and the sessions that live in it.
 
-A slot has one thread, which makes all calls of its worker. When a worker dies or has to be killed, the next one takes
-its place, and a session is brought back by repeating what happened in it when it is next called.
+A slot has one thread, which makes all calls to its worker. When the worker dies or has to be killed, a fresh one
+replaces it. A session is restored by replaying its requests when it is next called.
 """
 
 from __future__ import annotations
@@ -18,32 +18,34 @@ from typing import Any, Protocol, TypeVar
 from seeupo.envs.failures import CallTimedOut, EnvFailure, EnvRaised, NotReproducible, PoolClosed, WorkerLost
 from seeupo.envs.pool.serve import Host
 from seeupo.envs.pool.wire import WireError
-from seeupo.envs.pool.worker import BLAMES_ACTION, Fault, Kind, Launch, Worker
+from seeupo.envs.pool.worker import ACTION_CAUSES, FailureCause, Launch, Worker, WorkerFailure
 from seeupo.errors import EnvError
 from seeupo.types import EnvFactory
 
 T = TypeVar("T")
 ATTEMPTS = 2
-"""What fails is tried once more, in a fresh worker."""
+"""A failed call is retried once, in a fresh worker."""
 
 
 class ActionBrokeWorker(Exception):
-    """An action broke two workers one after the other: it is to blame, not the infrastructure."""
+    """An action broke two workers in a row, so the action is the cause and not the infrastructure."""
 
-    def __init__(self, fault: Fault) -> None:
-        super().__init__(fault.reason)
-        self.kind = fault.kind
-        self.reason = fault.reason
+    def __init__(self, failure: WorkerFailure) -> None:
+        super().__init__(failure.reason)
+        self.cause = failure.cause
+        self.reason = failure.reason
 
 
 @dataclass
 class Session:
-    """An episode, or an expert at work: how it began, and what was asked of it since.
+    """State of an episode or an expert that is needed to replay it.
 
     Attributes:
-        opening: the request that begins it.
-        history: requests that were answered, the opening first, with digests of their answers.
-        generation: the worker that it lives in, by its number in the slot.
+        id: Unique in the pool.
+        task: Id of the task.
+        opening: First request.
+        history: Answered requests, the opening first, with digests of their answers.
+        generation: Number of the worker that holds the session, counted in the slot; None if none does.
     """
 
     id: str
@@ -58,7 +60,7 @@ class Session:
 
 
 class Backend(Protocol):
-    """Where a slot's requests go: a worker process, or a factory in this process."""
+    """Receiver of a slot's requests: a worker process, or a factory in this process."""
 
     def call(self, request: Mapping[str, Any], *, seconds: float | None = None) -> Any: ...
 
@@ -68,7 +70,7 @@ class Backend(Protocol):
 
 
 class InProcess:
-    """A trusted factory, called directly: no limits, and no second attempt."""
+    """A trusted factory, called directly, without limits or retries."""
 
     def __init__(self, factory: EnvFactory) -> None:
         self.host = Host(factory)
@@ -79,7 +81,7 @@ class InProcess:
         except EnvError:
             raise
         except Exception as error:
-            raise Fault(Kind.RAISED, f"{type(error).__name__}: {error}") from error
+            raise WorkerFailure(FailureCause.RAISED, f"{type(error).__name__}: {error}") from error
 
     def kill(self) -> None: ...
 
@@ -87,9 +89,9 @@ class InProcess:
 
 
 class Slot:
-    """A thread, its backend and the sessions there.
+    """A thread, its backend and its sessions.
 
-    `submit`, `post`, `stop` and `join` are for other threads; the rest runs in the slot's own.
+    `submit`, `post`, `stop` and `join` may be called from any thread; everything else runs in the slot's thread.
     """
 
     def __init__(self, name: str, source: Launch | EnvFactory) -> None:
@@ -110,12 +112,12 @@ class Slot:
 
     @property
     def pid(self) -> int | None:
-        """The worker's process, if there is one at the moment."""
+        """Process id of the current worker; None if there is none."""
         backend = self.backend
         return backend.process.pid if isinstance(backend, Worker) else None
 
     def submit(self, call: Callable[[Slot], T], future: Future[T]) -> None:
-        """Have the slot's thread make the call, after those before it, and put its outcome into the future."""
+        """Queue a call for the slot's thread; the future gets its result."""
         with self.lock:
             if not self.closing:
                 if self.thread is None:
@@ -126,11 +128,11 @@ class Slot:
         future.set_exception(self._closed())
 
     def post(self, call: Callable[[Slot], Any]) -> None:
-        """Have a call made whose outcome nobody waits for. Takes no lock, so that finalizers may use it."""
+        """Queue a call whose result is not needed. Takes no lock, so that finalizers may use it."""
         self.calls.put((call, Future()))
 
     def stop(self) -> None:
-        """Kill the worker. What is waiting or under way fails with `PoolClosed`."""
+        """Kill the worker. Queued and running calls fail with `PoolClosed`."""
         with self.lock:
             self.closing = True
             self.calls.put(None)
@@ -138,7 +140,7 @@ class Slot:
                 self.backend.kill()
 
     def join(self) -> None:
-        """Wait until the slot's thread has cleared up; code of an environment in this process may keep it busy."""
+        """Wait until the slot's thread has cleaned up, but not forever: an in-process environment may keep it busy."""
         if self.thread is not None and self.thread is not threading.current_thread():
             self.thread.join(timeout=10)
 
@@ -147,48 +149,45 @@ class Slot:
             call, future = item
             if future.set_running_or_notify_cancel():
                 try:
-                    value = self._closing_fails(call)
-                except BaseException as error:  # it belongs to whoever waits for the future
+                    if self.closing:
+                        raise self._closed()
+                    value = call(self)
+                except BaseException as error:  # re-raised by the future
                     future.set_exception(error)
                 else:
                     future.set_result(value)
-            del item, call, future  # not to be kept alive while waiting for the next
+            del item, call, future  # do not keep them alive while waiting for the next call
         self._discard_backend()
 
-    def _closing_fails(self, call: Callable[[Slot], T]) -> T:
-        if self.closing:
-            raise self._closed()
-        return call(self)
-
     def ask(self, request: Mapping[str, Any], parse: Callable[[Any], T], *, about: Session | None = None) -> T:
-        """A request to no session of this slot, `about` one of another slot perhaps."""
+        """Make a request that belongs to no session of this slot; `about` is a session of another slot, for errors."""
         seconds = self.source.limits.start_seconds if isinstance(self.source, Launch) else None
         return self._attempt(None, request, parse, about=about, seconds=seconds)
 
     def open(self, session: Session, parse: Callable[[Any], T]) -> T:
-        """Begin a session."""
+        """Start a session."""
         return self._attempt(session, session.opening, parse, records=True)
 
     def advance(self, session: Session, request: Mapping[str, Any], parse: Callable[[Any], T]) -> T:
-        """A request that changes the session, and is repeated if the session must be brought back."""
+        """Make a request that changes the session and is replayed if the session must be restored."""
         return self._attempt(session, request, parse, records=True)
 
     def inspect(self, session: Session, request: Mapping[str, Any], parse: Callable[[Any], T]) -> T:
-        """A request that leaves the session as it is."""
+        """Make a request that does not change the session."""
         return self._attempt(session, request, parse)
 
     def close(self, session: Session) -> None:
-        """End a session. One whose worker is gone has ended already."""
+        """End a session; does nothing if its worker is gone."""
         if session.generation != self.generation or self.backend is None:
             return
         session.generation = None
         request = {"op": "close", "session": session.id}
         try:
             self.backend.call(request)
-        except Fault as fault:
-            self._lose_backend()
-            if fault.kind is not Kind.KILLED:
-                raise self._failure(fault, session, request) from fault.__cause__
+        except WorkerFailure as failure:
+            self._drop_worker()
+            if failure.cause is not FailureCause.KILLED:
+                raise self._failure(failure, session, request) from failure.__cause__
 
     def dismiss(self, session: Session) -> None:
         """End an expert's session."""
@@ -205,8 +204,11 @@ class Slot:
         records: bool = False,
         seconds: float | None = None,
     ) -> T:
-        """Make a call; if it fails, once more in a fresh worker. Two failures of the same origin decide."""
-        blamed, failed = 0, 0
+        """Make a call, and retry it in a fresh worker if it fails.
+
+        Failures caused by the action and infrastructure failures are counted separately; two of a kind are final.
+        """
+        action_failures, other_failures = 0, 0
         while True:
             at_action = False
             try:
@@ -215,19 +217,19 @@ class Slot:
                     self._restore(session, backend, skip=request is session.opening)
                 at_action = request["op"] == "step"
                 value = backend.call(request, seconds=seconds)
-                parsed = parsed_or_fault(parse, value)
-            except Fault as fault:
+                parsed = parse_answer(parse, value)
+            except WorkerFailure as failure:
                 if self.closing:
                     raise self._closed() from None
-                self._lose_backend()
-                if at_action and fault.kind in BLAMES_ACTION:
-                    blamed += 1
+                self._drop_worker()
+                if at_action and failure.cause in ACTION_CAUSES:
+                    action_failures += 1
                 else:
-                    failed += 1
-                if blamed == ATTEMPTS:
-                    raise ActionBrokeWorker(fault) from None
-                if failed == ATTEMPTS or not isinstance(self.source, Launch):
-                    raise self._failure(fault, session or about, request) from fault.__cause__
+                    other_failures += 1
+                if action_failures == ATTEMPTS:
+                    raise ActionBrokeWorker(failure) from None
+                if other_failures == ATTEMPTS or not isinstance(self.source, Launch):
+                    raise self._failure(failure, session or about, request) from failure.__cause__
             else:
                 if session is not None and records:
                     session.history.append((request, digest(value)))
@@ -235,19 +237,19 @@ class Slot:
                 return parsed
 
     def _restore(self, session: Session, backend: Backend, *, skip: bool) -> None:
-        """Bring a session back that lived in an earlier worker, and compare."""
+        """Replay a session that lived in an earlier worker, and compare the answers."""
         if skip or session.generation == self.generation:
             return
         for request, expected in session.history:
             if digest(backend.call(request)) != expected:
-                reason = f"repeating its {request['op']} in a fresh worker gave another result than before"
+                reason = f"replaying its {request['op']} in a fresh worker gave a different result"
                 raise NotReproducible(
                     environment=self.name, task=session.task, action=session.last_action, reason=reason
                 )
         session.generation = self.generation
 
     def _backend(self) -> Backend:
-        """The backend, made if need be. From then on `stop` can kill it, also while the factory is being loaded."""
+        """Return the backend, starting it if necessary. `stop` can kill it even while it loads the factory."""
         if self.backend is not None:
             return self.backend
         self.generation += 1
@@ -260,15 +262,15 @@ class Slot:
             worker = self.backend = Worker(self.source)
         try:
             worker.load()
-        except Fault:
+        except WorkerFailure:
             raise
         except BaseException:
             self._discard_backend()
             raise
         return worker
 
-    def _lose_backend(self) -> None:
-        """After a fault: the worker is replaced at the next call. A factory in this process stays."""
+    def _drop_worker(self) -> None:
+        """Discard a worker after a failure; the next call starts another. A factory in this process stays."""
         if isinstance(self.source, Launch):
             self._discard_backend()
 
@@ -278,29 +280,29 @@ class Slot:
         if backend is not None:
             backend.discard()
 
-    def _failure(self, fault: Fault, session: Session | None, request: Mapping[str, Any]) -> EnvFailure:
-        kinds = {Kind.TIMEOUT: CallTimedOut, Kind.RAISED: EnvRaised}
-        return kinds.get(fault.kind, WorkerLost)(
+    def _failure(self, failure: WorkerFailure, session: Session | None, request: Mapping[str, Any]) -> EnvFailure:
+        types = {FailureCause.TIMEOUT: CallTimedOut, FailureCause.RAISED: EnvRaised}
+        return types.get(failure.cause, WorkerLost)(
             environment=self.name,
             task=None if session is None else session.task,
             action=request.get("text") or (None if session is None else session.last_action),
-            reason=f"{request['op']} failed: {fault.reason}",
+            reason=f"{request['op']} failed: {failure.reason}",
         )
 
     def _closed(self) -> PoolClosed:
-        return PoolClosed(environment=self.name, task=None, action=None, reason="the pool has been closed")
+        return PoolClosed(environment=self.name, task=None, action=None, reason="the pool is closed")
 
 
-def parsed_or_fault(parse: Callable[[Any], T], value: Any) -> T:
-    """What a worker answered, as a type; an answer that is none is an error of the environment."""
+def parse_answer(parse: Callable[[Any], T], value: Any) -> T:
+    """Return a worker's answer as a type; a malformed answer counts as an exception of the environment."""
     try:
         return parse(value)
     except WireError as error:
-        raise Fault(Kind.RAISED, str(error)) from None
+        raise WorkerFailure(FailureCause.RAISED, str(error)) from None
 
 
 def digest(value: Any) -> bytes:
-    """Of an answer, for comparison. A result's info may differ: it is for people and may hold timings."""
+    """Return a digest of an answer for comparison, without `info`, which may contain timings."""
     if isinstance(value, dict):
         value = {key: part for key, part in value.items() if key != "info"}
     return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=16).digest()

@@ -1,7 +1,7 @@
-"""How tasks and results travel between a trainer and its workers: as JSON, one message a line.
+"""Wire protocol between the trainer and its workers: JSON, one message per line.
 
-Any string survives, lone surrogates included. The trainer reads what a worker may have been made to write by a model,
-so decoding checks every field.
+Any string survives, including lone surrogates. A model may control what a worker writes, so decoding checks every
+field.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ ROLES = get_args(Role)
 
 
 class WireError(Exception):
-    """Something cannot be sent, or is not what was expected."""
+    """A message cannot be encoded, or a received one is malformed."""
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
-    """One line of JSON."""
+    """Return the message as one line of JSON."""
     try:
         return json.dumps(message, separators=(",", ":"), ensure_ascii=False).encode(errors="surrogatepass") + b"\n"
     except (TypeError, ValueError) as error:
@@ -29,25 +29,25 @@ def encode(message: Mapping[str, Any]) -> bytes:
 
 
 def decode(line: bytes | bytearray) -> dict[str, Any]:
-    """The message of a line."""
+    """Return the message in a line of JSON."""
     try:
         message = json.loads(line.decode(errors="surrogatepass"))
     except (ValueError, RecursionError) as error:
         raise WireError(f"not a line of JSON ({error}): {bytes(line[:80])!r}") from None
-    return expect(message, dict, "a message")
+    return expect(message, dict, "message")
 
 
 def expect(value: Any, kind: type[T], what: str) -> T:
-    """The value, if it has the expected type; a bool is no expect_number."""
+    """Return the value if it has the expected type; a bool is not an int."""
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise WireError(f"{what} should be {kind.__name__} and is {type(value).__name__}")
+        raise WireError(f"{what} is {type(value).__name__}; expected {kind.__name__}")
     return value
 
 
 def expect_number(value: Any, what: str) -> float:
-    """A float, also from an int."""
+    """Return an int or float as a float."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise WireError(f"{what} should be a expect_number and is {type(value).__name__}")
+        raise WireError(f"{what} is {type(value).__name__}; expected a number")
     try:
         return float(value)
     except OverflowError:
@@ -65,18 +65,18 @@ def task_to_json(task: Task) -> dict[str, Any]:
 
 
 def task_from_json(value: Any) -> Task:
-    fields = expect(value, dict, "a task")
+    fields = expect(value, dict, "task")
     return Task(
-        id=expect(fields.get("id"), str, "a task's id"),
-        split=expect(fields.get("split"), str, "a task's split"),
-        kind=expect(fields.get("kind"), str, "a task's kind"),
-        seed=expect(fields.get("seed"), int, "a task's seed"),
-        payload=expect(fields.get("payload"), dict, "a task's payload"),
+        id=expect(fields.get("id"), str, "task id"),
+        split=expect(fields.get("split"), str, "task split"),
+        kind=expect(fields.get("kind"), str, "task kind"),
+        seed=expect(fields.get("seed"), int, "task seed"),
+        payload=expect(fields.get("payload"), dict, "task payload"),
     )
 
 
 def result_to_json(result: StepResult) -> dict[str, Any]:
-    """Fields at their defaults are left out: most results are one short message."""
+    """Return the result as JSON, without fields at their defaults: most results are one short message."""
     fields: dict[str, Any] = {"messages": [message_to_json(message) for message in result.messages]}
     if result.tools is not None:
         fields["tools"] = [
@@ -95,12 +95,12 @@ def result_to_json(result: StepResult) -> dict[str, Any]:
 
 
 def result_from_json(value: Any) -> StepResult:
-    fields = expect(value, dict, "a result")
+    fields = expect(value, dict, "result")
     tools = fields.get("tools")
     return StepResult(
         messages=tuple(message_from_json(message) for message in expect(fields.get("messages"), list, "messages")),
         tools=None if tools is None else tuple(tool_from_json(tool) for tool in expect(tools, list, "tools")),
-        reward=expect_number(fields.get("reward", 0.0), "a reward"),
+        reward=expect_number(fields.get("reward", 0.0), "reward"),
         terminated=expect(fields.get("terminated", False), bool, "terminated"),
         truncated=expect(fields.get("truncated", False), bool, "truncated"),
         info=expect(fields.get("info", {}), dict, "info"),
@@ -115,29 +115,29 @@ def message_to_json(message: Message) -> dict[str, Any]:
 
 
 def message_from_json(value: Any) -> Message:
-    fields = expect(value, dict, "a message")
+    fields = expect(value, dict, "message")
     role = fields.get("role")
     if role not in ROLES:
-        raise WireError(f"a message's role should be one of {', '.join(ROLES)} and is {str(role)[:40]!r}")
+        raise WireError(f"message role is {str(role)[:40]!r}; expected one of {', '.join(ROLES)}")
     return Message(
         role=cast("Role", role),
-        content=expect(fields.get("content"), str, "a message's content"),
+        content=expect(fields.get("content"), str, "message content"),
         tool_calls=tuple(call_from_json(call) for call in expect(fields.get("tool_calls", []), list, "tool calls")),
     )
 
 
 def call_from_json(value: Any) -> ToolCall:
-    fields = expect(value, dict, "a tool call")
+    fields = expect(value, dict, "tool call")
     return ToolCall(
-        name=expect(fields.get("name"), str, "a tool call's name"),
-        arguments=expect(fields.get("arguments"), dict, "a tool call's arguments"),
+        name=expect(fields.get("name"), str, "tool call name"),
+        arguments=expect(fields.get("arguments"), dict, "tool call arguments"),
     )
 
 
 def tool_from_json(value: Any) -> Tool:
-    fields = expect(value, dict, "a tool")
+    fields = expect(value, dict, "tool")
     return Tool(
-        name=expect(fields.get("name"), str, "a tool's name"),
-        description=expect(fields.get("description"), str, "a tool's description"),
-        parameters=expect(fields.get("parameters"), dict, "a tool's parameters"),
+        name=expect(fields.get("name"), str, "tool name"),
+        description=expect(fields.get("description"), str, "tool description"),
+        parameters=expect(fields.get("parameters"), dict, "tool parameters"),
     )

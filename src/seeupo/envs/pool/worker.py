@@ -1,4 +1,4 @@
-"""The trainer's side of one worker process: start, call under a wall-clock limit, kill, and say why it ended."""
+"""Trainer's side of a worker process: start it, call it under a wall-clock limit, kill it, and report why it ended."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ from seeupo.utils.cache import cache_folder
 
 LONGEST_STDERR = 4000
 CHUNK = 1 << 16
-PATIENCE_SECONDS = 0.2
-SIGNALS_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+POLL_SECONDS = 0.2
+EXIT_SECONDS = 5.0
+"""Time that a process has to exit after it closed its pipes, also on a busy machine."""
+EXTERNAL_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
-class Kind(StrEnum):
-    """What became of a call that gave no value."""
+class FailureCause(StrEnum):
+    """Why a call to a worker failed."""
 
     TIMEOUT = "timeout"
     CRASH = "crash"
@@ -41,28 +43,30 @@ class Kind(StrEnum):
     RAISED = "raised"
 
 
-BLAMES_ACTION = (Kind.TIMEOUT, Kind.CRASH, Kind.MEMORY, Kind.RECURSION)
-"""What an action does to its worker. A kill from outside and an exception of the environment are not its doing."""
+ACTION_CAUSES = (FailureCause.TIMEOUT, FailureCause.CRASH, FailureCause.MEMORY, FailureCause.RECURSION)
+"""Failures that an action can cause. A kill from outside and an exception of the environment are not among them."""
 
 
-class Fault(Exception):
-    """A call gave no value; the worker is not to be used any more."""
+class WorkerFailure(Exception):
+    """A call to a worker failed; the worker must not be used again."""
 
-    def __init__(self, kind: Kind, reason: str) -> None:
+    def __init__(self, cause: FailureCause, reason: str) -> None:
         super().__init__(reason)
-        self.kind = kind
+        self.cause = cause
         self.reason = reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """All that is needed to start a worker.
+    """How to start a worker.
 
     Attributes:
-        python: the interpreter, with the benchmark's packages.
-        factory: "module:Class".
-        mounts: what the worker may read in its sandbox: places inside -> places outside.
-        sandbox: None runs the worker under resource limits only.
+        python: Interpreter with the benchmark's packages.
+        factory: "module:Class" of the factory.
+        options: Keyword arguments of the factory.
+        limits: Resource limits.
+        mounts: What the worker may read in its sandbox: paths inside -> paths outside.
+        sandbox: Sandbox of the worker; None for resource limits only.
     """
 
     python: Path
@@ -74,13 +78,13 @@ class Launch:
 
 
 class Worker:
-    """A process that hosts a factory. Made and called by one thread; `kill` may come from any.
+    """A process that hosts a factory. One thread creates and calls it; any thread may call `kill`.
 
-    The thread that makes it must live on: the process is killed by the kernel when that thread ends.
+    That thread must stay alive: the kernel kills the process when the thread that started it ends.
     """
 
     def __init__(self, launch: Launch) -> None:
-        """Start the process; `load` comes next."""
+        """Start the process. Call `load` next."""
         self.launch = launch
         self.limits = launch.limits
         self.folder = Path(tempfile.mkdtemp(prefix="seeupo-worker-"))
@@ -115,7 +119,7 @@ class Worker:
         self.call({"op": "start", **self._start()}, seconds=self.limits.start_seconds)
 
     def call(self, request: Mapping[str, Any], *, seconds: float | None = None) -> Any:
-        """The value that the worker answers with. Raises `Fault` or, for wrong options, `EnvError`."""
+        """Return the worker's answer; raise `WorkerFailure` or, for errors that the user can fix, `EnvError`."""
         self.requests += 1
         line = self._exchange(
             encode({"id": self.requests, **request}), self.limits.call_seconds if seconds is None else seconds
@@ -123,9 +127,9 @@ class Worker:
         try:
             reply = decode(line)
         except WireError as error:
-            raise Fault(Kind.CRASH, f"the worker broke the protocol: {error}") from None
+            raise WorkerFailure(FailureCause.CRASH, f"the worker broke the protocol: {error}") from None
         if reply.get("id") != self.requests:
-            raise Fault(Kind.CRASH, "the worker broke the protocol: an answer to another request")
+            raise WorkerFailure(FailureCause.CRASH, "the worker broke the protocol: an answer to another request")
         if "error" not in reply:
             return reply.get("value")
         text = str(reply.get("text"))
@@ -133,36 +137,36 @@ class Worker:
             case "usage":
                 raise EnvError(text)
             case "memory":
-                raise Fault(Kind.MEMORY, text)
+                raise WorkerFailure(FailureCause.MEMORY, text)
             case "recursion":
-                raise Fault(Kind.RECURSION, text)
+                raise WorkerFailure(FailureCause.RECURSION, text)
             case "exit":
-                raise Fault(Kind.CRASH, text)
-        raise Fault(Kind.RAISED, text)
+                raise WorkerFailure(FailureCause.CRASH, text)
+        raise WorkerFailure(FailureCause.RAISED, text)
 
     def kill(self) -> None:
-        """End the process and all that it started. Twice is fine."""
+        """Kill the process and all processes that it started; idempotent."""
         with self.ending:
-            # Its id stays its own, also when it has ended, until it is waited for.
+            # The process id cannot be reused before the process is waited for.
             if self.process.returncode is None:
                 os.killpg(self.process.pid, signal.SIGKILL)
                 self.process.wait()
 
     def discard(self) -> None:
-        """Kill, and give back pipes and folder. Only the thread that calls the worker may do this."""
+        """Kill the worker and release its pipes and folder. Only the thread that calls the worker may do this."""
         self.kill()
-        # Ends a worker too that bubblewrap, killed in its first milliseconds, could not yet bind to its own end.
+        # Bubblewrap that is killed in its first milliseconds may not take the worker with it; the end of stdin does.
         self.stdin.close()
-        # The pipe of stderr ends with the last process that holds it, also of those that bubblewrap kills.
-        deadline = time.monotonic() + 5
+        # The pipe of stderr ends when the last process that holds it has gone.
+        deadline = time.monotonic() + EXIT_SECONDS
         while self._drain_errors() and time.monotonic() < deadline:
-            select.select([self.stderr], [], [], PATIENCE_SECONDS)
+            select.select([self.stderr], [], [], POLL_SECONDS)
         self.stdout.close()
         self.stderr.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _exchange(self, line: bytes, seconds: float) -> bytes:
-        """Send a line and wait for one. What the worker prints is read along the way, so that it never blocks."""
+        """Send a line and wait for the answer, draining what the worker prints so that it never blocks."""
         deadline = time.monotonic() + seconds
         rest = memoryview(line)
         poll = select.poll()
@@ -172,8 +176,8 @@ class Worker:
         while True:
             left = deadline - time.monotonic()
             if left <= 0:
-                raise Fault(Kind.TIMEOUT, f"no answer within {seconds:g} s")
-            events = poll.poll(min(left, PATIENCE_SECONDS) * 1000)
+                raise WorkerFailure(FailureCause.TIMEOUT, f"no answer within {seconds:g} s")
+            events = poll.poll(min(left, POLL_SECONDS) * 1000)
             ready = {descriptor for descriptor, _ in events}
             if self.stderr.fileno() in ready and not self._drain_errors():
                 poll.unregister(self.stderr)
@@ -190,10 +194,10 @@ class Worker:
                     del self.answers[:size]
                     return reply
                 if len(self.answers) > self.limits.message_mb * 2**20:
-                    raise Fault(Kind.CRASH, f"an answer of more than {self.limits.message_mb} MB")
+                    raise WorkerFailure(FailureCause.CRASH, f"an answer of more than {self.limits.message_mb} MB")
                 if not chunk:
                     raise self._ended()
-            # Children that were forked may hold the pipe open after the worker itself has gone.
+            # Forked children may hold the pipe open after the worker itself has gone.
             if not events and self._exit(wait=False) is not None:
                 raise self._ended()
 
@@ -206,7 +210,7 @@ class Worker:
             raise self._ended() from None
 
     def _drain_errors(self) -> bool:
-        """Take in what was printed, keeping the end of it; whether more may come."""
+        """Read what was printed, keep the end of it, and return whether more may follow."""
         try:
             while chunk := os.read(self.stderr.fileno(), CHUNK):
                 self.errors += chunk
@@ -215,18 +219,18 @@ class Worker:
             return True
         return False
 
-    def _ended(self) -> Fault:
-        """Why the process is gone, or is on its way."""
+    def _ended(self) -> WorkerFailure:
+        """Return why the process has ended."""
         if (code := self._exit(wait=True)) is None:
-            return Fault(Kind.CRASH, f"the worker closed its pipe{self._printed()}")
-        if -code in SIGNALS_FROM_OUTSIDE:
-            return Fault(Kind.KILLED, f"the worker was killed ({signal.Signals(-code).name})")
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        return Fault(Kind.CRASH, f"the worker {how}{self._printed()}")
+            return WorkerFailure(FailureCause.CRASH, f"the worker closed its pipe{self._printed()}")
+        if -code in EXTERNAL_SIGNALS:
+            return WorkerFailure(FailureCause.KILLED, f"the worker was killed ({signal.Signals(-code).name})")
+        how = f"was terminated by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+        return WorkerFailure(FailureCause.CRASH, f"the worker {how}{self._printed()}")
 
     def _exit(self, *, wait: bool) -> int | None:
-        """The exit code, or minus the signal, without taking it from the kernel; None while the process runs."""
-        deadline = time.monotonic() + (PATIENCE_SECONDS if wait else 0)
+        """Return the exit code, or minus the signal, without reaping the process; None while it runs."""
+        deadline = time.monotonic() + (EXIT_SECONDS if wait else 0)
         while self.process.returncode is None:
             try:
                 seen = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -242,7 +246,7 @@ class Worker:
     def _printed(self) -> str:
         self._drain_errors()
         text = self.errors.decode(errors="replace").strip()
-        return f"; it had printed: {text}" if text else ""
+        return f"; stderr: {text}" if text else ""
 
     def _command(self) -> list[str]:
         launch = self.launch
@@ -259,7 +263,7 @@ class Worker:
         return program
 
     def _environment(self) -> dict[str, str]:
-        """Nothing is inherited. The hash seed is fixed because episodes must be reproducible."""
+        """Return the environment variables. None are inherited; the hash seed is fixed for reproducible episodes."""
         home = "/tmp" if self.launch.sandbox else str(self.folder / "home")
         return {
             "PATH": f"{self.launch.python.parent}:/usr/local/bin:/usr/bin:/bin",
@@ -293,9 +297,9 @@ class Worker:
 
 
 def packages_of(factory: str) -> list[Path]:
-    """What a worker imports from the trainer's side: this package, and the one of a user's factory.
+    """Return the packages that a worker imports from the trainer: this one, and that of a custom environment.
 
-    They are linked or mounted one by one, so that nothing else of the trainer's packages is seen by a worker.
+    They are linked or mounted one by one, so that a worker sees none of the trainer's other packages.
     """
     places = [Path(seeupo.__file__).parent]
     name = factory.partition(":")[0].partition(".")[0]

@@ -1,4 +1,4 @@
-"""`textworld`: text adventures generated from a seed, with one reward for winning. Played in workers."""
+"""`textworld`: text adventures generated from a seed, with one reward for winning. Runs in workers."""
 
 from seeupo.envs.textworld.env import TextworldEnv, TextworldFactory
 

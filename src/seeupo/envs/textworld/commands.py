@@ -1,9 +1,9 @@
-"""What a policy may say to a game: one line of plain words that begins with a verb of the game.
+"""Parse an action into a game command: one line of plain words that starts with a verb of the game.
 
-The interpreter under a game has commands of its own, and they are not for players: `save` and `script` write files, a
-backslash makes it print without end, `restart` and `restore` change the past, `print_state` and `tw-...` show what is
-hidden, `superbrief` shortens what is seen, a full stop or "then" begins another command. So nothing is passed on but
-what is known to be harmless.
+The game interpreter has other commands that a policy must not reach: `save` and `script` write files, a backslash
+makes it print forever, `restart` and `restore` change the past, `print_state` and `tw-...` reveal hidden state,
+`superbrief` shortens observations, a full stop or "then" starts another command. So only commands that are known to be
+harmless are passed on.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ PLAIN_WORDS = re.compile(r"[A-Za-z0-9]+(?:['-][A-Za-z0-9]+)*(?: [A-Za-z0-9]+(?:[
 
 
 class CommandError(Exception):
-    """Why a text holds no command; the message is for the policy."""
+    """The text contains no command; the message is part of the observation."""
 
 
 def read_command(text: str) -> str:
-    """The command in an action: its last line that is not blank, without the prompt sign `>` before it."""
+    """Return the command in an action: its last nonblank line, without a leading prompt sign `>`."""
     lines = text.strip().rsplit("\n", 1)
     command = lines[-1].strip().removeprefix(">").strip()
     if not command:

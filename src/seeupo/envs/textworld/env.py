@@ -1,4 +1,4 @@
-"""TextWorld's games as an environment. Episodes need the package `textworld`, listing the tasks does not."""
+"""TextWorld's games as an environment. Episodes need the package `textworld`; listing tasks does not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INSTRUCTIONS = (
 
 
 class TextworldEnv:
-    """One game after another, each in an interpreter of its own. The only reward is 1 for winning."""
+    """Runs one game after another, each in a fresh game interpreter. The only reward is 1 for winning."""
 
     def __init__(self, *, spelled_out: bool, show_commands: bool) -> None:
         self._spelled_out = spelled_out
@@ -31,19 +31,19 @@ class TextworldEnv:
         self._won = False
 
     def reset(self, task: Task, *, seed: int) -> StepResult:
-        """The goal and what is seen first. The game is the task's: nothing is drawn from the episode's seed."""
+        """Return the goal and the first observation. The task determines the game; `seed` is not used."""
         self.close()
         textworld: Any = importlib.import_module("textworld")
         infos = textworld.EnvInfos(admissible_commands=self._show_commands)
         self._game = textworld.start(str(game_file(recipe_of(task, spelled_out=self._spelled_out))), infos)
         state = self._game.reset()
         self._over = self._won = False
-        return StepResult((Message("system", INSTRUCTIONS), self._seen(state)))
+        return StepResult((Message("system", INSTRUCTIONS), self._observation(state)))
 
     def step(self, text: str) -> StepResult:
-        """Give the game a command. What is none never reaches the game, and is answered with an error."""
+        """Pass a command to the game. Other text never reaches the game; the observation is an error."""
         if self._over:
-            raise RuntimeError("there is no game under way; call reset first")
+            raise RuntimeError("no episode is running; call reset first")
         try:
             command = read_command(text)
         except CommandError as error:
@@ -51,20 +51,20 @@ class TextworldEnv:
         state, _, _ = self._game.step(command)
         self._won = bool(state["won"])
         self._over = self._won or bool(state["lost"])
-        return StepResult((self._seen(state),), reward=float(self._won), terminated=self._over)
+        return StepResult((self._observation(state),), reward=float(self._won), terminated=self._over)
 
     def score(self) -> float:
-        """1 if the game is won, else 0."""
+        """Return 1 if the game is won, else 0."""
         return float(self._won)
 
     def close(self) -> None:
-        """End the interpreter."""
+        """Stop the game interpreter."""
         if self._game is not None:
             self._game.close()
             self._game = None
         self._over = True
 
-    def _seen(self, state: Any) -> Message:
+    def _observation(self, state: Any) -> Message:
         text = narration(state["feedback"])
         if self._show_commands and not self._over:
             text += "\n\nPossible commands: " + ", ".join(state["admissible_commands"])
@@ -72,7 +72,7 @@ class TextworldEnv:
 
 
 class TextworldFactory:
-    """Games of one level, or of all. The games of a split are seeds, and those of two splits are never the same."""
+    """Provides games of one level, or of all. Tasks are seeds, and no game is in two splits."""
 
     def __init__(
         self,
@@ -86,20 +86,20 @@ class TextworldFactory:
         """Choose the games.
 
         Args:
-            level: how many rooms, objects and commands: tiny 1, 3, 1; short 2, 5, 2; medium 3, 8, 4; long 5, 12, 8.
-            train: games of each level in the split "train".
-            test: games of each level in the split "test".
-            goal: what is told at the start: the last step alone, so that the way there must be found, or every step.
-            show_commands: list what is possible after each observation.
+            level: Rooms, objects and commands to win: tiny 1, 3, 1; short 2, 5, 2; medium 3, 8, 4; long 5, 12, 8.
+            train: Number of games of each level in the split "train".
+            test: Number of games of each level in the split "test".
+            goal: What the first observation states: the last step only, so that the policy must explore, or every step.
+            show_commands: Whether each observation lists the possible commands.
         """
         if level != "all" and level not in LEVELS:
             raise EnvError(f"level={level!r}: {suggest(level, ['all', *LEVELS])}")
         if goal not in ("last_step", "all_steps"):
-            raise EnvError(f"goal={goal!r}: 'last_step' or 'all_steps' is accepted")
+            raise EnvError(f"goal={goal!r}: expected 'last_step' or 'all_steps'")
         self._numbers = {"train": train, "test": test}
         for split, number in self._numbers.items():
             if not 0 <= number < FIRST_SEED["test"]:
-                raise EnvError(f"{split}={number}: a number of games from 0 to {FIRST_SEED['test'] - 1} is accepted")
+                raise EnvError(f"{split}={number}: expected a number of games from 0 to {FIRST_SEED['test'] - 1}")
         self._levels = tuple(LEVELS) if level == "all" else (level,)
         self._spelled_out = goal == "all_steps"
         self._show_commands = show_commands
@@ -109,7 +109,7 @@ class TextworldFactory:
         return tuple(self._numbers)
 
     def tasks(self, split: str) -> Sequence[Task]:
-        """Level by level, in the order of the seeds."""
+        """Return the tasks level by level, in the order of their seeds."""
         if split not in self._numbers:
             raise EnvError(f"textworld has no split {split!r}; {suggest(split, self.splits)}")
         first = FIRST_SEED[split]
@@ -123,19 +123,19 @@ class TextworldFactory:
         return TextworldEnv(spelled_out=self._spelled_out, show_commands=self._show_commands)
 
     def expert(self, task: Task) -> Expert:
-        """Says the commands that TextWorld itself gives for the game, one after the other."""
+        """Return an expert that follows TextWorld's walkthrough of the game."""
         commands = iter(winning_commands(game_file(recipe_of(task, spelled_out=self._spelled_out))))
         return lambda _: next(commands, "look")
 
 
 def recipe_of(task: Task, *, spelled_out: bool) -> Recipe:
     if task.kind not in LEVELS:
-        raise EnvError(f"task {task.id!r}: kind {task.kind!r} is no level; {suggest(task.kind, list(LEVELS))}")
+        raise EnvError(f"task {task.id!r}: there is no level {task.kind!r}; {suggest(task.kind, list(LEVELS))}")
     return Recipe(task.kind, task.seed, spelled_out=spelled_out)
 
 
 def narration(feedback: str) -> str:
-    """What the game tells, without its title picture, its prompt and status line, and the question after the end."""
+    """Return the game's text without its title picture, prompt, status line and final question."""
     lines = [line.strip() for line in feedback.splitlines()]
     picture = [number for number, line in enumerate(lines) if "$$" in line]
     lines = lines[picture[-1] + 1 if picture else 0 :]

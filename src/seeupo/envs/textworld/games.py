@@ -1,6 +1,6 @@
-"""Games: generated and compiled by TextWorld from a seed, once, and kept as files.
+"""Generate and compile TextWorld games from seeds, and cache them as files.
 
-The same seed gives the same game, byte for byte, so it does not matter who makes it, or that two do at once.
+The same seed gives the same game, byte for byte, so several processes may build the same game at once.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from seeupo.utils.cache import cache_folder
 
 ATTEMPTS = 50
 MOST_IN_SCRATCH = 200
-"""Games that a worker keeps in its own temporary folder: 80 MB."""
+"""Number of games that a worker keeps in its temporary folder: 80 MB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """How large a game is, and how many commands it takes to win."""
+    """Size of a game, and the number of commands to win it."""
 
     rooms: int
     objects: int
@@ -41,7 +41,7 @@ LEVELS: Mapping[str, Level] = {
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """All that a game depends on. `spelled_out`: its goal is told step by step, and not by the last step alone."""
+    """Everything that a game depends on. `spelled_out`: the goal lists every step, not only the last one."""
 
     level: str
     seed: int
@@ -53,20 +53,20 @@ class Recipe:
 
 
 def shared_games() -> Path:
-    """Where all workers find games. Inside a sandbox it can only be read."""
+    """Return the folder of games that all workers share; read-only inside a sandbox."""
     return cache_folder() / "envs" / "textworld" / "games"
 
 
 def mounts(options: Mapping[str, Any], *, role: str) -> dict[Path, Path]:
-    """What a sandboxed worker may read: the games that are there."""
+    """Return what a sandboxed worker may read: the shared games."""
     games = shared_games().absolute()
     return {games: games} if games.is_dir() else {}
 
 
 def game_file(recipe: Recipe) -> Path:
-    """The compiled game, with its description as JSON beside it; made now if nobody has made it before.
+    """Return the compiled game, building it if necessary; its description is a JSON file beside it.
 
-    It is made in the shared folder if that can be written, else in a temporary folder of this process.
+    It is built in the shared folder if that is writable, else in a temporary folder of this process.
     """
     scratch = Path(scratch_folder().name)
     for folder in (shared_games(), scratch):
@@ -77,45 +77,45 @@ def game_file(recipe: Recipe) -> Path:
         shared_games().mkdir(parents=True, exist_ok=True)
         return build(recipe, shared_games())
     except OSError:
-        forget_oldest(scratch)
+        remove_oldest(scratch)
         return build(recipe, scratch)
 
 
 @functools.cache
 def scratch_folder() -> tempfile.TemporaryDirectory[str]:
-    """Removed when the process ends."""
+    """Return a temporary folder that is removed when the process ends."""
     return tempfile.TemporaryDirectory(prefix="textworld-")
 
 
 def winning_commands(game: Path) -> list[str]:
-    """The commands that win a compiled game."""
+    """Return TextWorld's walkthrough of a compiled game: the commands that win it."""
     commands: list[str] = json.loads(game.with_suffix(".json").read_text())["metadata"]["walkthrough"]
     return commands
 
 
 def build(recipe: Recipe, folder: Path) -> Path:
-    """Make a game in a folder of its own and move it to its place: nobody ever sees half a game."""
+    """Build a game in a temporary folder and move it into place, so that no process sees an incomplete game."""
     with tempfile.TemporaryDirectory(prefix=f".{recipe.name}-", dir=folder) as place:
-        compiled = first_that_can_be_won(recipe, Path(place) / "game.z8")
-        for suffix in (".json", ".z8"):  # in this order: where the game is, its description is too
+        compiled = compile_winnable_game(recipe, Path(place) / "game.z8")
+        for suffix in (".json", ".z8"):  # in this order: a game that exists has its description
             made = compiled.with_suffix(suffix)
             made.chmod(0o644)  # workers run as another user
             made.replace(folder / f"{recipe.name}{suffix}")
     return folder / f"{recipe.name}.z8"
 
 
-def first_that_can_be_won(recipe: Recipe, path: Path) -> Path:
-    """Compile the first game of the recipe's seeds that takes as many commands as its level says, and is won by them.
+def compile_winnable_game(recipe: Recipe, path: Path) -> Path:
+    """Compile the first game of the recipe's seeds whose walkthrough has the level's length and wins.
 
-    TextWorld draws a quest of the wanted length, but in some games there is a shorter way; and in one of a hundred a
-    gold command is ambiguous ("Which do you mean, the red box or the box?") and does nothing.
+    TextWorld generates a quest of the requested length, but some games can be won sooner, and in one of a hundred a
+    command of the walkthrough is ambiguous ("Which do you mean, the red box or the box?") and does nothing.
     """
     generator: Any = importlib.import_module("textworld.generator")
     level = LEVELS[recipe.level]
     for attempt in range(ATTEMPTS):
         options = generator.GameOptions()
         options.path, options.force_recompile = str(path), True
-        options.kb = generator.KnowledgeBase.default()  # reading the rules anew takes longer than all the rest
+        options.kb = generator.KnowledgeBase.default()  # reading the rules again would take longer than all the rest
         options.seeds = recipe.seed * ATTEMPTS + attempt
         options.nb_rooms, options.nb_objects, options.quest_length = level.rooms, level.objects, level.commands
         options.grammar.only_last_action = not recipe.spelled_out
@@ -124,21 +124,21 @@ def first_that_can_be_won(recipe: Recipe, path: Path) -> Path:
             generator.compile_game(game, options)
             if is_won(path):
                 return path
-    raise RuntimeError(f"no game of {level.commands} commands was found for {recipe}")
+    raise RuntimeError(f"found no game of {level.commands} commands for {recipe}")
 
 
 def is_won(game: Path) -> bool:
-    """Whether its gold commands win a compiled game."""
-    played: Any = importlib.import_module("textworld").start(str(game))
-    state = played.reset()
+    """Return whether a compiled game is won by its walkthrough."""
+    env: Any = importlib.import_module("textworld").start(str(game))
+    state = env.reset()
     for command in winning_commands(game):
-        state, _, _ = played.step(command)
-    played.close()
+        state, _, _ = env.step(command)
+    env.close()
     return bool(state["won"])
 
 
-def forget_oldest(folder: Path) -> None:
-    """Make room for one more game."""
+def remove_oldest(folder: Path) -> None:
+    """Remove old games to make room for one more."""
     games = sorted(folder.glob("*.z8"), key=lambda game: game.stat().st_mtime)
     for game in games[: max(0, len(games) + 1 - MOST_IN_SCRATCH)]:
         game.unlink()

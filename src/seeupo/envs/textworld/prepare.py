@@ -1,4 +1,4 @@
-"""Makes the games of the default options when the environment is installed, so that no episode has to wait for them."""
+"""Build the games of the default options when the environment is installed, so that episodes need not wait."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from seeupo.envs.textworld.games import build
 
 
 def prepare(folder: Path) -> None:
-    """Called with the environment's folder, in its interpreter."""
+    """Build the games in the environment's folder; runs in its interpreter."""
     factory = TextworldFactory()
     recipes = [recipe_of(task, spelled_out=False) for split in factory.splits for task in factory.tasks(split)]
     games = folder / "games"

@@ -1,4 +1,4 @@
-"""The example of the page "Bring your own environment" is complete, and runs as the page says."""
+"""The examples of the page "Custom environments" are complete and run."""
 
 import re
 from pathlib import Path
@@ -9,23 +9,23 @@ from envs.textworld import hostile
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.envs.registry import EnvSpec
 
-PAGE = (Path(__file__).parents[2] / "docs/environments/bring-your-own.md").read_text()
-EXAMPLE, PLAY, WORKERS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+PAGE = (Path(__file__).parents[2] / "docs/environments/custom-environments.md").read_text()
+EXAMPLE, ROLLOUT, WORKERS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 @pytest.fixture
 def factory():
     names = {}
-    exec(compile(EXAMPLE, "bring-your-own.md", "exec"), names)
+    exec(compile(EXAMPLE, "custom-environments.md", "exec"), names)
     return names["GuessFactory"]()
 
 
-def test_it_has_twenty_lines():
+def test_the_example_has_at_most_twenty_lines():
     lines = [line for line in EXAMPLE.splitlines() if line and not line.startswith(("import", "from"))]
     assert len(lines) <= 20
 
 
-def test_it_is_an_environment(factory):
+def test_the_example_is_a_valid_environment(factory):
     for split in factory.splits:
         for task in factory.tasks(split):
             env, expert = factory.make(), factory.expert(task)
@@ -44,23 +44,23 @@ def test_hints_lead_to_the_number(factory):
 
 
 @pytest.mark.parametrize("text", hostile.REFUSED, ids=lambda text: repr(text[:30]))
-def test_hostile_text_is_answered(factory, text):
+def test_hostile_text_gives_an_error_observation(factory, text):
     env = factory.make()
     env.reset(factory.tasks("train")[0], seed=0)
     assert env.step(text).messages[0].content.startswith("Error: ")
     assert env.score() == 0.0
 
 
-def test_the_page_plays_it_in_this_process(factory, capsys):
-    exec(compile(PLAY, "bring-your-own.md", "exec"), {"GuessFactory": lambda: factory})
+def test_the_example_runs_in_this_process(factory, capsys):
+    exec(compile(ROLLOUT, "custom-environments.md", "exec"), {"GuessFactory": lambda: factory})
     assert capsys.readouterr().out == "1.0\n"
 
 
 @pytest.mark.filterwarnings("ignore:environments run without a sandbox")
-def test_the_page_plays_it_in_workers(tmp_path, monkeypatch, capsys):
+def test_the_example_runs_in_workers(tmp_path, monkeypatch, capsys):
     (tmp_path / "guess.py").write_text(EXAMPLE)
     monkeypatch.syspath_prepend(tmp_path)
-    exec(compile(WORKERS, "bring-your-own.md", "exec"), {})
+    exec(compile(WORKERS, "custom-environments.md", "exec"), {})
     assert capsys.readouterr().out == "100\n"
     with EnvPool(EnvSpec(name="guess", factory="guess:GuessFactory"), workers=1) as pool:
         task = pool.tasks("test")[3]
