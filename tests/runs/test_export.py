@@ -4,26 +4,26 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from engines.examples import engine
-from models.examples import random_samples
+from models.examples import random_turns
 from seeupo.engines.local import LoraSettings
 from seeupo.models.adapters import without_adapters
 from seeupo.models.logprobs import padded_logprobs
 from seeupo.runs.export import export_policy
 from seeupo.training.warm_start import LogLikelihood
 
-SAMPLES = random_samples(0, count=8)
+TURNS = random_turns(0, count=8)
 
 
 def logprobs(model):
     with torch.no_grad():
-        return padded_logprobs(model, SAMPLES).logprobs
+        return padded_logprobs(model, TURNS).logprobs
 
 
 def test_merged_adapters_say_the_same_and_the_adapted_model_is_left_as_it_was(tmp_path):
     local = engine(lora=LoraSettings(rank=2), learning_rate=1e-2)
     plain = logprobs(local.policy.model)
     for _ in range(3):
-        local.step(SAMPLES, LogLikelihood(), normalizer=10)
+        local.step(TURNS, LogLikelihood(), normalizer=10)
     adapted = logprobs(local.policy.model)
     assert not torch.allclose(adapted, plain)
     merged = without_adapters(local.policy.model).to(torch.float64)
