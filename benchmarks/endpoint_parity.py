@@ -22,13 +22,12 @@ from side_by_side import machine, peer_environment, write_results
 
 from seeupo.agents.chat import chat_format
 from seeupo.agents.template import Template
-from seeupo.engines.samplers.local import LocalSampler
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.evaluation.endpoint import Endpoint
 from seeupo.evaluation.policies import endpoint_policy
 from seeupo.models.catalog import fetch
 from seeupo.models.loading import load_policy
-from seeupo.rollout.runner import Runner, RunnerSettings
+from seeupo.rollout.runner import RunnerSettings, make_runner
 from seeupo.types import Attempt, Message, SamplingParameters, turns_of
 
 OPTIONS = {"surface": "natural", "tools": "signatures", "distractors": False, "turns": [2, 3]}
@@ -88,9 +87,8 @@ def main() -> None:
         chat = replace(chat_format(policy.tokenizer), tool_role=False)
         parameters = SamplingParameters(max_tokens=MAX_TOKENS, top_k=1)
         settings = RunnerSettings(parameters=parameters, max_turns=MAX_TURNS, concurrency=8)
-        runner = Runner(
-            LocalSampler(policy, training=False), pool, chat, template, settings, context_length=policy.context_length
-        )
+        runner = make_runner(policy, pool, template, settings, training=False)
+        runner.chat = chat
         trajectories = list(runner.run(attempts))
     here = {trajectory.task: (trajectory.score, len(trajectory.turns)) for trajectory in trajectories}
     answers = {chat.opening(messages, ()): text for messages, text in endpoint.recorded}

@@ -22,14 +22,12 @@ class Template:
         reasoning: Whether to use the paper's Reasoning-Augmented Template: a short thought before each action, earlier
             thoughts removed from later prompts, and a reminder at the end of the last message. The plain template
             keeps all responses unchanged.
-        reminder: Text of the reminder.
         max_observation_tokens: Maximum length of a message of the environment; longer ones are truncated with a note.
         max_prompt_tokens: Maximum length of a prompt; the oldest observations of longer ones are replaced by a note.
             None for no limit except the model's context.
     """
 
     reasoning: bool = True
-    reminder: str = REMINDER
     max_observation_tokens: int = 3000
     max_prompt_tokens: int | None = None
 
@@ -116,7 +114,7 @@ class Conversation:
             for message in messages
         ]
         if reminded and self.template.reasoning and prepared:
-            prepared[-1] = replace(prepared[-1], content=f"{prepared[-1].content}\n{self.template.reminder}")
+            prepared[-1] = replace(prepared[-1], content=f"{prepared[-1].content}\n{REMINDER}")
         return prepared
 
     def _truncate(self, text: str) -> str:

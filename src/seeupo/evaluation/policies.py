@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from seeupo.agents.reasoning import action_of
-from seeupo.agents.template import Template, with_tools
+from seeupo.agents.template import REMINDER, Template, with_tools
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.errors import EvaluationError
 from seeupo.evaluation.endpoint import Endpoint
@@ -146,7 +146,7 @@ class EndpointConversation:
         self.turn += 1
         prompt = list(with_tools(self.messages, self.tools))
         if self.template.reasoning:
-            prompt[-1] = replace(prompt[-1], content=f"{prompt[-1].content}\n{self.template.reminder}")
+            prompt[-1] = replace(prompt[-1], content=f"{prompt[-1].content}\n{REMINDER}")
         return self.executor.submit(self._complete, prompt, self.seed + self.turn)
 
     def _complete(self, prompt: Sequence[Message], seed: int) -> str:

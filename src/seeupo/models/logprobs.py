@@ -90,7 +90,7 @@ def _chunk_size(model: PreTrainedModel) -> int:
 def _project(
     hidden: Tensor, head: nn.Module, targets: Tensor, temperature: float, entropies: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return log-probs [k] of targets [k] after hidden states [k, H], and entropies; logits are recomputed backward."""
+    """Return log-probs [k] of targets [k] after hidden states [k, H], and entropies; logits are not stored."""
     arguments = (hidden, head, targets, temperature, entropies)
     if torch.is_grad_enabled():
         return checkpoint(_target_logprobs, *arguments, use_reentrant=False)  # type: ignore[no-any-return]
