@@ -1,6 +1,6 @@
-"""The same model in this process and behind vLLM's OpenAI-compatible server: same tasks, temperature 0.
+"""Compare greedy episodes of a model in this process and behind vLLM's OpenAI-compatible server on the same tasks.
 
-Says on how many tasks the two come to the same outcome, and how many of their prompts and answers are the same.
+Print the share of tasks with the same score, and of identical prompts and responses.
 
     python benchmarks/endpoint_parity.py --model runs/smollm2-pocket-001/policy --tasks 100
 """
@@ -22,16 +22,13 @@ from side_by_side import machine, peer_environment, write_results
 
 from seeupo.agents.chat import chat_format
 from seeupo.agents.template import Template
-from seeupo.engines.samplers.local import LocalSampler
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.evaluation.endpoint import Endpoint
-from seeupo.evaluation.policies import endpoint_player
+from seeupo.evaluation.policies import endpoint_policy
 from seeupo.models.catalog import fetch
 from seeupo.models.loading import load_policy
-from seeupo.rollout.runner import Attempt as RunnerAttempt
-from seeupo.rollout.runner import Runner, RunnerSettings
-from seeupo.runs.evaluations import Attempt
-from seeupo.types import Message, SamplingParameters
+from seeupo.rollout.runner import RunnerSettings, make_runner
+from seeupo.types import Attempt, Message, SamplingParameters, turns_of
 
 OPTIONS = {"surface": "natural", "tools": "signatures", "distractors": False, "turns": [2, 3]}
 MAX_TOKENS, MAX_TURNS, PORT = 48, 4, 18765
@@ -48,7 +45,7 @@ def server(folder: str) -> Iterator[str]:
     try:
         for _ in range(240):
             if process.poll() is not None:
-                raise RuntimeError("the server ended before it answered")
+                raise RuntimeError("the server exited during startup")
             try:
                 urllib.request.urlopen(f"http://127.0.0.1:{PORT}/health", timeout=2)
                 break
@@ -61,56 +58,54 @@ def server(folder: str) -> Iterator[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recorded(Endpoint):
-    """An endpoint that writes down what it was asked and what it answered."""
+class RecordingEndpoint(Endpoint):
+    """An endpoint that records requests and responses."""
 
-    said: list[tuple[tuple[Message, ...], str]] = field(default_factory=list)
+    recorded: list[tuple[tuple[Message, ...], str]] = field(default_factory=list)
 
     def complete(self, messages: Sequence[Message], *, seed: int) -> str:
         text = super().complete(messages, seed=seed)
-        self.said.append((tuple(messages), text))
+        self.recorded.append((tuple(messages), text))
         return text
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", type=int, default=40)
-    parser.add_argument("--model", help="a folder; by default SmolLM2-135M-Instruct as it is")
+    parser.add_argument("--model", help="Model folder.  [default: SmolLM2-135M-Instruct]")
     options = parser.parse_args()
-    folder = options.model or str(fetch("smollm2-135m", report=print))
+    folder = options.model or str(fetch("smollm2-135m", on_note=print))
     template = Template(reasoning=False)
     with EnvPool("pocket", options=OPTIONS) as pool:
-        attempts = [Attempt(task, 0, 0) for task in pool.tasks("test")[: options.tasks]]
+        attempts = [Attempt(task.id, task.id, task, 0) for task in pool.tasks("test")[: options.tasks]]
         with server(folder) as url:
-            endpoint = Recorded(url=url, model="smollm2", temperature=0.0, max_tokens=MAX_TOKENS)
-            player, executor = endpoint_player(pool, endpoint, template, MAX_TURNS, concurrency=8)
-            behind = {episode.task: (episode.score, episode.turns) for episode in player.play(attempts)}
-            executor.shutdown()
+            endpoint = RecordingEndpoint(url=url, model="smollm2", temperature=0.0, max_tokens=MAX_TOKENS)
+            with endpoint_policy(pool, endpoint, template, MAX_TURNS, concurrency=8) as remote:
+                there = {result.task: (result.score, result.turns) for result in remote.run(attempts)}
         policy = load_policy(folder)
-        # Through the endpoint a tool's message is the user's, so here it is as well.
+        # The endpoint receives tool messages as user messages, so do the same here.
         chat = replace(chat_format(policy.tokenizer), tool_role=False)
         parameters = SamplingParameters(max_tokens=MAX_TOKENS, top_k=1)
         settings = RunnerSettings(parameters=parameters, max_turns=MAX_TURNS, concurrency=8)
-        runner = Runner(
-            LocalSampler(policy, training=False), pool, chat, template, settings, context_length=policy.context_length
-        )
-        played = list(runner.run([RunnerAttempt(a.task.id, a.task.id, a.task, 0) for a in attempts]))
-    here = {trajectory.task: (trajectory.reward, len(trajectory.turns)) for trajectory in played}
-    answers = {chat.opening(messages, ()): text for messages, text in endpoint.said}
-    mine = {s.prompt_ids: chat.decode(s.action_ids) for trajectory in played for s in trajectory.turns}
+        runner = make_runner(policy, pool, template, settings, training=False)
+        runner.chat = chat
+        trajectories = list(runner.run(attempts))
+    here = {trajectory.task: (trajectory.score, len(trajectory.turns)) for trajectory in trajectories}
+    answers = {chat.opening(messages, ()): text for messages, text in endpoint.recorded}
+    mine = {turn.prompt_ids: chat.decode(turn.action_ids) for turn in turns_of(trajectories)}
     same_prompts = sum(prompt in answers for prompt in mine) / len(mine)
     common = [prompt for prompt in mine if prompt in answers]
     same_answers = sum(mine[prompt] == answers[prompt] for prompt in common) / max(1, len(common))
-    same_score = sum(here[task][0] == behind[task][0] for task in here) / len(here)
-    same_turns = sum(here[task] == behind[task] for task in here) / len(here)
+    same_score = sum(here[task][0] == there[task][0] for task in here) / len(here)
+    same_turns = sum(here[task] == there[task] for task in here) / len(here)
     results: dict[str, Any] = {
         "machine": machine(), "vllm": VLLM, "tasks": len(here), "same_score": same_score,
         "same_score_and_turns": same_turns, "same_prompts": same_prompts, "same_answers": same_answers,
         "solved_here": sum(score == 1 for score, _ in here.values()),
-        "solved_behind_the_server": sum(score == 1 for score, _ in behind.values()),
+        "solved_behind_the_server": sum(score == 1 for score, _ in there.values()),
     }  # fmt: skip
-    print(f"{len(here)} tasks: same score on {same_score:.0%}, same score after as many turns on {same_turns:.0%}")
-    print(f"{same_prompts:.0%} of the prompts are the same, token by token, and {same_answers:.0%} of the answers")
+    print(f"{len(here)} tasks: same score on {same_score:.0%}, same score and number of turns on {same_turns:.0%}")
+    print(f"{same_prompts:.0%} of the prompts have the same tokens, and {same_answers:.0%} of their responses")
     write_results("endpoint_parity", results)
 
 

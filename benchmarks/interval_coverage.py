@@ -1,8 +1,8 @@
-"""How often the intervals of `seeupo.core.statistics` contain the truth, in simulated panels of tasks.
+"""Measure how often the intervals of `seeupo.core.statistics` contain the truth, in simulated panels of tasks.
 
-A panel draws the success probabilities of its tasks from Beta(mean * c, (1 - mean) * c), where the concentration c
-goes from infinity (all tasks alike) to 0 (a task always succeeds or always fails), and then samples from each task.
-The truth is the expectation over tasks and samples. The results hold percentages.
+The success probabilities of a panel's tasks come from Beta(mean * c, (1 - mean) * c), where the concentration c goes
+from infinity (all tasks alike) to 0 (a task always succeeds or always fails); each task is then attempted several
+times. The truth is the expectation over tasks and attempts. The results are percentages.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LOGIT_DEVIATIONS = [1, 2, 3]
 
 
 def draw_tasks(concentration: float, mean: float, shape: tuple[int, int], rng: np.random.Generator) -> Values:
-    """Success probabilities of tasks."""
+    """Return random success probabilities of tasks."""
     if concentration == math.inf:
         return np.full(shape, mean)
     if concentration == 0:
@@ -39,7 +39,7 @@ def draw_tasks(concentration: float, mean: float, shape: tuple[int, int], rng: n
 
 
 def true_pass_rate(concentration: float, mean: float, k: int) -> float:
-    """The expectation of 1 - (1 - p)^k over tasks."""
+    """Return the expectation of 1 - (1 - p)^k over tasks."""
     if concentration == math.inf:
         return 1 - (1 - mean) ** k
     failing = 1.0 - mean
@@ -49,6 +49,7 @@ def true_pass_rate(concentration: float, mean: float, k: int) -> float:
 
 
 def coverage(interval: Interval, values: Values, truth: float) -> float:
+    """Return the share of panels whose interval contains the truth."""
     low, high = interval(values)
     return float(((low <= truth) & (truth <= high)).mean())
 
@@ -57,18 +58,18 @@ def avg_coverage(
     concentration: float,
     mean: float,
     *,
-    samples: int = K,
+    attempts: int = K,
     panels: int,
     rng: np.random.Generator,
     interval: Interval = mean_interval,
 ) -> float:
-    """Of the average of 4 or more samples."""
-    successes = rng.binomial(samples, draw_tasks(concentration, mean, (panels, TASKS), rng))
-    return coverage(interval, successes / samples, mean)
+    """Return the coverage of the average of 4 or more attempts."""
+    successes = rng.binomial(attempts, draw_tasks(concentration, mean, (panels, TASKS), rng))
+    return coverage(interval, successes / attempts, mean)
 
 
 def unseen_coverage(deviation: float, mean: float, *, panels: int, rng: np.random.Generator) -> float:
-    """Of avg@4 where log-odds of tasks are normal: a family that had no part in the choice of the method."""
+    """Return the coverage of avg@4 for normal log-odds, a family not used to choose the method."""
 
     def success(normal: Values) -> Values:
         odds: Values = np.exp(mean + deviation * normal)
@@ -80,17 +81,17 @@ def unseen_coverage(deviation: float, mean: float, *, panels: int, rng: np.rando
     return coverage(mean_interval, successes / K, truth)
 
 
-def pass_coverage(concentration: float, mean: float, *, samples: int, panels: int, rng: np.random.Generator) -> float:
-    """Of pass@4 from 4 or more samples."""
-    successes = rng.binomial(samples, draw_tasks(concentration, mean, (panels, TASKS), rng))
-    rates = task_pass_rates(successes, np.full_like(successes, samples), K)
+def pass_coverage(concentration: float, mean: float, *, attempts: int, panels: int, rng: np.random.Generator) -> float:
+    """Return the coverage of pass@4 from 4 or more attempts."""
+    successes = rng.binomial(attempts, draw_tasks(concentration, mean, (panels, TASKS), rng))
+    rates = task_pass_rates(successes, np.full_like(successes, attempts), K)
     return coverage(mean_interval, rates, true_pass_rate(concentration, mean, K))
 
 
 def paired_coverage(
     concentration: float, means: tuple[float, float], *, same_order: bool, panels: int, rng: np.random.Generator
 ) -> float:
-    """Of the difference of two avg@4. Either both find the same tasks hard (`same_order`), or each has its own."""
+    """Return the coverage of the difference of two avg@4; `same_order` makes the same tasks hard for both."""
     a, b = (draw_tasks(concentration, mean, (panels, TASKS), rng).ravel() for mean in means)
     if same_order:
         order = rng.permutation(a.size)
@@ -100,7 +101,7 @@ def paired_coverage(
 
 
 def percentile_bootstrap(rng: np.random.Generator, resamples: int = 1000) -> Interval:
-    """The method that one would think of first, for comparison. A resample is a draw of counts of the 5 values."""
+    """Return the percentile bootstrap, for comparison. A resample consists of counts of the 5 values."""
     support = np.arange(K + 1) / K
 
     def interval(values: Values) -> tuple[Values, Values]:
@@ -116,7 +117,7 @@ def main() -> None:
     from side_by_side import table, write_results
 
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--panels", type=int, default=20_000, help="simulated panels of each cell")
+    parser.add_argument("--panels", type=int, default=20_000, help="Number of simulated panels per cell.")
     panels = parser.parse_args().panels
     rng = np.random.default_rng(0)
     bootstrap = percentile_bootstrap(rng)
@@ -135,15 +136,15 @@ def main() -> None:
 
     of_beta("avg@4", avg_coverage, MEANS)
     of_beta("avg@4, percentile bootstrap", avg_coverage, MEANS, panels=panels // 10, interval=bootstrap)
-    of_beta("avg@16", avg_coverage, MEANS, samples=16)
+    of_beta("avg@16", avg_coverage, MEANS, attempts=16)
     part(
         "avg@4, normal log-odds",
         lambda deviation, mean: unseen_coverage(deviation, mean, panels=panels, rng=rng),
         LOGIT_DEVIATIONS,
         LOGIT_MEANS,
     )
-    of_beta("pass@4 from 4", pass_coverage, MEANS, samples=4)
-    of_beta("pass@4 from 8", pass_coverage, MEANS, samples=8)
+    of_beta("pass@4 from 4", pass_coverage, MEANS, attempts=4)
+    of_beta("pass@4 from 8", pass_coverage, MEANS, attempts=8)
     of_beta("difference, same order", paired_coverage, PAIRS, same_order=True)
     of_beta("difference, own order", paired_coverage, PAIRS, same_order=False)
     write_results("interval_coverage", results)

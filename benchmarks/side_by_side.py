@@ -1,4 +1,4 @@
-"""What the benchmarks share: workers in other processes and environments, facts of the machine, and results on disk."""
+"""Shared parts of the benchmarks: workers in other processes and environments, machine information, result files."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ CONSTRAINTS = HERE.parent / "constraints.txt"
 
 
 NOT_FOR_THIS_TORCH = ("torchvision", "torchaudio", "torchcodec")
-"""What peers pull in as builds for another torch, and do without when it is not there."""
+"""Dependencies of peers that are built for another torch, and that they do not need."""
 
 
 def peer_environment(name: str, *requirements: str) -> Path:
-    """The interpreter of a virtual environment with the requirements; torch and transformers are those that we use."""
+    """Return the Python of a virtual environment with the requirements and our versions of torch and transformers."""
     folder = cache_folder() / "peers" / name
     ready, python = folder / "ready", folder / "bin" / "python"
     if not ready.exists():
@@ -41,7 +41,7 @@ def peer_environment(name: str, *requirements: str) -> Path:
 
 
 class Worker:
-    """A script in a process of its own that answers one JSON line for each that it gets."""
+    """A script in a separate process that answers each JSON line with another."""
 
     def __init__(self, script: str, *arguments: str, python: Path | None = None) -> None:
         command = [str(python or sys.executable), str(HERE / "workers" / script), *arguments]
@@ -55,7 +55,7 @@ class Worker:
         while line := self.process.stdout.readline():
             if line.startswith("{"):
                 return dict(json.loads(line))
-        raise RuntimeError(f"the worker {self.process.args} ended without an answer")
+        raise RuntimeError(f"the worker {self.process.args} exited without an answer")
 
     def close(self) -> None:
         assert self.process.stdin is not None
@@ -64,7 +64,7 @@ class Worker:
 
 
 def machine() -> dict[str, Any]:
-    """Facts of this machine, its rate of float32 matrix products included."""
+    """Return information about this machine, including its rate of float32 matrix products."""
     matrix = torch.randn(2048, 2048)
     matrix @ matrix
     best = min(_seconds(matrix) for _ in range(5))

@@ -1,11 +1,11 @@
-"""Where the time of a training run goes, and whether its memory grows.
+"""Profile a training run: time by kind of work, and memory by iteration.
 
     python benchmarks/training_profile.py tiny-pocket python                       # shares of Python, of a whole run
     python benchmarks/training_profile.py smollm2-pocket operations --iterations 1 # share of matrix products
     python benchmarks/training_profile.py tiny-pocket memory --iterations 200      # memory by iteration
 
-Both profilers slow down what is not a matrix product: the shares of Python are upper bounds, those of products lower
-ones. With `--iterations` the warm start and the evaluations are kept short: iterations are looked at.
+Both profilers slow down everything except matrix products: the shares of Python are upper bounds, those of products
+lower bounds. With `--iterations` the warm start and the evaluations are shortened.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torch.profiler import ProfilerActivity, profile
 import seeupo
 from seeupo.config.loader import read_recipe
 from seeupo.config.schema import Recipe
-from seeupo.training.callbacks import Unmoved
+from seeupo.training.callbacks import NullCallback
 from seeupo.training.train import train
 
 PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm",
@@ -48,15 +48,16 @@ def shortened(recipe: Recipe, iterations: int | None) -> Recipe:
     )
 
 
-def run(recipe: Recipe, listener: Any = None) -> float:
+def run(recipe: Recipe, callback: NullCallback | None = None) -> float:
+    """Train in a temporary run directory and return the seconds."""
     started = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
-        train(recipe, folder=Path(folder) / "run", listener=listener)
+    with tempfile.TemporaryDirectory() as directory:
+        train(recipe, run_dir=Path(directory) / "run", callback=callback)
     return time.perf_counter() - started
 
 
 def python_shares(recipe: Recipe) -> dict[str, float]:
-    """Shares of the run: this package's own Python, other Python, compiled code, and waiting."""
+    """Return the shares of this package's Python, other Python, compiled code, and waiting."""
     profiler = cProfile.Profile()
     profiler.enable()
     run(recipe)
@@ -73,8 +74,8 @@ def python_shares(recipe: Recipe) -> dict[str, float]:
     return {kind: spent / total for kind, spent in seconds.items()}
 
 
-class Operations(Unmoved):
-    """Profiles all iterations, from the first collecting to the last record."""
+class Operations(NullCallback):
+    """Profile all iterations, from the start of the first to the last record."""
 
     def __init__(self, iterations: int) -> None:
         self.iterations = iterations
@@ -82,27 +83,29 @@ class Operations(Unmoved):
         self.seconds = 0.0
         self._started: float | None = None
 
-    def phase(self, name: str, total: int | None = None) -> None:
+    def on_phase(self, name: str, total: int | None = None) -> None:
         if name == "collecting" and self._started is None:
             self.profiler.start()
             self._started = time.perf_counter()
 
-    def record(self, record: Mapping[str, Any]) -> None:
+    def on_record(self, record: Mapping[str, Any]) -> None:
         if record["kind"] == "iteration" and record["iteration"] == self.iterations and self._started is not None:
             self.seconds = time.perf_counter() - self._started
             self.profiler.stop()
 
     def share(self) -> float:
-        """Of the seconds, what was spent in matrix products and attention."""
+        """Return the share of the time spent in matrix products and attention."""
         events = self.profiler.profiler.kineto_results.events()  # type: ignore[union-attr]
         return sum(event.duration_ns() for event in events if event.name() in PRODUCTS) / 1e9 / self.seconds
 
 
-class Memory(Unmoved):
+class Memory(NullCallback):
+    """Record the resident memory after each iteration, in MiB."""
+
     def __init__(self) -> None:
         self.by_iteration: list[float] = []
 
-    def record(self, record: Mapping[str, Any]) -> None:
+    def on_record(self, record: Mapping[str, Any]) -> None:
         if record["kind"] == "iteration":
             self.by_iteration.append(psutil.Process().memory_info().rss / 2**20)
 
@@ -111,15 +114,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe")
     parser.add_argument("what", choices=["python", "operations", "memory"])
-    parser.add_argument("--iterations", type=int, help="by default the whole recipe")
-    asked = parser.parse_args()
-    recipe = shortened(read_recipe(asked.recipe), asked.iterations)
+    parser.add_argument("--iterations", type=int, help="Number of iterations.  [default: the whole recipe]")
+    options = parser.parse_args()
+    recipe = shortened(read_recipe(options.recipe), options.iterations)
     iterations = recipe.run.iterations
     found: dict[str, Any]
-    if asked.what == "python":
+    if options.what == "python":
         found = {"shares": python_shares(recipe)}
         table([("share of the run", ""), *((name, f"{share:.0%}") for name, share in found["shares"].items())])
-    elif asked.what == "operations":
+    elif options.what == "operations":
         operations = Operations(iterations)
         run(recipe, operations)
         found = {"matrix_products_and_attention": operations.share()}
@@ -130,7 +133,7 @@ def main() -> None:
         tenths = [len(memory.by_iteration) * n // 10 - 1 for n in range(1, 11)]
         found = {"mb_at_tenths": [round(memory.by_iteration[n]) for n in tenths]}
         print(f"MB after each tenth of {iterations} iterations: {found['mb_at_tenths']}")
-    name = f"training_{asked.what}_{asked.recipe}"
+    name = f"training_{options.what}_{options.recipe}"
     write_results(name, {"machine": machine(), "iterations": iterations, **found})
 
 

@@ -1,7 +1,7 @@
-"""One update of a group: log-probs of 8 actions behind a shared prompt, forward and backward.
+"""Measure one update of a group: log-probs of 8 actions after a shared prompt, forward and backward.
 
-Ours (tree-packed), our padded twin, and TRL's per-token log-prob path, each with as many rows at once as is fastest for
-it and fits in memory. Same model (SmolLM2-135M), same tokens.
+Compares tree packing, padded rows, and TRL's per-token log-probs, each with the fastest number of rows at once that
+fits in memory, on the same model (SmolLM2-135M) and tokens.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ CASES: dict[str, dict[str, Any]] = {
 def tokens(case: dict[str, Any]) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(0)
 
-    def draw(*shape: int) -> list[Any]:
+    def random_ids(*shape: int) -> list[Any]:
         return torch.randint(100, 49_000, shape, generator=generator).tolist()
 
     weights = torch.randn(GROUP, generator=generator).tolist()
-    return {"prompt": draw(case["prompt"]), "actions": draw(GROUP, case["action"]), "weights": weights}
+    return {"prompt": random_ids(case["prompt"]), "actions": random_ids(GROUP, case["action"]), "weights": weights}
 
 
 def gradient_difference(first: Path, second: Path) -> float:
@@ -42,9 +42,9 @@ def gradient_difference(first: Path, second: Path) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--case", choices=CASES, action="append", help="only this case (may be repeated)")
+    parser.add_argument("--case", choices=CASES, action="append", help="Case to run; may be repeated.  [default: all]")
     chosen = parser.parse_args().case or list(CASES)
-    model = str(fetch("smollm2-135m", report=print))
+    model = str(fetch("smollm2-135m", on_note=print))
     trl = peer_environment("trl", "trl==1.16.0", "transformers<5.20")
     results: dict[str, Any] = {"machine": machine(), "model": "smollm2-135m", "group": GROUP, "cases": {}}
     rows = [["prompt/action", "way", "rows at once", "seconds", "peak GiB", "against ours"]]

@@ -1,4 +1,4 @@
-"""For workers: serve JSON lines, and measure the peak memory of one call. Needs nothing but the standard library."""
+"""Helpers of workers: serve JSON lines, and measure time and peak memory of a call. Standard library only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def serve(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
 
 
 def timed(work: Callable[[], None]) -> dict[str, float]:
-    """Seconds, and the highest resident memory in GiB while it ran (the model included)."""
+    """Return the seconds and the peak resident memory in GiB, including the model."""
     Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
     started = time.perf_counter()
     work()

@@ -1,4 +1,4 @@
-"""Completions by vLLM on the CPU, in float32, with its prefix cache, which is emptied where a measurement begins."""
+"""Completions by vLLM on the CPU in float32, with a prefix cache that is emptied before each measurement."""
 
 from __future__ import annotations
 

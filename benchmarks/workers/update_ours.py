@@ -1,4 +1,4 @@
-"""Log-probs of G actions behind one prompt, forward and backward, by tree packing or with padded rows."""
+"""Log-probs of G actions after one prompt, forward and backward, tree-packed or with padded rows."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ model = load_policy(sys.argv[1]).model
 
 def answer(message: dict[str, Any]) -> dict[str, Any]:
     prompt, actions = tuple(message["prompt"]), message["actions"]
-    samples = [Turn(str(n), 0, prompt, tuple(action)) for n, action in enumerate(actions)]
+    turns = [Turn(str(n), 0, prompt, tuple(action)) for n, action in enumerate(actions)]
     weights = {str(n): weight for n, weight in enumerate(message["weights"])}
 
     def step() -> None:
         model.zero_grad(set_to_none=True)
         if message["way"] == "tree":
-            for batch in pack_batches(samples, row_tokens=4096, batch_tokens=4096):
+            for batch in pack_batches(turns, row_tokens=4096, batch_tokens=4096):
                 found = tree_logprobs(model, batch)
-                _backward(found.logprobs, [weights[samples[n].trajectory] for n in batch.samples])
+                _backward(found.logprobs, [weights[turns[member].trajectory] for member in batch.members])
         else:
-            for start in range(0, len(samples), message["rows"]):
-                part = samples[start : start + message["rows"]]
-                _backward(padded_logprobs(model, part).logprobs, [weights[s.trajectory] for s in part])
+            for start in range(0, len(turns), message["rows"]):
+                part = turns[start : start + message["rows"]]
+                _backward(padded_logprobs(model, part).logprobs, [weights[turn.trajectory] for turn in part])
 
-    measured: dict[str, Any] = timed(step)
+    result: dict[str, Any] = timed(step)
     if "gradient" in message:
         torch.save([parameter.grad for parameter in model.parameters()], message["gradient"])
-    return measured
+    return result
 
 
 def _backward(logprobs_NL: torch.Tensor, weights: list[float]) -> None:

@@ -1,4 +1,4 @@
-"""The same with TRL's own per-token log-prob path, as its GRPOTrainer calls it."""
+"""The same as update_ours.py with the per-token log-probs of TRL's GRPOTrainer."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from trl import GRPOTrainer
 from trl.trainer.utils import add_fused_lm_head
 
 model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.float32)
-add_fused_lm_head(model, temperature=1.0)  # as the trainer does when it is made
-# What its method wants of a trainer.
+add_fused_lm_head(model, temperature=1.0)  # as the trainer does
+# The attributes of a trainer that the method needs.
 trainer = SimpleNamespace(accelerator=SimpleNamespace(autocast=nullcontext))
 
 log_probs = inspect.unwrap(GRPOTrainer._get_per_token_logps_and_entropies)  # without its profiler
@@ -37,10 +37,10 @@ def answer(message: dict[str, Any]) -> dict[str, Any]:
             )
             (weights[part, None] * logprobs).sum().backward()
 
-    measured: dict[str, Any] = timed(step)
+    result: dict[str, Any] = timed(step)
     if "gradient" in message:
         torch.save([parameter.grad for parameter in model.parameters()], message["gradient"])
-    return measured
+    return result
 
 
 serve(answer)

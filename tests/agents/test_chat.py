@@ -9,7 +9,7 @@ TOOL = Tool("look", "Look at it.", {"type": "object", "properties": {"what": {"t
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_pieces_put_together_are_what_the_template_makes_of_the_whole(name):
+def test_spliced_prompt_equals_the_rendered_conversation(name):
     tokenizer = tokenizer_like(name)
     chat = chat_format(tokenizer)
     pieces = chat.opening([SYSTEM, TASK], ()), chat.encode("that"), chat.between([RESULT])
@@ -25,7 +25,7 @@ def test_pieces_put_together_are_what_the_template_makes_of_the_whole(name):
         entries, chat_template=chat.template, add_generation_prompt=True, tokenize=False
     )
     if name == "qwen3":
-        # It writes earlier responses without the empty thought that they were sampled behind, and this is said.
+        # It renders earlier responses without the empty thought that they are sampled after; a note says so.
         assert chat.notes
         assert spliced.replace("<think>\n\n</think>\n\nthat", "that") == whole
     else:
@@ -33,7 +33,7 @@ def test_pieces_put_together_are_what_the_template_makes_of_the_whole(name):
         assert spliced == whole
 
 
-def test_what_a_template_can_show_is_found_out():
+def test_template_features_are_detected():
     found = {name: chat_format(tokenizer_like(name)) for name in TEMPLATES}
     assert {name: chat.native_tools for name, chat in found.items()} == {
         "llama": False, "qwen2.5": True, "qwen3": True, "none": False, "strict": False,
@@ -46,13 +46,13 @@ def test_what_a_template_can_show_is_found_out():
     assert "<|im_start|>user\non the mat" in strict.tokenizer.decode(strict.between([RESULT]))
 
 
-def test_a_template_that_cannot_be_spliced_is_replaced_with_a_warning():
-    with pytest.warns(UserWarning, match=r"cannot be spliced \(what stands between two responses depends on"):
+def test_template_that_cannot_be_spliced_is_replaced_with_a_warning():
+    with pytest.warns(UserWarning, match=r"cannot be spliced \(the text between two responses"):
         chat = chat_format(tokenizer_like("counting"))
     assert "tool: on the mat" in chat.tokenizer.decode(chat.between([RESULT]))
 
 
-def test_templates_by_name_have_a_default():
+def test_default_of_several_named_templates_is_used():
     tokenizer = tokenizer_like("qwen2.5")
     own = tokenizer.chat_template
     tokenizer.chat_template = {"default": own, "rag": "{{ 'rag' }}"}

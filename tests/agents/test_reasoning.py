@@ -20,12 +20,12 @@ from seeupo.agents.reasoning import action_of, without_thoughts
         ("<think>\n<think>f()</think>\ng()", "g()"),
     ],
 )
-def test_only_what_stands_outside_of_thoughts_acts(text, action):
+def test_action_is_the_text_outside_of_thoughts(text, action):
     assert action_of(text) == action
 
 
 @given(st.lists(st.sampled_from(["<think>", "</think>", "f()", " ", "x"]), max_size=12))
-def test_no_thought_is_ever_part_of_an_action(parts):
+def test_actions_contain_no_thought_tags(parts):
     action = action_of("".join(parts))
     assert "<think>" not in action
     assert "</think>" not in action
@@ -39,13 +39,13 @@ def decode(ids):
 
 
 @given(st.lists(st.integers(0, len(PIECES) - 1), max_size=14))
-def test_what_later_prompts_show_is_the_response_behind_its_last_thought(ids):
+def test_later_prompts_show_the_response_after_its_last_thought(ids):
     rest, kept = without_thoughts(ids, decode)
     assert tuple(ids[len(ids) - len(kept) :]) == kept
     assert (rest + decode(kept)).strip() == action_of(decode(ids).rpartition("</think>")[2])
 
 
-def test_a_thought_that_ends_within_a_token_leaves_the_rest_of_its_text():
+def test_thought_that_ends_within_a_token_keeps_the_rest_as_text():
     assert without_thoughts([10, 8, 2, 4, 5, 6], decode) == ("[", (5, 6))
     assert without_thoughts([10, 8, 9, 5], decode) == ("", (5,))
     assert without_thoughts([5, 6], decode) == ("", (5, 6))

@@ -31,7 +31,7 @@ def contains(sequence, part) -> bool:
 @pytest.mark.parametrize("name", TEMPLATES)
 @given(ids=st.lists(st.integers(5, 390), min_size=1, max_size=12))
 @settings(max_examples=25, deadline=None)
-def test_sampled_ids_stand_in_later_prompts_as_they_were_sampled(name, ids):
+def test_sampled_ids_are_unchanged_in_later_prompts(name, ids):
     conversation = begin(name, reasoning=False)
     for turn in range(3):
         conversation.add([*ids, END], answered(f"answer {turn}"))
@@ -39,8 +39,8 @@ def test_sampled_ids_stand_in_later_prompts_as_they_were_sampled(name, ids):
     assert sum(tuple(prompt[n : n + len(ids) + 1]) == (*ids, END) for n in range(len(prompt))) >= 3
 
 
-def test_rendering_again_would_have_given_other_tokens():
-    """The same text has many tokenisations, and a policy samples any of them."""
+def test_sampled_ids_are_not_retokenized():
+    """The same text has many tokenizations, and a policy samples any of them."""
     conversation = begin(reasoning=False)
     chat = conversation.chat
     spelled = tuple(chat.encode(letter)[0] for letter in "that")
@@ -52,7 +52,7 @@ def test_rendering_again_would_have_given_other_tokens():
     assert not contains(again, spelled)
 
 
-def test_the_end_of_a_turn_is_neither_doubled_nor_counted_as_sampled():
+def test_end_of_turn_token_appears_once():
     chat = CHATS["qwen2.5"]
     words = chat.encode("that")
     ended, cut = begin(reasoning=False), begin(reasoning=False)
@@ -62,7 +62,7 @@ def test_the_end_of_a_turn_is_neither_doubled_nor_counted_as_sampled():
     assert text(ended).count("<|im_end|>") == 4  # system, user, the response, the tool's
 
 
-def test_thoughts_of_earlier_turns_are_left_out_and_the_last_message_reminds():
+def test_earlier_thoughts_are_removed_and_the_last_message_has_the_reminder():
     conversation = begin()
     chat = conversation.chat
     assert text(conversation).count(REMINDER) == 1
@@ -80,7 +80,7 @@ def test_thoughts_of_earlier_turns_are_left_out_and_the_last_message_reminds():
     assert REMINDER not in text(plain)
 
 
-def test_a_long_observation_is_cut_with_a_mark():
+def test_long_observations_are_truncated_with_a_note():
     conversation = begin(reasoning=False, max_observation_tokens=5)
     words = "cat " * 40
     conversation.add([END], answered(words))
@@ -89,7 +89,7 @@ def test_a_long_observation_is_cut_with_a_mark():
     assert "be brief" in text(conversation)
 
 
-def test_a_long_prompt_loses_its_oldest_observations_first():
+def test_long_prompts_lose_the_oldest_observations_first():
     conversation = begin(reasoning=False, max_prompt_tokens=400)
     for turn in range(4):
         conversation.add([END], answered(f"{turn}" + " cat sat" * 60))
@@ -100,7 +100,7 @@ def test_a_long_prompt_loses_its_oldest_observations_first():
     assert "3 cat" in shown
 
 
-def test_tools_are_shown_natively_or_in_the_system_message_and_may_change():
+def test_tools_are_rendered_natively_or_in_the_system_message_and_may_change():
     tools = tuple(Tool(name, f"To {name}.", {"type": "object", "properties": {}}) for name in ("look", "jump"))
     for name in ("qwen2.5", "llama"):
         conversation = Conversation.begin(
@@ -114,7 +114,7 @@ def test_tools_are_shown_natively_or_in_the_system_message_and_may_change():
         assert contains(conversation.prompt_ids(), words)
 
 
-def test_impossible_limits_are_refused():
+def test_invalid_limits_are_refused():
     with pytest.raises(ValueError, match="max_observation_tokens is 0"):
         Template(max_observation_tokens=0)
     with pytest.raises(ValueError, match="max_prompt_tokens is 0"):

@@ -1,4 +1,4 @@
-"""Tokenizers in the manner of the families that people use, with chat templates of our own that behave like theirs."""
+"""Tokenizers with chat templates that behave like those of common model families."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ COUNTING = (
     "{% for message in messages %}{{ loop.index ~ '/' ~ messages | length ~ message['content'] + '<|im_end|>' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ 'assistant' }}{% endif %}"
 )
-"""Numbers all messages, so that nothing stays as it was when one is added."""
+"""A template that numbers all messages, so that every new message changes the earlier text."""
 STRICT = (
     "{% for message in messages %}{% if message['role'] not in ['user', 'assistant', 'system'] %}"
     "{{ raise_exception('only user, assistant and system') }}{% endif %}"

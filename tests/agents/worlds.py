@@ -1,4 +1,4 @@
-"""Worlds that are slow, break, hang or never end, to run episodes in."""
+"""Test environments that are slow, raise or never end."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from seeupo.types import Message, StepResult, Task
 
 
 class EchoEnv:
-    """Repeats the action's length and says so; ends after some steps, solved if the first action was not empty."""
+    """Answers with the length of the action; ends after some steps, solved if the first action was not empty."""
 
-    def __init__(self, *, latency, endless, breaks_at):
-        self.latency, self.endless, self.breaks_at = latency, endless, breaks_at
+    def __init__(self, *, endless, breaks_at):
+        self.endless, self.breaks_at = endless, breaks_at
 
     def reset(self, task: Task, *, seed: int) -> StepResult:
         self.steps, self.wanted, self.first = 0, task.payload.get("steps", 3), None
@@ -21,8 +21,6 @@ class EchoEnv:
         return StepResult((Message("user", f"task {task.id}"),))
 
     def step(self, text: str) -> StepResult:
-        if self.latency:
-            time.sleep(random.random() * 2 * self.latency)
         if (self.task, self.steps) == self.breaks_at:
             raise RuntimeError("the world has ended")
         self.steps += 1
@@ -39,12 +37,11 @@ class EchoEnv:
 class EchoFactory:
     splits = ("train",)
 
-    def __init__(self, *, latency=0.0, endless=False, breaks_at=None, tasks=8):
-        self.options = {"latency": latency, "endless": endless, "breaks_at": breaks_at}
-        self.count = tasks
+    def __init__(self, *, endless=False, breaks_at=None):
+        self.options = {"endless": endless, "breaks_at": breaks_at}
 
     def tasks(self, split):
-        return tuple(Task(f"echo-{n}", split, payload={"steps": 1 + n % 4}) for n in range(self.count))
+        return tuple(Task(f"echo-{n}", split, payload={"steps": 1 + n % 4}) for n in range(8))
 
     def make(self):
         return EchoEnv(**self.options)
@@ -54,7 +51,7 @@ class EchoFactory:
 
 
 class Delayed:
-    """Another world, with answers that come after a random time."""
+    """A wrapper that delays each call by a random time."""
 
     def __init__(self, inner):
         self.inner = inner

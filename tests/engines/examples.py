@@ -1,4 +1,4 @@
-"""Engines on small random models, and what to train them on."""
+"""Engines and samplers on small random models, with turns to train on and requests to sample."""
 
 from __future__ import annotations
 
@@ -41,29 +41,29 @@ def weights(engine: LocalEngine) -> torch.Tensor:
     return torch.cat([weight.flatten().clone() for _, weight in engine.weights()])
 
 
-def trajectories(turns: int = 3, seed: int = 0) -> list[Trajectory]:
-    """Two groups of four; each turn's prompt holds the turns before it and an observation."""
+def trajectories(count: int = 3, seed: int = 0) -> list[Trajectory]:
+    """Two groups of four; each turn's prompt contains the turns before it and an observation."""
     generator = torch.Generator().manual_seed(seed)
 
-    def words(count: int) -> tuple[int, ...]:
-        return tuple(torch.randint(0, 40, (count,), generator=generator).tolist())
+    def tokens(length: int) -> tuple[int, ...]:
+        return tuple(torch.randint(0, 40, (length,), generator=generator).tolist())
 
     made = []
     for group in range(2):
-        task = words(12)
+        task = tokens(12)
         for member in range(4):
             history, turns = task, []
-            for turn in range(turns - (member == 3)):
-                action = words(3 + member)
-                turns.append(Turn(f"{group}.{member}", turn, history, action))
-                history = history + action + words(4)
+            for index in range(count - (member == 3)):
+                action = tokens(3 + member)
+                turns.append(Turn(f"{group}.{member}", index, history, action))
+                history = history + action + tokens(4)
             reward = float(torch.rand((), generator=generator))
             made.append(Trajectory(f"{group}.{member}", str(group), str(group), tuple(turns), reward))
     return made
 
 
 END = 39
-"""Stands for the end of a turn in the small models, whose vocabulary is their own."""
+"""End-of-turn token of the small models, whose vocabulary is not the tokenizer's."""
 
 
 def policy(family="llama", dtype=torch.float64, seed=0) -> LoadedPolicy:

@@ -13,7 +13,7 @@ BATCH = trajectories()
 
 @dataclass(frozen=True)
 class TowardsReward:
-    """Squared distance of every value to the reward of its trajectory."""
+    """Squared error of every value against the reward of its trajectory."""
 
     rewards: dict[str, float]
 
@@ -40,7 +40,7 @@ def fit(local, steps):
 
 @pytest.mark.parametrize("backbone", ["own", "policy"])
 @pytest.mark.parametrize("packing", ["tree", "padded"])
-def test_a_critic_learns_returns_and_leaves_the_policy_alone(backbone, packing):
+def test_critic_learns_returns_and_does_not_change_the_policy(backbone, packing):
     local = with_critic(backbone, packing=packing)
     before = weights(local)
     losses = fit(local, 30)
@@ -48,7 +48,7 @@ def test_a_critic_learns_returns_and_leaves_the_policy_alone(backbone, packing):
     assert torch.equal(weights(local), before)
 
 
-def test_the_step_does_not_depend_on_packing_or_micro_batches():
+def test_step_does_not_depend_on_packing_or_micro_batches():
     ends = []
     for packing, batch_tokens in [("tree", 10_000), ("tree", 64), ("padded", 64)]:
         local = with_critic(packing=packing, batch_tokens=batch_tokens)
@@ -58,7 +58,7 @@ def test_the_step_does_not_depend_on_packing_or_micro_batches():
     torch.testing.assert_close(ends[0], ends[2], rtol=0, atol=1e-7)
 
 
-def test_values_run_along_the_trajectory_and_end_behind_its_last_action():
+def test_values_cover_the_trajectory_and_its_final_state():
     local = with_critic(rate=1e-1)
     fit(local, 3)
     found = local.values(BATCH)
@@ -69,7 +69,7 @@ def test_values_run_along_the_trajectory_and_end_behind_its_last_action():
     assert len({round(float(value), 12) for value in found[0]}) == len(found[0])
 
 
-def test_a_value_head_follows_the_policy_and_an_own_backbone_does_not():
+def test_value_head_follows_the_policy_and_separate_backbone_does_not():
     for backbone, follows in [("policy", True), ("own", False)]:
         local = with_critic(backbone)
         fit(local, 2)
@@ -80,7 +80,7 @@ def test_a_value_head_follows_the_policy_and_an_own_backbone_does_not():
 
 
 @pytest.mark.parametrize("backbone", ["own", "policy"])
-def test_a_critic_goes_on_exactly_after_save_and_load(tmp_path, backbone):
+def test_critic_resumes_exactly_after_save_and_load(tmp_path, backbone):
     one, other = with_critic(backbone), with_critic(backbone)
     fit(one, 2)
     one.save(tmp_path / "saved")
@@ -88,11 +88,11 @@ def test_a_critic_goes_on_exactly_after_save_and_load(tmp_path, backbone):
     assert fit(one, 2) == fit(other, 2)
     assert torch.equal(torch.cat(one.values(BATCH)), torch.cat(other.values(BATCH)))
     engine().save(tmp_path / "plain")
-    with pytest.raises(ValueError, match="has no critic; it was saved by an engine without one"):
+    with pytest.raises(ValueError, match="has no critic"):
         other.load(tmp_path / "plain")
 
 
-def test_the_critics_rate_and_schedule_are_its_own():
+def test_critic_has_a_separate_learning_rate_schedule():
     optimizer = OptimizerSettings(learning_rate=1e-2, schedule="linear", iterations=4)
     local = engine(critic=CriticSettings(optimizer=optimizer), learning_rate=1e-4)
     local.begin_iteration(2)
@@ -101,8 +101,8 @@ def test_the_critics_rate_and_schedule_are_its_own():
     assert local.step(turns, objective_for(local, turns), normalizer=8).values["learning_rate"] == 1e-4
 
 
-def test_what_cannot_be_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="this engine has no critic; make it with"):
+def test_invalid_critics_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="this engine has no critic"):
         engine().values(BATCH)
     with pytest.raises(ValueError, match="backbone is 'shared'"):
         CriticSettings(backbone="shared")

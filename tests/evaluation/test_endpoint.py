@@ -1,8 +1,6 @@
 import contextlib
 import json
 import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -13,17 +11,22 @@ from seeupo.agents.template import REMINDER, Template
 from seeupo.cli import main
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.errors import EndpointError
-from seeupo.evaluation.endpoint import Endpoint, text_of
-from seeupo.evaluation.policies import endpoint_player
-from seeupo.runs.evaluations import attempts
+from seeupo.evaluation.endpoint import Endpoint, completion_text
+from seeupo.evaluation.policies import endpoint_policy
+from seeupo.runs.evaluations import planned_attempts
 from seeupo.types import Message
 
 
 class Server:
-    """A server on loopback that answers by a script: status and body for each request, the last one for ever."""
+    """A server on loopback with scripted responses: status and body per request; the last one is repeated.
+
+    Responses wait for the event `responding`.
+    """
 
     def __init__(self, *script):
-        self.script, self.requests, self.lock, self.delay = list(script), [], threading.Lock(), 0.0
+        self.script, self.requests, self.lock = list(script), [], threading.Lock()
+        self.responding = threading.Event()
+        self.responding.set()
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -32,13 +35,13 @@ class Server:
                 with server.lock:
                     server.requests.append((self.path, dict(self.headers), body))
                     status, answer = server.script[0] if len(server.script) == 1 else server.script.pop(0)
-                time.sleep(server.delay)
+                server.responding.wait(60)
                 data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(data)))
                 if status == 429:
                     self.send_header("Retry-After", "0")
-                with contextlib.suppress(OSError):  # whoever asked may have gone
+                with contextlib.suppress(OSError):  # the client may have closed the connection
                     self.end_headers()
                     self.wfile.write(data)
 
@@ -56,18 +59,18 @@ class Server:
         self.http.server_close()
 
 
-def said(text, **more):
+def completion(text, **more):
     return 200, {"choices": [{"message": {"role": "assistant", "content": text, **more}}]}
 
 
-def ask(server, **options):
+def complete(server, **options):
     endpoint = Endpoint(url=server.url, model="m", first_pause_seconds=0.001, **options)
     return endpoint.complete([Message("user", "hello")], seed=2**40 + 3)
 
 
-def test_a_question_and_its_answer():
-    with Server(said("hi")) as server:
-        assert ask(server, temperature=0.5, max_tokens=7, key="secret") == "hi"
+def test_request_has_the_messages_and_parameters():
+    with Server(completion("hi")) as server:
+        assert complete(server, temperature=0.5, max_tokens=7, key="secret") == "hi"
     path, headers, body = server.requests[0]
     assert path == "/v1/chat/completions"
     assert headers["Authorization"] == "Bearer secret"
@@ -76,56 +79,55 @@ def test_a_question_and_its_answer():
     assert "secret" not in repr(Endpoint(url=server.url, model="m", key="secret"))
 
 
-def test_a_server_in_trouble_is_asked_again():
+def test_temporary_errors_are_retried():
     trouble = [(429, {}), (503, b"busy"), (200, b"rubbish"), (200, {"choices": []}), (200, {"choices": [{}]})]
-    with Server(*trouble, said("at last")) as server:
-        assert ask(server) == "at last"
+    with Server(*trouble, completion("at last")) as server:
+        assert complete(server) == "at last"
     assert len(server.requests) == 6
 
 
 @pytest.mark.parametrize(
-    ("script", "asked", "message"),
+    ("script", "requests", "message"),
     [
         ((429, b"slow down"), 3, "status 429: slow down"),
         ((200, b"rubbish"), 3, "JSONDecodeError"),
-        ((200, {"choices": [{"message": {"content": 5}}]}), 3, "content is no text"),
+        ((200, {"choices": [{"message": {"content": 5}}]}), 3, "content of the response is not text"),
         ((401, b"wrong key"), 1, "status 401: wrong key"),
     ],
 )
-def test_what_does_not_get_better_is_a_clear_error(script, asked, message):
+def test_permanent_errors_are_raised(script, requests, message):
     with Server(script) as server, pytest.raises(EndpointError, match=message):
-        ask(server, attempts=3)
-    assert len(server.requests) == asked
+        complete(server, attempts=3)
+    assert len(server.requests) == requests
 
 
-def test_a_server_that_is_too_slow_is_given_up():
-    with Server(said("too late")) as server:
-        server.delay = 1.0
+def test_slow_server_times_out():
+    with Server(completion("too late")) as server:
+        server.responding.clear()
         with pytest.raises(EndpointError, match="timed out"):
-            ask(server, attempts=2, timeout_seconds=0.05)
-    assert len(server.requests) == 2
+            complete(server, attempts=2, timeout_seconds=0.05)
+        server.responding.set()
 
 
-def test_a_server_that_is_down():
-    with Server(said("x")) as server:
+def test_unreachable_server_is_reported():
+    with Server(completion("x")) as server:
         pass
-    with pytest.raises(EndpointError, match="did not answer for model 'm'"):
-        ask(server, attempts=2)
+    with pytest.raises(EndpointError, match="no completion of model 'm'"):
+        complete(server, attempts=2)
 
 
-def test_calls_that_the_server_took_out_are_put_back():
+def test_parsed_tool_calls_become_text_again():
     calls = [{"function": {"name": "f", "arguments": '{"a": 1}'}}, {"function": {"name": "g", "arguments": {}}}]
-    text = text_of({"choices": [{"message": {"content": None, "tool_calls": calls}}]})
+    text = completion_text({"choices": [{"message": {"content": None, "tool_calls": calls}}]})
     first, second = '{"name": "f", "arguments": {"a": 1}}', '{"name": "g", "arguments": {}}'
     assert text == f"<tool_call>{first}</tool_call><tool_call>{second}</tool_call>"
 
 
-def test_a_conversation_leaves_thoughts_out_and_reminds_once():
-    with Server(said("<think>why</think>because")) as server, EnvPool(EchoFactory()) as pool:
+def test_conversation_has_no_thoughts_and_one_reminder():
+    with Server(completion("<think>why</think>because")) as server, EnvPool(EchoFactory()) as pool:
         endpoint = Endpoint(url=server.url, model="m")
-        player, executor = endpoint_player(pool, endpoint, Template(), 3, concurrency=2)
-        (episode,) = list(player.play(attempts(pool.tasks("train")[2:3], 1, seed=0)))
-        executor.shutdown()
+        with endpoint_policy(pool, endpoint, Template(), 3, concurrency=2) as policy:
+            (episode,) = list(policy.run(planned_attempts(pool.tasks("train")[2:3], 1, seed=0)))
     assert (episode.score, episode.turns) == (1.0, 3)
     messages = server.requests[-1][2]["messages"]
     assert [message["role"] for message in messages] == ["user", "assistant", "user", "assistant", "user"]
@@ -134,21 +136,21 @@ def test_a_conversation_leaves_thoughts_out_and_reminds_once():
     assert sum(REMINDER in message["content"] for message in messages) == 1
 
 
-def test_an_error_keeps_what_was_played_and_the_key_is_written_nowhere(tmp_path, monkeypatch):
+def test_error_keeps_finished_attempts_and_the_key_is_not_written(tmp_path, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "very-secret")
-    monkeypatch.setattr("seeupo.evaluation.endpoint.RETRIED", ())
+    monkeypatch.setattr("seeupo.evaluation.endpoint.RETRIED_STATUS", ())
     out = tmp_path / "r.json"
-    # Eight attempts of up to two turns get through, then the server breaks.
-    with Server(*[said("done")] * 8, (500, b"broken")) as server:
+    # The server breaks after eight requests.
+    with Server(*[completion("done")] * 8, (500, b"broken")) as server:
         arguments = ["eval", "--env", "pocket", "--endpoint", server.url, "--model", "m", "--tasks", "20",
-                     "--samples", "1", "-k", "1", "--concurrency", "1", "--out", str(out)]  # fmt: skip
+                     "--attempts", "1", "-k", "1", "--concurrency", "1", "--out", str(out)]  # fmt: skip
         done = CliRunner().invoke(main, arguments)
         assert done.exit_code == 1
         assert "status 500: broken" in done.output
         assert "are kept in" in done.output
         kept = json.loads(out.read_text())
         assert 0 < len(kept["episodes"]) < 20
-        server.script[:] = [said("done")]
+        server.script[:] = [completion("done")]
         done = CliRunner().invoke(main, [*arguments, "--resume"])
     assert done.exit_code == 0, done.output
     assert len(json.loads(out.read_text())["episodes"]) == 20
@@ -156,18 +158,15 @@ def test_an_error_keeps_what_was_played_and_the_key_is_written_nowhere(tmp_path,
     assert server.requests[0][1]["Authorization"] == "Bearer very-secret"
 
 
-def test_requests_are_made_side_by_side():
-    """Two requests wait for one another: one at a time would never end."""
-    barrier = threading.Barrier(2, timeout=20)
+def test_requests_are_concurrent():
+    """Two requests wait for each other, which sequential requests would never do."""
+    barrier = threading.Barrier(2, timeout=60)
 
     class Meeting(Endpoint):
         def complete(self, messages, *, seed):
             barrier.wait()
             return "done"
 
-    with ThreadPoolExecutor(1), EnvPool(EchoFactory()) as pool:
-        player, executor = endpoint_player(
-            pool, Meeting(url="http://localhost/v1", model="m"), Template(), 1, concurrency=2
-        )
-        assert len(list(player.play(attempts(pool.tasks("train")[:4], 1, seed=0)))) == 4
-        executor.shutdown()
+    endpoint = Meeting(url="http://localhost/v1", model="m")
+    with EnvPool(EchoFactory()) as pool, endpoint_policy(pool, endpoint, Template(), 1, concurrency=2) as policy:
+        assert len(list(policy.run(planned_attempts(pool.tasks("train")[:4], 1, seed=0)))) == 4

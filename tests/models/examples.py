@@ -1,4 +1,4 @@
-"""Small random models of the families that are supported, and turns that share prefixes in every way."""
+"""Small random models of the supported families, and turns that share prefixes."""
 
 from __future__ import annotations
 
@@ -45,29 +45,29 @@ def small_model(family: str = "llama", dtype: torch.dtype = torch.float64, seed:
     return made
 
 
-def random_samples(seed: int, count: int = 12) -> list[Turn]:
+def random_turns(seed: int, count: int = 12) -> list[Turn]:
     """Prompts that branch or are prefixes of one another, actions that agree at first, a duplicate, empty actions."""
-    draw = random.Random(seed)
-    trunk = [draw.randrange(VOCABULARY) for _ in range(10)]
+    generator = random.Random(seed)
+    trunk = [generator.randrange(VOCABULARY) for _ in range(10)]
     turns = []
     for number in range(count):
-        prompt = trunk[: draw.randrange(1, 11)] + [draw.randrange(2) for _ in range(draw.randrange(4))]
-        action = [draw.randrange(2) for _ in range(draw.randrange(6))]
+        prompt = trunk[: generator.randrange(1, 11)] + [generator.randrange(2) for _ in range(generator.randrange(4))]
+        action = [generator.randrange(2) for _ in range(generator.randrange(6))]
         turns.append(Turn(str(number), 0, tuple(prompt), tuple(action)))
     turns.append(Turn("twin", 0, turns[0].prompt_ids, turns[0].action_ids))
     return turns
 
 
-def thought_stripped_trajectory(seed: int = 0, turns: int = 4) -> list[Turn]:
-    """Turns whose prompts leave out the thoughts of earlier turns: no prompt is a prefix of the next turn."""
-    draw = random.Random(seed)
+def thought_stripped_trajectory(seed: int = 0, count: int = 4) -> list[Turn]:
+    """Turns whose prompts leave out the thoughts of earlier turns: no turn is a prefix of the next prompt."""
+    generator = random.Random(seed)
 
-    def words(count: int) -> tuple[int, ...]:
-        return tuple(draw.randrange(VOCABULARY) for _ in range(count))
+    def tokens(length: int) -> tuple[int, ...]:
+        return tuple(generator.randrange(VOCABULARY) for _ in range(length))
 
-    history, turns = words(8), []
-    for turn in range(turns):
-        thought, action, observation = words(3), words(3), words(4)
-        turns.append(Turn("stripped", turn, history, thought + action))
+    history, turns = tokens(8), []
+    for index in range(count):
+        thought, action, observation = tokens(3), tokens(3), tokens(4)
+        turns.append(Turn("stripped", index, history, thought + action))
         history = history + action + observation
     return turns

@@ -1,11 +1,11 @@
 import pytest
 import torch
 
-from models.examples import random_samples, small_model, thought_stripped_trajectory
+from models.examples import random_turns, small_model, thought_stripped_trajectory
 from seeupo.models.batching import PaddedBatch, micro_batches
 from seeupo.models.critic import Critic
 
-SAMPLES = [*random_samples(1), *thought_stripped_trajectory()]
+TURNS = [*random_turns(1), *thought_stripped_trajectory()]
 
 
 def critic(backbone: str, family: str = "llama") -> Critic:
@@ -16,34 +16,34 @@ def critic(backbone: str, family: str = "llama") -> Critic:
 
 
 def by_hand(made: Critic, turn) -> torch.Tensor:
-    """The head on the states of a turn alone, from the one that predicts its first token to its last."""
-    states = made._reads[0].base_model(torch.tensor([turn.prompt_ids + turn.action_ids])).last_hidden_state[0]
+    """Apply the head to the states of one turn, from the one that predicts its first token to its last."""
+    states = made._model[0].base_model(torch.tensor([turn.prompt_ids + turn.action_ids])).last_hidden_state[0]
     return (states @ made.head.weight[0] + made.head.bias)[len(turn.prompt_ids) - 1 :]
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
 @pytest.mark.parametrize("backbone", ["own", "policy"])
 @pytest.mark.parametrize("packing", ["tree", "padded"])
-def test_values_are_those_of_each_sample_alone(family, backbone, packing):
+def test_values_equal_those_of_each_turn_alone(family, backbone, packing):
     made = critic(backbone, family)
     seen = []
-    for batch in micro_batches(SAMPLES, packing, row_tokens=24, batch_tokens=48):
+    for batch in micro_batches(TURNS, packing, row_tokens=24, batch_tokens=48):
         before, end = made(batch)
-        for number, row, last in zip(batch.turns, before, end, strict=True):
-            expected, length = by_hand(made, SAMPLES[number]), len(SAMPLES[number].action_ids)
+        for number, row, last in zip(batch.members, before, end, strict=True):
+            expected, length = by_hand(made, TURNS[number]), len(TURNS[number].action_ids)
             torch.testing.assert_close(torch.cat([row[:length], last[None]]), expected, rtol=0, atol=1e-10)
             assert not row[length:].any()
             seen.append(number)
-    assert sorted(seen) == list(range(len(SAMPLES)))
+    assert sorted(seen) == list(range(len(TURNS)))
 
 
-def test_a_new_critic_values_everything_at_zero():
-    before, end = Critic(small_model(), "own")(PaddedBatch([0], SAMPLES[:1]))
+def test_values_of_a_new_critic_are_zero():
+    before, end = Critic(small_model(), "own")(PaddedBatch([0], TURNS[:1]))
     assert not before.any()
     assert not end.any()
 
 
-def test_a_value_head_reads_the_policy_and_an_own_backbone_starts_from_it():
+def test_value_head_uses_the_policy_and_separate_backbone_starts_from_it():
     policy = small_model()
     shared, own = Critic(policy, "policy"), Critic(policy, "own")
     assert {name for name, _ in shared.named_parameters()} == {"head.weight", "head.bias"}
@@ -59,12 +59,12 @@ def test_a_value_head_reads_the_policy_and_an_own_backbone_starts_from_it():
     assert all(torch.equal(weight, start[name]) for name, weight in own.backbone.named_parameters())
 
 
-def test_the_gradient_of_a_value_head_stops_at_the_policy():
+def test_value_head_gradient_stops_at_the_policy():
     policy = small_model()
     for backbone, reaches in [("policy", False), ("own", True)]:
         made = Critic(policy, backbone)
         torch.nn.init.ones_(made.head.weight)
-        before, _ = made(PaddedBatch([0], SAMPLES[-1:]))
+        before, _ = made(PaddedBatch([0], TURNS[-1:]))
         before.square().sum().backward()
         assert made.head.weight.grad is not None
         assert all(weight.grad is None for weight in policy.parameters())

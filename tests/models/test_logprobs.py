@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from models.examples import FAMILIES, random_samples, small_model, thought_stripped_trajectory
+from models.examples import FAMILIES, random_turns, small_model, thought_stripped_trajectory
 from seeupo.models import logprobs as module
 from seeupo.models import tree
 from seeupo.models.logprobs import padded_logprobs, tree_logprobs
@@ -11,13 +11,13 @@ from seeupo.types import Turn
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 
 
-def tree_by_sample(model, turns, *, row_tokens=32, batch_tokens=64, **options):
-    """Tree-packed log-probs and entropies of each turn, in the turns' order, and the number of tokens computed."""
+def tree_by_turn(model, turns, *, row_tokens=32, batch_tokens=64, **options):
+    """Return tree-packed log-probs and entropies of all turns, in order, and the number of computed tokens."""
     logprobs, entropies, tokens = {}, {}, 0
     for batch in pack_batches(turns, row_tokens=row_tokens, batch_tokens=batch_tokens):
         found = tree_logprobs(model, batch, entropies=True, **options)
         tokens += batch.input_ids.numel()
-        for row, member in enumerate(batch.turns):
+        for row, member in enumerate(batch.members):
             length = len(turns[member].action_ids)
             assert int(found.mask[row].sum()) == length
             logprobs[member], entropies[member] = found.logprobs[row, :length], found.entropies[row, :length]
@@ -25,7 +25,7 @@ def tree_by_sample(model, turns, *, row_tokens=32, batch_tokens=64, **options):
     return torch.cat([logprobs[n] for n in order]), torch.cat([entropies[n] for n in order]), tokens
 
 
-def padded_by_sample(model, turns, **options):
+def padded_by_turn(model, turns, **options):
     found = padded_logprobs(model, turns, entropies=True, **options)
     return found.logprobs[found.mask], found.entropies[found.mask]
 
@@ -37,11 +37,11 @@ def gradient(model, value):
 
 
 CASES = {
-    "random 0": random_samples(0),
-    "random 1": random_samples(1),
-    "random 2": random_samples(2, count=40),
+    "random 0": random_turns(0),
+    "random 1": random_turns(1),
+    "random 2": random_turns(2, count=40),
     "thoughts stripped": thought_stripped_trajectory(),
-    "single": random_samples(4, count=1)[:1],
+    "single": random_turns(4, count=1)[:1],
     "duplicates": [Turn(str(n), 0, (1, 2, 3), (4, 5)) for n in range(5)],
     "empty actions": [Turn("a", 0, (1, 2), ()), Turn("b", 0, (1, 2), (3,)), Turn("c", 0, (5,), ())],
 }
@@ -52,13 +52,13 @@ CASES = {
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_tree_packing_equals_padding_in_values_and_gradients(family, dtype, turns, small_tree, monkeypatch):
-    """Whether trees are taken apart where they branch (1) or are small enough to be one masked block (96)."""
+    """Trees are split where they branch (1), or are small enough for one masked block (96)."""
     monkeypatch.setattr(tree, "SMALL_TREE", small_tree)
     model = small_model(family, dtype)
     generator = torch.Generator().manual_seed(0)
     weights = torch.randn(sum(len(s.action_ids) for s in turns), generator=generator, dtype=dtype)
-    packed, packed_entropy, _ = tree_by_sample(model, turns, temperature=0.7)
-    plain, plain_entropy = padded_by_sample(model, turns, temperature=0.7)
+    packed, packed_entropy, _ = tree_by_turn(model, turns, temperature=0.7)
+    plain, plain_entropy = padded_by_turn(model, turns, temperature=0.7)
     assert packed.dtype == dtype
     torch.testing.assert_close(packed, plain, rtol=0, atol=TOLERANCE[dtype])
     torch.testing.assert_close(packed_entropy, plain_entropy, rtol=0, atol=TOLERANCE[dtype])
@@ -70,18 +70,18 @@ def test_tree_packing_equals_padding_in_values_and_gradients(family, dtype, turn
 def test_shared_tokens_are_computed_once():
     prompt = tuple(range(30))
     turns = [Turn(str(n), 0, prompt, (n, n + 1)) for n in range(8)]
-    _, _, tokens = tree_by_sample(small_model(), turns, row_tokens=1000, batch_tokens=1000)
+    _, _, tokens = tree_by_turn(small_model(), turns, row_tokens=1000, batch_tokens=1000)
     assert tokens == 30 + 8 * 2
 
 
 def test_the_vocabulary_is_projected_in_chunks(monkeypatch):
-    model, turns = small_model(), random_samples(5)
-    whole, _, _ = tree_by_sample(model, turns)
+    model, turns = small_model(), random_turns(5)
+    whole, _, _ = tree_by_turn(model, turns)
     sizes = []
     head = model.get_output_embeddings()
     hook = head.register_forward_hook(lambda _, __, output: sizes.append(len(output)))
     monkeypatch.setattr(module, "PROJECTION_BYTES", 4 * 40 * 3)
-    chunked, _, _ = tree_by_sample(model, turns)
+    chunked, _, _ = tree_by_turn(model, turns)
     hook.remove()
     torch.testing.assert_close(chunked, whole)
     assert max(sizes) == 3
@@ -90,6 +90,6 @@ def test_the_vocabulary_is_projected_in_chunks(monkeypatch):
 def test_log_probs_are_a_distribution_at_the_temperature():
     model = small_model()
     turns = [Turn(str(token), 0, (1, 2, 3), (token,)) for token in range(40)]
-    found, entropy, _ = tree_by_sample(model, turns, temperature=0.5)
+    found, entropy, _ = tree_by_turn(model, turns, temperature=0.5)
     torch.testing.assert_close(found.exp().sum(), torch.tensor(1.0, dtype=torch.float64))
     torch.testing.assert_close(entropy[0], -(found.exp() * found).sum())

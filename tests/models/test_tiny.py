@@ -1,5 +1,3 @@
-"""The tokenizer of whole words."""
-
 from transformers import AutoTokenizer
 
 from seeupo.agents.chat import chat_format
@@ -11,26 +9,25 @@ from seeupo.types import Message
 WORDS = PocketFactory().vocabulary()
 
 
-def test_every_word_is_one_token_wherever_it_stands():
+def test_every_word_is_one_token():
     tokenizer = load_policy("tiny", tiny=TinyConfig(words=WORDS)).tokenizer
     for word in WORDS:
         alone = tokenizer.encode(word, add_special_tokens=False)
         assert len(alone) == 1
         assert tokenizer.encode(f"pay {word} now", add_special_tokens=False)[1:2] == alone
         assert tokenizer.encode(f"now\n{word}", add_special_tokens=False)[1:2] == alone
-    assert (
-        len(tokenizer) == len({*WORDS, "system", "user", "assistant", "tool"}) + 4
-    )  # special tokens, the unknown word
+    # Three special tokens and the unknown word.
+    assert len(tokenizer) == len({*WORDS, "system", "user", "assistant", "tool"}) + 4
 
 
-def test_text_comes_back_and_other_words_are_unknown():
+def test_text_round_trips_and_other_words_are_unknown():
     tokenizer = load_policy("tiny", tiny=TinyConfig(words=WORDS)).tokenizer
     assert tokenizer.decode(tokenizer.encode("pay bob 5", add_special_tokens=False)) == "pay bob 5"
     odd = tokenizer.encode("pay zebra 5", add_special_tokens=False)
-    assert chat_format(tokenizer).decode(odd) == "pay <unk> 5"  # what was said is not made better by leaving it out
+    assert chat_format(tokenizer).decode(odd) == "pay <unk> 5"  # an unknown word is not dropped
 
 
-def test_turns_are_marked_and_survive_saving(tmp_path):
+def test_chat_format_survives_saving(tmp_path):
     tokenizer = load_policy("tiny", tiny=TinyConfig(words=WORDS)).tokenizer
     opening = chat_format(tokenizer).opening([Message("user", "pay bob 5")], ())
     shown = "<|im_start|> user pay bob 5 <|im_end|> <|im_start|> assistant"

@@ -4,30 +4,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.examples import random_samples, thought_stripped_trajectory
+from models.examples import random_turns, thought_stripped_trajectory
 from seeupo.models import tree
 from seeupo.models.tree import pack_batches, pack_rows
 from seeupo.types import Turn
 
 few_tokens = st.lists(st.integers(0, 2), max_size=6)
-samples_of_few_tokens = st.lists(st.tuples(few_tokens.filter(bool), few_tokens), min_size=1, max_size=12).map(
+turns_of_few_tokens = st.lists(st.tuples(few_tokens.filter(bool), few_tokens), min_size=1, max_size=12).map(
     lambda pairs: [Turn(str(n), 0, tuple(prompt), tuple(action)) for n, (prompt, action) in enumerate(pairs)]
 )
 
 
 def ancestors(row, node: int) -> list[int]:
-    """The tokens from the root to the node, itself included, as the row's `ends` say."""
+    """Return the tokens from the root to the node, including it, according to the row's `ends`."""
     return [other for other in range(node + 1) if node < row.ends[other]]
 
 
 @settings(deadline=None)
-@given(samples_of_few_tokens, st.integers(1, 40))
-def test_every_sample_can_be_read_off_its_row(turns, row_tokens):
+@given(turns_of_few_tokens, st.integers(1, 40))
+def test_rows_contain_every_turn(turns, row_tokens):
     rows = pack_rows(turns, row_tokens=row_tokens)
-    assert sorted(member for row in rows for member in row.turns) == list(range(len(turns)))
+    assert sorted(member for row in rows for member in row.members) == list(range(len(turns)))
     for row in rows:
-        assert len(row.tokens) <= row_tokens or len(row.turns) == 1
-        for member, predictors in zip(row.turns, row.predictors, strict=True):
+        assert len(row.tokens) <= row_tokens or len(row.members) == 1
+        for member, predictors in zip(row.members, row.predictors, strict=True):
             turn = turns[member]
             assert len(predictors) == len(turn.action_ids)
             for place, node in enumerate(predictors):
@@ -38,36 +38,35 @@ def test_every_sample_can_be_read_off_its_row(turns, row_tokens):
 
 
 @settings(deadline=None)
-@given(samples_of_few_tokens)
-def test_one_row_holds_every_distinct_prefix_once(turns):
+@given(turns_of_few_tokens)
+def test_a_row_stores_each_distinct_prefix_once(turns):
     (row,) = pack_rows(turns, row_tokens=10_000)
     sequences = [turn.prompt_ids + turn.action_ids for turn in turns]
     prefixes = {sequence[:length] for sequence in sequences for length in range(1, len(sequence) + 1)}
     assert len(row.tokens) == len(prefixes)
 
 
-def test_stripped_thoughts_share_what_is_left():
+def test_turns_with_stripped_thoughts_share_the_rest():
     turns = thought_stripped_trajectory()
     (row,) = pack_rows(turns, row_tokens=10_000)
-    # The last prompt holds everything but the thoughts, 8 + 3 * 7 tokens; each turn hangs its own 6 tokens on it.
+    # The last prompt has everything except thoughts, 8 + 3 * 7 tokens; each turn adds 6 private tokens.
     assert len(row.tokens) == 29 + 4 * 6
 
 
-def test_batches_hold_what_their_rows_hold():
-    turns = random_samples(3, count=40)
+def test_batches_contain_every_turn():
+    turns = random_turns(3, count=40)
     batches = pack_batches(turns, row_tokens=24, batch_tokens=64)
     assert len(batches) > 1
-    assert sorted(member for batch in batches for member in batch.turns) == list(range(len(turns)))
+    assert sorted(member for batch in batches for member in batch.members) == list(range(len(turns)))
     for batch in batches:
         assert batch.input_ids.numel() <= 64 or len(batch.input_ids) == 1
-        for row, member in enumerate(batch.turns):
+        for row, member in enumerate(batch.members):
             assert batch.targets[row][batch.mask[row]].tolist() == list(turns[member].action_ids)
 
 
 @settings(deadline=None)
-@given(samples_of_few_tokens, st.sampled_from([1, 4, 96]))
-def test_blocks_say_who_attends_to_whom(turns, small_tree):
-    """Block by block, every token sees its ancestors and itself, and nothing else."""
+@given(turns_of_few_tokens, st.sampled_from([1, 4, 96]))
+def test_blocks_let_each_token_attend_to_its_ancestors_only(turns, small_tree):
     (row,) = pack_rows(turns, row_tokens=10_000)
     with patch.object(tree, "SMALL_TREE", small_tree):
         blocks = list(tree.blocks_of(row.ends, 0, len(row.ends)))
@@ -83,8 +82,8 @@ def test_blocks_say_who_attends_to_whom(turns, small_tree):
             assert shared + own == ancestors(row, node)
 
 
-def test_errors():
-    with pytest.raises(ValueError, match=r"turn \('a', 2\) has a prompt without tokens"):
+def test_invalid_turns_and_row_lengths_are_refused():
+    with pytest.raises(ValueError, match=r"turn \('a', 2\) has an empty prompt"):
         pack_rows([Turn("a", 2, (), (1,))], row_tokens=8)
     with pytest.raises(ValueError, match="row_tokens is 0"):
         pack_rows([Turn("a", 0, (1,), (1,))], row_tokens=0)

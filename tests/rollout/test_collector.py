@@ -1,123 +1,129 @@
-"""Groups, sampled until they are whole."""
-
-import math
-
 import pytest
 
 from seeupo.config.schema import CollectSettings
 from seeupo.errors import TrainingError
 from seeupo.rollout.collector import Collector, shaped
-from seeupo.types import Status, StopReason, Task, Trajectory, Turn
+from seeupo.types import Failure, FailureKind, StopReason, Task, Trajectory, Turn
 
 TASKS = [Task(f"task-{number}", "train") for number in range(10)]
+VERSION = 4
 
 
-class Scripted:
-    """A runner whose rewards are decided by the test; what it was asked for stays in `asked`."""
+class ScriptedRunner:
+    """A runner whose scores are decided by the test, None for a failure; `calls` records the attempts."""
 
-    def __init__(self, reward):
-        self.reward, self.asked = reward, []
+    def __init__(self, score, version=lambda attempt: VERSION):
+        self.score, self.version, self.calls = score, version, []
 
     def run(self, attempts):
         attempts = list(attempts)
-        self.asked.append(attempts)
+        self.calls.append(attempts)
         for attempt in reversed(attempts):  # the order in which episodes finish must not matter
-            reward = self.reward(attempt, len(self.asked) - 1)
-            failed = math.isnan(reward)
+            score = self.score(attempt, len(self.calls) - 1)
+            failed = score is None
             yield Trajectory(
                 attempt.id,
                 attempt.group,
                 attempt.task.id,
-                (Turn(attempt.id, 0, (1,), (2,)),),
-                reward,
+                (Turn(attempt.id, 0, (1,), (2,), policy_version=self.version(attempt)),),
+                reward=0.0 if failed else score,
+                score=score,
                 stop=StopReason.FAILURE if failed else StopReason.ENVIRONMENT,
-                status=Status.FAILED if failed else Status.OK,
-                texts=("asked", "[failed: the moon]") if failed else (),
+                failure=Failure(FailureKind.RAISED, "the disk is full") if failed else None,
             )
 
 
-def member(attempt):
-    return int(attempt.id.rpartition("-")[2].partition("r")[0])
-
-
-def collector(reward, **settings):
-    runner = Scripted(reward)
+def make_collector(score, *, version=lambda attempt: VERSION, **settings):
+    runner = ScriptedRunner(score, version)
     return Collector(runner, TASKS, CollectSettings(tasks=4, group_size=3, **settings), seed=7), runner
 
 
-def test_groups_are_whole_and_in_a_fixed_order():
-    collect, runner = collector(lambda attempt, _: float(member(attempt) == 0))
-    found = collect.collect(1)
-    assert [trajectory.id for trajectory in found.trajectories] == [attempt.id for attempt in runner.asked[0]]
+def collect(collector, iteration):
+    return collector.collect(iteration, policy_version=VERSION)
+
+
+def test_groups_are_complete_and_in_a_fixed_order():
+    collector, runner = make_collector(lambda attempt, _: float(attempt.index == 0))
+    found = collect(collector, 1)
+    assert [trajectory.id for trajectory in found.trajectories] == [attempt.id for attempt in runner.calls[0]]
     assert [len(group) for group in found.groups.values()] == [3] * 4
     assert all(len({each.task for each in group}) == 1 for group in found.groups.values())
-    assert len({attempt.seed for attempt in runner.asked[0]}) == 12
+    assert len({attempt.seed for attempt in runner.calls[0]}) == 12
 
 
-def test_tasks_come_round_and_the_cursor_alone_says_where_it_stands():
-    one, first = collector(lambda *_: 0.0)
+def test_every_task_is_used_once_per_pass_and_the_position_can_be_restored():
+    one, first = make_collector(lambda *_: 0.0)
     for iteration in (1, 2, 3):
-        one.collect(iteration)
-    seen = [attempt.task.id for asked in first.asked for attempt in asked][::3]
+        collect(one, iteration)
+    seen = [attempt.task.id for attempts in first.calls for attempt in attempts][::3]
     assert len(set(seen[:10])) == 10
-    other, second = collector(lambda *_: 0.0)
+    other, second = make_collector(lambda *_: 0.0)
     other.drawn = 8
-    other.collect(3)
-    assert second.asked[0] == first.asked[2]
+    collect(other, 3)
+    assert second.calls[0] == first.calls[2]
 
 
-def test_a_group_that_the_infrastructure_failed_is_sampled_again_with_other_seeds():
-    def reward(attempt, round_):
-        return math.nan if attempt.group.endswith("-002") and round_ == 0 and member(attempt) == 1 else 1.0
+def test_group_with_an_infrastructure_failure_is_resampled_with_other_seeds():
+    def score(attempt, round_):
+        return None if attempt.group.endswith("-002") and round_ == 0 and attempt.index == 1 else 1.0
 
-    collect, runner = collector(reward)
-    found = collect.collect(5)
-    assert [attempt.group for attempt in runner.asked[1]] == ["00005-002"] * 3
-    tasks = [{attempt.task.id for attempt in asked if attempt.group == "00005-002"} for asked in runner.asked]
+    collector, runner = make_collector(score)
+    found = collect(collector, 5)
+    assert [attempt.group for attempt in runner.calls[1]] == ["00005-002"] * 3
+    tasks = [{attempt.task.id for attempt in attempts if attempt.group == "00005-002"} for attempts in runner.calls]
     assert tasks[0] == tasks[1]
-    assert not {a.seed for a in runner.asked[1]} & {a.seed for a in runner.asked[0]}
+    assert not {a.seed for a in runner.calls[1]} & {a.seed for a in runner.calls[0]}
     assert (found.resampled, found.dropped, found.failed_episodes, len(found.groups)) == (1, 0, 1, 4)
 
 
-def test_a_group_that_fails_again_and_again_is_left_out_and_counted():
-    collect, runner = collector(lambda a, _: math.nan if a.group.endswith("-000") else 0.0, failed_rounds=2)
-    found = collect.collect(1)
-    assert len(runner.asked) == 3
+def test_group_that_fails_in_every_round_is_dropped_and_counted():
+    collector, runner = make_collector(lambda a, _: None if a.group.endswith("-000") else 0.0, failed_rounds=2)
+    found = collect(collector, 1)
+    assert len(runner.calls) == 3
     assert (found.resampled, found.dropped, found.failed_episodes) == (2, 1, 9)
     assert len(found.trajectories) == 9
 
 
-def test_an_environment_that_always_fails_ends_the_run_with_its_own_words():
-    collect, _ = collector(lambda *_: math.nan, failed_rounds=1)
-    with pytest.raises(TrainingError, match=r"no group of iteration 3 came out whole, in 2 rounds.*the moon"):
-        collect.collect(3)
+def test_environment_that_always_fails_raises_with_its_message():
+    collector, _ = make_collector(lambda *_: None, failed_rounds=1)
+    with pytest.raises(TrainingError, match=r"iteration 3 .* 2 rounds.*the disk is full"):
+        collect(collector, 3)
 
 
-def test_groups_with_equal_rewards_can_be_replaced_by_other_tasks_up_to_a_limit():
-    def reward(attempt, round_):
-        return float(member(attempt) == 0) if attempt.group.startswith("00001-003") else 1.0
+def test_groups_with_equal_rewards_are_replaced_by_other_tasks_up_to_a_limit():
+    def score(attempt, round_):
+        return float(attempt.index == 0) if attempt.group.startswith("00001-003") else 1.0
 
-    collect, runner = collector(reward, equal_rounds=2)
-    found = collect.collect(1)
-    assert [len(asked) for asked in runner.asked] == [12, 9, 9]
+    collector, runner = make_collector(score, equal_rounds=2)
+    found = collect(collector, 1)
+    assert [len(attempts) for attempts in runner.calls] == [12, 9, 9]
     assert (found.replaced, len(found.groups)) == (6, 4)
-    assert collect.drawn == 10
+    assert collector.drawn == 10
     assert len({trajectory.id for trajectory in found.trajectories}) == 12
 
 
-def test_by_default_equal_groups_are_trained_on_as_they_came():
-    collect, runner = collector(lambda *_: 1.0)
-    assert collect.collect(1).replaced == 0
-    assert len(runner.asked) == 1
+def test_groups_with_equal_rewards_are_kept_by_default():
+    collector, runner = make_collector(lambda *_: 1.0)
+    assert collect(collector, 1).replaced == 0
+    assert len(runner.calls) == 1
 
 
-def trajectory(reward, *actions):
-    samples = tuple(Turn("a", turn, (1,), action) for turn, action in enumerate(actions))
-    return Trajectory("a", "g", "t", samples, reward)
+@pytest.mark.parametrize("version", [None, VERSION - 1, VERSION + 1])
+def test_turns_of_another_weight_version_are_refused(version):
+    collector, runner = make_collector(lambda *_: 1.0, version=lambda a: version if a.index == 2 else VERSION)
+    with pytest.raises(RuntimeError, match=rf"version {version} of the weights; expected version {VERSION}"):
+        collect(collector, 1)
+    runner.version = lambda attempt: VERSION
+    assert len(collect(collector, 2).trajectories) == 12
+
+
+def trajectory(score, *actions):
+    turns = tuple(Turn("a", index, (1,), action) for index, action in enumerate(actions))
+    return Trajectory("a", "g", "t", turns, score, score=score)
 
 
 @pytest.mark.parametrize(
-    ("reward", "actions", "expected"),
+    ("score", "actions", "expected"),
     [
         (1.0, [(2,), (2,), (2,)], 1.5),
         (0.4, [(2,), (3,), (2,)], 0.2),
@@ -126,6 +132,8 @@ def trajectory(reward, *actions):
         (0.4, [(2,), (2,), (3,), (2,)], 0.2),
     ],
 )
-def test_the_shape_of_the_papers_code(reward, actions, expected):
-    assert shaped(trajectory(reward, *actions), "paper_code").reward == pytest.approx(expected)
-    assert shaped(trajectory(reward, *actions), "none").reward == reward
+def test_reward_shape_of_the_papers_code_changes_the_reward_only(score, actions, expected):
+    found = shaped(trajectory(score, *actions), "paper_code")
+    assert found.reward == pytest.approx(expected)
+    assert found.score == score
+    assert shaped(trajectory(score, *actions), "none") == trajectory(score, *actions)

@@ -4,14 +4,14 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from engines.examples import engine
-from models.examples import random_samples
+from models.examples import random_turns
 from seeupo.engines.local import LoraSettings
 from seeupo.models.adapters import without_adapters
 from seeupo.models.logprobs import padded_logprobs
 from seeupo.runs.export import export_policy
 from seeupo.training.warm_start import LogLikelihood
 
-TURNS = random_samples(0, count=8)
+TURNS = random_turns(0, count=8)
 
 
 def logprobs(model):

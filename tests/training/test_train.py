@@ -359,7 +359,7 @@ class Broken(CountingFactory):
 
 def test_an_environment_that_always_crashes_ends_the_run_with_its_error(tmp_path):
     with pytest.raises(
-        TrainingError, match=r"every group of iteration 1 had a failed episode, 3 times.*division by zero"
+        TrainingError, match=r"every group of iteration 1 had a failed episode, in 3 rounds.*division by zero"
     ):
         train(of_counting(warm_start=None), run_dir=tmp_path / "run", environment=Broken())
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from seeupo.utils import atomic_files as whole_files
-from seeupo.utils.atomic_files import partial_of, sync_folder, write_text, written_whole
+from seeupo.utils import atomic_files
+from seeupo.utils.atomic_files import atomic_write, partial_of, sync_folder, write_text
 
 
-def test_text_is_written_as_it_is(tmp_path):
+def test_text_is_written_unchanged(tmp_path):
     path = tmp_path / "a.txt"
     write_text(path, "ü\r\n")
     write_text(path, "second\r\n")
@@ -17,7 +17,7 @@ def test_text_is_written_as_it_is(tmp_path):
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
-def test_an_error_leaves_the_file_as_it_was(tmp_path, monkeypatch, call):
+def test_error_leaves_the_file_unchanged(tmp_path, monkeypatch, call):
     path = tmp_path / "a.txt"
     write_text(path, "old")
 
@@ -31,12 +31,12 @@ def test_an_error_leaves_the_file_as_it_was(tmp_path, monkeypatch, call):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_an_interrupt_while_writing_leaves_the_file_as_it_was(tmp_path):
+def test_interrupt_while_writing_leaves_the_file_unchanged(tmp_path):
     path = tmp_path / "a.txt"
     write_text(path, "old")
 
     def interrupted():
-        with written_whole(path) as partial:
+        with atomic_write(path) as partial:
             partial.write_text("half")
             raise KeyboardInterrupt
 
@@ -46,15 +46,15 @@ def test_an_interrupt_while_writing_leaves_the_file_as_it_was(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_a_killed_process_left_does_not_get_in(tmp_path):
+def test_partial_file_of_a_killed_process_is_discarded(tmp_path):
     path = tmp_path / "a.txt"
     partial_of(path).write_text("left")
-    with written_whole(path) as partial, partial.open("a") as file:
+    with atomic_write(path) as partial, partial.open("a") as file:
         file.write("new")
     assert path.read_text() == "new"
 
 
-def test_the_content_is_on_the_disk_before_the_name_and_the_name_at_the_end(tmp_path, monkeypatch):
+def test_content_is_synced_before_the_rename_and_the_directory_after(tmp_path, monkeypatch):
     path, happened = tmp_path / "a.txt", []
     fsync, replace = os.fsync, os.replace
 
@@ -72,12 +72,12 @@ def test_the_content_is_on_the_disk_before_the_name_and_the_name_at_the_end(tmp_
     assert happened == ["a.txt.partial", "renamed", tmp_path.name]
 
 
-def test_file_systems_that_cannot_sync_folders_are_used_all_the_same(tmp_path, monkeypatch):
+def test_file_systems_without_directory_sync_are_supported(tmp_path, monkeypatch):
     def fail(_handle, code):
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(whole_files.os, "fsync", lambda handle: fail(handle, errno.EINVAL))
+    monkeypatch.setattr(atomic_files.os, "fsync", lambda handle: fail(handle, errno.EINVAL))
     sync_folder(tmp_path)
-    monkeypatch.setattr(whole_files.os, "fsync", lambda handle: fail(handle, errno.EIO))
+    monkeypatch.setattr(atomic_files.os, "fsync", lambda handle: fail(handle, errno.EIO))
     with pytest.raises(OSError, match="Input/output error"):
         sync_folder(tmp_path)

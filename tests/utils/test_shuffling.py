@@ -1,5 +1,3 @@
-"""Passes over the same things."""
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -7,12 +5,12 @@ from seeupo.utils.shuffling import ShuffledPasses
 
 
 @given(st.integers(1, 40), st.integers(0, 5))
-def test_each_pass_has_everything_once(count, passed):
+def test_each_pass_contains_every_item_once(count, passed):
     passes = ShuffledPasses(count, "seed")
     assert sorted(passes[place] for place in range(passed * count, (passed + 1) * count)) == list(range(count))
 
 
-def test_a_place_depends_on_nothing_but_the_seed():
+def test_position_depends_on_the_seed_only():
     forward = [ShuffledPasses(50, "a")[place] for place in range(200)]
     jumping = ShuffledPasses(50, "a")
     assert [jumping[place] for place in reversed(range(200))] == forward[::-1]

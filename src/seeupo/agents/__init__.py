@@ -1,1 +1,1 @@
-"""Between a policy that maps tokens to tokens and a world that speaks messages: templates, actions, episodes."""
+"""Convert between messages and tokens: chat formats, prompt templates, reasoning."""

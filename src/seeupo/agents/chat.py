@@ -1,7 +1,7 @@
-"""How messages become tokens, so that what was sampled can stand between them untouched.
+"""Chat formats: convert messages to tokens without re-tokenizing sampled responses (token splicing).
 
-A chat template is asked for the two pieces of text that never change: what stands before the first response, and what
-stands between a response and the next. Sampled ids are put between these pieces; they are never rendered again.
+A chat template is rendered for two kinds of constant text: the opening before the first response, and the text between
+two responses. Sampled ids are spliced between them and never rendered again.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from transformers import PreTrainedTokenizerBase
 
 from seeupo.types import Message, Tool
 
-MARK = "\u241e"
-"""Stands for a response while a template is asked what comes behind it."""
-REMEMBERED = 4096
-"""How many pieces of text are kept as ids."""
+PLACEHOLDER = "\u241e"
+"""Placeholder of a response when a template is rendered."""
+CACHE_SIZE = 4096
+"""Maximum number of cached texts."""
 PROBE_TOOL = Tool("probe_tool", "A probe.", {"type": "object", "properties": {"probe_key": {"type": "string"}}})
 
 PLAIN_TEMPLATE = (
     "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + eos_token + '\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
 )
-"""For tokenizers that bring none: the role, a colon, the content, and the end-of-turn token."""
+"""Template for tokenizers without one: the role, a colon, the content, and the end-of-turn token."""
 
 
 @dataclass(frozen=True)
 class ChatFormat:
-    """A tokenizer's way to write a conversation, found out by asking its template.
+    """The conversation format of a tokenizer; `chat_format` probes its template for the attributes.
 
     Attributes:
-        template: Jinja text.
-        native_tools: the template shows tool schemas itself.
-        tool_role: the template knows messages of tools; otherwise these are shown as the user's.
-        notes: where spliced prompts differ from what the template would make of the whole conversation.
+        template: Chat template in Jinja.
+        native_tools: Whether the template renders tool schemas.
+        tool_role: Whether the template supports messages of role "tool"; otherwise they become user messages.
+        notes: Differences between spliced prompts and what the template renders for the whole conversation.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -45,39 +45,41 @@ class ChatFormat:
     native_tools: bool
     tool_role: bool
     notes: tuple[str, ...]
-    _pieces: dict[str, tuple[int, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _cache: dict[str, tuple[int, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def opening(self, messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[int, ...]:
-        """Everything before the first response."""
-        return self._written(messages, tools, lambda: self._render(messages, tools, generation=True))
+        """Return the tokens before the first response."""
+        return self._cached_ids(messages, tools, lambda: self._render(messages, tools, generation=True))
 
     def between(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """From the end of a response to the beginning of the next, with these messages in the middle."""
-        spoken = [Message("user", ""), Message("assistant", MARK), *messages]
-        return self._written(messages, None, lambda: self._render(spoken, (), generation=True).partition(MARK)[2])
+        """Return the tokens between two responses, with these messages in the middle."""
+        whole = [Message("user", ""), Message("assistant", PLACEHOLDER), *messages]
+        return self._cached_ids(
+            messages, None, lambda: self._render(whole, (), generation=True).partition(PLACEHOLDER)[2]
+        )
 
-    def _written(
+    def _cached_ids(
         self, messages: Sequence[Message], tools: Sequence[Tool] | None, text: Callable[[], str]
     ) -> tuple[int, ...]:
-        """The ids of a text, which many episodes need again: templates and tokenizers take their time."""
+        """Return the ids of a rendered text, cached because many episodes need the same ones."""
         key = repr((messages, tools))
-        if key not in self._pieces:
-            if len(self._pieces) >= REMEMBERED:
-                self._pieces.clear()
-            self._pieces[key] = self.encode(text())
-        return self._pieces[key]
+        if key not in self._cache:
+            if len(self._cache) >= CACHE_SIZE:
+                self._cache.clear()
+            self._cache[key] = self.encode(text())
+        return self._cache[key]
 
     def encode(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer.encode(text, add_special_tokens=False))
 
     def response(self, text: str) -> tuple[int, ...]:
-        """A response as it would have been sampled: its tokens and the one that ends a turn."""
+        """Return the tokens of a response as if it had been sampled, including the end-of-turn token."""
         follows = self.between([Message("user", "")])[:1]
         ends = follows if follows and follows[0] in self.tokenizer.all_special_ids else (self.tokenizer.eos_token_id,)
         return (*self.encode(text), *ends)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of sampled ids, without the tokens that end a turn."""
+        """Return the text of sampled ids, without special tokens."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def _render(self, messages: Sequence[Message], tools: Sequence[Tool], *, generation: bool) -> str:
@@ -103,7 +105,7 @@ class ChatFormat:
 
 
 def chat_format(tokenizer: PreTrainedTokenizerBase) -> ChatFormat:
-    """The tokenizer's own format, or the plain one with a warning where its template cannot be spliced."""
+    """Return the format of a tokenizer; if its template cannot be spliced, warn and return the plain format."""
     own = tokenizer.chat_template
     if isinstance(own, Mapping):
         own = own.get("default")
@@ -114,7 +116,7 @@ def chat_format(tokenizer: PreTrainedTokenizerBase) -> ChatFormat:
     except (TemplateError, ValueError) as error:
         warnings.warn(
             f"the chat template of {tokenizer.name_or_path or 'this tokenizer'} cannot be spliced ({error}); "
-            "the plain format is used, which the model was not trained on",
+            "using the plain format, which the model was not trained on",
             stacklevel=2,
         )
         return _probe(tokenizer, PLAIN_TEMPLATE)
@@ -122,33 +124,33 @@ def chat_format(tokenizer: PreTrainedTokenizerBase) -> ChatFormat:
 
 
 def _probe(tokenizer: PreTrainedTokenizerBase, template: str) -> ChatFormat:
-    """Find out what a template can do; raises if its pieces depend on more than themselves."""
+    """Return the format of a template; raise if the text between responses depends on the conversation."""
     plain = ChatFormat(tokenizer, template, native_tools=False, tool_role=False, notes=())
     asked = [Message("system", "be brief"), Message("user", "one?")]
-    answered = [*asked, Message("assistant", MARK)]
+    answered = [*asked, Message("assistant", PLACEHOLDER)]
     follow_up = Message("user", "two?")
     opening = plain._render(asked, (), generation=True)
     whole = plain._render([*answered, follow_up], (), generation=True)
-    if whole.count(MARK) != 1:
-        raise ValueError(f"it shows a response {whole.count(MARK)} times")
-    before, _, behind = whole.partition(MARK)
-    alone = plain._render([Message("user", ""), Message("assistant", MARK), follow_up], (), generation=True)
-    longer = plain._render([*answered, follow_up, Message("assistant", MARK), follow_up], (), generation=True)
-    if alone.partition(MARK)[2] != behind or not longer.endswith(behind):
-        raise ValueError("what stands between two responses depends on what stands before them")
+    if whole.count(PLACEHOLDER) != 1:
+        raise ValueError(f"it renders a response {whole.count(PLACEHOLDER)} times")
+    before, _, after = whole.partition(PLACEHOLDER)
+    alone = plain._render([Message("user", ""), Message("assistant", PLACEHOLDER), follow_up], (), generation=True)
+    longer = plain._render([*answered, follow_up, Message("assistant", PLACEHOLDER), follow_up], (), generation=True)
+    if alone.partition(PLACEHOLDER)[2] != after or not longer.endswith(after):
+        raise ValueError("the text between two responses depends on the messages before them")
     notes = []
     if before != opening:
-        notes.append("it writes an earlier response with another beginning than the one it was sampled behind")
+        notes.append("it renders earlier responses after another prefix than the one they are sampled after")
     return ChatFormat(
         tokenizer,
         template,
-        native_tools=_shows_tools(plain, asked),
-        tool_role=_knows_tool_messages(plain),
+        native_tools=_supports_tools(plain, asked),
+        tool_role=_supports_tool_role(plain),
         notes=tuple(notes),
     )
 
 
-def _shows_tools(plain: ChatFormat, asked: Sequence[Message]) -> bool:
+def _supports_tools(plain: ChatFormat, asked: Sequence[Message]) -> bool:
     native = ChatFormat(plain.tokenizer, plain.template, native_tools=True, tool_role=False, notes=())
     try:
         return "probe_key" in native._render(asked, [PROBE_TOOL], generation=True)
@@ -156,16 +158,16 @@ def _shows_tools(plain: ChatFormat, asked: Sequence[Message]) -> bool:
         return False
 
 
-def _knows_tool_messages(plain: ChatFormat) -> bool:
+def _supports_tool_role(plain: ChatFormat) -> bool:
     native = ChatFormat(plain.tokenizer, plain.template, native_tools=False, tool_role=True, notes=())
-    messages = [Message("user", "one?"), Message("assistant", MARK), Message("tool", "result-probe")]
+    messages = [Message("user", "one?"), Message("assistant", PLACEHOLDER), Message("tool", "result-probe")]
     try:
-        return "result-probe" in native._render(messages, (), generation=True).partition(MARK)[2]
+        return "result-probe" in native._render(messages, (), generation=True).partition(PLACEHOLDER)[2]
     except TemplateError:
         return False
 
 
 def schema_of(tool: Tool) -> dict[str, Any]:
-    """A tool as the chat templates of Hugging Face and OpenAI take it."""
+    """Return the JSON schema of a tool in the format of Hugging Face chat templates and OpenAI."""
     function = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
     return {"type": "function", "function": function}

@@ -1,4 +1,4 @@
-"""What of a response is thought and what is action."""
+"""Separate the thoughts of a response from its action."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
 OPEN, CLOSE = "<think>", "</think>"
-_MARK = re.compile(f"{OPEN}|{CLOSE}")
+_TAG = re.compile(f"{OPEN}|{CLOSE}")
 
 
 def thought_ranges(text: str) -> list[tuple[int, int]]:
-    """Where the thoughts of a response begin and end, marks included.
+    """Return (start, end) of each thought of a response, including its tags.
 
-    A thought that was never closed goes to the end; one that was never opened began with the response, as it does where
-    the template has opened it.
+    An unclosed thought extends to the end. An unopened one starts with the response, because some templates open it in
+    the prompt.
     """
     ranges: list[tuple[int, int]] = []
     opened: int | None = None
-    for mark in _MARK.finditer(text):
-        if mark.group() == OPEN:
-            opened = mark.start() if opened is None else opened
+    for tag in _TAG.finditer(text):
+        if tag.group() == OPEN:
+            opened = tag.start() if opened is None else opened
         elif opened is not None:
-            ranges.append((opened, mark.end()))
+            ranges.append((opened, tag.end()))
             opened = None
         else:
-            ranges = [(0, mark.end())]
+            ranges = [(0, tag.end())]
     return ranges if opened is None else [*ranges, (opened, len(text))]
 
 
 def action_of(text: str) -> str:
-    """The response without its thoughts: all that may act."""
+    """Return the response without its thoughts; only this part is sent to the environment."""
     kept, place = "", 0
     for start, end in thought_ranges(text):
         kept, place = kept + text[place:start], end
@@ -38,9 +38,10 @@ def action_of(text: str) -> str:
 
 
 def without_thoughts(ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> tuple[str, tuple[int, ...]]:
-    """A response as later prompts show it: some text, and behind it the ids that were sampled after the last thought.
+    """Return a response as later prompts show it: a text, followed by the ids sampled after the last thought.
 
-    The text is what shares a token with the end of that thought. A response that ends within a thought is all text.
+    The text is the part that shares a token with the end of that thought. A response that ends within a thought is
+    returned as text only.
     """
     ends = decode(ids).count(CLOSE)
     first = bisect_left(range(len(ids) + 1), ends, key=lambda count: decode(ids[:count]).count(CLOSE))

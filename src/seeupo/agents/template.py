@@ -1,4 +1,4 @@
-"""React templates: what a policy is shown at each turn, in tokens."""
+"""ReAct templates: build the prompt of each turn, in tokens."""
 
 from __future__ import annotations
 
@@ -16,20 +16,18 @@ REMINDER = "Think briefly between <think> and </think>, then act."
 
 @dataclass(frozen=True, kw_only=True)
 class Template:
-    """How a conversation is shown.
+    """Settings of prompts.
 
     Attributes:
-        reasoning: the paper's Reasoning-Augmented Template: a short thought before each action, thoughts of earlier
-            turns left out of later prompts, and a reminder at the end of the last message. Without it the plain one:
-            everything that was said stays.
-        reminder: that line.
-        max_observation_tokens: longer messages of the environment are cut, with a mark.
-        max_prompt_tokens: when a prompt is longer, its oldest observations are cut, with a mark; None for no limit but
-            the model's own.
+        reasoning: Whether to use the paper's Reasoning-Augmented Template: a short thought before each action, earlier
+            thoughts removed from later prompts, and a reminder at the end of the last message. The plain template
+            keeps all responses unchanged.
+        max_observation_tokens: Maximum length of a message of the environment; longer ones are truncated with a note.
+        max_prompt_tokens: Maximum length of a prompt; the oldest observations of longer ones are replaced by a note.
+            None for no limit except the model's context.
     """
 
     reasoning: bool = True
-    reminder: str = REMINDER
     max_observation_tokens: int = 3000
     max_prompt_tokens: int | None = None
 
@@ -41,7 +39,7 @@ class Template:
 
 @dataclass
 class Exchange:
-    """A response, in the ids that were sampled, and what the environment answered."""
+    """A sampled response, and the environment's messages after it."""
 
     ids: tuple[int, ...]
     messages: tuple[Message, ...]
@@ -49,7 +47,7 @@ class Exchange:
 
 @dataclass
 class Conversation:
-    """An episode as a policy sees it: its prompt grows, and what was sampled stays as it was."""
+    """The conversation of an episode, from which prompts are built; sampled ids are never changed."""
 
     chat: ChatFormat
     template: Template
@@ -63,13 +61,13 @@ class Conversation:
         return cls(chat, template, result.messages, result.tools or ())
 
     def add(self, ids: Sequence[int], result: StepResult) -> None:
-        """A sampled response, end-of-turn token included if there was one, and what followed it."""
+        """Add a sampled response, with its end-of-turn token if it has one, and the environment's result."""
         self.turns.append(Exchange(tuple(ids), result.messages))
         if result.tools is not None:
             self.tools = result.tools
 
     def prompt_ids(self) -> tuple[int, ...]:
-        """What the next response is sampled behind."""
+        """Return the prompt of the next response."""
         limit = self.template.max_prompt_tokens
         ids = self._assemble(())
         for cut in range(1, len(self.turns)):
@@ -80,25 +78,26 @@ class Conversation:
 
     def _assemble(self, cut_turns: Sequence[int]) -> tuple[int, ...]:
         last = len(self.turns) - 1
-        ids = list(self.chat.opening(self._shown(self._first_messages(), reminded=last < 0), self.tools))
+        ids = list(self.chat.opening(self._prepare(self._first_messages(), reminded=last < 0), self.tools))
         for number in range(len(self.turns)):
             ids += self._piece(number, reminded=number == last, cut=number in cut_turns)
         return tuple(ids)
 
     def _piece(self, number: int, *, reminded: bool, cut: bool) -> tuple[int, ...]:
-        """A turn's response and what stands between it and the next."""
+        """Return a turn's response and the tokens between it and the next."""
         key = (number, reminded, cut)
         if key not in self._pieces:
             turn = self.turns[number]
-            messages = self._shown(turn.messages, reminded=reminded)
+            messages = self._prepare(turn.messages, reminded=reminded)
             if cut:
-                messages = [replace(message, content=_mark(self._count(message))) for message in messages]
-            said, follows = self._said(turn), self.chat.between(messages)
-            # Whoever ended the turn has written its last token already.
-            self._pieces[key] = said + (follows[1:] if said and follows[:1] == said[-1:] else follows)
+                messages = [replace(message, content=_cut_note(self._count(message))) for message in messages]
+            response, after = self._visible_response(turn), self.chat.between(messages)
+            # A complete response has already sampled the end-of-turn token.
+            self._pieces[key] = response + (after[1:] if response and after[:1] == response[-1:] else after)
         return self._pieces[key]
 
-    def _said(self, turn: Exchange) -> tuple[int, ...]:
+    def _visible_response(self, turn: Exchange) -> tuple[int, ...]:
+        """Return a response as later prompts show it: with the reasoning template, without its thoughts."""
         if not self.template.reasoning:
             return turn.ids
         rest, ids = without_thoughts(turn.ids, self.chat.tokenizer.decode)  # type: ignore[arg-type]
@@ -108,30 +107,31 @@ class Conversation:
     def _first_messages(self) -> Sequence[Message]:
         return self.first if self.chat.native_tools else with_tools(self.first, self.tools)
 
-    def _shown(self, messages: Sequence[Message], *, reminded: bool) -> list[Message]:
-        shown = [
-            message if message.role == "system" else replace(message, content=self._cut(message.content))
+    def _prepare(self, messages: Sequence[Message], *, reminded: bool) -> list[Message]:
+        """Truncate long messages, and add the reminder to the last one."""
+        prepared = [
+            message if message.role == "system" else replace(message, content=self._truncate(message.content))
             for message in messages
         ]
-        if reminded and self.template.reasoning and shown:
-            shown[-1] = replace(shown[-1], content=f"{shown[-1].content}\n{self.template.reminder}")
-        return shown
+        if reminded and self.template.reasoning and prepared:
+            prepared[-1] = replace(prepared[-1], content=f"{prepared[-1].content}\n{REMINDER}")
+        return prepared
 
-    def _cut(self, text: str) -> str:
+    def _truncate(self, text: str) -> str:
         limit = self.template.max_observation_tokens
         if len(text.encode(errors="surrogatepass")) <= limit:  # a token is at least one byte
             return text
         ids = self.chat.encode(text)
         if len(ids) <= limit:
             return text
-        return f"{self.chat.tokenizer.decode(list(ids[:limit]))}\n{_mark(len(ids) - limit)}"
+        return f"{self.chat.tokenizer.decode(list(ids[:limit]))}\n{_cut_note(len(ids) - limit)}"
 
     def _count(self, message: Message) -> int:
         return len(self.chat.encode(message.content))
 
 
 def with_tools(messages: Sequence[Message], tools: Sequence[Tool]) -> Sequence[Message]:
-    """The messages with the tools described in the system's, for whoever cannot show them otherwise."""
+    """Return the messages with a description of the tools in the system message, for templates without tool support."""
     if not tools:
         return messages
     text = "These tools can be called:\n" + "\n".join(json.dumps(_plain(tool)) for tool in tools)
@@ -140,7 +140,7 @@ def with_tools(messages: Sequence[Message], tools: Sequence[Tool]) -> Sequence[M
     return (Message("system", text), *messages)
 
 
-def _mark(tokens: int) -> str:
+def _cut_note(tokens: int) -> str:
     return f"[... {tokens} tokens cut]"
 
 

@@ -1,4 +1,4 @@
-"""`seeupo agents`: look at what a policy sees and says, token by token."""
+"""`seeupo agents`: inspect prompts and responses of a policy, token by token."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ def agents() -> None:
 @agents.command("show")
 @click.option("--env", "environment", help="Name of the environment.  [default: the run's]")
 @click.option("--model", required=True, help="Run directory, model name or model folder.")
-@click.option("--task", "wanted", help="Task id.  [default: the first task of the last split]")
+@click.option("--task", "task_id", help="Task id.  [default: the first task of the last split]")
 @env_options
 @click.option("--max-tokens", type=click.IntRange(min=1), help="Maximum response length.  [default: 64, or the run's]")
 @click.option("--max-turns", type=click.IntRange(min=1), help="Maximum number of turns.  [default: 4, or the run's]")
 @click.option("--plain", is_flag=True, default=None, help="Use the plain template, without reasoning.")
 def show_agent(*, environment: str | None, model: str, options: dict[str, object], **overrides: Any) -> None:
     """Run one episode and print its tokens: prompt, thought and action, and which are trained on."""
-    from seeupo.cli.token_view import show
+    from seeupo.cli.token_view import print_tokens
     from seeupo.evaluation.evaluate import one_episode
 
     chat, trajectory = one_episode(model, environment, options, **overrides)
-    show(trajectory, chat, Console(highlight=False))
+    print_tokens(trajectory, chat, Console(highlight=False))

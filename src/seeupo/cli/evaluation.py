@@ -59,7 +59,7 @@ def eval_command(compare: tuple[Path, Path] | None, as_json: bool, **options: An
         show_comparison(*compare, as_json=as_json)
         return
     with ProgressBar() as bar:
-        evaluation, path = run_evaluation(**options, on_progress=bar.update)
+        evaluation, path = run_evaluation(**options, on_progress=bar.update, on_note=bar.note)
     show_summary(evaluation, path, as_json=as_json)
 
 
@@ -77,6 +77,9 @@ class ProgressBar:
 
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
+
+    def note(self, text: str) -> None:
+        self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def update(self, done: int, total: int, mean_score: float | None) -> None:
         score = "  -" if mean_score is None else f"{mean_score:.3f}"

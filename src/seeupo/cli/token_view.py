@@ -1,4 +1,4 @@
-"""An episode token by token: what was prompt, thought and action, and what is trained on."""
+"""Print an episode token by token: prompt, thought and action, and which tokens are trained on."""
 
 from __future__ import annotations
 
@@ -13,39 +13,41 @@ from rich.text import Text
 from seeupo.agents.chat import ChatFormat
 from seeupo.agents.reasoning import thought_ranges
 from seeupo.types import Trajectory, Turn
+from seeupo.utils.sequences import common_prefix_length
 
 Kind = Literal["prompt", "repeated", "thought", "action"]
+STYLES: dict[Kind, str] = {"repeated": "dim", "prompt": "default", "thought": "italic cyan", "action": "bold green"}
+TRAINED: tuple[Kind, ...] = ("thought", "action")
 
 
 @dataclass(frozen=True)
-class Span:
-    """Tokens of one kind in a row. "repeated" ones stand at the beginning of the turn before's turn, too."""
+class TokenSegment:
+    """Consecutive tokens of one kind, as text. Kind "repeated" is the prefix shared with the turn before."""
 
     kind: Kind
     tokens: tuple[str, ...]
 
     @property
     def trained(self) -> bool:
-        return self.kind in ("thought", "action")
+        return self.kind in TRAINED
 
 
-def spans(trajectory: Trajectory, chat: ChatFormat) -> Iterator[list[Span]]:
-    """Per turn, the sample's tokens as text, in order."""
+def token_segments(trajectory: Trajectory, chat: ChatFormat) -> Iterator[list[TokenSegment]]:
+    """Yield the tokens of each turn as segments, in order."""
     before: tuple[int, ...] = ()
     for turn in trajectory.turns:
-        same = next((n for n, (a, b) in enumerate(zip(before, turn.prompt_ids, strict=False)) if a != b), None)
-        repeated = min(len(before), len(turn.prompt_ids)) if same is None else same
-        parts = [
-            Span("repeated", _texts(chat, turn.prompt_ids[:repeated])),
-            Span("prompt", _texts(chat, turn.prompt_ids[repeated:])),
-            *_response(turn, chat),
+        repeated = common_prefix_length(before, turn.prompt_ids)
+        segments = [
+            TokenSegment("repeated", _texts(chat, turn.prompt_ids[:repeated])),
+            TokenSegment("prompt", _texts(chat, turn.prompt_ids[repeated:])),
+            *_response_segments(turn, chat),
         ]
-        yield [part for part in parts if part.tokens]
+        yield [segment for segment in segments if segment.tokens]
         before = turn.prompt_ids + turn.action_ids
 
 
-def _response(turn: Turn, chat: ChatFormat) -> Iterator[Span]:
-    """The sampled tokens; one that is partly thought counts as thought."""
+def _response_segments(turn: Turn, chat: ChatFormat) -> Iterator[TokenSegment]:
+    """Yield the sampled tokens; a token that is partly thought counts as thought."""
     ids = turn.action_ids
     thoughts = thought_ranges(chat.decode(ids))
     ends = [len(chat.decode(ids[:count])) for count in range(len(ids) + 1)]
@@ -56,7 +58,7 @@ def _response(turn: Turn, chat: ChatFormat) -> Iterator[Span]:
     first = 0
     for kind, members in groupby(kinds):
         count = len(list(members))
-        yield Span(kind, _texts(chat, ids[first : first + count]))
+        yield TokenSegment(kind, _texts(chat, ids[first : first + count]))
         first += count
 
 
@@ -64,23 +66,23 @@ def _texts(chat: ChatFormat, ids: Sequence[int]) -> tuple[str, ...]:
     return tuple(str(chat.tokenizer.decode([token])) for token in ids)
 
 
-SPAN_STYLES = {"repeated": "dim", "prompt": "default", "thought": "italic cyan", "action": "bold green"}
-
-
-def show(trajectory: Trajectory, chat: ChatFormat, console: Console) -> None:
-    """Print an episode's tokens, turn by turn: what was prompt, thought and action."""
+def print_tokens(trajectory: Trajectory, chat: ChatFormat, console: Console) -> None:
+    """Print the tokens of an episode, turn by turn."""
     legend = Text("tokens are separated by ·  ")
-    for kind, style in SPAN_STYLES.items():
-        legend.append(f"{kind}{' (trained on)' if kind in ('thought', 'action') else ''}", style).append("  ")
+    for kind, style in STYLES.items():
+        legend.append(f"{kind}{' (trained on)' if kind in TRAINED else ''}", style).append("  ")
     console.print(legend)
     for note in chat.notes:
-        console.print(f"The chat template differs from what is shown: {note}.", style="yellow")
-    for turn, parts in enumerate(spans(trajectory, chat)):
-        console.rule(f"turn {turn + 1}", align="left")
-        for part in parts:
-            if part.kind == "repeated":
-                console.print(f"[{len(part.tokens)} tokens as before]", style="dim", markup=False)
+        console.print(f"The chat template differs from these prompts: {note}.", style="yellow")
+    for number, segments in enumerate(token_segments(trajectory, chat), 1):
+        console.rule(f"turn {number}", align="left")
+        for segment in segments:
+            if segment.kind == "repeated":
+                console.print(f"[{len(segment.tokens)} tokens as before]", style="dim", markup=False)
             else:
-                console.print(Text("·".join(part.tokens), SPAN_STYLES[part.kind]))
+                console.print(Text("·".join(segment.tokens), STYLES[segment.kind]))
     console.rule()
-    console.print(f"stopped by: {trajectory.stop.value}; score {trajectory.reward:g}")
+    if trajectory.failure is not None:
+        console.print(f"failed, no score: {trajectory.failure.message}", markup=False)
+    else:
+        console.print(f"stopped by: {trajectory.stop.value}; score {trajectory.score:g}")

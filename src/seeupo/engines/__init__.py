@@ -1,1 +1,1 @@
-"""Where weights live and how they move."""
+"""Engines, which compute log-probs and optimizer steps, and samplers."""

@@ -1,4 +1,4 @@
-"""The TrainEngine of one process: a language model, its optimizer, and exact log-probs."""
+"""The engine of one process: a language model, its optimizer, and exact log-probs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -26,25 +26,34 @@ from seeupo.models.loading import LoadedPolicy
 from seeupo.models.logprobs import ActionLogProbs, action_logprobs
 from seeupo.models.saving import save_model
 from seeupo.models.tree import TreeBatch
-from seeupo.types import CriticLoss, Objective, StepMetrics, Trajectory, Turn, turns_of
+from seeupo.types import (
+    CriticEngine,
+    CriticLoss,
+    Objective,
+    StepMetrics,
+    TrainableEngine,
+    Trajectory,
+    Turn,
+    turns_of,
+)
 
 ADAPTERS = "adapters.safetensors"
-"""Where an engine with lora keeps what it has trained, by the names of the parameters."""
+"""File of the adapters, by parameter name."""
 REFERENCE = "reference.safetensors"
-"""A reference policy that is neither the model's beginning nor its state without adapters."""
+"""File of a reference policy that is neither the initial model nor the model without adapters."""
 CRITIC = "critic"
-"""The folder of a critic."""
+"""Directory of the critic."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoraSettings:
-    """Low-rank adapters on linear layers (needs the extra 'lora'); everything else is frozen.
+    """Low-rank adapters on linear layers (needs the extra 'lora'); all other weights are frozen.
 
     Attributes:
-        rank: of each adapter.
-        alpha: what an adapter adds is multiplied with alpha / rank.
-        targets: names of the layers that get one.
-        seed: of their initialisation.
+        rank: Rank of each adapter.
+        alpha: Scale of the adapters: their output is multiplied by alpha / rank.
+        targets: Names of the layers that get an adapter.
+        seed: Random seed of the initialization.
     """
 
     rank: int = 16
@@ -61,16 +70,16 @@ class LocalEngine:
     """Trains a loaded policy in this process.
 
     Args:
-        policy: the model; it is trained in place, so a sampler that shares it always has the newest weights.
-        optimizer: how it is trained.
-        temperature: that actions are sampled with; log-probs are of that distribution.
-        lora: train low-rank adapters only; without them all weights, or those that `optimizer.trainable` names.
-        critic: keep a critic beside the policy, for algorithms that need values.
-        reference: keep the policy as it is now, for KL terms: as a frozen copy, or as the model without its adapters.
-        batch_tokens: how many tokens go through the model at once.
-        row_tokens: length of a tree-packed row. By default four times the model's width: attention over a row costs as
-            much as its matrix products when the row is about six times as long as the model is wide.
-        gradient_checkpointing: keep no activations of layers, compute them again in the backward pass.
+        policy: Model to train, in place: a sampler that shares it needs no copy of the weights.
+        optimizer: Optimizer settings of the policy.
+        temperature: Sampling temperature; log-probs are those of the distribution at this temperature.
+        lora: Low-rank adapters to train; None trains all weights, or those that `optimizer.trainable` names.
+        critic: Settings of a critic, for algorithms that need values; None for no critic.
+        reference: Whether to keep the initial policy for KL terms: a frozen copy, or the model without its adapters.
+        batch_tokens: Maximum number of tokens per forward pass.
+        row_tokens: Maximum length of a tree-packed row. The default is four times the model's width: attention over a
+            row costs as much as its matrix products when the row is about six times as long as the model is wide.
+        gradient_checkpointing: Whether to recompute activations in the backward pass instead of storing them.
     """
 
     def __init__(
@@ -87,7 +96,7 @@ class LocalEngine:
         gradient_checkpointing: bool = False,
     ) -> None:
         if not 0 < temperature < math.inf:
-            raise ValueError(f"temperature is {temperature}; it must be positive, as greedy actions have no log-probs")
+            raise ValueError(f"temperature is {temperature}; it must be positive (greedy actions have no log-probs)")
         check_count("batch_tokens", batch_tokens, 1)
         self.policy, self.settings, self.temperature = policy, optimizer, temperature
         self.batch_tokens = batch_tokens
@@ -101,67 +110,63 @@ class LocalEngine:
             self.snapshot_reference()
         if gradient_checkpointing:
             policy.model.gradient_checkpointing_enable()
-            policy.model.train()  # transformers checkpoints in training mode only; dropout is off anyway
+            policy.model.train()  # transformers checkpoints in training mode only; dropout is disabled
         self._critic = LocalCritic(policy.model, critic) if critic is not None else None
         self.set_optimizer(optimizer)
 
     def set_optimizer(self, settings: OptimizerSettings) -> None:
-        """Train on with other settings and a fresh optimizer, as after a warm start."""
         self.settings = settings
         self._trained = self._choose_trainable()
         self._optimizer = Optimizer(self._trained, settings)
 
     def snapshot_reference(self) -> None:
-        """Keep the policy as it is now as the reference."""
         untrained = self.lora is not None and not any(
             bool(parameter.any()) for name, parameter in self.policy.model.named_parameters() if "lora_B" in name
         )
-        # Adapters that have not been trained can be switched off; anything else needs a copy.
+        # Untrained adapters can be disabled to get the reference; otherwise it needs a copy.
         self._reference = self.policy.model if untrained else _frozen_copy(self.policy.model)
 
     def reset_critic(self) -> None:
-        """Begin the critic, if there is one, with the policy's layers as they are now."""
         if self._critic is not None:
             self._critic = LocalCritic(self.policy.model, self._critic.settings)
 
     def begin_iteration(self, iteration: int) -> None:
-        """Tell the engine which iteration the next steps belong to; it sets the learning rate."""
         self.iteration = iteration
 
     def logprobs(self, turns: Sequence[Turn], *, policy: Literal["current", "reference"] = "current") -> list[Tensor]:
         model = self.policy.model
         if policy == "reference":
             if self._reference is None:
-                raise ValueError("this engine keeps no reference policy; make it with reference=True")
+                raise ValueError("this engine has no reference policy; create it with reference=True")
             model = self._reference
         found: list[Tensor] = [torch.empty(0)] * len(turns)
         without_adapters = policy == "reference" and model is self.policy.model
         with torch.no_grad(), _disabled(model) if without_adapters else nullcontext():
-            for batch in self._packed(turns):
+            for batch in self._micro_batches(turns):
                 action = self._action_logprobs(model, batch)
                 lengths = action.mask.sum(1).tolist()
-                for member, row, length in zip(batch.turns, action.logprobs.cpu(), lengths, strict=True):
+                for member, row, length in zip(batch.members, action.logprobs.cpu(), lengths, strict=True):
                     found[member] = row[:length]
         return found
 
     def step(
         self, turns: Sequence[Turn], objective: Objective, *, normalizer: float, agent: int | None = None
     ) -> StepMetrics:
-        self._optimizer.forget_gradients()
+        self._optimizer.zero_grad()
         total = 0.0
-        for batch in self._packed(turns):
+        for batch in self._micro_batches(turns):
             action = self._action_logprobs(self.policy.model, batch, entropies=objective.needs_entropy)
-            values = objective(action.logprobs, action.entropies, [turns[member] for member in batch.turns])
+            values = objective(action.logprobs, action.entropies, [turns[member] for member in batch.members])
             loss = -values.sum() / normalizer
             if loss.requires_grad:
                 loss.backward()
             total -= float(loss.detach())
-        moved = self._optimizer.step(self.iteration, agent, whose=f"agent {agent}")
-        return StepMetrics(agent, {**moved, "objective": total})
+        metrics = self._optimizer.step(self.iteration, agent, owner=f"agent {agent}")
+        return StepMetrics(agent, {**metrics, "objective": total})
 
     def values(self, trajectories: Sequence[Trajectory]) -> list[Tensor]:
         turns = turns_of(trajectories)
-        rows = iter(self._the_critic().values(turns, self._packed))
+        rows = iter(self._require_critic().values(turns, self._micro_batches))
         found = []
         for trajectory in trajectories:
             of_turns = [next(rows) for _ in trajectory.turns]
@@ -169,34 +174,33 @@ class LocalEngine:
         return found
 
     def step_critic(self, turns: Sequence[Turn], loss: CriticLoss, *, normalizer: float) -> StepMetrics:
-        metrics = self._the_critic().step(turns, loss, self._packed, normalizer=normalizer, iteration=self.iteration)
+        critic = self._require_critic()
+        metrics = critic.step(turns, loss, self._micro_batches, normalizer=normalizer, iteration=self.iteration)
         return StepMetrics(None, metrics)
 
     def save(self, path: Path) -> None:
-        """Write the model (or its adapters), tokenizer and optimizer into a folder that transformers can load."""
         save_model(self.policy.model, self.policy.tokenizer, path)
         if self.lora is not None:
             save_file({name: p.detach().contiguous() for name, p in self._trained.items()}, path / ADAPTERS)
         if self._reference not in (None, self.policy.model):
-            save_file(_distinct(self._reference), path / REFERENCE)
+            save_file(_named_weights(self._reference), path / REFERENCE)
         state = {"iteration": self.iteration, "optimizers": self._optimizer.state()}
         if self._critic is not None:
             state["critic"] = self._critic.save(path / CRITIC)
         torch.save(state, path / "optimizer.pt")
 
     def load(self, path: Path) -> None:
-        """Go back to what `save` wrote; training goes on exactly as it would have."""
         weights: dict[str, Tensor] = {}
         files = [path / ADAPTERS] if self.lora is not None else sorted(path.glob("model*.safetensors"))
         for file in files:
             if not file.exists():
-                raise ValueError(f"{path} has no adapters; it was not saved by an engine with lora")
+                raise ValueError(f"{path} has no adapters; expected the checkpoint of an engine with lora")
             weights |= load_file(file)
         wanted = self._trained if self.lora is not None else self.policy.model.state_dict()
         # Tied weights are stored once.
         missing = {name for name in wanted if name not in weights} - {"lm_head.weight"}
         if missing:
-            raise ValueError(f"{path} has no weights for {min(missing)}; it is of another model")
+            raise ValueError(f"{path} has no weights for {min(missing)}; expected a checkpoint of this model")
         self.policy.model.load_state_dict(weights, strict=False)
         if (path / REFERENCE).exists():
             self._reference = _frozen_copy(self.policy.model)
@@ -219,8 +223,8 @@ class LocalEngine:
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         yield from merged_weights(self.policy.model).items()
 
-    def _packed(self, turns: Sequence[Turn]) -> Iterator[TreeBatch | PaddedBatch]:
-        self._check(turns)
+    def _micro_batches(self, turns: Sequence[Turn]) -> Iterator[TreeBatch | PaddedBatch]:
+        self._check_turns(turns)
         return micro_batches(turns, self.policy.packing, row_tokens=self.row_tokens, batch_tokens=self.batch_tokens)
 
     def _action_logprobs(
@@ -228,27 +232,27 @@ class LocalEngine:
     ) -> ActionLogProbs:
         return action_logprobs(model, batch, temperature=self.temperature, entropies=entropies)
 
-    def _the_critic(self) -> LocalCritic:
+    def _require_critic(self) -> LocalCritic:
         if self._critic is None:
-            raise ValueError("this engine has no critic; make it with critic=CriticSettings()")
+            raise ValueError("this engine has no critic; create it with critic=CriticSettings()")
         return self._critic
 
-    def _check(self, turns: Sequence[Turn]) -> None:
-        """Refuse what the model cannot take before any work is done."""
+    def _check_turns(self, turns: Sequence[Turn]) -> None:
+        """Raise before any computation if the model cannot process a turn."""
         rows = int(self.policy.model.config.get_text_config().vocab_size)
         for turn in turns:
             length = len(turn.prompt_ids) + len(turn.action_ids)
             if length > self.policy.context_length:
-                raise ValueError(f"turn {turn.key} has {length} tokens; the model takes {self.policy.context_length}")
+                raise ValueError(f"turn {turn.key} has {length} tokens; the context is {self.policy.context_length}")
             highest = max(turn.prompt_ids + turn.action_ids, default=0)
             if highest >= rows:
-                raise ValueError(f"turn {turn.key} contains token {highest}; the model knows {rows}")
+                raise ValueError(f"turn {turn.key} contains token {highest}; the vocabulary has {rows}")
 
     def _choose_trainable(self) -> dict[str, torch.nn.Parameter]:
         patterns = [re.compile(pattern) for pattern in self.settings.trainable]
         if self.lora is not None:
             if patterns:
-                raise ValueError(f"trainable={self.settings.trainable} and lora exclude each other; leave one out")
+                raise ValueError(f"trainable={self.settings.trainable} and lora exclude each other; remove one")
             patterns = [re.compile("lora_")]
         trained = {}
         for name, parameter in self.policy.model.named_parameters():
@@ -284,8 +288,8 @@ def _disabled(model: PreTrainedModel) -> Iterator[None]:
         model.enable_adapters()
 
 
-def _distinct(model: PreTrainedModel) -> dict[str, Tensor]:
-    """The weights by name, tied ones once."""
+def _named_weights(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Return the weights by name; tied weights appear once."""
     return {name: parameter.detach().contiguous() for name, parameter in model.named_parameters()}
 
 
@@ -293,3 +297,9 @@ def _frozen_copy(model: PreTrainedModel) -> PreTrainedModel:
     frozen = copy.deepcopy(model).requires_grad_(False)
     frozen.eval()
     return frozen
+
+
+if TYPE_CHECKING:
+    # Let mypy verify the protocols.
+    _trainable: type[TrainableEngine] = LocalEngine
+    _with_critic: type[CriticEngine] = LocalEngine

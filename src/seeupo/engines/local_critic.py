@@ -1,4 +1,4 @@
-"""A critic in training: its values, and steps down its loss."""
+"""Train a critic: compute its values and minimize its loss."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ WEIGHTS = "critic.safetensors"
 
 @dataclass(frozen=True, kw_only=True)
 class CriticSettings:
-    """A critic beside the policy.
+    """Settings of the critic.
 
     Attributes:
-        backbone: "own": layers of its own, which start as the policy's; "policy": a value head that reads the
-            policy's layers without moving them.
-        optimizer: how it is trained; all of it is, so `trainable` must be empty.
+        backbone: "own" trains a separate copy of the policy's layers; "policy" trains only a value head on the hidden
+            states of the policy.
+        optimizer: Optimizer settings of the critic; `trainable` must be empty, because all its weights are trained.
     """
 
     backbone: Backbone = "own"
@@ -54,38 +54,40 @@ class LocalCritic:
 
     @torch.no_grad()
     def values(self, turns: Sequence[Turn], pack: Pack) -> list[Tensor]:
-        """Values [len(action) + 1] before each token of the action and behind the last, on the CPU."""
+        """Return values [len(action) + 1] per turn: before each token of the action and after the last, on the CPU."""
         found: list[Tensor] = [torch.empty(0)] * len(turns)
         for batch in pack(turns):
-            for member, before, end in zip(batch.turns, *self.critic(batch), strict=True):
+            for member, before, end in zip(batch.members, *self.critic(batch), strict=True):
                 found[member] = torch.cat([before[: len(turns[member].action_ids)], end[None]]).cpu()
         return found
 
     def step(
         self, turns: Sequence[Turn], loss: CriticLoss, pack: Pack, *, normalizer: float, iteration: int
     ) -> dict[str, float]:
-        self._optimizer.forget_gradients()
+        """Take one optimizer step down the gradient of sum(loss) / normalizer, and return its metrics."""
+        self._optimizer.zero_grad()
         total = 0.0
         for batch in pack(turns):
             values_NL, _ = self.critic(batch)
-            part = loss(values_NL, [turns[member] for member in batch.turns]).sum() / normalizer
+            part = loss(values_NL, [turns[member] for member in batch.members]).sum() / normalizer
             part.backward()
             total += float(part.detach())
-        return {**self._optimizer.step(iteration, None, whose="the critic"), "critic_loss": total}
+        return {**self._optimizer.step(iteration, None, owner="the critic"), "critic_loss": total}
 
     def save(self, path: Path) -> dict[str, Any]:
-        """Write the weights; returns the optimizer's state."""
+        """Write the weights and return the optimizer state."""
         path.mkdir(parents=True, exist_ok=True)
         save_file({name: p.detach().contiguous() for name, p in self._trained.items()}, path / WEIGHTS)
         return {"moments": self._optimizer.state()}
 
     def load(self, path: Path, state: dict[str, Any]) -> None:
+        """Restore the weights and the optimizer state."""
         file = path / WEIGHTS
         if not file.exists():
-            raise ValueError(f"{path} has no critic; it was saved by an engine without one")
+            raise ValueError(f"{path} has no critic; expected the checkpoint of an engine with a critic")
         weights = load_file(file)
         if weights.keys() != self._trained.keys():
-            raise ValueError(f"{path} has the weights of another critic")
+            raise ValueError(f"{path} has the weights of another critic; expected backbone={self.settings.backbone!r}")
         with torch.no_grad():
             for name, parameter in self._trained.items():
                 parameter.copy_(weights[name])

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from seeupo.engines.samplers.padded import local_sampler
+from seeupo.engines.samplers import local_sampler
 from seeupo.models.loading import load_policy
 from seeupo.types import Completion, GenerationRequest, SamplingParameters
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer of a model to a prompt, and how fast it was generated."""
+    """A model's answer to a prompt, with the speed of generation."""
 
     text: str
     tokens: int
@@ -21,7 +21,7 @@ class Answer:
     packing: str
 
 
-def answer_prompt(name: str, prompt: str, *, max_tokens: int) -> Answer:
+def generate_answer(name: str, prompt: str, *, max_tokens: int) -> Answer:
     """Load a model and generate its greedy answer to one user message."""
     policy = load_policy(name)
     message = [{"role": "user", "content": prompt}]

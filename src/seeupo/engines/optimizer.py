@@ -1,4 +1,4 @@
-"""AdamW and its surroundings: a rate per iteration, clipped gradients, moments shared or per virtual agent."""
+"""AdamW with a learning rate per iteration, clipped gradients, and moments shared or per virtual agent."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ Moments = Literal["shared", "per_agent"]
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSettings:
-    """How weights are trained.
+    """Optimizer settings.
 
     Attributes:
-        learning_rate: at its highest.
-        schedule: over iterations, not over turns: "constant", or down to 0 by "linear" or "cosine" decay.
-        warmup: iterations over which the rate first rises.
-        iterations: of the whole run; needed to decay.
-        beta1: momentum. 0 switches it off: it carries one turn's update into the steps of the next turns, so that turns
-            move further than M has recorded.
-        beta2, eps, weight_decay: of AdamW; norms and biases are not decayed.
-        moments: "shared" by all turns, or "per_agent": each turn has Adam moments of its own.
-        max_grad_norm: gradients are clipped to this norm; None for no clip.
-        trainable: regular expressions; a parameter whose name contains none of them is frozen. Empty trains all.
+        learning_rate: Peak learning rate.
+        schedule: Learning rate schedule over iterations: "constant", or "linear" or "cosine" decay to 0.
+        warmup: Number of iterations of linear warmup.
+        iterations: Number of iterations of the whole run; needed to decay.
+        beta1: Momentum of AdamW; 0 disables it. Momentum carries one turn's update into the steps of the next turns, so
+            the policy moves further than the carried advantage M records.
+        beta2, eps, weight_decay: Other parameters of AdamW; norms and biases are not decayed.
+        moments: "shared" by all turns, or "per_agent" for separate Adam moments per turn.
+        max_grad_norm: Maximum gradient norm; None disables clipping.
+        trainable: Regular expressions; a parameter whose name matches none of them is frozen. Empty trains all.
     """
 
     learning_rate: float = 1e-6
@@ -57,7 +57,7 @@ class OptimizerSettings:
             check_at_least("max_grad_norm", self.max_grad_norm, 0)
 
     def rate_at(self, iteration: int) -> float:
-        """The learning rate of an iteration, counted from 0."""
+        """Return the learning rate of an iteration, from 0."""
         if iteration < self.warmup:
             return self.learning_rate * (iteration + 1) / (self.warmup + 1)
         if self.schedule == "constant" or self.iterations is None:
@@ -67,7 +67,7 @@ class OptimizerSettings:
 
 
 class Optimizer:
-    """AdamW on named parameters, one clipped step at a time."""
+    """AdamW on named parameters, with gradient clipping."""
 
     def __init__(self, parameters: Mapping[str, torch.nn.Parameter], settings: OptimizerSettings) -> None:
         if settings.schedule != "constant" and settings.iterations is None:
@@ -75,26 +75,29 @@ class Optimizer:
         self.parameters, self.settings = dict(parameters), settings
         self.by_agent: dict[int | None, torch.optim.AdamW] = {}
 
-    def forget_gradients(self) -> None:
+    def zero_grad(self) -> None:
         for parameter in self.parameters.values():
             parameter.grad = None
 
-    def step(self, iteration: int, agent: int | None, *, whose: str) -> dict[str, float]:
-        """Go down the gradients that have been accumulated; one that is not finite leaves the weights as they are."""
+    def step(self, iteration: int, agent: int | None, *, owner: str) -> dict[str, float]:
+        """Take a step with the accumulated gradients; raise and keep the weights if they are not finite.
+
+        `owner` names the trained network in the error.
+        """
         limit = math.inf if self.settings.max_grad_norm is None else self.settings.max_grad_norm
         norm = float(torch.nn.utils.clip_grad_norm_(self.parameters.values(), limit))
         if not math.isfinite(norm):
-            self.forget_gradients()
+            self.zero_grad()
             raise FloatingPointError(
-                f"the gradient of {whose} is {norm}; the weights were left as they are. "
-                "A smaller learning rate or a clip on the ratio keeps it finite."
+                f"the gradient norm of {owner} is {norm}; the weights are unchanged. "
+                "Reduce the learning rate, or clip the ratio."
             )
-        optimizer = self._of(agent)
+        optimizer = self._optimizer_for(agent)
         rate = self.settings.rate_at(iteration)
         for group in optimizer.param_groups:
             group["lr"] = rate
         optimizer.step()
-        self.forget_gradients()
+        self.zero_grad()
         return {"grad_norm": norm, "learning_rate": rate}
 
     def state(self) -> dict[int | None, Any]:
@@ -103,9 +106,9 @@ class Optimizer:
     def load_state(self, state: Mapping[int | None, Any]) -> None:
         self.by_agent.clear()
         for agent, moments in state.items():
-            self._of(agent).load_state_dict(moments)
+            self._optimizer_for(agent).load_state_dict(moments)
 
-    def _of(self, agent: int | None) -> torch.optim.AdamW:
+    def _optimizer_for(self, agent: int | None) -> torch.optim.AdamW:
         key = agent if self.settings.moments == "per_agent" else None
         if key not in self.by_agent:
             parameters = list(self.parameters.values())

@@ -1,4 +1,4 @@
-"""A model behind an OpenAI-compatible server, by chat completions."""
+"""Client for the chat completions of an OpenAI-compatible server."""
 
 from __future__ import annotations
 
@@ -15,18 +15,23 @@ from typing import Any
 from seeupo.errors import EndpointError
 from seeupo.types import Message
 
-RETRIED = (408, 409, 425, 429, 500, 502, 503, 504)
-LONGEST_ANSWER = 32 * 2**20
+RETRIED_STATUS = (408, 409, 425, 429, 500, 502, 503, 504)
+MAX_RESPONSE_BYTES = 32 * 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """Where a model answers.
+    """A model on a server.
 
     Attributes:
-        url: up to and including /v1.
-        key: sent with each request and written nowhere; by default the environment variable OPENAI_API_KEY.
-        attempts: before giving up; the pauses between them double, unless the server says how long to wait.
+        url: Address of the API, up to and including /v1.
+        model: Name of the model on the server.
+        temperature: Sampling temperature; 0 means greedy.
+        max_tokens: Maximum response length.
+        timeout_seconds: Time limit of one request.
+        attempts: Number of attempts per request. The pause between them doubles unless the server sends Retry-After.
+        first_pause_seconds: Pause after the first failed attempt.
+        key: API key, never written to disk; the environment variable OPENAI_API_KEY by default.
     """
 
     url: str
@@ -41,11 +46,11 @@ class Endpoint:
     def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
             raise EndpointError(
-                f"the endpoint {self.url!r} is no address; it should look like http://127.0.0.1:8000/v1"
+                f"the endpoint {self.url!r} is not a URL; expected something like http://127.0.0.1:8000/v1"
             )
 
     def complete(self, messages: Sequence[Message], *, seed: int) -> str:
-        """The model's answer to a conversation."""
+        """Return the model's response to a conversation; retry temporary errors."""
         body = {
             "model": self.model,
             "messages": [{"role": message.role, "content": message.content} for message in messages],
@@ -57,19 +62,19 @@ class Endpoint:
         for attempt in range(self.attempts):
             pause = self.first_pause_seconds * 2**attempt * (1 + random.random() / 4)
             try:
-                return text_of(self._post(body))
+                return completion_text(self._post(body))
             except urllib.error.HTTPError as error:
-                said = error.read(500).decode(errors="replace").strip()
-                problem = f"status {error.code}: {said or error.reason}"
-                if error.code not in RETRIED:
+                details = error.read(500).decode(errors="replace").strip()
+                problem = f"status {error.code}: {details or error.reason}"
+                if error.code not in RETRIED_STATUS:
                     break
-                asked = error.headers.get("Retry-After", "")
-                pause = min(60.0, float(asked)) if asked.replace(".", "", 1).isdigit() else pause
+                retry_after = error.headers.get("Retry-After", "")
+                pause = min(60.0, float(retry_after)) if retry_after.replace(".", "", 1).isdigit() else pause
             except (OSError, ValueError) as error:
                 problem = f"{type(error).__name__}: {error}"
             if attempt + 1 < self.attempts:
                 time.sleep(pause)
-        raise EndpointError(f"{self.url} did not answer for model {self.model!r}: {problem}")
+        raise EndpointError(f"{self.url} gave no completion of model {self.model!r}: {problem}")
 
     def _post(self, body: dict[str, Any]) -> Any:
         headers = {"Content-Type": "application/json"}
@@ -77,14 +82,14 @@ class Endpoint:
             headers["Authorization"] = f"Bearer {self.key}"
         address = f"{self.url.rstrip('/')}/chat/completions"
         request = urllib.request.Request(address, json.dumps(body).encode(), headers)
-        with urllib.request.urlopen(request, timeout=self.timeout_seconds) as answer:
-            return json.loads(answer.read(LONGEST_ANSWER))
+        with urllib.request.urlopen(request, timeout=self.timeout_seconds) as response:
+            return json.loads(response.read(MAX_RESPONSE_BYTES))
 
 
-def text_of(answer: Any) -> str:
-    """What the model said. Calls that the server has taken out of the text are put back."""
+def completion_text(response: Any) -> str:
+    """Return the text of a chat completion, including tool calls that the server has parsed out of it."""
     try:
-        message = answer["choices"][0]["message"]
+        message = response["choices"][0]["message"]
         text = message.get("content") or ""
         calls = [call["function"] for call in message.get("tool_calls") or ()]
         for call in calls:
@@ -92,7 +97,7 @@ def text_of(answer: Any) -> str:
             arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
             text += f"<tool_call>{json.dumps({'name': call['name'], 'arguments': arguments})}</tool_call>"
     except (KeyError, IndexError, TypeError, AttributeError) as error:
-        raise ValueError(f"the answer is no chat completion ({type(error).__name__}: {error})") from None
+        raise ValueError(f"the response is not a chat completion ({type(error).__name__}: {error})") from None
     if not isinstance(text, str):
-        raise ValueError("the answer's content is no text")
+        raise ValueError("the content of the response is not text")
     return text

@@ -1,12 +1,12 @@
-"""Evaluate any policy: choose it, run what is missing, and keep the result file up to date."""
+"""Evaluate any policy: resolve its options, run the attempts without a score, and keep the result file up to date."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from seeupo.envs.pool.pool import EnvPool
 from seeupo.errors import EvaluationError
 from seeupo.evaluation.endpoint import Endpoint
 from seeupo.evaluation.policies import EvaluatedPolicy, ModelPolicy, endpoint_policy, expert_policy, random_policy
+from seeupo.models.loading import load_policy
 from seeupo.rollout.runner import Runner, RunnerSettings, make_runner
 from seeupo.runs.evaluations import Evaluation, EvaluationPlan, panel_of, planned_attempts
 from seeupo.runs.run_directory import POLICY, RECIPE
@@ -26,16 +27,17 @@ from seeupo.utils.renames import renamed_arguments
 SECONDS_BETWEEN_WRITES = 5.0
 OnProgress = Callable[[int, int, float | None], None]
 """Called with the number of finished attempts, of all attempts, and the mean score so far."""
+NO_ENVIRONMENT = "no environment: name one with --env; `seeupo envs list` shows them"
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvalOptions:
+class EvaluationOptions:
     """Options of an evaluation, all resolved. `docs/evaluation.md` describes them."""
 
     policy: str | None = None
     environment: str | None = None
     split: str | None = None
-    options: Mapping[str, Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
     tasks: int | None = None
     attempts: int = 4
     k: int = 4
@@ -58,22 +60,25 @@ class EvalOptions:
 
     @property
     def sampling(self) -> dict[str, Any]:
-        """How actions are sampled, for the plan; empty for scripted policies."""
+        """Sampling settings for the plan; empty for scripted policies."""
         if self.policy in ("expert", "random"):
             return {}
         template = "plain" if self.plain else "reasoning"
         return {"temperature": self.temperature, "max_tokens": self.max_tokens, "template": template}
 
 
-def resolve_options(**given: Any) -> EvalOptions:
-    """Return the options: those given, then those that a run was trained with if the policy is one, then defaults."""
-    of_run = settings_of_run(given["policy"]) if given.get("policy") is not None else {}
+def resolve_options(**given: Any) -> EvaluationOptions:
+    """Return the given options, completed by the settings of the run if the policy is one, then by defaults."""
+    of_run = run_settings(given["policy"]) if given.get("policy") is not None else {}
     chosen = {name: value for name, value in given.items() if value is not None and value != {}}
-    return EvalOptions(**{"options": {}, **of_run, **chosen})
+    if of_run and chosen.get("environment", of_run["environment"]) != of_run["environment"]:
+        # In another environment the split and the options of the run have no meaning.
+        of_run = {name: value for name, value in of_run.items() if name not in ("split", "options")}
+    return EvaluationOptions(**{**of_run, **chosen})
 
 
-def settings_of_run(policy: str) -> dict[str, Any]:
-    """Return how the policy of a run directory was trained; nothing if `policy` is not one."""
+def run_settings(policy: str) -> dict[str, Any]:
+    """Return the environment and agent settings of a run directory; empty if `policy` is not one."""
     if not (Path(policy) / RECIPE).is_file():
         return {}
     recipe = read_recipe(str(Path(policy) / RECIPE), migrate=True)
@@ -100,23 +105,37 @@ def model_of(policy: str) -> str:
 
 
 def run_evaluation(
-    *, out: Path | None, resume: bool, on_progress: OnProgress = lambda *_: None, **given: Any
+    *,
+    out: Path | None,
+    resume: bool,
+    on_progress: OnProgress = lambda *_: None,
+    on_note: Callable[[str], None] = lambda _: None,
+    **given: Any,
 ) -> tuple[Evaluation, Path]:
-    """Run every attempt that has no score yet, and write the result file; interrupts keep what has finished."""
+    """Run every attempt that has no score yet, and write the result file.
+
+    An error or interrupt keeps the finished attempts in the file; `on_note` is called with a message that says so.
+    """
     options = resolve_options(**given)
     if options.environment is None:
-        raise EvaluationError("no environment: name one with --env; `seeupo envs list` shows them")
+        raise EvaluationError(NO_ENVIRONMENT)
     if (options.policy is None) == (options.endpoint is None):
         raise EvaluationError("expected either a policy, or --endpoint URL with --model NAME")
     if options.endpoint is not None and options.model is None:
         raise EvaluationError("--endpoint needs the name of a model: add --model NAME")
     with EnvPool(options.environment, options=options.options) as pool:
-        plan, wanted = evaluation_plan(options, pool)
+        plan, attempts = evaluation_plan(options, pool)
         path = out or Path("runs/eval") / f"{_slug(options.name)}-{pool.name}-{plan.split}.json"
         evaluation = _start_or_resume(plan, path, resume=resume)
-        if missing := evaluation.missing(wanted):
-            with policy_for(options, pool) as policy:
-                _run(evaluation, policy, missing, path, on_progress)
+        if missing := evaluation.missing(attempts):
+            try:
+                with policy_for(options, pool) as policy:
+                    _run(evaluation, policy, missing, path, on_progress)
+            except BaseException:
+                if evaluation.results:
+                    evaluation.write(path)
+                    on_note(f"{len(evaluation.results)} finished attempts are kept in {path}; continue with --resume")
+                raise
         evaluation.write(path)
     return evaluation, path
 
@@ -137,11 +156,14 @@ def evaluate(
     plain: bool | None = None,
     seed: int = 0,
 ) -> Evaluation:
-    """Evaluate a policy like `seeupo eval`, and write nothing.
+    """Evaluate a policy like `seeupo eval`, without a result file.
+
+    Settings that are not given are those of the run if the policy is a run directory, else the defaults of
+    `seeupo eval`.
 
     Args:
         policy: Run directory, model folder or name, `expert` or `random`.
-        environment: Name or factory of the environment; a run has its own.
+        environment: Name or factory of the environment; a run directory has its own.
         split: Task split; the last one by default.
         options: Options of a named environment.
         tasks: Maximum number of tasks; all by default.
@@ -152,10 +174,7 @@ def evaluate(
         max_turns: Maximum number of turns.
         plain: Use the plain template, without reasoning.
         seed: Random seed.
-
-    Settings that are not given are the run's, or the defaults of `seeupo eval`.
     """
-    factory = None if isinstance(environment, str) else environment
     resolved = resolve_options(
         policy=str(policy),
         environment=environment if isinstance(environment, str) else None,
@@ -170,18 +189,21 @@ def evaluate(
         plain=plain,
         seed=seed,
     )
-    if factory is None and resolved.environment is None:
+    source = resolved.environment if environment is None else environment
+    if source is None:
         raise EvaluationError("no environment: give a name or a factory")
-    with EnvPool(factory or resolved.environment or "", options=None if factory else resolved.options) as pool:
-        plan, wanted = evaluation_plan(resolved, pool)
+    if not isinstance(source, str):
+        resolved = replace(resolved, options=dict(options or {}))  # those of the run belong to its named environment
+    with EnvPool(source, options=resolved.options) as pool:
+        plan, planned = evaluation_plan(resolved, pool)
         evaluation = Evaluation(plan, {})
         with policy_for(resolved, pool) as evaluated:
-            for result in evaluated.run(wanted):
+            for result in evaluated.run(planned):
                 evaluation.add(result)
     return evaluation
 
 
-def evaluation_plan(options: EvalOptions, pool: EnvPool) -> tuple[EvaluationPlan, list[Attempt]]:
+def evaluation_plan(options: EvaluationOptions, pool: EnvPool) -> tuple[EvaluationPlan, list[Attempt]]:
     """Return the plan of an evaluation in an open environment, and all of its attempts."""
     split = options.split or pool.splits[-1]
     tasks = pool.first_tasks(split, options.tasks)
@@ -211,24 +233,21 @@ def _start_or_resume(plan: EvaluationPlan, path: Path, *, resume: bool) -> Evalu
 
 
 def _run(
-    evaluation: Evaluation, policy: EvaluatedPolicy, missing: list[Attempt], path: Path, on_progress: OnProgress
+    evaluation: Evaluation, policy: EvaluatedPolicy, attempts: Sequence[Attempt], path: Path, on_progress: OnProgress
 ) -> None:
+    """Run attempts and add their results, writing the file every few seconds."""
     written, scores = time.monotonic(), list[float]()
-    try:
-        for done, result in enumerate(policy.run(missing), 1):
-            evaluation.add(result)
-            scores += [] if result.score is None else [result.score]
-            on_progress(done, len(missing), sum(scores) / len(scores) if scores else None)
-            if time.monotonic() - written > SECONDS_BETWEEN_WRITES:
-                evaluation.write(path)
-                written = time.monotonic()
-    finally:
-        if evaluation.results:
+    for done, result in enumerate(policy.run(attempts), 1):
+        evaluation.add(result)
+        scores += [] if result.score is None else [result.score]
+        on_progress(done, len(attempts), sum(scores) / len(scores) if scores else None)
+        if time.monotonic() - written > SECONDS_BETWEEN_WRITES:
             evaluation.write(path)
+            written = time.monotonic()
 
 
 @contextmanager
-def policy_for(options: EvalOptions, pool: EnvPool) -> Iterator[EvaluatedPolicy]:
+def policy_for(options: EvaluationOptions, pool: EnvPool) -> Iterator[EvaluatedPolicy]:
     """Prepare the policy that is evaluated."""
     if options.policy == "expert":
         yield expert_policy(pool, options.max_turns)
@@ -241,21 +260,16 @@ def policy_for(options: EvalOptions, pool: EnvPool) -> Iterator[EvaluatedPolicy]
             temperature=options.temperature,
             max_tokens=options.max_tokens,
         )
-        policy, executor = endpoint_policy(
+        with endpoint_policy(
             pool, endpoint, options.template, options.max_turns, concurrency=options.concurrency
-        )
-        try:
+        ) as policy:
             yield policy
-        finally:
-            executor.shutdown(wait=False, cancel_futures=True)
     else:
         yield ModelPolicy(model_runner(options, pool))
 
 
-def model_runner(options: EvalOptions, pool: EnvPool) -> Runner:
+def model_runner(options: EvaluationOptions, pool: EnvPool) -> Runner:
     """Load the policy's model and return a runner for it."""
-    from seeupo.models.loading import load_policy
-
     greedy = options.temperature == 0
     parameters = SamplingParameters(
         max_tokens=options.max_tokens, temperature=1.0 if greedy else options.temperature, top_k=1 if greedy else 0
@@ -268,21 +282,21 @@ def model_runner(options: EvalOptions, pool: EnvPool) -> Runner:
 
 
 def one_episode(
-    model: str, environment: str | None, env_options: Mapping[str, Any], *, wanted: str | None, **given: Any
+    model: str, environment: str | None, env_options: Mapping[str, Any], *, task_id: str | None, **given: Any
 ) -> tuple[ChatFormat, Trajectory]:
     """Run one episode of a model; return it with the chat format of its prompts."""
-    short = {} if settings_of_run(model) else {"max_tokens": 64, "max_turns": 4}
+    short = {} if run_settings(model) else {"max_tokens": 64, "max_turns": 4}
     chosen = {name: value for name, value in given.items() if value is not None}
     options = resolve_options(
         policy=model, environment=environment, options=env_options, **{**short, **chosen, "concurrency": 1}
     )
     if options.environment is None:
-        raise EvaluationError("no environment: name one with --env; `seeupo envs list` shows them")
+        raise EvaluationError(NO_ENVIRONMENT)
     with EnvPool(options.environment, options=options.options, workers=1) as pool:
-        tasks = pool.first_tasks(pool.splits[-1], None)
-        task = next((task for task in tasks if wanted in (None, task.id)), None)
+        split = pool.splits[-1]
+        task = next((task for task in pool.first_tasks(split, None) if task_id in (None, task.id)), None)
         if task is None:
-            raise EvaluationError(f"split {pool.splits[-1]!r} of {options.environment} has no task {wanted!r}")
+            raise EvaluationError(f"split {split!r} of {options.environment} has no task {task_id!r}")
         runner = model_runner(options, pool)
         (trajectory,) = runner.run([Attempt("episode", "episode", task, seed=0)])
     return runner.chat, trajectory

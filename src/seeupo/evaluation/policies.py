@@ -6,11 +6,12 @@ import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from seeupo.agents.reasoning import action_of
-from seeupo.agents.template import Template, with_tools
+from seeupo.agents.template import REMINDER, Template, with_tools
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.errors import EvaluationError
 from seeupo.evaluation.endpoint import Endpoint
@@ -58,7 +59,7 @@ def attempt_result(attempt: Attempt, trajectory: Trajectory) -> AttemptResult:
 
 @dataclass(frozen=True)
 class TextPolicies:
-    """Policies that choose text, without tokens: `start` returns the policy of an attempt."""
+    """A policy that chooses actions as text, without tokens; `start` returns the text policy of one attempt."""
 
     pool: EnvPool
     start: Callable[[Attempt], TextPolicy]
@@ -73,19 +74,19 @@ class TextPolicies:
 
 
 def expert_policy(pool: EnvPool, max_turns: int) -> TextPolicies:
-    """Return the environment's own expert."""
+    """Return the expert of the environment."""
 
     def start(attempt: Attempt) -> TextPolicy:
         expert = pool.expert(attempt.task)
         if expert is None:
-            raise EvaluationError(f"{pool.name} has no expert for task {attempt.task.id}; evaluate another policy")
+            raise EvaluationError(f"{pool.name} has no expert for task {attempt.task.id}; choose another policy")
         return expert.submit
 
     return TextPolicies(pool, start, max_turns)
 
 
 def random_policy(pool: EnvPool, max_turns: int) -> TextPolicies:
-    """Return a policy that calls random tools with words it has seen, or says such words if there are no tools."""
+    """Return a policy that calls random tools with words it has seen, or writes such words if there are no tools."""
     return TextPolicies(pool, lambda attempt: RandomPolicy(random.Random(attempt.seed)), max_turns)
 
 
@@ -113,20 +114,24 @@ class RandomPolicy:
         return f"<tool_call>{json.dumps(call)}</tool_call>"
 
 
+@contextmanager
 def endpoint_policy(
     pool: EnvPool, endpoint: Endpoint, template: Template, max_turns: int, *, concurrency: int
-) -> tuple[TextPolicies, ThreadPoolExecutor]:
-    """Return a model behind a server, and the executor of its requests, which the caller shuts down."""
+) -> Iterator[TextPolicies]:
+    """Provide the model of a server, with threads for concurrent requests."""
     executor = ThreadPoolExecutor(concurrency, thread_name_prefix="endpoint")
 
     def start(attempt: Attempt) -> TextPolicy:
         return EndpointConversation(endpoint, template, executor, attempt.seed)
 
-    return TextPolicies(pool, start, max_turns, concurrency=concurrency), executor
+    try:
+        yield TextPolicies(pool, start, max_turns, concurrency=concurrency)
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)
 
 
 class EndpointConversation:
-    """The policy of one attempt at a model server: a conversation of messages, formatted by the template."""
+    """The policy of one attempt at a model server: the conversation as messages, formatted by the template."""
 
     def __init__(self, endpoint: Endpoint, template: Template, executor: ThreadPoolExecutor, seed: int) -> None:
         self.endpoint, self.template, self.executor, self.seed = endpoint, template, executor, seed
@@ -141,7 +146,7 @@ class EndpointConversation:
         self.turn += 1
         prompt = list(with_tools(self.messages, self.tools))
         if self.template.reasoning:
-            prompt[-1] = replace(prompt[-1], content=f"{prompt[-1].content}\n{self.template.reminder}")
+            prompt[-1] = replace(prompt[-1], content=f"{prompt[-1].content}\n{REMINDER}")
         return self.executor.submit(self._complete, prompt, self.seed + self.turn)
 
     def _complete(self, prompt: Sequence[Message], seed: int) -> str:

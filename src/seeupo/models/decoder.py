@@ -1,7 +1,7 @@
-"""The layers of a Llama- or Qwen-like model over a flat list of tokens, with attention left to the caller.
+"""Run a Llama- or Qwen-like model over a flat list of tokens, with attention supplied by the caller.
 
-Sampling wants attention its own way: keys and values that are kept from call to call, and a prompt's shared by many
-rows. Everything else is the model's own modules, so that whatever was done to these (adapters, new weights) counts.
+The sampler needs its own attention: it caches keys and values between calls and shares those of a prompt among rows.
+All other computation uses the model's modules, so adapters and new weights take effect at once.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ class Attention(Protocol):
 
 
 class Decoder:
-    """A model's layers, token by token.
+    """The layers of a model, applied to single tokens.
 
     Attributes:
-        num_layers, query_heads, kv_heads, head_dim: the shape of its attention.
+        num_layers, query_heads, kv_heads, head_dim: Shape of the attention.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
         config = model.config.get_text_config()
         if config.model_type not in FAMILIES:
             raise ValueError(
-                f"models of type {config.model_type!r} cannot be decoded here; known: {', '.join(FAMILIES)}"
+                f"model type {config.model_type!r} is not supported by this decoder; supported: {', '.join(FAMILIES)}"
             )
         self.model = model
         self.num_layers = int(config.num_hidden_layers)
@@ -42,7 +42,7 @@ class Decoder:
 
     @torch.no_grad()
     def hidden(self, tokens: Tensor, positions: Tensor, attend: Attention) -> Tensor:
-        """Last hidden states [N, H] of tokens [N] at positions [N]."""
+        """Return last hidden states [N, H] of tokens [N] at positions [N]."""
         base: Any = self.model.base_model
         count, rotated_heads = len(tokens), self.query_heads + self.kv_heads
         states: Tensor = base.embed_tokens(tokens)
@@ -65,12 +65,12 @@ class Decoder:
 
     @torch.no_grad()
     def log_probs(self, hidden: Tensor, temperature: Tensor) -> Tensor:
-        """log softmax [R, V] behind hidden states [R, H] at a temperature per row [R], in float32 or float64."""
+        """Return log-probs [R, V] of the next token after hidden states [R, H], at one temperature per row [R]."""
         logits: Tensor = self.model.get_output_embeddings()(hidden)
         logits = logits if logits.dtype == torch.float64 else logits.float()
         return (logits / temperature[:, None]).log_softmax(1)
 
 
 def _norm(module: Any, states: Tensor) -> Tensor:
-    """A root-mean-square norm of the model as one operation instead of seven."""
+    """Apply an RMS norm of the model as one operation instead of seven."""
     return rms_norm(states, states.shape[-1:], module.weight, module.variance_epsilon)

@@ -1,4 +1,4 @@
-"""Float64 all the way: transformers takes its RMS norms in float32 whatever the model's type."""
+"""RMS norms in float64: transformers computes them in float32 regardless of the dtype of the model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class ExactRMSNorm(nn.Module):
-    """RMS norm in the type of its input."""
+    """RMS norm in the dtype of its input."""
 
     def __init__(self, weight: nn.Parameter, eps: float) -> None:
         super().__init__()

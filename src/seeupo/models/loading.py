@@ -1,8 +1,7 @@
-"""`load_policy`: a causal language model with its tokenizer, checked before any work is lost on it."""
+"""`load_policy`: load a causal language model with its tokenizer and check that it can be trained."""
 
 from __future__ import annotations
 
-import difflib
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +9,9 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from seeupo.errors import ModelError, first_line
+from seeupo.errors import ModelError, first_line, suggest
 from seeupo.models.batching import Packing
-from seeupo.models.catalog import CATALOG, fetched
+from seeupo.models.catalog import CATALOG, downloaded_folder
 from seeupo.models.exact_norm import use_exact_norms
 from seeupo.models.logprobs import padded_logprobs, tree_logprobs
 from seeupo.models.saving import no_progress_bars
@@ -28,8 +27,8 @@ class LoadedPolicy:
     """A model that can be trained and sampled from.
 
     Attributes:
-        source: what it was loaded from, for the record of a run.
-        packing: "tree" if log-probs of many turns can share their prefixes, "padded" if each needs a row of its own.
+        source: Name, path or configuration that the model was loaded from.
+        packing: "tree" if log-probs of many turns can share prefixes, "padded" if each turn needs a separate row.
     """
 
     model: PreTrainedModel
@@ -39,25 +38,25 @@ class LoadedPolicy:
 
     @property
     def context_length(self) -> int:
-        """How many tokens the model takes."""
+        """Maximum number of tokens of the model's input."""
         return int(self.model.config.get_text_config().max_position_embeddings)
 
 
 def load_policy(
     name_or_path: str, *, device: str = "cpu", dtype: str = "float32", tiny: TinyConfig | None = None
 ) -> LoadedPolicy:
-    """Load `tiny`, a model of the catalogue, a folder with safetensors, or a Hugging Face id.
+    """Load `tiny`, a model of the catalog, a folder with safetensors, or a Hugging Face id.
 
-    No code that comes with a model is run, and weights are read from safetensors only. CUDA devices and half precision
-    are passed on to PyTorch as they are; this project has been run on CPUs in float32 and float64.
+    Remote code is never run, and weights are read from safetensors only. CUDA devices and half precision are passed to
+    PyTorch; this project has been tested on CPUs in float32 and float64 only.
     """
     if dtype not in DTYPES:
-        raise ModelError(f"dtype is {dtype!r}; accepted: {', '.join(DTYPES)}")
+        raise ModelError(f"dtype is {dtype!r}; expected one of {', '.join(DTYPES)}")
     try:
         target = torch.device(device)
         torch.empty(0, device=target)
     except (RuntimeError, AssertionError) as error:
-        raise ModelError(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from None
+        raise ModelError(f"device {device!r} cannot be used: {first_line(error)}") from None
     if name_or_path == "tiny":
         config = tiny or TinyConfig()
         tokenizer: PreTrainedTokenizerBase = tiny_tokenizer(config)
@@ -71,31 +70,27 @@ def load_policy(
     torch.nn.Module.to(model, device=target, dtype=DTYPES[dtype])
     if dtype == "float64":
         use_exact_norms(model)
-    _silence_dropout(model)
+    _disable_dropout(model)
     model.eval()
-    return LoadedPolicy(model, tokenizer, source, _best_packing(model, name_or_path))
+    return LoadedPolicy(model, tokenizer, source, _choose_packing(model, name_or_path))
 
 
 def _locate(name_or_path: str) -> str:
     if name_or_path in CATALOG:
-        folder = fetched(name_or_path)
+        folder = downloaded_folder(name_or_path)
         if folder is None:
-            raise ModelError(f"{name_or_path} has not been fetched yet: seeupo models fetch {name_or_path}")
+            raise ModelError(f"{name_or_path} is not downloaded yet; run: seeupo models fetch {name_or_path}")
         return str(folder)
     path = Path(name_or_path)
     if path.is_dir():
         if not (path / "config.json").exists():
-            raise ModelError(f"{path} has no config.json; it is not a model folder")
+            raise ModelError(f"{path} has no config.json; expected a model folder")
         if not list(path.glob("*.safetensors")):
-            raise ModelError(f"{path} has no .safetensors file; other weight formats can run code and are not read")
+            raise ModelError(f"{path} has no .safetensors file; other weight formats can run code and are not loaded")
         return str(path)
     if name_or_path.count("/") == 1 and not path.exists() and not name_or_path.startswith((".", "/", "~")):
         return name_or_path
-    known = ["tiny", *CATALOG]
-    near = difflib.get_close_matches(name_or_path, known, n=1)
-    hint = (
-        f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}, a folder, or owner/name of a model hub"
-    )
+    hint = f"{suggest(name_or_path, ['tiny', *CATALOG])} (or give a model folder, or owner/name of a model hub)"
     raise ModelError(f"there is no model {name_or_path!r}; {hint}")
 
 
@@ -123,15 +118,15 @@ def _check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
     rows = embeddings.num_embeddings
     if len(tokenizer) > rows:
         raise ModelError(
-            f"{name}: the tokenizer knows {len(tokenizer)} tokens and the model has embeddings for {rows}; "
-            "they do not belong together"
+            f"{name}: the tokenizer has {len(tokenizer)} tokens but the model has only {rows} embeddings; "
+            "use the tokenizer that belongs to the model"
         )
     if tokenizer.eos_token_id is None:
         raise ModelError(f"{name}: the tokenizer has no end-of-sequence token, so a turn could never end")
 
 
-def _silence_dropout(model: PreTrainedModel) -> None:
-    """Log-probs must be the same whenever they are computed."""
+def _disable_dropout(model: PreTrainedModel) -> None:
+    """Set all dropout rates to 0, so that log-probs are deterministic."""
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
@@ -139,44 +134,45 @@ def _silence_dropout(model: PreTrainedModel) -> None:
             object.__setattr__(module, "attention_dropout", 0.0)
 
 
-def _best_packing(model: PreTrainedModel, name: str) -> Packing:
-    """Try tree packing on a few tokens; a model that gives other numbers than with padded rows is not packed."""
-    # From the middle of the vocabulary: special tokens at odd places give extreme numbers, and rounding with them.
+def _choose_packing(model: PreTrainedModel, name: str) -> Packing:
+    """Return "tree" if tree packing gives the same log-probs as padded rows on a few tokens, and "padded" otherwise."""
+    # Tokens from the middle of the vocabulary: misplaced special tokens give extreme values with rounding errors.
     a, b, c, d, e = (int(model.config.get_text_config().vocab_size) // 2 + n for n in range(5))
     turns = [
         Turn("probe", 0, (a, b, c), (d, e)),
         Turn("probe", 1, (a, b, c), (d, a, b)),
         Turn("probe", 2, (a, e), (c, d)),
     ]
-    reason = _why_not_packed(model)
+    reason = _packing_obstacle(model)
     if reason is None:
         try:
             with torch.no_grad():
                 (batch,) = pack_batches(turns, row_tokens=64, batch_tokens=64)
                 packed = tree_logprobs(model, batch).logprobs
-                plain = padded_logprobs(model, [turns[number] for number in batch.turns]).logprobs
+                plain = padded_logprobs(model, [turns[member] for member in batch.members]).logprobs
             gap = float((packed - plain).abs().max())
             if gap < (1e-3 if model.dtype in (torch.float32, torch.float64) else 0.1):
                 return "tree"
             reason = f"its log-probs differ by {gap:.1e}"
         except Exception as error:
-            reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
+            reason = f"{type(error).__name__}: {first_line(error)}"
     warnings.warn(
-        f"{name} cannot be tree-packed ({reason}); every turn gets a padded row of its own, so prompts that turns "
-        "share are computed again for each of them",
+        f"{name} cannot be tree-packed ({reason}); each turn gets a separate padded row, so shared prompts are "
+        "computed once per turn",
         stacklevel=3,
     )
     return "padded"
 
 
-def _why_not_packed(model: PreTrainedModel) -> str | None:
+def _packing_obstacle(model: PreTrainedModel) -> str | None:
+    """Return why a model cannot be tree-packed, as far as its configuration shows."""
     config = model.config.get_text_config()
     kinds = getattr(config, "layer_types", None) or []
     if any("full" not in kind for kind in kinds):
-        return f"it has layers of other kinds than full attention: {', '.join(sorted(set(kinds)))}"
+        return f"not all of its layers use full attention: {', '.join(sorted(set(kinds)))}"
     if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True) and not kinds:
         return "it uses sliding-window attention"
     for name in ("final_logit_softcapping", "logits_scaling", "logit_scale"):
         if getattr(config, name, None) not in (None, 1, 1.0):
-            return f"it changes its logits ({name})"
+            return f"it transforms its logits ({name})"
     return None

@@ -1,7 +1,7 @@
 """Log-probs of sampled actions under a causal language model, with gradients.
 
-Two ways to the same numbers: `tree_logprobs` computes every distinct token once; `padded_logprobs` is its slow, obvious
-twin, a row per turn, for tests and for models that cannot be tree-packed.
+Two implementations give the same numbers: `tree_logprobs` computes every distinct token once; `padded_logprobs` uses
+one padded row per turn, for tests and for models that cannot be tree-packed.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from seeupo.models.tree_attention import tree_attention
 from seeupo.types import Turn
 
 PROJECTION_BYTES = 256 * 2**20
-"""Logits over the vocabulary are made for so many tokens at a time that they take no more than this."""
+"""Maximum size of the logits that are computed at once."""
 
 
 @dataclass(frozen=True)
 class ActionLogProbs:
-    """Log-probs and, on request, entropies of action tokens, [n, L] with the mask [n, L]; padding holds 0."""
+    """Log-probs and optional entropies [n, L] of action tokens, with a mask [n, L]; padding holds 0."""
 
     logprobs: Tensor
     entropies: Tensor | None
@@ -37,7 +37,7 @@ class ActionLogProbs:
 def action_logprobs(
     model: PreTrainedModel, batch: TreeBatch | PaddedBatch, *, temperature: float = 1.0, entropies: bool = False
 ) -> ActionLogProbs:
-    """Log-probs of the batch's actions in the order of `batch.turns`, the way it is packed."""
+    """Return log-probs of the actions of a batch, in the order of `batch.members`."""
     if isinstance(batch, TreeBatch):
         return tree_logprobs(model, batch, temperature=temperature, entropies=entropies)
     return padded_logprobs(model, batch.rows, temperature=temperature, entropies=entropies)
@@ -46,15 +46,15 @@ def action_logprobs(
 def tree_logprobs(
     model: PreTrainedModel, batch: TreeBatch, *, temperature: float = 1.0, entropies: bool = False
 ) -> ActionLogProbs:
-    """Log-probs of the batch's actions in the order of `batch.turns`, at the sampling temperature.
+    """Return log-probs of the actions of a tree-packed batch, at the sampling temperature.
 
-    The softmax is taken in float32, or in float64 if the model is.
+    The softmax is computed in float32, or in float64 if the model is float64.
     """
     device = model.device
     hidden = tree_states(model, batch)
     mask = batch.mask.to(device)
     wanted = torch.stack([batch.predictors.to(device)[mask], batch.targets.to(device)[mask]])
-    # Samples that share a prefix into their actions ask for the same token at the same place.
+    # Turns whose actions start alike need the same token at the same position: compute it once.
     pairs, which = wanted.unique(dim=1, return_inverse=True)
     found = [
         _project(hidden[places], model.get_output_embeddings(), targets, temperature, entropies)
@@ -73,7 +73,7 @@ def tree_logprobs(
 
 
 def tree_states(model: PreTrainedModel, batch: TreeBatch) -> Tensor:
-    """Last hidden states [B * N, H] of the batch's tokens."""
+    """Return last hidden states [B * N, H] of the tokens of a batch."""
     states: Tensor = model.base_model(
         input_ids=batch.input_ids.to(model.device),
         position_ids=batch.position_ids.to(model.device),
@@ -90,14 +90,14 @@ def _chunk_size(model: PreTrainedModel) -> int:
 def _project(
     hidden: Tensor, head: nn.Module, targets: Tensor, temperature: float, entropies: bool
 ) -> tuple[Tensor, Tensor]:
-    """Log-probs [k] of the targets [k] behind hidden states [k, H], and their entropies; logits are not kept."""
+    """Return log-probs [k] of targets [k] after hidden states [k, H], and entropies; logits are not stored."""
     arguments = (hidden, head, targets, temperature, entropies)
     if torch.is_grad_enabled():
-        return checkpoint(_logprobs_behind, *arguments, use_reentrant=False)  # type: ignore[no-any-return]
-    return _logprobs_behind(*arguments)
+        return checkpoint(_target_logprobs, *arguments, use_reentrant=False)  # type: ignore[no-any-return]
+    return _target_logprobs(*arguments)
 
 
-def _logprobs_behind(
+def _target_logprobs(
     hidden: Tensor, head: nn.Module, targets: Tensor, temperature: float, entropies: bool
 ) -> tuple[Tensor, Tensor]:
     logits: Tensor = head(hidden)
@@ -112,7 +112,7 @@ def _logprobs_behind(
 def padded_logprobs(
     model: PreTrainedModel, turns: Sequence[Turn], *, temperature: float = 1.0, entropies: bool = False
 ) -> ActionLogProbs:
-    """The same, one padded row per turn: plain, and as slow as the prompts are long."""
+    """Return log-probs of the actions of turns, computed with one padded row per turn."""
     device = model.device
     sequences = [torch.tensor(turn.prompt_ids + turn.action_ids) for turn in turns]
     input_ids = nn.utils.rnn.pad_sequence(sequences, batch_first=True).to(device)
@@ -123,9 +123,9 @@ def padded_logprobs(
     rows, entropy_rows = [], []
     for row, turn in zip(logits.log_softmax(2), turns, strict=True):
         start = len(turn.prompt_ids) - 1
-        behind = row[start : start + len(turn.action_ids)]
-        rows.append(behind[range(len(turn.action_ids)), list(turn.action_ids)])
-        entropy_rows.append(-(behind.exp() * behind).sum(1))
+        action = row[start : start + len(turn.action_ids)]
+        rows.append(action[range(len(turn.action_ids)), list(turn.action_ids)])
+        entropy_rows.append(-(action.exp() * action).sum(1))
     return ActionLogProbs(
         logprobs=nn.utils.rnn.pad_sequence(rows, batch_first=True),
         entropies=nn.utils.rnn.pad_sequence(entropy_rows, batch_first=True) if entropies else None,

@@ -1,4 +1,4 @@
-"""Models written as Hugging Face folders, without progress bars of a second's work."""
+"""Write models as Hugging Face folders, without progress bars."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folde
 
 @contextmanager
 def no_progress_bars() -> Iterator[None]:
-    """Keep transformers from drawing bars; whoever had them before has them again."""
-    shown = transformers_logging.is_progress_bar_enabled()
+    """Disable the progress bars of transformers inside the context."""
+    enabled = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:
         yield
     finally:
-        if shown:
+        if enabled:
             transformers_logging.enable_progress_bar()

@@ -1,4 +1,4 @@
-"""`tiny`: a small, randomly initialised Llama with a tokenizer of its own, for first runs and tests on a CPU."""
+"""`tiny`: a small, randomly initialized Llama and its tokenizer, for first runs and tests on a CPU."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class TinyConfig:
     """Size of a `tiny` model. The defaults give 0.6 million weights.
 
     Attributes:
-        words: a closed vocabulary: each word is one token, wherever it stands, and anything else is unknown.
-        corpus: texts that the tokenizer learns its words from; without any it spells everything in bytes.
-        vocabulary: at most this many tokens, 256 bytes and the special tokens included.
+        words: Closed vocabulary: each word is one token, all other words are unknown.
+        corpus: Texts to train the byte-level BPE tokenizer on; without texts every byte is a token.
+        vocabulary: Maximum number of tokens of the BPE tokenizer, including 256 bytes and the special tokens.
     """
 
     width: int = 128
@@ -45,13 +45,13 @@ class TinyConfig:
             check_count(name, getattr(self, name), 1)
         check_count("vocabulary", self.vocabulary, 256 + len(SPECIAL_TOKENS))
         if self.width % (2 * self.heads):
-            raise OptionError("width", self.width, f"a multiple of twice the number of heads, {self.heads}")
+            raise OptionError("width", self.width, f"a multiple of 2 * heads = {2 * self.heads}")
 
 
 def tiny_tokenizer(config: TinyConfig) -> PreTrainedTokenizerFast:
-    """A tokenizer with ChatML turns: of whole words if there are any, otherwise byte-level BPE."""
+    """Return a tokenizer with a ChatML template: one token per word if words are given, otherwise byte-level BPE."""
     wrapped = PreTrainedTokenizerFast(
-        tokenizer_object=_of_words(config.words) if config.words else _of_bytes(config),
+        tokenizer_object=_word_tokenizer(config.words) if config.words else _byte_tokenizer(config),
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
         clean_up_tokenization_spaces=False,
@@ -60,8 +60,8 @@ def tiny_tokenizer(config: TinyConfig) -> PreTrainedTokenizerFast:
     return wrapped
 
 
-def _of_words(words: Sequence[str]) -> Tokenizer:
-    """One token per word, set apart by white space, which is not kept."""
+def _word_tokenizer(words: Sequence[str]) -> Tokenizer:
+    """Return a tokenizer with one token per word, separated by white space, which is not kept."""
     known = dict.fromkeys((*SPECIAL_TOKENS, UNKNOWN, *ROLES, *words))
     tokenizer = Tokenizer(models.WordLevel({word: n for n, word in enumerate(known)}, unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -69,8 +69,8 @@ def _of_words(words: Sequence[str]) -> Tokenizer:
     return tokenizer
 
 
-def _of_bytes(config: TinyConfig) -> Tokenizer:
-    """The same corpus gives the same tokens."""
+def _byte_tokenizer(config: TinyConfig) -> Tokenizer:
+    """Train a byte-level BPE tokenizer; the same corpus gives the same tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -85,7 +85,7 @@ def _of_bytes(config: TinyConfig) -> Tokenizer:
 
 
 def tiny_model(config: TinyConfig, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    """A Llama with tied embeddings, initialised from the seed whatever else has been drawn before."""
+    """Return a Llama with tied embeddings; its weights depend on `config.seed` only, not on the global generator."""
     shape = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=config.width,
@@ -94,8 +94,7 @@ def tiny_model(config: TinyConfig, tokenizer: PreTrainedTokenizerFast) -> LlamaF
         num_attention_heads=config.heads,
         num_key_value_heads=config.heads,
         max_position_embeddings=config.context,
-        initializer_range=config.width
-        ** -0.5,  # the usual 0.02 is for models a hundred times as wide, and learns slowly here
+        initializer_range=config.width**-0.5,  # the usual 0.02 is for much wider models and learns slowly here
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,

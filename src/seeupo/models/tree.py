@@ -1,9 +1,9 @@
-"""Tree packing: every distinct token of many turns once.
+"""Tree packing: compute every distinct token of many turns once.
 
-Samples share long prefixes: the system prompt, the tools and the task in a group, the history in a trajectory. Their
-token sequences are put into a trie, whose nodes are laid out in rows in depth-first order, so that the descendants of a
-token are those right behind it. A token attends to its ancestors only and has its depth as position: it sees exactly
-what it would see in a row of its own.
+Turns share long prefixes: the system prompt, the tools and the task within a group, the history within a trajectory.
+Their token sequences form a trie, whose nodes are laid out in rows in depth-first order: the descendants of a token
+directly follow it. A token attends to its ancestors only and its position is its depth, so the result is the same as
+with one row per turn.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Row:
-    """Some turns as one row of N distinct tokens.
+    """Several turns packed into one row of N distinct tokens.
 
     Attributes:
-        turns: which turns, as numbers in the list that was packed.
+        members: Indices of the turns in the list that was packed.
         tokens, positions: [N] token ids, and their depths in the trie.
         ends: [N] the descendants of token i are the tokens i+1 ... ends[i]-1.
-        predictors: per turn, [len(action)] the token behind which each token of its action is predicted.
-        lasts: per turn, its last token.
+        predictors: Per turn, [len(action)] the token after which each token of the action is predicted.
+        lasts: Per turn, its last token.
     """
 
-    turns: list[int]
+    members: list[int]
     tokens: Ints
     positions: Ints
     ends: Ints
@@ -42,17 +42,17 @@ class Row:
 
 
 def pack_rows(turns: Sequence[Turn], *, row_tokens: int) -> list[Row]:
-    """Pack the turns into rows of at most `row_tokens` distinct tokens; a longer turn has a row of its own.
+    """Pack the turns into rows of at most `row_tokens` distinct tokens; a longer turn gets a separate row.
 
-    Sequences are taken in lexicographic order, in which neighbours share the longest prefixes; what one shares with its
-    predecessor in the row is not stored again.
+    Sequences are added in lexicographic order, in which neighbors share the longest prefixes; the prefix that one
+    shares with its predecessor in the row is not stored again.
     """
     if row_tokens < 1:
         raise ValueError(f"row_tokens is {row_tokens}; it must be at least 1")
     sequences = [np.asarray(turn.prompt_ids + turn.action_ids, dtype=np.int64) for turn in turns]
     for turn in turns:
         if not turn.prompt_ids:
-            raise ValueError(f"turn {turn.key} has a prompt without tokens; its first action token has no condition")
+            raise ValueError(f"turn {turn.key} has an empty prompt; its first action token has no context")
     order = sorted(range(len(turns)), key=lambda number: sequences[number].tolist())
     rows: list[Row] = []
     building: _Builder | None = None
@@ -68,11 +68,11 @@ def pack_rows(turns: Sequence[Turn], *, row_tokens: int) -> list[Row]:
 
 
 class _Builder:
-    """A row while sequences are added to it, each sharing a prefix with the one before."""
+    """Builds a row from sequences, each of which shares a prefix with the one before."""
 
     def __init__(self) -> None:
         self.size = 0
-        self.turns: list[int] = []
+        self.members: list[int] = []
         self.tokens: list[Ints] = []
         self.positions: list[Ints] = []
         self.predictors: list[Ints] = []
@@ -91,7 +91,7 @@ class _Builder:
 
     def add(self, number: int, sequence: Ints, prompt_length: int) -> None:
         shared = self.shared_with_last(sequence)
-        # What hangs below the branching point is complete: no later token can be its descendant.
+        # The subtree below the branching point is complete: no later token can be its descendant.
         self.ends.append((self.path[shared:], self.size))
         fresh = np.arange(self.size, self.size + len(sequence) - shared)
         self.path = np.concatenate([self.path[:shared], fresh])
@@ -99,7 +99,7 @@ class _Builder:
         self.positions.append(np.arange(shared, len(sequence)))
         self.size += len(fresh)
         self.last = sequence
-        self.turns.append(number)
+        self.members.append(number)
         self.predictors.append(self.path[prompt_length - 1 : len(sequence) - 1])
         self.lasts.append(int(self.path[-1]))
 
@@ -109,7 +109,7 @@ class _Builder:
         for nodes, end in self.ends:
             ends[nodes] = end
         return Row(
-            turns=self.turns,
+            members=self.members,
             tokens=np.concatenate(self.tokens),
             positions=np.concatenate(self.positions),
             ends=ends,
@@ -120,10 +120,10 @@ class _Builder:
 
 @dataclass(frozen=True)
 class Block:
-    """Tokens start ... end-1 of a row, which attend to the ancestors that they all share, and among themselves.
+    """An attention block: tokens start ... end-1 of a row, which attend to shared ancestors and among themselves.
 
     Attributes:
-        ancestors: (start, end) of stretches of the row that all tokens of the block descend from.
+        ancestors: (start, end) of the parts of the row that all tokens of the block descend from.
         ends: [end - start] as in `Row`, counted from `start`; None if the block is a chain, in which each token
             descends from the one before.
     """
@@ -135,13 +135,13 @@ class Block:
 
 
 SMALL_TREE = 96
-"""A tree of up to this many tokens is one block: a few masked products cost less than many small ones."""
+"""Maximum size of a tree that becomes a single block: a few masked products cost less than many small ones."""
 
 
 def blocks_of(ends: Ints, start: int, end: int, ancestors: tuple[tuple[int, int], ...] = ()) -> Iterator[Block]:
-    """The trees that stand in tokens start ... end-1 of a row, as blocks in order of their tokens.
+    """Yield the trees in tokens start ... end-1 of a row as attention blocks, in the order of their tokens.
 
-    A long tree is taken apart where it branches: branches cannot see one another, and so cost one another nothing.
+    A large tree is split where it branches, because no attention is needed between branches.
     """
     while start < end:
         tree_end = int(ends[start])
@@ -159,20 +159,20 @@ def blocks_of(ends: Ints, start: int, end: int, ancestors: tuple[tuple[int, int]
 
 @dataclass(frozen=True)
 class TreeBatch:
-    """Rows padded to the same length N, ready for a model.
+    """Packed rows, padded to the same length N, as input of a model.
 
     Attributes:
-        turns: the turns of all rows, as numbers in the list that was packed.
+        members: Indices of the turns of all rows in the list that was packed.
         input_ids, position_ids: [B, N].
-        blocks: per row, which tokens attend to which.
-        predictors: [n, L] for each turn and token of its action the place in the flattened [B * N] tokens behind
-            which it is predicted; 0 where there is no such token.
-        targets: [n, L] the action's tokens; 0 likewise.
-        mask: [n, L] where there is one.
-        lasts: [n] the place of each turn's last token.
+        blocks: Per row, its attention blocks.
+        predictors: [n, L] for each token of a turn's action, the position in the flattened [B * N] tokens after which
+            it is predicted; 0 in padding.
+        targets: [n, L] tokens of the actions; 0 in padding.
+        mask: [n, L] False in padding.
+        lasts: [n] position of each turn's last token.
     """
 
-    turns: list[int]
+    members: list[int]
     input_ids: Tensor
     position_ids: Tensor
     blocks: list[list[Block]]
@@ -183,7 +183,7 @@ class TreeBatch:
 
 
 def pack_batches(turns: Sequence[Turn], *, row_tokens: int, batch_tokens: int) -> list[TreeBatch]:
-    """Rows of similar length side by side, with at most `batch_tokens` tokens (padding included) in a batch."""
+    """Pack turns into rows, and rows of similar length into batches of at most `batch_tokens` tokens with padding."""
     rows = sorted(pack_rows(turns, row_tokens=row_tokens), key=lambda row: -len(row.tokens))
     groups: list[list[Row]] = []
     for row in rows:
@@ -203,12 +203,12 @@ def _batch(rows: Sequence[Row], turns: Sequence[Turn]) -> TreeBatch:
             table[number, : len(value)] = value
         return torch.from_numpy(table)
 
-    members = [member for row in rows for member in row.turns]
+    members = [member for row in rows for member in row.members]
     places = [number * length + nodes for number, row in enumerate(rows) for nodes in row.predictors]
     lengths = torch.tensor([len(place) for place in places], dtype=torch.long)
     longest = int(lengths.max())
     return TreeBatch(
-        turns=members,
+        members=members,
         input_ids=padded([row.tokens for row in rows], length),
         position_ids=padded([row.positions for row in rows], length),
         blocks=[list(blocks_of(row.ends, 0, len(row.ends))) for row in rows],

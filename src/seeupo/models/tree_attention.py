@@ -1,6 +1,6 @@
-"""Attention over tree-packed rows: each block of a row to its ancestors and to itself.
+"""Attention over tree-packed rows: each block attends to its ancestors and to itself.
 
-Registered with transformers as an attention implementation, so that any model which takes one can be tree-packed.
+It is registered as an attention implementation of transformers, so any model that accepts one can be tree-packed.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ NAME = "seeupo_tree"
 
 
 class BlockedAttention:
-    """The blocks of a batch with their masks, which are the same in every layer."""
+    """The attention blocks of a batch with their masks, which are the same in every layer."""
 
     def __init__(self, batch: TreeBatch, length: int, dtype: torch.dtype, device: torch.device) -> None:
         self.rows = [[(block, _mask(block, dtype, device)) for block in blocks] for blocks in batch.blocks]
         self.length = length
 
     def __call__(self, queries: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
-        """Queries [B, Hq, N, D] to keys and values [B, Hkv, N, D], as [B, N, Hq, D]."""
+        """Attend with queries [B, Hq, N, D] to keys and values [B, Hkv, N, D]; return [B, N, Hq, D]."""
         attended = []
         for row, blocks in enumerate(self.rows):
             parts = []
@@ -52,7 +52,7 @@ class BlockedAttention:
 
 
 def _mask(block: Block, dtype: torch.dtype, device: torch.device) -> Tensor | None:
-    """Additive mask [n, ancestors + n] of a block; None where plain causal attention says the same."""
+    """Return the additive mask [n, ancestors + n] of a block; None if plain causal attention is equivalent."""
     size = block.end - block.start
     before = sum(end - start for start, end in block.ancestors)
     if block.ends is None:
@@ -82,13 +82,13 @@ AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
 def tree_attention(model: PreTrainedModel, batch: TreeBatch) -> dict[str, Any]:
-    """What to pass to a model's forward so that it attends along the batch's trees.
+    """Return keyword arguments for a model's forward pass that make it attend along the trees of a batch.
 
-    The model's attention implementation is set to ours, and stays so: a later backward pass may call it again. Without
-    a tree it is transformers' own `sdpa`.
+    The model's attention implementation is replaced by ours for good, because a later backward pass may call it again.
+    Without a tree it is equivalent to `sdpa`.
     """
     if model.config._attn_implementation != NAME:
         model.set_attn_implementation(NAME)
     tree = BlockedAttention(batch, batch.input_ids.shape[1], model.dtype, model.device)
-    # A mask of four dimensions is taken as it is; ours are in the blocks.
+    # A mask with four dimensions is passed through unchanged; the real masks are in the blocks.
     return {"attention_mask": torch.zeros(1, 1, 1, 1, dtype=model.dtype, device=model.device), "tree": tree}

@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from seeupo.errors import ReportError
-from seeupo.utils.atomic_files import written_whole
+from seeupo.utils.atomic_files import atomic_write
 
 PAGE = Path(__file__).with_name("page")
 LIBRARIES = Path(__file__).with_name("libraries")
@@ -46,7 +46,7 @@ def write_page(path: Path, chunks: Iterable[tuple[str, bytes]]) -> None:
     """
     skeleton = _skeleton()
     names = set()
-    with written_whole(path) as partial, partial.open("wb") as file:
+    with atomic_write(path) as partial, partial.open("wb") as file:
         file.write(skeleton.encode())
         for name, content in chunks:
             if not CHUNK_NAME.fullmatch(name) or name in names:

@@ -1,4 +1,4 @@
-"""Collect the groups of an iteration: several trajectories per task, sampled again until they are complete."""
+"""Collect the groups of an iteration: several trajectories per task, resampled until they are complete."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Collected:
 
 
 class Collector:
-    """Draws tasks and runs several attempts at each of them.
+    """Chooses tasks and runs a group of attempts at each of them.
 
     Attributes:
-        drawn: Number of tasks drawn since the start of the run. All tasks come once, in random order, before one
-            comes again.
+        drawn: Number of tasks chosen since the start of the run. Every task is chosen once, in random order, before any
+            is chosen again.
     """
 
     def __init__(
@@ -68,27 +68,27 @@ class Collector:
         """
         collected = Collected()
         names = [f"{iteration:05d}-{number:03d}" for number in range(self.settings.tasks)]
-        self._sample_whole(names, collected)
+        self._add_groups(names, collected)
         for round_ in range(1, self.settings.equal_rounds + 1):
             equal = [name for name, group in collected.groups.items() if has_equal_rewards(group)]
             for name in equal:
                 del collected.groups[name]
             collected.replaced += len(equal)
-            self._sample_whole([f"{name.partition('~')[0]}~{round_}" for name in equal], collected)
+            self._add_groups([f"{name.partition('~')[0]}~{round_}" for name in equal], collected)
         if not collected.groups:
             raise TrainingError(
-                f"every group of iteration {iteration} had a failed episode, {self.settings.failed_rounds + 1} times. "
-                f"The last failure: {collected.failure}"
+                f"every group of iteration {iteration} had a failed episode, in {self.settings.failed_rounds + 1} "
+                f"rounds; check the environment. The last failure: {collected.failure}"
             )
         check_versions(collected.trajectories, policy_version)
         return collected
 
-    def _sample_whole(self, names: Sequence[str], collected: Collected) -> None:
-        """Add a group of the next task for each name; one with a failed episode is sampled again."""
-        missing = dict(zip(names, self._draw(len(names)), strict=True))
+    def _add_groups(self, names: Sequence[str], collected: Collected) -> None:
+        """Add a group of the next task for each name; a group with a failed episode is resampled."""
+        missing = dict(zip(names, self._next_tasks(len(names)), strict=True))
         for round_ in range(self.settings.failed_rounds + 1):
             collected.resampled += len(missing) if round_ else 0
-            for name, group in self._sample(missing, round_).items():
+            for name, group in self._sample_groups(missing, round_).items():
                 failures = [trajectory.failure for trajectory in group if trajectory.failure is not None]
                 if failures:
                     collected.failed_episodes += len(failures)
@@ -100,7 +100,7 @@ class Collector:
                 return
         collected.dropped += len(missing)
 
-    def _sample(self, wanted: Mapping[str, Task], round_: int) -> dict[str, tuple[Trajectory, ...]]:
+    def _sample_groups(self, wanted: Mapping[str, Task], round_: int) -> dict[str, tuple[Trajectory, ...]]:
         suffix = f"r{round_}" if round_ else ""
         attempts = [
             Attempt(id_ := f"{name}-{member}{suffix}", name, task, derive_seed(self.seed, id_), member)
@@ -113,24 +113,25 @@ class Collector:
             self.on_progress(done)
         return {name: tuple(sorted(group, key=lambda each: each.id)) for name, group in found.items()}
 
-    def _draw(self, count: int) -> list[Task]:
-        places = range(self.drawn, self.drawn + count)
+    def _next_tasks(self, count: int) -> list[Task]:
+        positions = range(self.drawn, self.drawn + count)
         self.drawn += count
-        return [self.tasks[self._passes[place]] for place in places]
+        return [self.tasks[self._passes[position]] for position in positions]
 
 
 def has_equal_rewards(group: Iterable[Trajectory]) -> bool:
+    """Return whether all rewards of a group are equal, so that its advantages are 0."""
     return len({trajectory.reward for trajectory in group}) <= 1
 
 
 def check_versions(trajectories: Iterable[Trajectory], version: int) -> None:
-    """Raise unless every turn was sampled with the weights of `version`: a weight sync must not get lost."""
+    """Raise unless every turn was sampled with this version of the weights."""
     for trajectory in trajectories:
         for turn in trajectory.turns:
             if turn.policy_version != version:
                 raise RuntimeError(
                     f"turn {turn.index} of trajectory {turn.trajectory} was sampled with version {turn.policy_version} "
-                    f"of the weights; expected version {version}. The sampler missed a weight sync."
+                    f"of the weights; expected version {version}. Call sampler.sync after every update."
                 )
 
 

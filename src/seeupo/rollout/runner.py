@@ -1,4 +1,4 @@
-"""The episode runner: many concurrent episodes, sampling while environments step."""
+"""The episode runner: run many episodes concurrently, sampling while environments step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from seeupo.agents.chat import ChatFormat, chat_format
 from seeupo.agents.reasoning import action_of
 from seeupo.agents.template import Conversation, Template
 from seeupo.core.checks import check_at_least, check_count
-from seeupo.engines.samplers.padded import local_sampler
+from seeupo.engines.samplers import local_sampler
 from seeupo.envs.failures import EnvFailure
 from seeupo.envs.pool.episode import Episode
 from seeupo.envs.pool.pool import EnvPool
@@ -38,23 +38,23 @@ from seeupo.types import (
 )
 from seeupo.utils.seeds import derive_seed
 
-PAUSE_SECONDS = 0.05
-"""How long to wait for an environment when there is nothing to sample."""
+POLL_SECONDS = 0.05
+"""Time between checks for stuck episodes while there is nothing to sample."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunnerSettings:
-    """How episodes are run.
+    """Settings of the episode runner.
 
     Attributes:
-        parameters: how actions are sampled.
-        max_turns: an episode with more is stopped and scored as it stands.
-        concurrency: episodes under way at a time.
-        episode_seconds: wall-clock limit of an episode, likewise; None for none.
-        stuck_seconds: an episode that waits this long for its environment is named in a warning.
-        deterministic: episodes take their turns together, so that the same seeds at the same concurrency give
-            bit-identical trajectories whatever the environments' timing. Otherwise floating point may differ in the
-            last digits, and with it, once in a while, a token.
+        parameters: Sampling parameters of all actions.
+        max_turns: Maximum number of turns; an episode that reaches it is stopped and scored in its current state.
+        concurrency: Maximum number of concurrent episodes.
+        episode_seconds: Wall-clock limit of an episode, which is then stopped and scored; None for no limit.
+        stuck_seconds: Time after which an episode that waits for its environment causes a warning.
+        deterministic: Whether all episodes advance in lockstep, so that the same seeds at the same concurrency give
+            bit-identical trajectories regardless of the environments' timing. Otherwise log-probs may differ in the
+            last digits, and occasionally a token.
     """
 
     parameters: SamplingParameters = field(default_factory=SamplingParameters)
@@ -73,8 +73,8 @@ class RunnerSettings:
 
 
 @dataclass(eq=False)
-class Running:
-    """An episode under way."""
+class RunningEpisode:
+    """An episode that has not finished."""
 
     attempt: Attempt
     episode: Episode
@@ -82,25 +82,25 @@ class Running:
     conversation: Conversation | None = None
     turns: list[Turn] = field(default_factory=list)
     opening: str = ""
-    texts: list[TurnText] = field(default_factory=list)
-    truncated: int = 0
+    turn_texts: list[TurnText] = field(default_factory=list)
+    truncated_responses: int = 0
     stop: StopReason | None = None
     prompt: tuple[int, ...] = ()
     waiting_since: float = 0.0
-    named_stuck: bool = False
+    warned: bool = False
     sampling_seconds: float = 0.0
     environment_seconds: float = 0.0
 
 
-Answer = tuple[Running, Callable[[Running, Any], None], Future[Any]]
-"""Of an environment: to which episode, and what to do with it."""
+EnvResult = tuple[RunningEpisode, Callable[[RunningEpisode, Any], None], Future[Any]]
+"""A finished call of an environment: its episode, the handler of its value, and the future that holds it."""
 
 
 class Runner:
-    """Runs attempts with a sampler and a pool of environments.
+    """Runs attempts with a sampler and a pool of environments. `make_runner` assembles one.
 
     Attributes:
-        sampling_seconds, idle_seconds: of the last run: spent in the sampler, and waiting with nothing to sample.
+        sampling_seconds, idle_seconds: Time of the last run in the sampler, and waiting with nothing to sample.
     """
 
     def __init__(
@@ -110,25 +110,25 @@ class Runner:
         self.sampler, self.pool, self.chat, self.template, self.settings = sampler, pool, chat, template, settings
         self.context_length = context_length
         self.sampling_seconds = self.idle_seconds = 0.0
-        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
-        self._running: dict[str, Running] = {}
-        self._to_sample: list[Running] = []
-        self._sampling: dict[str, Running] = {}
+        self._results: queue.SimpleQueue[EnvResult] = queue.SimpleQueue()
+        self._running: dict[str, RunningEpisode] = {}
+        self._to_sample: list[RunningEpisode] = []
+        self._sampling: dict[str, RunningEpisode] = {}
         self._finished: list[Trajectory] = []
 
     def run(self, attempts: Iterable[Attempt]) -> Iterator[Trajectory]:
-        """Trajectories as they finish. An episode lost to the infrastructure comes back failed, never scored."""
+        """Yield trajectories as they finish. An infrastructure failure gives a failed trajectory without a score."""
         waiting = deque(attempts)
-        self._answers = queue.SimpleQueue()
+        self._results = queue.SimpleQueue()
         self._running, self._to_sample, self._sampling, self._finished = {}, [], {}, []
         self.sampling_seconds = self.idle_seconds = 0.0
         try:
             while waiting or self._running:
                 while waiting and len(self._running) < self.settings.concurrency:
                     self._start(waiting.popleft())
-                self._hear_environments()
+                self._handle_results()
                 self._sample()
-                self._watch()
+                self._warn_if_stuck()
                 finished, self._finished = self._finished, []
                 yield from finished
         finally:
@@ -136,54 +136,57 @@ class Runner:
                 running.episode.close()
 
     def _start(self, attempt: Attempt) -> None:
-        running = Running(attempt, self.pool.start(attempt.task, attempt.seed), time.monotonic())
+        running = RunningEpisode(attempt, self.pool.start(attempt.task, attempt.seed), time.monotonic())
         self._running[attempt.id] = running
-        self._ask(running, running.episode.reset(), self._begin)
+        self._await(running, running.episode.reset(), self._on_reset)
 
-    def _ask(self, running: Running, future: Future[Any], then: Callable[[Running, Any], None]) -> None:
-        running.waiting_since, running.named_stuck = time.monotonic(), False
-        future.add_done_callback(lambda done: self._answers.put((running, then, done)))
+    def _await(
+        self, running: RunningEpisode, future: Future[Any], handler: Callable[[RunningEpisode, Any], None]
+    ) -> None:
+        """Have `_handle_results` pass the future's value to `handler` when the environment has answered."""
+        running.waiting_since, running.warned = time.monotonic(), False
+        future.add_done_callback(lambda done: self._results.put((running, handler, done)))
 
-    def _hear_environments(self) -> None:
-        """Take in what environments have answered. In lockstep, wait for all of them, and go on in a fixed order."""
-        heard: list[Answer] = []
+    def _handle_results(self) -> None:
+        """Handle the results of environments. In lockstep, wait for all of them and handle them in a fixed order."""
+        received: list[EnvResult] = []
         while True:
-            asked = len(self._running) - len(self._to_sample) - len(self._sampling) - len(heard)
-            if asked == 0:
+            pending = len(self._running) - len(self._to_sample) - len(self._sampling) - len(received)
+            if pending == 0:
                 break
-            nothing_to_do = not (self._to_sample or self._sampling or heard)
+            nothing_to_do = not (self._to_sample or self._sampling or received)
             wait = nothing_to_do or (self.settings.deterministic and not self._sampling)
             started = time.monotonic()
             try:
-                heard.append(self._answers.get(timeout=PAUSE_SECONDS) if wait else self._answers.get_nowait())
+                received.append(self._results.get(timeout=POLL_SECONDS) if wait else self._results.get_nowait())
             except queue.Empty:
                 if not (wait and self.settings.deterministic):
                     break
-                self._watch()
+                self._warn_if_stuck()
             finally:
                 self.idle_seconds += time.monotonic() - started
         if self.settings.deterministic:
-            heard.sort(key=lambda answer: answer[0].attempt.id)
-        for running, then, future in heard:
+            received.sort(key=lambda result: result[0].attempt.id)
+        for running, handler, future in received:
             running.environment_seconds += time.monotonic() - running.waiting_since
             try:
-                answer = future.result()
+                value = future.result()
             except EnvFailure as failure:
-                self._end(running, StopReason.FAILURE, failure=failure.record())
+                self._finish(running, StopReason.FAILURE, failure=failure.record())
             except EnvError as error:
-                self._end(running, StopReason.FAILURE, failure=Failure(FailureKind.OTHER, str(error)))
+                self._finish(running, StopReason.FAILURE, failure=Failure(FailureKind.OTHER, str(error)))
             else:
-                then(running, answer)
+                handler(running, value)
 
-    def _begin(self, running: Running, result: StepResult) -> None:
+    def _on_reset(self, running: RunningEpisode, result: StepResult) -> None:
         running.conversation = Conversation.begin(self.chat, self.template, result)
         running.opening = text_of(result)
         self._next_turn(running, result)
 
-    def _next_turn(self, running: Running, result: StepResult) -> None:
-        """Decide whether the episode goes on, and with which prompt."""
+    def _next_turn(self, running: RunningEpisode, result: StepResult) -> None:
+        """Queue the next turn for sampling, or stop the episode and ask for its score."""
         assert running.conversation is not None
-        running.stop = self._reason_to_stop(running, result)
+        running.stop = self._stop_reason(running, result)
         if running.stop is None:
             running.prompt = running.conversation.prompt_ids()
             if len(running.prompt) + self.settings.parameters.max_tokens > self.context_length or (
@@ -193,9 +196,9 @@ class Runner:
         if running.stop is None:
             self._to_sample.append(running)
         else:
-            self._ask(running, running.episode.score(), self._finish)
+            self._await(running, running.episode.score(), self._on_score)
 
-    def _reason_to_stop(self, running: Running, result: StepResult) -> StopReason | None:
+    def _stop_reason(self, running: RunningEpisode, result: StepResult) -> StopReason | None:
         if result.terminated:
             return StopReason.ENVIRONMENT
         if result.truncated:
@@ -208,7 +211,7 @@ class Runner:
         return None
 
     def _sample(self) -> None:
-        """Hand over what is ready to the sampler, and let it work for a step, or in lockstep for a whole turn."""
+        """Submit the queued turns to the sampler and run it for one step, or in lockstep for a whole turn."""
         ready, self._to_sample = self._to_sample, []
         for running in ready:
             attempt, index = running.attempt, len(running.turns)
@@ -227,13 +230,13 @@ class Runner:
         started = time.monotonic()
         while self._sampling:
             for completion in self.sampler.poll():
-                self._act(self._sampling.pop(completion.id), completion)
+                self._on_completion(self._sampling.pop(completion.id), completion)
             if not self.settings.deterministic:
                 break
         self.sampling_seconds += time.monotonic() - started
 
-    def _act(self, running: Running, completion: Completion) -> None:
-        """Record what was sampled, exactly, and send the action to the environment."""
+    def _on_completion(self, running: RunningEpisode, completion: Completion) -> None:
+        """Record the sampled tokens as a turn and send the action to the environment."""
         running.sampling_seconds += time.monotonic() - running.waiting_since
         running.turns.append(
             Turn(
@@ -245,28 +248,27 @@ class Runner:
                 policy_version=completion.version,
             )
         )
-        running.truncated += completion.end is CompletionEnd.LENGTH
+        running.truncated_responses += completion.end is CompletionEnd.LENGTH
         text = self.chat.decode(completion.ids)
-        running.texts.append(TurnText(text))
-        future = running.episode.step(action_of(text))
-        self._ask(running, future, lambda running, result: self._heard(running, completion, result))
+        running.turn_texts.append(TurnText(text))
+        self._await(running, running.episode.step(action_of(text)), self._on_step)
 
-    def _heard(self, running: Running, completion: Completion, result: StepResult) -> None:
+    def _on_step(self, running: RunningEpisode, result: StepResult) -> None:
         assert running.conversation is not None
-        running.texts[-1] = replace(running.texts[-1], observation=text_of(result))
-        running.conversation.add(completion.ids, result)
+        running.turn_texts[-1] = replace(running.turn_texts[-1], observation=text_of(result))
+        running.conversation.add(running.turns[-1].action_ids, result)
         self._next_turn(running, result)
 
-    def _finish(self, running: Running, score: float) -> None:
+    def _on_score(self, running: RunningEpisode, score: float) -> None:
         stop = running.stop or StopReason.ENVIRONMENT
         if stop is StopReason.ENVIRONMENT and score == 1.0:
             stop = StopReason.GOAL
-        self._end(running, stop, score=score)
+        self._finish(running, stop, score=score)
 
-    def _end(
-        self, running: Running, stop: StopReason, *, score: float | None = None, failure: Failure | None = None
+    def _finish(
+        self, running: RunningEpisode, stop: StopReason, *, score: float | None = None, failure: Failure | None = None
     ) -> None:
-        """Finish an episode: with its official score, or with the failure that ended it."""
+        """Finish an episode with its official score, or with the failure that ended it."""
         running.episode.close()
         del self._running[running.attempt.id]
         attempt = running.attempt
@@ -280,25 +282,25 @@ class Runner:
                 score=score,
                 stop=stop,
                 failure=failure,
-                truncated_responses=running.truncated,
+                truncated_responses=running.truncated_responses,
                 timings={
                     "seconds": time.monotonic() - running.started,
                     "sampling_seconds": running.sampling_seconds,
                     "environment_seconds": running.environment_seconds,
                 },
                 opening=running.opening,
-                turn_texts=tuple(running.texts),
+                turn_texts=tuple(running.turn_texts),
             )
         )
 
-    def _watch(self) -> None:
-        """Name an episode that waits too long for its environment; the pool's own limit will end the call."""
+    def _warn_if_stuck(self) -> None:
+        """Warn about episodes that wait too long for their environment; the pool's time limit will end the call."""
         now = time.monotonic()
-        asked = (r for r in self._running.values() if r.attempt.id not in self._sampling and r not in self._to_sample)
-        for running in asked:
+        waiting = (r for r in self._running.values() if r.attempt.id not in self._sampling and r not in self._to_sample)
+        for running in waiting:
             waited = now - running.waiting_since
-            if waited > self.settings.stuck_seconds and not running.named_stuck:
-                running.named_stuck = True
+            if waited > self.settings.stuck_seconds and not running.warned:
+                running.warned = True
                 warnings.warn(
                     f"episode {running.attempt.id} (task {running.attempt.task.id}, turn {len(running.turns)}) has "
                     f"been waiting for its environment for {waited:.0f} s",
@@ -307,6 +309,7 @@ class Runner:
 
 
 def text_of(result: StepResult) -> str:
+    """Return the messages of a result as one text."""
     return "\n".join(message.content for message in result.messages)
 
 
@@ -319,7 +322,10 @@ def make_runner(
     training: bool,
     sampler: Sampler | None = None,
 ) -> Runner:
-    """Return a runner of a loaded policy in an environment, with a local sampler unless another one is given."""
+    """Return a runner of a loaded policy in an environment, with a local sampler unless another one is given.
+
+    `training` refuses truncated sampling, whose log-probs are not those of the model.
+    """
     sampler = sampler or local_sampler(policy, training=training, max_rows=settings.concurrency)
     chat = chat_format(policy.tokenizer)
     return Runner(sampler, pool, chat, template, settings, context_length=policy.context_length)

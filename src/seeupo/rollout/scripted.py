@@ -18,7 +18,7 @@ from seeupo.types import Attempt, StepResult, StopReason
 ScriptedPolicy = Literal["expert", "no-op"]
 CONCURRENCY = 64
 MAX_TURNS = 300
-"""Turns after which a scripted episode is stopped and scored as it stands."""
+"""Number of turns after which a scripted episode is stopped and scored in its current state."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class CheckResult:
 
     @property
     def as_expected(self) -> bool:
-        """Whether nothing failed, and the expert solved everything or the no-op policy nothing."""
+        """Return whether nothing failed, and the expert solved all tasks or the no-op policy none."""
         return not self.failures and self.solved == (len(self.episodes) if self.policy == "expert" else 0)
 
     def to_json(self) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class CheckResult:
 def check_environment(
     pool: EnvPool, splits: Sequence[str], policies: Sequence[ScriptedPolicy], *, tasks: int | None = None
 ) -> Iterator[CheckResult]:
-    """Run each policy on the first `tasks` tasks of each split; an expert that does not exist is skipped."""
+    """Run each policy on the first `tasks` tasks of each split; skip the expert if the environment has none."""
     for split in splits:
         chosen = pool.tasks(split)[:tasks]
         order = {task.id: number for number, task in enumerate(chosen)}
@@ -70,7 +70,7 @@ def check_environment(
             if policy == "expert" and chosen and pool.expert(chosen[0]) is None:
                 continue
             started = time.perf_counter()
-            rollouts = [scripted_rollout(pool, attempt, policy) for attempt in attempts]
+            rollouts = (scripted_rollout(pool, attempt, policy) for attempt in attempts)
             episodes = tuple(sorted(run_rollouts(rollouts), key=lambda episode: order[episode.task]))
             yield CheckResult(split=split, policy=policy, episodes=episodes, seconds=time.perf_counter() - started)
 
@@ -97,7 +97,7 @@ def no_op(_: StepResult) -> Future[str]:
 
 
 def text_rollout(pool: EnvPool, attempt: Attempt, policy: TextPolicy, *, max_turns: int) -> Rollout[AttemptResult]:
-    """Return the rollout of any text policy; after `max_turns` the episode is scored as it stands."""
+    """Return the rollout of a text policy; after `max_turns` the episode is scored in its current state."""
 
     def result(score: float | None, stop: StopReason, failure: str | None = None) -> AttemptResult:
         return AttemptResult(

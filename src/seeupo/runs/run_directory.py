@@ -24,7 +24,7 @@ from seeupo.errors import RunError
 from seeupo.runs.checkpoints import Checkpoints
 from seeupo.runs.trajectory_files import write_trajectories
 from seeupo.types import Trajectory
-from seeupo.utils.atomic_files import sync_folder, write_text, written_whole
+from seeupo.utils.atomic_files import atomic_write, sync_folder, write_text
 
 RECIPE, ENV_INFO, METRICS, SUMMARY, LOCK = "recipe.toml", "env_info.json", "metrics.jsonl", "summary.json", ".lock"
 REPORT, POLICY = "report.html", "policy"
@@ -171,7 +171,7 @@ class RunDirectory:
         kept = b"".join(line for line, record in self._records() if covers(record))
         with self.writing(METRICS):
             if path.exists() and path.read_bytes() != kept:
-                with written_whole(path) as partial:
+                with atomic_write(path) as partial:
                     partial.write_bytes(kept)
         for folder in (self.path / "trajectories", self.path / "evaluations"):
             with self.writing(folder.name):
@@ -193,7 +193,7 @@ class RunDirectory:
         path = self.path / of / f"{iteration:05d}.jsonl.gz"
         with self.writing(f"{of}/{path.name}"):
             path.parent.mkdir(exist_ok=True)
-            with written_whole(path) as partial:
+            with atomic_write(path) as partial:
                 write_trajectories(partial, trajectories, header=header)
 
     def evaluation_path(self, iteration: int) -> Path:

@@ -1,4 +1,4 @@
-"""Files that are there complete or not at all, whenever the process or the machine stops."""
+"""Atomic file writes: a file is complete or absent, even if the process or the machine stops."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pathlib import Path
 
 
 def partial_of(path: Path) -> Path:
-    """Where a file is written before it gets its name: in the same folder, as a rename must not cross disks."""
+    """Return the temporary path of a file: in the same directory, because a rename must not cross disks."""
     return path.with_name(path.name + ".partial")
 
 
 @contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
-    """Give a path to write to; what is there at the end takes the place of `path` at once, and is on the disk then.
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Provide a temporary path to write to, which replaces `path` atomically and durably at the end.
 
-    After an error the file is as it was before, and what was written is gone.
+    After an error `path` is unchanged, and the temporary file is removed.
     """
     partial = partial_of(path)
-    partial.unlink(missing_ok=True)  # of a process that was killed
+    partial.unlink(missing_ok=True)  # left by a process that was killed
     try:
         yield partial
         sync(partial)
@@ -34,24 +34,24 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file as UTF-8, exactly as given."""
-    with written_whole(path) as partial:
+    """Write text as UTF-8, with its line endings unchanged."""
+    with atomic_write(path) as partial:
         partial.write_text(text, encoding="utf-8", newline="")
 
 
 def sync(path: Path) -> None:
-    """Wait until a file's content is on the disk."""
+    """Flush the content of a file to the disk."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk."""
+    """Flush the entries of a directory to the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
     except OSError as error:
-        # Some network file systems cannot do this for folders; they order renames themselves.
+        # Some network file systems do not support this for directories; they order renames themselves.
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise
     finally:

@@ -1,4 +1,4 @@
-"""The folder in which everything is kept that is fetched or built once: models, interpreters of environments, games."""
+"""The cache directory of downloads and builds: models, Python environments, games."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """$SEEUPO_CACHE, else seeupo in the user's cache folder."""
+    """Return $SEEUPO_CACHE, or `seeupo` in the user's cache directory."""
     if chosen := os.environ.get("SEEUPO_CACHE"):
         return Path(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seeupo"

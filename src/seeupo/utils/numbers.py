@@ -1,4 +1,4 @@
-"""Numbers from files that anyone may have written."""
+"""Validate numbers from untrusted files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 
 def finite_number(value: object) -> float | None:
-    """Return `value` if it is a finite finite_number, and None otherwise; booleans are not numbers."""
+    """Return `value` if it is a finite number, and None otherwise; booleans are not numbers."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:

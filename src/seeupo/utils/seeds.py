@@ -1,4 +1,4 @@
-"""Random seeds that depend on names and on nothing that happened before."""
+"""Random seeds derived from names, independent of any global state."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ import hashlib
 
 
 def derive_seed(seed: int, *names: object, bits: int = 31) -> int:
-    """Return a seed of `bits` bits for the thing called `names`, derived from `seed`."""
+    """Return a seed of `bits` bits that depends on `seed` and `names` only."""
     text = "/".join(map(str, (seed, *names)))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> (64 - bits)

@@ -1,4 +1,4 @@
-"""Repeated passes over the same items, each in another random order."""
+"""Repeated passes over the same items, each in a different random order."""
 
 from __future__ import annotations
 

@@ -7,34 +7,34 @@ from hypothesis import strategies as st
 
 from engines.examples import policy, request, run
 from seeupo.engines.samplers.local import LocalSampler, merge, partial_attention
-from seeupo.engines.samplers.sampling import STRETCH, inverse_cdf
+from seeupo.engines.samplers.sampling import CHUNK, inverse_cdf
 
 
 @given(
-    size=st.sampled_from([1, 2, STRETCH - 1, STRETCH, STRETCH + 1, 3 * STRETCH + 7]),
+    size=st.sampled_from([1, 2, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 7]),
     seed=st.integers(0, 1000),
     impossible=st.booleans(),
 )
-def test_drawing_by_stretches_is_drawing_from_one_cumulative_sum(size, seed, impossible):
+def test_sampling_by_chunks_equals_one_cumulative_sum(size, seed, impossible):
     generator = torch.Generator().manual_seed(seed)
     logits = 3 * torch.randn(6, size, generator=generator, dtype=torch.float64)
     if impossible:
         logits[:, 1::2] = -torch.inf
     log_probs = logits.log_softmax(1)
-    draw = random.Random(seed)
-    uniforms = [draw.random() for _ in range(6)]
+    uniform = random.Random(seed).random
+    uniforms = [uniform() for _ in range(6)]
     expected = torch.searchsorted(log_probs.exp().cumsum(1), torch.tensor(uniforms, dtype=torch.float64)[:, None])
     assert torch.equal(inverse_cdf(log_probs, uniforms), expected[:, 0].clamp(max=size - 1))
 
 
 @pytest.mark.parametrize("uniform", [0.0, 1 - 2**-53])
-def test_at_the_edges_only_possible_tokens_are_drawn(uniform):
+def test_tokens_of_probability_zero_are_never_sampled(uniform):
     log_probs = torch.full((1, 600), -torch.inf)
     log_probs[0, 300] = 0.0
     assert inverse_cdf(log_probs, [uniform]).tolist() == [300]
 
 
-def test_attention_over_two_parts_is_attention_over_both():
+def test_merged_partial_attention_equals_full_attention():
     generator = torch.Generator().manual_seed(0)
     scores = 5 * torch.randn(4, 3, 12, generator=generator, dtype=torch.float64)
     values = torch.randn(4, 12, 8, generator=generator, dtype=torch.float64)
@@ -44,8 +44,8 @@ def test_attention_over_two_parts_is_attention_over_both():
     torch.testing.assert_close(merged, scores.softmax(-1) @ values)
 
 
-def test_rows_with_and_without_a_prompt_of_their_own_are_sampled_together():
-    """A prompt of one token has nothing to share: such rows stand between those of two groups."""
+def test_rows_with_and_without_shared_prompts_are_sampled_together():
+    """A prompt of one token has nothing to share: such rows are placed between those of two groups."""
     loaded = policy()
     prompts = [(1,), (5, 6, 7), (2,), (5, 6, 7), (8, 9), (5, 6, 7), (8, 9)]
     requests = [request(str(n), prompt, seed=n) for n, prompt in enumerate(prompts)]

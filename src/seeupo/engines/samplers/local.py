@@ -1,4 +1,4 @@
-"""The Sampler of one process: continuous batching with shared prompts, on a model that may be in training."""
+"""The fast sampler of one process: continuous batching with shared prompts, on a model that may be in training."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ import torch
 from torch import Tensor
 
 from seeupo.core.checks import check_count
-from seeupo.engines.samplers.sampling import Ends, check_request, copy_weights, inverse_cdf, truncated
+from seeupo.engines.samplers.sampling import StopCriteria, check_request, copy_weights, inverse_cdf, truncate
 from seeupo.models.decoder import Attention, Decoder
 from seeupo.models.loading import LoadedPolicy
 from seeupo.types import Completion, CompletionEnd, GenerationRequest, WeightSource
+from seeupo.utils.sequences import common_prefix_length
 
 
 @dataclass
 class Prompt:
-    """A prompt's keys and values, computed once for all rows that start with it: per layer [Hkv, P, D]."""
+    """Keys and values of a prompt, shared by all rows that start with it: [Hkv, P, D] per layer."""
 
     tokens: tuple[int, ...]
     keys: list[Tensor] = field(default_factory=list)
@@ -29,10 +30,10 @@ class Prompt:
 
 @dataclass
 class Context:
-    """What is known of a sequence: a shared prompt, and behind it tokens of its own with their keys and values.
+    """The computed part of a sequence: a shared prompt, followed by private tokens with their keys and values.
 
-    While the sequence is in the batch these stand in its row of the cache, otherwise in `keys` and `values`, per layer
-    [Hkv, S, D].
+    While the sequence is in the batch, its private keys and values are in its row of the cache; otherwise they are in
+    `keys` and `values`, [Hkv, S, D] per layer.
     """
 
     prompt: Prompt
@@ -42,12 +43,12 @@ class Context:
 
 
 @dataclass
-class Running:
+class ActiveRequest:
     """A request that is being sampled in a row of the batch."""
 
     request: GenerationRequest
     context: Context
-    draw: random.Random
+    generator: random.Random
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
 
@@ -59,82 +60,85 @@ class Running:
 class LocalSampler:
     """Samples from a loaded policy in this process.
 
-    Each distinct prompt is computed once; rows that share it attend to it together. Behind it every row has keys and
-    values of its own, which stay from turn to turn of an episode. Rows leave when they are finished, and waiting
-    requests take their place.
+    Each distinct prompt is computed once; rows that share it attend to it together. Keys and values after the prompt
+    are private to a row and stay cached from turn to turn of an episode. When a row has finished, a waiting request
+    takes its place.
 
     Args:
-        policy: the model. It is read at every step: weights that a trainer changes in place are used at once, but what
-            was computed with the old ones must be dropped by `sync`.
-        training: refuse sampling whose log-probs would not be those of the model (top_p, top_k).
-        max_rows: how many sequences are sampled at a time.
-        max_kept: how many prompts and waiting episodes are kept for a later turn.
+        policy: Model to sample from. Weights that a trainer changes in place take effect at once; `sync` drops what was
+            computed with the old ones.
+        training: Refuse truncated sampling (top_p, top_k), whose log-probs are not those of the model.
+        max_rows: Maximum number of sequences sampled at a time.
+        max_cached: Maximum number of cached prompts, and of cached episodes.
+
+    Attributes:
+        prefilled_tokens: Number of prompt tokens computed so far.
     """
 
-    def __init__(self, policy: LoadedPolicy, *, training: bool = True, max_rows: int = 64, max_kept: int = 512) -> None:
+    def __init__(
+        self, policy: LoadedPolicy, *, training: bool = True, max_rows: int = 64, max_cached: int = 512
+    ) -> None:
         check_count("max_rows", max_rows, 1)
-        check_count("max_kept", max_kept, 1)
-        self.policy, self.training, self.max_rows, self.max_kept = policy, training, max_rows, max_kept
+        check_count("max_cached", max_cached, 1)
+        self.policy, self.training, self.max_rows, self.max_cached = policy, training, max_rows, max_cached
         self.version = 0
         self.prefilled_tokens = 0
         self._decoder = Decoder(policy.model)
         self._waiting: deque[GenerationRequest] = deque()
-        self._rows: list[Running] = []
+        self._rows: list[ActiveRequest] = []
         self._prompts: OrderedDict[tuple[int, ...], Prompt] = OrderedDict()
         self._episodes: OrderedDict[str, Context] = OrderedDict()
         self._cache = RowCache(self._decoder, max_rows, policy.model.dtype, policy.model.device)
-        self._ends = Ends(policy)
+        self._stop = StopCriteria(policy)
 
     def submit(self, request: GenerationRequest) -> None:
         check_request(request, self.policy, training=self.training)
         self._waiting.append(request)
 
     def poll(self) -> list[Completion]:
-        """Take in waiting requests, turn one token in every row, and return the requests that this finished."""
-        self._take_in_waiting()
+        """Admit waiting requests, sample one token in every row, and return the completions that have finished."""
+        self._admit_waiting()
         if not self._rows:
             return []
         self._sample_one_token()
-        ends = [(row, self._ends.of(r.ids, r.request.parameters)) for row, r in enumerate(self._rows)]
-        # From the last row on: a row that leaves is replaced by the last one.
+        ends = [(row, self._stop.end_of(r.ids, r.request.parameters)) for row, r in enumerate(self._rows)]
+        # In reverse order, because a finished row is replaced by the last one.
         return [self._finish(row, end) for row, end in reversed(ends) if end is not None]
 
     def sync(self, engine: WeightSource, version: int) -> None:
-        """Copy the engine's weights unless it trains this very model, and drop what the old ones have computed."""
         if self._rows or self._waiting:
             raise RuntimeError("weights cannot change while requests are being sampled; poll until all have finished")
-        copy_weights(self.policy.model, engine)
         self._prompts.clear()
         self._episodes.clear()
+        copy_weights(self.policy.model, engine)
         self.version = version
 
-    def _take_in_waiting(self) -> None:
-        """Give waiting requests the free rows, and compute what is new in their prompts, all at once."""
-        spans: list[Span] = []
+    def _admit_waiting(self) -> None:
+        """Put waiting requests into free rows and compute the new tokens of all their prompts at once."""
+        added: list[NewTokens] = []
         while self._waiting and len(self._rows) < self.max_rows:
             request = self._waiting.popleft()
-            # The last token of the prompt is the first input of the row: only what stands before it is filled in.
+            # The last token of the prompt is the first input of the row; only the tokens before it are prefilled.
             before = request.prompt_ids[:-1]
-            context = self._known_context(request)
-            self._cache.put_in(len(self._rows), context)
-            if new := before[len(context.prompt.tokens) + len(context.tokens) :]:
-                spans.append(Span(len(self._rows), context, new))
-            self._rows.append(Running(request, context, random.Random(request.seed)))
-        if spans:
-            places = [place for span in spans for place in range(span.position, span.position + len(span.tokens))]
-            self._prefill([token for span in spans for token in span.tokens], places, FillAttention(self._cache, spans))
-            for span in spans:
-                span.context.tokens += span.tokens
+            context = self._cached_context(request)
+            self._cache.insert(len(self._rows), context)
+            if missing := before[len(context.prompt.tokens) + len(context.tokens) :]:
+                added.append(NewTokens(len(self._rows), context, missing))
+            self._rows.append(ActiveRequest(request, context, random.Random(request.seed)))
+        if added:
+            positions = [place for new in added for place in range(new.position, new.position + len(new.tokens))]
+            tokens = [token for new in added for token in new.tokens]
+            self._prefill(tokens, positions, PrefillAttention(self._cache, added))
+            for new in added:
+                new.context.tokens += new.tokens
 
-    def _known_context(self, request: GenerationRequest) -> Context:
-        """What has been computed of the request's prompt: by its episode, or for another row with the same prompt."""
+    def _cached_context(self, request: GenerationRequest) -> Context:
+        """Return the cached part of a prompt: of the same episode, or of another row with the same prompt."""
         before = request.prompt_ids[:-1]
         context = self._episodes.pop(request.episode, None) if request.episode is not None else None
         if context is not None and before[: len(context.prompt.tokens)] == context.prompt.tokens:
-            own = before[len(context.prompt.tokens) :]
-            same = next((n for n, (a, b) in enumerate(zip(own, context.tokens, strict=False)) if a != b), None)
-            keep = min(len(own), len(context.tokens)) if same is None else same
-            context.tokens = context.tokens[:keep]
+            unchanged = common_prefix_length(before[len(context.prompt.tokens) :], context.tokens)
+            context.tokens = context.tokens[:unchanged]
             return context
         return Context(self._prompt(before), [])
 
@@ -144,43 +148,43 @@ class LocalSampler:
             if tokens:
                 self._prefill(tokens, range(len(tokens)), PromptAttention(prompt))
             self._prompts[tokens] = prompt
-            if len(self._prompts) > self.max_kept:
+            if len(self._prompts) > self.max_cached:
                 self._prompts.popitem(last=False)
         self._prompts.move_to_end(tokens)
         return self._prompts[tokens]
 
-    def _prefill(self, tokens: Sequence[int], places: Sequence[int], attention: Attention) -> None:
+    def _prefill(self, tokens: Sequence[int], positions: Sequence[int], attention: Attention) -> None:
         device = self.policy.model.device
-        self._decoder.hidden(torch.tensor(tokens, device=device), torch.tensor(places, device=device), attention)
+        self._decoder.hidden(torch.tensor(tokens, device=device), torch.tensor(positions, device=device), attention)
         self.prefilled_tokens += len(tokens)
 
     def _sample_one_token(self) -> None:
         device = self.policy.model.device
-        inputs = [running.next_input for running in self._rows]
-        lengths = [len(running.context.tokens) for running in self._rows]
-        places = [len(r.context.prompt.tokens) + n for r, n in zip(self._rows, lengths, strict=True)]
-        attention = StepAttention(self._cache, [running.context.prompt for running in self._rows], lengths)
+        inputs = [row.next_input for row in self._rows]
+        lengths = [len(row.context.tokens) for row in self._rows]
+        positions = [len(row.context.prompt.tokens) + n for row, n in zip(self._rows, lengths, strict=True)]
+        attention = DecodeAttention(self._cache, [row.context.prompt for row in self._rows], lengths)
         hidden = self._decoder.hidden(
-            torch.tensor(inputs, device=device), torch.tensor(places, device=device), attention
+            torch.tensor(inputs, device=device), torch.tensor(positions, device=device), attention
         )
-        parameters = [running.request.parameters for running in self._rows]
+        parameters = [row.request.parameters for row in self._rows]
         temperature = torch.tensor([p.temperature for p in parameters], dtype=hidden.dtype, device=device)
         log_probs = self._decoder.log_probs(hidden, temperature)
         if not self.training:
-            log_probs = truncated(log_probs, parameters)
-        chosen = inverse_cdf(log_probs, [running.draw.random() for running in self._rows])
+            log_probs = truncate(log_probs, parameters)
+        chosen = inverse_cdf(log_probs, [row.generator.random() for row in self._rows])
         found = log_probs.gather(1, chosen[:, None])[:, 0].tolist()
-        for running, token, place, logprob in zip(self._rows, inputs, chosen.tolist(), found, strict=True):
-            running.context.tokens.append(token)
-            running.ids.append(place)
-            running.logprobs.append(logprob)
+        for row, token, sampled, logprob in zip(self._rows, inputs, chosen.tolist(), found, strict=True):
+            row.context.tokens.append(token)
+            row.ids.append(sampled)
+            row.logprobs.append(logprob)
 
     def _finish(self, row: int, end: CompletionEnd) -> Completion:
-        running = self._rows[row]
-        if running.request.episode is not None:
-            self._cache.take_out(row, running.context)
-            self._episodes[running.request.episode] = running.context
-            if len(self._episodes) > self.max_kept:
+        finished = self._rows[row]
+        if finished.request.episode is not None:
+            self._cache.extract(row, finished.context)
+            self._episodes[finished.request.episode] = finished.context
+            if len(self._episodes) > self.max_cached:
                 self._episodes.popitem(last=False)
         last = len(self._rows) - 1
         if row != last:
@@ -188,23 +192,23 @@ class LocalSampler:
             self._rows[row] = self._rows[last]
         self._rows.pop()
         return Completion(
-            id=running.request.id,
-            ids=tuple(running.ids),
-            logprobs=tuple(running.logprobs),
+            id=finished.request.id,
+            ids=tuple(finished.ids),
+            logprobs=tuple(finished.logprobs),
             end=end,
             version=self.version,
         )
 
 
 class RowCache:
-    """Keys and values of the rows' own tokens, [rows, Hkv, S, D] per layer, with room that grows by doubling."""
+    """Private keys and values of the rows, [rows, Hkv, S, D] per layer; the capacity grows by doubling."""
 
     def __init__(self, decoder: Decoder, rows: int, dtype: torch.dtype, device: torch.device) -> None:
         shape = (rows, decoder.kv_heads, 64, decoder.head_dim)
         self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(decoder.num_layers)]
         self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(decoder.num_layers)]
 
-    def make_room(self, length: int) -> None:
+    def reserve(self, length: int) -> None:
         have = self.keys[0].shape[2]
         if length > have:
             more = max(length, 2 * have) - have
@@ -212,15 +216,15 @@ class RowCache:
                 for layer, table in enumerate(tables):
                     tables[layer] = torch.nn.functional.pad(table, (0, 0, 0, more))
 
-    def put_in(self, row: int, context: Context) -> None:
+    def insert(self, row: int, context: Context) -> None:
         length = len(context.tokens)
-        self.make_room(length + 1)
+        self.reserve(length + 1)
         if length:
             for layer, (keys, values) in enumerate(zip(context.keys, context.values, strict=True)):
                 self.keys[layer][row, :, :length] = keys[:, :length]
                 self.values[layer][row, :, :length] = values[:, :length]
 
-    def take_out(self, row: int, context: Context) -> None:
+    def extract(self, row: int, context: Context) -> None:
         length = len(context.tokens)
         context.keys = [table[row, :, :length].clone() for table in self.keys]
         context.values = [table[row, :, :length].clone() for table in self.values]
@@ -232,7 +236,7 @@ class RowCache:
 
 @dataclass
 class PromptAttention:
-    """Causal attention of a prompt to itself, which leaves its keys and values in the prompt."""
+    """Causal attention within a prompt; stores its keys and values."""
 
     prompt: Prompt
 
@@ -244,8 +248,8 @@ class PromptAttention:
 
 
 @dataclass
-class Span:
-    """New tokens of a row, behind what its context knows."""
+class NewTokens:
+    """Tokens of a row that follow its cached context."""
 
     row: int
     context: Context
@@ -256,47 +260,47 @@ class Span:
         return len(self.context.prompt.tokens) + len(self.context.tokens)
 
 
-class FillAttention:
-    """Attention of new tokens of several rows: to the row's prompt, to what the row has, and causally to themselves."""
+class PrefillAttention:
+    """Attention of new tokens of several rows: to the row's prompt and private tokens, and causally to themselves."""
 
-    def __init__(self, cache: RowCache, spans: list[Span]) -> None:
-        self.cache, self.spans = cache, spans
-        cache.make_room(max(len(span.context.tokens) + len(span.tokens) for span in spans) + 1)
+    def __init__(self, cache: RowCache, added: list[NewTokens]) -> None:
+        self.cache, self.added = cache, added
+        cache.reserve(max(len(new.context.tokens) + len(new.tokens) for new in added) + 1)
 
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         attended, first = torch.empty_like(queries), 0
-        for span in self.spans:
-            here = slice(first, first + len(span.tokens))
-            start, end = len(span.context.tokens), len(span.context.tokens) + len(span.tokens)
+        for new in self.added:
+            here = slice(first, first + len(new.tokens))
+            start, end = len(new.context.tokens), len(new.context.tokens) + len(new.tokens)
             seen = []
-            for new, table, of_prompt in (
-                (keys, self.cache.keys[layer], span.context.prompt.keys),
-                (values, self.cache.values[layer], span.context.prompt.values),
+            for computed, table, of_prompt in (
+                (keys, self.cache.keys[layer], new.context.prompt.keys),
+                (values, self.cache.values[layer], new.context.prompt.values),
             ):
-                table[span.row, :, start:end] = new[here].transpose(0, 1)
-                own = table[span.row, :, :end]
+                table[new.row, :, start:end] = computed[here].transpose(0, 1)
+                own = table[new.row, :, :end]
                 seen.append(torch.cat([of_prompt[layer], own], 1) if of_prompt else own)
             attended[here] = causal(queries[here], *seen)
             first = here.stop
         return attended
 
 
-class StepAttention:
-    """Attention of one new token per row: to the prompt, together with the rows that share it, and to the row's own.
+class DecodeAttention:
+    """Attention of one new token per row: to the prompt, jointly with the rows that share it, and to private tokens.
 
-    The two parts are merged by the logarithms of their softmax sums, which is the softmax over both.
+    The two parts are merged by the logarithms of their softmax sums, which gives the softmax over both.
     """
 
     def __init__(self, cache: RowCache, prompts: list[Prompt], lengths: list[int]) -> None:
         self.cache = cache
         self.rows = len(prompts)
-        cache.make_room(max(lengths) + 1)
+        cache.reserve(max(lengths) + 1)
         device = cache.keys[0].device
         self.lengths = torch.tensor(lengths, device=device)
         self.longest = max(lengths) + 1
         beyond = torch.arange(self.longest, device=device) > self.lengths[:, None]
         self.mask = torch.zeros(beyond.shape, dtype=cache.keys[0].dtype, device=device).masked_fill_(beyond, -math.inf)
-        self.everyone = torch.arange(self.rows, device=device)
+        self.all_rows = torch.arange(self.rows, device=device)
         by_prompt: dict[int, list[int]] = {}
         for row, prompt in enumerate(prompts):
             if prompt.tokens:
@@ -309,8 +313,8 @@ class StepAttention:
         rows, kv_heads, head_dim = keys.shape
         repeat = queries.shape[1] // kv_heads
         scaled = (queries * head_dim**-0.5).view(rows, kv_heads, repeat, head_dim)
-        self.cache.keys[layer][self.everyone, :, self.lengths] = keys
-        self.cache.values[layer][self.everyone, :, self.lengths] = values
+        self.cache.keys[layer][self.all_rows, :, self.lengths] = keys
+        self.cache.values[layer][self.all_rows, :, self.lengths] = values
         own_keys = self.cache.keys[layer][:rows, :, : self.longest]
         own_values = self.cache.values[layer][:rows, :, : self.longest]
         scores = (scaled @ own_keys.transpose(2, 3)).add_(self.mask[:, None, None])
@@ -318,19 +322,19 @@ class StepAttention:
         if not self.groups:
             return own.reshape(rows, -1, head_dim)
         if self.order is None:
-            merged = merge(own, own_total, *self._of_prompts(layer, scaled))
+            merged = merge(own, own_total, *self._attend_to_prompts(layer, scaled))
         else:
             merged = own.clone()
-            behind = merge(own[self.order], own_total[self.order], *self._of_prompts(layer, scaled[self.order]))
-            merged[self.order] = behind
+            shared = merge(own[self.order], own_total[self.order], *self._attend_to_prompts(layer, scaled[self.order]))
+            merged[self.order] = shared
         return merged.reshape(rows, -1, head_dim)
 
-    def _of_prompts(self, layer: int, scaled: Tensor) -> tuple[Tensor, Tensor]:
-        """Attention of queries [rows, Hkv, repeat, D], those of a prompt side by side, to their prompts."""
+    def _attend_to_prompts(self, layer: int, scaled: Tensor) -> tuple[Tensor, Tensor]:
+        """Attend with queries [rows, Hkv, repeat, D], grouped by prompt, to their prompts."""
         _, kv_heads, repeat, head_dim = scaled.shape
         results, totals, first = [], [], 0
         for prompt, count in self.groups:
-            # [Hkv, count * repeat, D] against [Hkv, P, D]: one matrix product for all rows of the prompt.
+            # [Hkv, count * repeat, D] times [Hkv, P, D]: one matrix product for all rows of the prompt.
             together = scaled[first : first + count].transpose(0, 1).reshape(kv_heads, -1, head_dim)
             result, total = partial_attention(together @ prompt.keys[layer].transpose(1, 2), prompt.values[layer])
             results.append(result.view(kv_heads, count, repeat, head_dim).transpose(0, 1))
@@ -340,12 +344,12 @@ class StepAttention:
 
 
 def merge(one: Tensor, one_total: Tensor, other: Tensor, other_total: Tensor) -> Tensor:
-    """Attention over two parts from attention over each, weighted by their softmax sums, given as logarithms."""
+    """Return attention over two parts from attention over each, weighted by the logarithms of their softmax sums."""
     return torch.lerp(other, one, (one_total - other_total).sigmoid())
 
 
 def partial_attention(scores: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Softmax of scores [..., S] over values [..., S, D], and the logarithm of its sum [..., 1], for merging parts."""
+    """Return the softmax of scores [..., S] over values [..., S, D], and the logarithm of its sum [..., 1]."""
     top = scores.amax(-1, keepdim=True)
     weights = (scores - top).exp_()
     total = weights.sum(-1, keepdim=True)
@@ -353,7 +357,7 @@ def partial_attention(scores: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def causal(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Attention of the last N places [N, Hq, D] to all of [Hkv, S, D], each to itself and what stands before it."""
+    """Attend causally with the last N positions [N, Hq, D] of a sequence to its keys and values [Hkv, S, D]."""
     count, seen = len(queries), keys.shape[1]
     mask = torch.ones(count, seen, dtype=torch.bool, device=keys.device).tril(seen - count)
     attended = torch.nn.functional.scaled_dot_product_attention(

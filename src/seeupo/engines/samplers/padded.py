@@ -1,4 +1,4 @@
-"""The plain Sampler: padded rows and the model's own cache, for models whose layers LocalSampler does not know."""
+"""A sampler with padded rows and the model's own cache, for models that LocalSampler does not support."""
 
 from __future__ import annotations
 
@@ -11,17 +11,9 @@ import torch
 from torch import Tensor
 
 from seeupo.core.checks import check_count
-from seeupo.engines.samplers.local import LocalSampler
-from seeupo.engines.samplers.sampling import Ends, check_request, copy_weights, inverse_cdf, truncated
-from seeupo.models.decoder import FAMILIES
+from seeupo.engines.samplers.sampling import StopCriteria, check_request, copy_weights, inverse_cdf, truncate
 from seeupo.models.loading import LoadedPolicy
-from seeupo.types import Completion, GenerationRequest, Sampler, WeightSource
-
-
-def local_sampler(policy: LoadedPolicy, *, training: bool = True, max_rows: int = 64) -> Sampler:
-    """The fastest sampler of this process that the model allows."""
-    known = policy.model.config.get_text_config().model_type in FAMILIES
-    return (LocalSampler if known else PaddedSampler)(policy, training=training, max_rows=max_rows)
+from seeupo.types import Completion, GenerationRequest, WeightSource
 
 
 @dataclass
@@ -29,16 +21,16 @@ class Row:
     """A request that is being sampled."""
 
     request: GenerationRequest
-    draw: random.Random
+    generator: random.Random
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     finished: bool = False
 
 
 class PaddedSampler:
-    """Samples one batch of left-padded rows after the other, and a batch takes as long as its longest row.
+    """Samples one batch of left-padded rows after another; a batch takes as long as its longest row.
 
-    Args are those of LocalSampler, whose slow twin it is.
+    The arguments are those of LocalSampler.
     """
 
     def __init__(self, policy: LoadedPolicy, *, training: bool = True, max_rows: int = 64) -> None:
@@ -49,7 +41,7 @@ class PaddedSampler:
         self._rows: list[Row] = []
         self._cache: Any = None
         self._mask = torch.empty(0)
-        self._ends = Ends(policy)
+        self._stop = StopCriteria(policy)
 
     def submit(self, request: GenerationRequest) -> None:
         check_request(request, self.policy, training=self.training)
@@ -57,7 +49,7 @@ class PaddedSampler:
 
     @torch.no_grad()
     def poll(self) -> list[Completion]:
-        """Turn one token in every row of the batch, and return the requests that this finished."""
+        """Sample one token in every row of the batch and return the completions that have finished."""
         if not self._rows:
             count = min(self.max_rows, len(self._waiting))
             if not count:
@@ -67,21 +59,21 @@ class PaddedSampler:
         else:
             inputs = torch.tensor([[row.ids[-1]] for row in self._rows], device=self.policy.model.device)
             self._mask = torch.nn.functional.pad(self._mask, (0, 1), value=1)
-        # Padding has no place of its own, and rows that have finished may run past the model's last one.
-        places = (self._mask.cumsum(1) - 1).clamp(0, self.policy.context_length - 1)[:, -inputs.shape[1] :]
+        # Padding needs some valid position, and finished rows may run past the model's last one.
+        positions = (self._mask.cumsum(1) - 1).clamp(0, self.policy.context_length - 1)[:, -inputs.shape[1] :]
         output = self.policy.model(
             input_ids=inputs,
             attention_mask=self._mask,
-            position_ids=places,
+            position_ids=positions,
             past_key_values=self._cache,
             use_cache=True,
             logits_to_keep=1,
         )
         self._cache = output.past_key_values
-        self._take_tokens(output.logits[:, -1])
+        self._sample_tokens(output.logits[:, -1])
         finished = []
         for row in self._rows:
-            end = None if row.finished else self._ends.of(row.ids, row.request.parameters)
+            end = None if row.finished else self._stop.end_of(row.ids, row.request.parameters)
             if end is not None:
                 row.finished = True
                 ids, logprobs = tuple(row.ids), tuple(row.logprobs)
@@ -93,7 +85,6 @@ class PaddedSampler:
         return finished
 
     def sync(self, engine: WeightSource, version: int) -> None:
-        """Copy the engine's weights unless it trains this very model, and drop what the old ones have computed."""
         if self._rows or self._waiting:
             raise RuntimeError("weights cannot change while requests are being sampled; poll until all have finished")
         copy_weights(self.policy.model, engine)
@@ -105,15 +96,15 @@ class PaddedSampler:
         self._mask = _left_padded([torch.ones_like(prompt) for prompt in prompts])
         return _left_padded(prompts)
 
-    def _take_tokens(self, logits_RV: Tensor) -> None:
-        """One token for every row; rows that have finished go on unseen, so that the batch stays as it is."""
+    def _sample_tokens(self, logits_RV: Tensor) -> None:
+        """Sample a token for every row, also for finished ones, whose tokens are ignored."""
         parameters = [row.request.parameters for row in self._rows]
         logits_RV = logits_RV if logits_RV.dtype == torch.float64 else logits_RV.float()
         temperature = logits_RV.new_tensor([p.temperature for p in parameters])
         log_probs = (logits_RV / temperature[:, None]).log_softmax(1)
         if not self.training:
-            log_probs = truncated(log_probs, parameters)
-        chosen = inverse_cdf(log_probs, [row.draw.random() for row in self._rows])
+            log_probs = truncate(log_probs, parameters)
+        chosen = inverse_cdf(log_probs, [row.generator.random() for row in self._rows])
         found = log_probs.gather(1, chosen[:, None])[:, 0].tolist()
         for row, token, logprob in zip(self._rows, chosen.tolist(), found, strict=True):
             row.ids.append(token)
