@@ -115,7 +115,7 @@ def test_tools_are_rendered_natively_or_in_the_system_message_and_may_change():
 
 
 def test_invalid_limits_are_refused():
-    with pytest.raises(ValueError, match="max_observation_tokens is 0"):
+    with pytest.raises(ValueError, match="max_observation_tokens = 0"):
         Template(max_observation_tokens=0)
-    with pytest.raises(ValueError, match="max_prompt_tokens is 0"):
+    with pytest.raises(ValueError, match="max_prompt_tokens = 0"):
         Template(max_prompt_tokens=0)

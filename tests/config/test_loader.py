@@ -33,7 +33,7 @@ from seeupo.config.toml import toml
 from seeupo.engines.local import LoraSettings
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.errors import ConfigError
-from seeupo.evaluation.evaluate import settings_of_run
+from seeupo.evaluation.evaluate import run_settings
 
 
 def problems_of_file(path, text: str | bytes, overrides=()) -> list[str]:
@@ -171,7 +171,7 @@ def test_migration_leaves_new_keys_overrides_and_mistakes_alone(path):
 
 def test_recipe_of_an_old_run_directory_is_migrated(tmp_path):
     (tmp_path / "recipe.toml").write_text(OLD)
-    assert settings_of_run(str(tmp_path))["max_turns"] == 3
+    assert run_settings(str(tmp_path))["max_turns"] == 3
 
 
 # Overrides.

@@ -83,7 +83,7 @@ def test_reading_copies_the_table():
         ("model", "name", 3, "model.name = 3", "string"),
         ("model", "tiny", 3, "model.tiny = 3", "table"),
         ("model", "tiny", "none", 'model.tiny = "none"', "table"),
-        ("model", "tiny", {"width": 30}, "model.tiny.width = 30", "multiple of twice the number of heads"),
+        ("model", "tiny", {"width": 30}, "model.tiny.width = 30", "multiple of 2 * heads"),
         ("model", "lora", [{}], "model.lora = [{}]", 'table or "none"'),
         ("run", "target", "never", 'run.target = "never"', 'number or "none"'),
         ("run", "target", math.inf, "run.target = inf", "finite"),

@@ -255,12 +255,12 @@ def test_intervals_of_averages_cover_in_a_family_they_were_not_chosen_on(deviati
     assert max(found) <= HIGHEST, found
 
 
-@pytest.mark.parametrize("samples", [4, 8])
+@pytest.mark.parametrize("attempts", [4, 8])
 @pytest.mark.parametrize("concentration", simulation.CONCENTRATIONS)
-def test_intervals_of_pass_rates_cover(concentration, samples):
+def test_intervals_of_pass_rates_cover(concentration, attempts):
     rng = np.random.default_rng(7)
     for mean in simulation.MEANS:
-        found = simulation.pass_coverage(concentration, mean, samples=samples, panels=PANELS, rng=rng)
+        found = simulation.pass_coverage(concentration, mean, attempts=attempts, panels=PANELS, rng=rng)
         assert found >= LOWEST, mean
         # Closer to 1 most panels have no failure, and an interval that includes 1 always covers.
         if simulation.true_pass_rate(concentration, mean, simulation.K) <= 0.98 + 1e-9:

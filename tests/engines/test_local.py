@@ -146,7 +146,7 @@ def test_lora_resumes_exactly_after_save_and_load(tmp_path):
 def test_invalid_lora_settings_are_refused(monkeypatch):
     with pytest.raises(ValueError, match=r"trainable=.* and lora exclude each other"):
         engine(lora=LoraSettings(), trainable=("norm",))
-    with pytest.raises(ValueError, match="rank is 0"):
+    with pytest.raises(ValueError, match="rank = 0"):
         LoraSettings(rank=0)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"lora needs peft: pip install 'seeupo\[lora\]'"):
@@ -227,13 +227,13 @@ def test_nonfinite_gradient_raises_and_keeps_the_weights():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"beta1": 1.0}, r"beta1 is 1\.0.*\[0, 1\)"),
-        ({"schedule": "step"}, "schedule is 'step'"),
+        ({"beta1": 1.0}, r"beta1 = 1\.0.*\[0, 1\)"),
+        ({"schedule": "step"}, "schedule = 'step'"),
         ({"schedule": "linear"}, "needs the number of iterations"),
-        ({"moments": "each"}, "moments is 'each'"),
-        ({"learning_rate": -1.0}, r"learning_rate is -1\.0"),
-        ({"temperature": 0.0}, r"temperature is 0\.0; it must be positive"),
-        ({"batch_tokens": 0}, "batch_tokens is 0"),
+        ({"moments": "each"}, "moments = 'each'"),
+        ({"learning_rate": -1.0}, r"learning_rate = -1\.0"),
+        ({"temperature": 0.0}, r"temperature = 0\.0: expected positive"),
+        ({"batch_tokens": 0}, "batch_tokens = 0"),
     ],
 )
 def test_invalid_settings_are_refused(options, message):

@@ -104,7 +104,7 @@ def test_critic_has_a_separate_learning_rate_schedule():
 def test_invalid_critics_are_refused(tmp_path):
     with pytest.raises(ValueError, match="this engine has no critic"):
         engine().values(BATCH)
-    with pytest.raises(ValueError, match="backbone is 'shared'"):
+    with pytest.raises(ValueError, match="backbone = 'shared'"):
         CriticSettings(backbone="shared")
     with pytest.raises(ValueError, match="a critic is trained as a whole"):
         CriticSettings(optimizer=OptimizerSettings(trainable=("norm",)))

@@ -138,7 +138,7 @@ def test_invalid_models_are_refused_with_a_hint(tmp_path, monkeypatch):
         load_policy("tiny", dtype="int8")
     with pytest.raises(ModelError, match="device 'cuda:9' cannot be used"):
         load_policy("tiny", device="cuda:9")
-    with pytest.raises(ValueError, match=r"width is 30; it must be a multiple of .* 8"):
+    with pytest.raises(ValueError, match=r"width = 30: expected a multiple of .* 8"):
         TinyConfig(width=30)
 
 

@@ -232,5 +232,5 @@ def test_interrupted_run_releases_its_episodes():
             break
         found = run(pool, attempts(pool, 4))
         assert len(found) == 4
-    with pytest.raises(ValueError, match="max_turns is 0"):
+    with pytest.raises(ValueError, match="max_turns = 0"):
         RunnerSettings(max_turns=0)

@@ -406,7 +406,7 @@ def test_save_may_not_write_the_files_of_the_checkpoint_itself(made):
 
 @pytest.mark.parametrize("keep", [0, -1, True])
 def test_at_least_one_is_kept(tmp_path, keep):
-    with pytest.raises(ValueError, match=rf"keep is {keep}; it must be a whole number of at least 1"):
+    with pytest.raises(ValueError, match=rf"keep = {keep}: expected a whole number of at least 1"):
         Checkpoints(tmp_path, keep=keep)
 
 

@@ -156,5 +156,5 @@ def test_a_trust_region_step_without_gradient_stays():
     )
     assert engine.step(turns, objective, normalizer=1.0).values["step_fraction"] == 0
     assert torch.equal(weights_of(engine), before)
-    with pytest.raises(ValueError, match="max_kl is nan"):
+    with pytest.raises(ValueError, match="max_kl = nan"):
         TrustRegion(math.nan)

@@ -150,10 +150,10 @@ def test_truncated_sampling_is_refused_in_training():
             request("a", range(30), max_tokens=120),
             "up to 120 new ones; the model.s context is 128",
         ),
-        (request("a", (1,), temperature=0.0), r"temperature is 0\.0; it must be positive"),
-        (request("a", (1,), max_tokens=0), "max_tokens is 0"),
+        (request("a", (1,), temperature=0.0), r"temperature = 0\.0: expected positive"),
+        (request("a", (1,), max_tokens=0), "max_tokens = 0"),
         (request("a", (1,), top_p=1.5), r"top_p is 1\.5"),
-        (request("a", (1,), top_k=-1), "top_k is -1"),
+        (request("a", (1,), top_k=-1), "top_k = -1"),
     ],
 )
 def test_invalid_requests_are_refused(bad, message):
