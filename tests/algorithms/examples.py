@@ -58,7 +58,7 @@ def sampled(engine: ExactEngine, per_context: int = 16, seed: int = 2) -> list[T
 
 
 def weights_of(engine: ExactEngine) -> Tensor:
-    return torch.cat([weight.flatten() for _, weight in engine.weights()])
+    return torch.cat([weight.detach().flatten() for weight in engine.policy.parameters().values()])
 
 
 class SpyingEngine(ExactEngine):

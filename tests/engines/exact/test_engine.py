@@ -1,6 +1,6 @@
 import torch
 
-from algorithms.examples import F64, network_engine, ragged_problem, table_engine, weights_of, wordy_problem
+from algorithms.examples import F64, network_engine, ragged_problem, table_engine, wordy_problem
 from seeupo.algorithms import SeeUPO
 from seeupo.engines.exact import GradientAscent
 from seeupo.types import turns_of
@@ -49,11 +49,3 @@ def test_the_reference_is_the_policy_at_the_start():
     SeeUPO().update(engine, trajectories)
     assert torch.equal(torch.cat(engine.logprobs(turns, policy="reference")), before)
     assert not torch.equal(torch.cat(engine.logprobs(turns)), before)
-
-
-def test_save_and_load(tmp_path):
-    engine, other = network_engine(ragged_problem(), seed=1), network_engine(ragged_problem(), seed=2)
-    assert not torch.equal(weights_of(engine), weights_of(other))
-    engine.save(tmp_path / "weights.pt")
-    other.load(tmp_path / "weights.pt")
-    assert torch.equal(weights_of(engine), weights_of(other))

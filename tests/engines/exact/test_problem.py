@@ -26,11 +26,11 @@ def test_bandit_lists_every_joint_action_once():
 
 def test_actions_of_several_tokens_are_the_same_bandit():
     rewards = rand(1, 4, 4)
-    whole, spelt = bandit(rewards), bandit(rewards, tokens_per_turn=2)
-    assert spelt.num_tokens == 2
-    assert spelt.nodes.shape == (16, 2, 2)
-    assert spelt.best_return() == pytest.approx(whole.best_return())
-    torch.testing.assert_close(spelt.returns, whole.returns)
+    whole, spelled = bandit(rewards), bandit(rewards, tokens_per_turn=2)
+    assert spelled.num_tokens == 2
+    assert spelled.nodes.shape == (16, 2, 2)
+    assert spelled.best_return() == pytest.approx(whole.best_return())
+    torch.testing.assert_close(spelled.returns, whole.returns)
     with pytest.raises(ValueError, match="3 actions cannot be written with 2 tokens"):
         bandit(rand(1, 3), tokens_per_turn=2)
     with pytest.raises(ValueError, match="every turn must have the same number of actions"):

@@ -9,7 +9,7 @@ from algorithms.examples import network_engine, ragged_problem, table_engine, we
 from seeupo.algorithms import SeeUPO
 from seeupo.algorithms.batch import by_key
 from seeupo.algorithms.objective import SequenceObjective
-from seeupo.engines.exact import ExactEngine, GradientAscent, Maximiser, TablePolicy, TrustRegion
+from seeupo.engines.exact import ExactEngine, GradientAscent, Maximizer, TablePolicy, TrustRegion
 from seeupo.engines.exact.problem import bandit
 
 F64 = torch.float64
@@ -40,16 +40,16 @@ def one_state(old: torch.Tensor, weights: torch.Tensor, clip, rule) -> tuple[tor
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10_000), st.sampled_from([None, (0.2, 0.2), (0.1, 0.5)]), st.sampled_from([1.0, 0.1]))
-def test_nothing_beats_the_maximiser(seed, clip, radius):
+def test_nothing_beats_the_maximizer(seed, clip, radius):
     generator = torch.Generator().manual_seed(seed)
     old = torch.randn(4, generator=generator, dtype=F64).softmax(0)
     weights = torch.randn(4, generator=generator, dtype=F64)
     kinks = (1 - clip[0], 1 + clip[1]) if clip else ()
-    best, value = one_state(old, weights, clip, Maximiser(kinks, radius))
+    best, value = one_state(old, weights, clip, Maximizer(kinks, radius))
     assert float(best.sum()) == pytest.approx(1)
     assert (best >= 0).all()
     assert ((best - old).abs() <= radius + 1e-12).all()
-    # Nearby: moving a little probability between any two actions. Far away: random distributions in the neighbourhood.
+    # Nearby: moving a little probability between any two actions. Far away: random distributions in the neighborhood.
     for giver in range(4):
         for taker in range(4):
             for size in (1e-4, 1e-2):
@@ -64,42 +64,42 @@ def test_nothing_beats_the_maximiser(seed, clip, radius):
         assert value(old + step * (target - old)) <= value(best) + 1e-12
 
 
-def test_the_unclipped_maximiser_takes_the_best_action():
+def test_the_unclipped_maximizer_takes_the_best_action():
     best, _ = one_state(
-        torch.tensor([0.5, 0.3, 0.2], dtype=F64), torch.tensor([0.1, 0.9, -2.0], dtype=F64), None, Maximiser()
+        torch.tensor([0.5, 0.3, 0.2], dtype=F64), torch.tensor([0.1, 0.9, -2.0], dtype=F64), None, Maximizer()
     )
     assert best.tolist() == [0.0, 1.0, 0.0]
 
 
-def test_the_clipped_maximiser_by_hand():
+def test_the_clipped_maximizer_by_hand():
     # The good action is worth more up to 1.2 * 0.5 = 0.6; the bad one costs nothing below 0.8 * 0.5 = 0.4.
     best, _ = one_state(
-        torch.tensor([0.5, 0.5], dtype=F64), torch.tensor([1.0, -1.0], dtype=F64), (0.2, 0.2), Maximiser((0.8, 1.2))
+        torch.tensor([0.5, 0.5], dtype=F64), torch.tensor([1.0, -1.0], dtype=F64), (0.2, 0.2), Maximizer((0.8, 1.2))
     )
     torch.testing.assert_close(best, torch.tensor([0.6, 0.4], dtype=F64))
 
 
 def test_without_a_reason_nothing_moves():
     old = torch.tensor([0.2, 0.5, 0.3], dtype=F64)
-    best, _ = one_state(old, torch.zeros(3, dtype=F64), (0.2, 0.2), Maximiser((0.8, 1.2)))
+    best, _ = one_state(old, torch.zeros(3, dtype=F64), (0.2, 0.2), Maximizer((0.8, 1.2)))
     torch.testing.assert_close(best, old)
 
 
 def test_an_impossible_action_stays_impossible():
     best, _ = one_state(
-        torch.tensor([0.0, 0.4, 0.6], dtype=F64), torch.tensor([9.0, -1.0, -2.0], dtype=F64), None, Maximiser()
+        torch.tensor([0.0, 0.4, 0.6], dtype=F64), torch.tensor([9.0, -1.0, -2.0], dtype=F64), None, Maximizer()
     )
     assert best.tolist() == [0.0, 1.0, 0.0]
 
 
-def test_the_maximiser_refuses_what_it_cannot_maximise():
+def test_the_maximizer_refuses_what_it_cannot_maximize():
     old, weights = torch.tensor([0.5, 0.5], dtype=F64), torch.tensor([1.0, -1.0], dtype=F64)
     with pytest.raises(ValueError, match="not linear between its kinks"):
-        one_state(old, weights, (0.2, 0.2), Maximiser((0.7, 1.1)))
+        one_state(old, weights, (0.2, 0.2), Maximizer((0.7, 1.1)))
     for engine, algorithm, message in [
-        (table_engine(wordy_problem(), Maximiser()), SeeUPO(clip=None), "one-token actions; these have up to 2"),
-        (network_engine(ragged_problem(), Maximiser()), SeeUPO(clip=None), "needs a TablePolicy, not a NetworkPolicy"),
-        (table_engine(ragged_problem(), Maximiser((0.8, 1.2))), SeeUPO(entropy_coef=0.1), "not linear"),
+        (table_engine(wordy_problem(), Maximizer()), SeeUPO(clip=None), "one-token actions; these have up to 2"),
+        (network_engine(ragged_problem(), Maximizer()), SeeUPO(clip=None), "needs a TablePolicy, not a NetworkPolicy"),
+        (table_engine(ragged_problem(), Maximizer((0.8, 1.2))), SeeUPO(entropy_coef=0.1), "not linear"),
     ]:
         with pytest.raises(ValueError, match=message):
             algorithm.update(engine, engine.enumerate())

@@ -19,23 +19,23 @@ def holds(claim: Claim, setting: str) -> bool:
     return found.holds
 
 
-def test_there_are_thirteen_claims_that_serialise(measured):
+def test_there_are_thirteen_claims_that_serialize(measured):
     assert list(measured) == list(range(1, 14))
     for number, claim in measured.items():
         assert claim.id == number
         assert json.loads(json.dumps(claim.to_json(), allow_nan=False))["verdict"] in set(Verdict)
 
 
-def test_monotonic_improvement_holds_for_the_maximiser(measured):
+def test_monotonic_improvement_holds_for_the_maximizer(measured):
     assert all(check.holds for check in measured[1].of(Scope.CLAIM))
     assert all(check.figures["iterations"] > 0 for check in measured[1].checks)
 
 
 def test_reverse_order_solves_in_one_sweep_and_can_lose_a_branch(measured):
     claim = measured[2]
-    assert holds(claim, "reverse order, one sweep of the unclipped maximiser from full support (to within 1e-06)")
-    assert not holds(claim, "natural order, one sweep of the unclipped maximiser from full support (to within 1e-06)")
-    assert not holds(claim, "reverse order, maximiser within 0.05, safe 0.3 against 0.1 x 0.02")
+    assert holds(claim, "reverse order, one sweep of the unclipped maximizer from full support (to within 1e-06)")
+    assert not holds(claim, "natural order, one sweep of the unclipped maximizer from full support (to within 1e-06)")
+    assert not holds(claim, "reverse order, maximizer within 0.05, safe 0.3 against 0.1 x 0.02")
     (lost,) = [check for check in claim.checks if "within 0.05, safe 0.3 against 0.1" in check.setting]
     assert lost.figures["J_end"] == pytest.approx(0.3)
     assert lost.counterexample["end"]["P(go)"] == 0.0
@@ -62,13 +62,13 @@ def test_the_group_mean_shrinks_the_gradient(measured):
 def test_the_papers_example_does_not_degrade(measured):
     claim = measured[7]
     assert holds(claim, "the drift is not 0 at the old policy")
-    assert not holds(claim, "the paper's two-action example is one, under the maximiser")
-    assert not holds(claim, "J falls at times: maximiser, separate parameters")
+    assert not holds(claim, "the paper's two-action example is one, under the maximizer")
+    assert not holds(claim, "J falls at times: maximizer, separate parameters")
 
 
 def test_a_perfect_critic_improves_but_can_lose_an_action(measured):
-    assert holds(measured[6], "J never falls: maximiser, separate parameters")
-    setting = "J reaches J*: maximiser, separate parameters, safe 0.3 against 0.1 x 0.2"
+    assert holds(measured[6], "J never falls: maximizer, separate parameters")
+    setting = "J reaches J*: maximizer, separate parameters, safe 0.3 against 0.1 x 0.2"
     assert not holds(measured[6], setting)
 
 
@@ -79,21 +79,21 @@ def test_every_counterexample_is_shown(measured):
 
 
 def test_a_bandit_is_solved(measured):
-    assert holds(measured[8], "J never falls: maximiser, separate parameters")
-    assert holds(measured[8], "J reaches J*: maximiser, separate parameters")
+    assert holds(measured[8], "J never falls: maximizer, separate parameters")
+    assert holds(measured[8], "J reaches J*: maximizer, separate parameters")
 
 
-def test_group_normalisation_spoils_the_drift_but_not_separate_parameters(measured):
+def test_group_normalization_spoils_the_drift_but_not_separate_parameters(measured):
     assert all(check.holds for check in measured[9].of(Scope.CLAIM))
-    assert not holds(measured[9], "J falls at times: maximiser, separate parameters")
+    assert not holds(measured[9], "J falls at times: maximizer, separate parameters")
 
 
-def test_normalisation_and_the_maximiser(measured):
+def test_normalization_and_the_maximizer(measured):
     claim = measured[10]
-    assert holds(claim, "the maximiser stays: batch normalisation, separate parameters")
-    assert holds(claim, "the maximiser stays: batch normalisation, one distribution per turn")
-    assert not holds(claim, "the maximiser changes: group normalisation, separate parameters")
-    assert holds(claim, "the gradient turns: group normalisation, shared network")
+    assert holds(claim, "the maximizer stays: batch normalization, separate parameters")
+    assert holds(claim, "the maximizer stays: batch normalization, one distribution per turn")
+    assert not holds(claim, "the maximizer changes: group normalization, separate parameters")
+    assert holds(claim, "the gradient turns: group normalization, shared network")
 
 
 def test_the_identity_holds_to_rounding_with_separate_parameters_only(measured):
@@ -107,7 +107,7 @@ def test_the_identity_holds_to_rounding_with_separate_parameters_only(measured):
 def test_survivors_have_another_mean(measured):
     assert holds(measured[12], "the mean of A is 0 over the batch")
     assert not holds(measured[12], "the mean of A is 0 over the survivors of the last pool")
-    assert not holds(measured[12], "the clipped maximiser stays when 0.2 is subtracted from a whole batch, one turn")
+    assert not holds(measured[12], "the clipped maximizer stays when 0.2 is subtracted from a whole batch, one turn")
     assert holds(measured[12], "J does not fall when the survivors' mean is subtracted, separate parameters")
 
 

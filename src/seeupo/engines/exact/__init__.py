@@ -3,6 +3,6 @@
 from seeupo.engines.exact.engine import ExactEngine
 from seeupo.engines.exact.policy import NetworkPolicy, TablePolicy
 from seeupo.engines.exact.problem import Problem
-from seeupo.engines.exact.updates import GradientAscent, Maximiser, TrustRegion
+from seeupo.engines.exact.updates import GradientAscent, Maximizer, TrustRegion
 
-__all__ = ["ExactEngine", "GradientAscent", "Maximiser", "NetworkPolicy", "Problem", "TablePolicy", "TrustRegion"]
+__all__ = ["ExactEngine", "GradientAscent", "Maximizer", "NetworkPolicy", "Problem", "TablePolicy", "TrustRegion"]

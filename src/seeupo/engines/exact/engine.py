@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Literal
 
 import torch
@@ -84,19 +83,6 @@ class ExactEngine:
             reach=lambda: self.problem.reach(self._sampled_from),
         )
         return StepMetrics(agent, self.update(self.policy, pool))
-
-    def save(self, path: Path) -> None:
-        torch.save(dict(self.weights()), path)
-
-    def load(self, path: Path) -> None:
-        saved = torch.load(path, weights_only=True)
-        with torch.no_grad():
-            for name, parameter in self.policy.parameters().items():
-                parameter.copy_(saved[name])
-
-    def weights(self) -> Iterator[tuple[str, Tensor]]:
-        for name, parameter in self.policy.parameters().items():
-            yield name, parameter.detach()
 
     def _trajectory(self, path: int) -> Trajectory:
         name, context = str(path), str(int(self.problem.contexts[path]))

@@ -97,8 +97,11 @@ class Problem:
         probs = self.path_probs(log_policy)[:, None, None].expand_as(self.nodes)
         return torch.zeros(self.num_nodes, dtype=probs.dtype).index_add(0, self.nodes[live], probs[live])
 
-    def best_return(self) -> float:
-        """J*, by backward induction over the decision times. A token that stands on no path cannot be chosen."""
+    def best_return(self, floor: float = 0.0) -> float:
+        """Return J*, by backward induction, among policies that give every token a probability of at least `floor`.
+
+        A token that lies on no path cannot be chosen.
+        """
         exists = torch.zeros(self.num_nodes, self.num_tokens, dtype=torch.bool)
         exists[self.nodes[self.nodes >= 0], self.tokens[self.nodes >= 0]] = True
         log_policy = torch.full((self.num_nodes, self.num_tokens), 1 / self.num_tokens, dtype=self.chance.dtype).log()
@@ -107,8 +110,9 @@ class Problem:
             if len(here):
                 _, value = self.value_at_nodes(log_policy)
                 best = value.masked_fill(~exists, float("-inf"))[here].argmax(1)
-                log_policy[here] = float("-inf")
-                log_policy[here, best] = 0.0
+                probs = floor * exists[here].to(log_policy)
+                probs[range(len(here)), best] += 1 - probs.sum(1)
+                log_policy[here] = probs.log()
         return float(self.expected_return(log_policy))
 
 

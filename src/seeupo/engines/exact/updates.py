@@ -1,4 +1,4 @@
-"""Three ways to climb an objective: gradient steps, the true maximiser, and a trust-region step."""
+"""Three ways to climb an objective: gradient steps, the true maximizer, and a trust-region step."""
 
 from __future__ import annotations
 
@@ -63,25 +63,29 @@ class GradientAscent:
 
 
 @dataclass(frozen=True)
-class Maximiser:
-    """The exact argmax over the simplex, for a table policy and one-token actions.
+class Maximizer:
+    """Set the policy to the exact argmax over the simplex, for a table policy and one-token actions.
 
-    The objective must be concave and piecewise linear in each probability, with kinks where the ratio to the sampling
-    policy is one of `kinks`: the clipped objective has them at 1 - low and 1 + high, the unclipped one has none. It is
-    probed at its kinks and verified in between, then probability is given to the steepest pieces first. Where the
-    maximiser is not unique, the one is taken that gives to small ratios first, so that nothing moves without a reason.
+    The objective must be concave and piecewise linear in each probability. It is evaluated at its kinks, checked to be
+    linear in between, and probability is assigned to the steepest pieces first. Among several maximizers the one that
+    fills small ratios first is taken, so that a flat objective leaves the policy unchanged.
 
-    `radius` keeps every probability within that distance of the sampling policy's: a neighbourhood to search in.
+    Attributes:
+        kinks: Ratios to the sampling policy at which the slope changes: 1 - low and 1 + high of the clip; empty
+            without a clip.
+        radius: Largest change of any probability.
+        floor: Lowest probability of any token that the sampling policy can choose. Above 0 the policy stays soft.
     """
 
     kinks: tuple[float, ...] = ()
     radius: float = 1.0
+    floor: float = 0.0
 
     def __call__(self, policy: Policy, pool: Pool) -> dict[str, float]:
         if not isinstance(policy, TablePolicy):
-            raise ValueError(f"the maximiser needs a TablePolicy, not a {type(policy).__name__}")
+            raise ValueError(f"the maximizer needs a TablePolicy, not a {type(policy).__name__}")
         if pool.nodes.shape[1] != 1:
-            raise ValueError(f"the maximiser needs one-token actions; these have up to {pool.nodes.shape[1]}")
+            raise ValueError(f"the maximizer needs one-token actions; these have up to {pool.nodes.shape[1]}")
         rows, tokens = policy.rows[pool.nodes[:, 0]], pool.tokens[:, 0]
         shape = policy.logits.shape
         sampled = torch.zeros(shape, dtype=policy.logits.dtype)
@@ -94,7 +98,7 @@ class Maximiser:
             return torch.zeros_like(probs).index_put((rows, tokens), values, accumulate=True) / pool.normalizer
 
         # A token that was never possible has no ratio: its only point is probability 0.
-        bottom = (sampled - self.radius).clamp(min=0)
+        bottom = torch.where(sampled > 0, (sampled - self.radius).clamp(min=self.floor), 0.0)
         top = torch.where(sampled > 0, (sampled + self.radius).clamp(max=1), 0.0)
         # Ratio 1 is no kink of the objective; it splits the pieces so that ties are filled up to the old policy first.
         ratios = sorted({*self.kinks, 1.0})
