@@ -1,4 +1,4 @@
-"""An engine for problems small enough to enumerate: expectations are sums, and answers are exact."""
+"""Engine for problems small enough to enumerate, so that expectations are exact sums."""
 
 from seeupo.engines.exact.engine import ExactEngine
 from seeupo.engines.exact.policy import NetworkPolicy, TablePolicy

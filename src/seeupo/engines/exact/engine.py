@@ -1,4 +1,4 @@
-"""The TrainEngine of enumerated problems."""
+"""TrainEngine for enumerated problems."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from seeupo.types import Objective, StepMetrics, Trajectory, Turn
 
 
 class ExactEngine:
-    """A policy on an enumerated problem, updated by one of the rules in `updates`.
+    """Policy on an enumerated problem, updated by one of the rules in `updates`.
 
-    A trajectory is a path of the problem; its weight is its probability (`enumerate`) or how often it was drawn
-    (`turn`). A turn's prompt is the number of the node where its first token is chosen.
+    A trajectory is a path of the problem. Its multiplicity is its probability (`enumerate`) or the number of times it
+    was sampled (`sample`). A turn's prompt is the index of the node at which its first token is chosen.
     """
 
     def __init__(self, problem: Problem, policy: Policy, update: UpdateRule) -> None:
@@ -30,7 +30,7 @@ class ExactEngine:
         self._reference = self.log_policy()
         self._sampled_from = self._reference
         self._paths = [self._trajectory(path) for path in range(len(problem.nodes))]
-        # Within a turn, the node that follows a node and a token.
+        # Index of the next node within a turn, by node and token.
         self._next = torch.zeros(problem.num_nodes, problem.num_tokens, dtype=torch.long)
         for here, token, there in zip(
             problem.nodes[:, :, :-1].flatten(), problem.tokens[:, :, :-1].flatten(), problem.nodes[:, :, 1:].flatten(),
@@ -40,20 +40,20 @@ class ExactEngine:
                 self._next[here, token] = there
 
     def log_policy(self) -> Tensor:
-        """log pi [nodes, V] as it stands, without gradient."""
+        """Return the current log pi [nodes, V], without gradient."""
         return self.policy.log_probs().detach()
 
     def expected_return(self) -> float:
-        """J of the current policy."""
+        """Return J of the current policy."""
         return float(self.problem.expected_return(self.log_policy()))
 
     def enumerate(self) -> list[Trajectory]:
-        """Every path that the current policy can take, weighted by its probability."""
+        """Return every path that the current policy can take, weighted by its probability."""
         self._sampled_from = self.log_policy()
         return self._weighted(self.problem.path_probs(self._sampled_from))
 
     def sample(self, per_context: int, generator: torch.Generator) -> list[Trajectory]:
-        """`per_context` paths for each initial state; a path drawn n times comes once, with weight n."""
+        """Sample `per_context` paths for each initial state; merge equal paths and count them in the weight."""
         self._sampled_from = self.log_policy()
         probs = self.problem.path_probs(self._sampled_from)
         counts = torch.zeros_like(probs)
@@ -101,7 +101,7 @@ class ExactEngine:
         return [replace(path, multiplicity=weight) for path, weight in pairs if weight > 0]
 
     def _locate(self, turns: Sequence[Turn]) -> tuple[Tensor, Tensor, Tensor]:
-        """Nodes, tokens and mask [N, L] of the turns' actions; padding points at node 0 and token 0."""
+        """Return nodes, tokens and mask [N, L] of the turns' actions; padding points at node 0 and token 0."""
         longest = max((len(turn.action_ids) for turn in turns), default=0)
         rows = [[*turn.action_ids, *[-1] * (longest - len(turn.action_ids))] for turn in turns]
         tokens = torch.tensor(rows, dtype=torch.long).view(len(turns), longest)

@@ -1,4 +1,4 @@
-"""A report of measured claims: a figure each, and a page that shows them."""
+"""Markdown report of the theory study, with a figure per claim."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ STYLE: Any = {
 }
 
 
-def write_report(claims: Sequence[Claim], folder: Path) -> Path:
-    """Write claim-01.svg, ... and claims.md, which shows them, into the folder; returns the page's path."""
-    folder.mkdir(parents=True, exist_ok=True)
+def write_report(claims: Sequence[Claim], directory: Path) -> Path:
+    """Write claims.md and its figures claim-01.svg, ... into the directory; return the path of the page."""
+    directory.mkdir(parents=True, exist_ok=True)
     parts = ["# The paper's claims, measured\n"]
     for claim in claims:
         name = f"claim-{claim.id:02}.svg"
         with rc_context(STYLE):
             figure = FIGURES[claim.id](claim)
-            figure.savefig(folder / name, metadata={"Date": None}, bbox_inches="tight")
+            figure.savefig(directory / name, metadata={"Date": None}, bbox_inches="tight")
         parts.append(_section(claim, name))
-    page = folder / "claims.md"
+    page = directory / "claims.md"
     page.write_text("\n".join(parts), encoding="utf-8")
     return page
 
@@ -47,9 +47,11 @@ def _section(claim: Claim, figure: str) -> str:
         return f"| {check.setting} | {check.scope.value} | {check.answer} | {figures_text(check.figures)} |"
 
     rows = "\n".join(row(check) for check in claim.checks)
+    condition = f"Condition: {claim.qualification}\n\n" if claim.qualification else ""
     return (
-        f"## {claim.id}. {claim.title}: {claim.verdict}\n\n{claim.claim}\n\nMeasured on {claim.problems}.\n\n"
-        f"![{claim.title}]({figure})\n\n| setting | scope | holds | figures |\n|---|---|---|---|\n{rows}\n"
+        f"## {claim.id}. {claim.title}: {claim.verdict}\n\n{claim.claim}\n\n{condition}"
+        f"Measured on {claim.problems}.\n\n![{claim.title}]({figure})\n\n"
+        f"| setting | scope | holds | figures |\n|---|---|---|---|\n{rows}\n"
     )
 
 
@@ -59,7 +61,7 @@ def canvas(panels: int = 1, height: float = 2.8) -> tuple[Figure, list[Axes]]:
 
 
 def bars(axes: Axes, values: dict[str, float], *, colors: Sequence[str] | str = BLUE, label: str) -> None:
-    """Horizontal bars from the top, with their values."""
+    """Draw horizontal bars with their values, the first at the top."""
     names, numbers = list(values), list(values.values())
     drawn = axes.barh(range(len(names)), numbers, color=colors, height=0.6)
     axes.bar_label(drawn, fmt="%.3g", padding=3, fontsize=8)
@@ -76,19 +78,14 @@ def scope_colors(checks: Sequence[Check]) -> list[str]:
 
 
 def fall_bars(claim: Claim) -> Figure:
-    """The share of iterations in which J fell, for each check that counts it."""
+    """Draw the share of iterations in which J fell, for each check that counts falls."""
     counted = [check for check in claim.checks if "falls" in check.figures]
     figure, (axes,) = canvas(height=0.35 * len(counted) + 1)
     rates = {
         check.setting.removeprefix("J never falls: "): 100 * check.figures["falls"] / check.figures["iterations"]
         for check in counted
     }
-    bars(
-        axes,
-        rates,
-        colors=scope_colors(counted),
-        label="iterations in which J fell, %",
-    )
+    bars(axes, rates, colors=scope_colors(counted), label="iterations in which J fell, %")
     axes.set_title("blue: as claimed; orange: in practice")
     return figure
 
@@ -102,7 +99,7 @@ def optimality(claim: Claim) -> Figure:
             name = name.replace(" until convergence", "").replace("to within ", "")
             solved[name] = 100 * check.figures["solved"] / check.figures["problems"]
     bars(left, solved, label="problems solved to within (...) of J*, %")
-    for color, style, (name, curve) in zip(COLORS, ("-", "-", "--", "--"), claim.curves.items(), strict=False):
+    for color, style, (name, curve) in zip(COLORS, ("-", "-", "--", "--", "-."), claim.curves.items(), strict=True):
         right.plot(curve, style, color=color, label=name)
     right.axhline(0.3, color=GRAY, lw=0.8, ls=":")
     right.set(xlabel="iteration", ylabel="J", title="deceptive chains, reverse order", xlim=(0, 30))
@@ -191,18 +188,13 @@ def normalization(claim: Claim) -> Figure:
 def identity(claim: Claim) -> Figure:
     figure, (left, right) = canvas(2, 3.6)
     errors = {check.setting.replace(", ", ",\n", 1): check.figures["relative_error"] for check in claim.checks}
-    bars(
-        left,
-        errors,
-        colors=scope_colors(claim.checks),
-        label="relative error",
-    )
+    bars(left, errors, colors=scope_colors(claim.checks), label="relative error")
     left.set_xscale("log")
     left.set_xlim(1e-17, 1e3)
     for color, (ratio, points) in zip(COLORS, claim.curves["clip_fraction"].items(), strict=False):
         rates = [float(rate) for rate in points]
         right.plot(rates, [100 * v for v in points.values()], "o-", color=color, label=ratio.replace("_", "-"))
-    right.set(xscale="log", xlabel="learning rate", ylabel="samples clipped at 0.2, %", title="five-token actions")
+    right.set(xscale="log", xlabel="learning rate", ylabel="turns clipped at 0.2, %", title="five-token actions")
     right.legend()
     return figure
 
@@ -217,7 +209,7 @@ def shifts(claim: Claim) -> Figure:
     return figure
 
 
-def what_m_buys(claim: Claim) -> Figure:
+def effect_of_m(claim: Claim) -> Figure:
     figure, panels = canvas(3, 3.4)
     by_step = [(where, curves) for where, curves in claim.curves.items() if where.startswith("T = 6")]
     for axes, (where, curves) in zip(panels, by_step, strict=True):
@@ -227,6 +219,39 @@ def what_m_buys(claim: Claim) -> Figure:
         axes.set(xlabel="iteration", ylim=(0.15, 1), title=where)
     panels[0].set_ylabel("J, mean over seeds")
     panels[0].legend(fontsize=8, loc="upper left")
+    return figure
+
+
+def update_orders(claim: Claim) -> Figure:
+    figure, (axes,) = canvas(height=3.4)
+    solved = {
+        check.setting.replace(" order", "").replace(" reaches J*: ", ": ").replace(" stops short of J*: ", ": "):
+        100 * check.figures["solved"] / check.figures["problems"]
+        for check in claim.checks
+    }  # fmt: skip
+    bars(axes, solved, colors=scope_colors(claim.checks), label="problems solved to within 1e-6 of J*, %")
+    axes.set_title("blue: every probability at least 0.01; orange: probabilities may become 0")
+    return figure
+
+
+def transitions(claim: Claim) -> Figure:
+    figure, (left, right) = canvas(2)
+    gaps = {name: claim.curves[key] for name, key in (("state observed", "observed"), ("not observed", "unobserved"))}
+    strips(left, gaps, label="gap to J* after one sweep")
+    right.hist(claim.curves["share_of_chance"], color=BLUE)
+    right.set(xlabel="share of the return's variance from transitions", ylabel="problems", xlim=(0, 1))
+    return figure
+
+
+def kl_penalty(claim: Claim) -> Figure:
+    figure, (axes,) = canvas()
+    coefs = [float(coef) for coef in claim.curves["gaps"]]
+    for coef, gaps in zip(coefs, claim.curves["gaps"].values(), strict=True):
+        axes.plot([coef] * len(gaps), gaps, "o", ms=4, alpha=0.4, color=BLUE)
+    axes.plot(coefs, [claim.curves["turns"] * coef for coef in coefs], color=RED, label="turns x coefficient")
+    axes.axvline(0.002, color=GRAY, lw=0.8, ls=":", label="the paper's coefficient")
+    axes.set(xscale="log", yscale="log", xlabel="KL coefficient", ylabel="gap of the fixed point to J*")
+    axes.legend()
     return figure
 
 
@@ -243,5 +268,8 @@ FIGURES: dict[int, Callable[[Claim], Figure]] = {
     10: normalization,
     11: identity,
     12: shifts,
-    13: what_m_buys,
+    13: effect_of_m,
+    14: update_orders,
+    15: transitions,
+    16: kl_penalty,
 }
