@@ -142,17 +142,17 @@ def test_figures_are_the_measured_ones(claims):
 
     said = {name: facts.measured for name, facts in FACTS.items()}
 
-    sweeps = [figures(1, f"{kind} maximiser, separate parameters") for kind in ("clipped", "unclipped")]
+    sweeps = [figures(1, f"{kind} maximizer, separate parameters") for kind in ("clipped", "unclipped")]
     assert sum(sweep["falls"] for sweep in sweeps) == 0
     assert f"none of {sum(sweep['iterations'] for sweep in sweeps)} iterations" in said["seeupo"]
     network = figures(1, "4 gradient steps (lr 10), shared network")
     assert f"fell in {network['falls'] / network['iterations']:.0%}" in said["seeupo"]
-    short = figures(2, "reverse order, clipped maximiser until convergence (to within 1e-06)")
+    short = figures(2, "reverse order, clipped maximizer until convergence (to within 1e-06)")
     assert f"in {short['problems'] - short['solved']} of {short['problems']} problems" in said["seeupo"]
 
-    gap = figures(6, "J reaches J*: maximiser, separate parameters")["largest_gap_to_J*"]
+    gap = figures(6, "J reaches J*: maximizer, separate parameters")["largest_gap_to_J*"]
     assert f"up to {gap:.3f} short" in said["ppo"]
-    chain = figures(6, "J reaches J*: maximiser, separate parameters, safe 0.3 against 0.1 x 0.2")
+    chain = figures(6, "J reaches J*: maximizer, separate parameters, safe 0.3 against 0.1 x 0.2")
     assert f"at {chain['J_end']:g} instead of {chain['J_best']:g}" in said["ppo"]
     assert falls(6, "J never falls: 4 gradient steps (lr 10), shared network") == "in 1 of 100"
     assert "once in 100 iterations" in said["ppo"]
@@ -162,18 +162,18 @@ def test_figures_are_the_measured_ones(claims):
     assert f"{shared} updates with one distribution per turn" in said["grpo"]
     assert f"in {network['falls']} of {network['iterations']} with a network" in said["grpo"]
     assert f"(in {network['falls_with_true_advantages']} with true advantages)" in said["grpo"]
-    cosine = figures(10, "the gradient turns: group normalisation, shared network")["smallest_cosine"]
+    cosine = figures(10, "the gradient turns: group normalization, shared network")["smallest_cosine"]
     assert f"up to {math.degrees(math.acos(cosine)):.0f} degrees" in said["grpo"]
 
-    shared = figures(9, "J falls at times: maximiser, one distribution for all contexts")
+    shared = figures(9, "J falls at times: maximizer, one distribution for all contexts")
     assert f"fell in {shared['falls'] / shared['iterations']:.0%}" in said["gspo"]
-    assert figures(9, "J falls at times: maximiser, separate parameters")["falls"] == 0
+    assert figures(9, "J falls at times: maximizer, separate parameters")["falls"] == 0
 
     assert falls(5, "J never falls: shared network, exact gradient, lr 30") in said["rloo"]
     groups = "J never falls: separate parameters, sampled groups of 8, lr 10"
     assert f"{falls(5, groups)}, by at most {figures(5, groups)['largest_fall']:.4f}" in said["rloo"]
 
-    changed = figures(12, "the clipped maximiser stays when 0.2 is subtracted from a whole batch, one turn")
+    changed = figures(12, "the clipped maximizer stays when 0.2 is subtracted from a whole batch, one turn")
     assert f"in {changed['changed']} of {changed['problems']} problems" in said["reinforce_pp"]
 
 

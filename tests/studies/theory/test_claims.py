@@ -175,8 +175,8 @@ def test_kl_penalty_moves_the_fixed_point_and_keeps_support(claims):
     assert not any(check.holds for check in claim.in_scope(Scope.CLAIM))
     assert all(check.holds for check in claim.in_scope(Scope.COMPARISON))
     fixed = check(claim, "the regularized optimum is a fixed point of every order").figures
-    assert fixed["regularized_optimum"] < 1e-12
-    assert fixed["best_policy"] > 1e-4
+    assert fixed["largest_move_from_it"] < 1e-12
+    assert fixed["from_the_best_policy"] > 1e-4
 
 
 def test_same_seed_gives_the_same_figures(claims):

@@ -11,8 +11,9 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 import torch
 
 from seeupo.studies.theory.backbones import gae_clipped, grae_clipped_bandit, grae_clipped_mdp, grae_reinforce
-from seeupo.studies.theory.conditions import kl_penalty, stochastic_transitions, update_orders
+from seeupo.studies.theory.conditions import stochastic_transitions, update_orders
 from seeupo.studies.theory.estimators import gae_bias_bound, grae_bias_and_gradient
+from seeupo.studies.theory.kl import kl_penalty
 from seeupo.studies.theory.mechanism import effect_of_m
 from seeupo.studies.theory.normalization import constant_shifts, group_deviation_drift, normalization_keeps_maximizer
 from seeupo.studies.theory.sequential import global_optimality, identity_behind_m, monotonic_improvement
