@@ -69,20 +69,16 @@ def step_from(
     return float((flat_parameters(policy) - before).norm()), returned - engine.expected_return()
 
 
-def train_from_reference(
-    scale: Scale, rule: UpdateRule, kl_coef: float, *, steps: int = 1
-) -> tuple[Falls, list[float]]:
-    """Train for 30 iterations; return the falls of J and the gaps to J* at the end."""
-    falls, gaps = Falls(), []
+def falls_from_reference(scale: Scale, rule: UpdateRule, kl_coef: float, *, steps: int = 1) -> Falls:
+    """Train for 30 iterations from the reference policy and count the falls of J."""
+    falls = Falls()
     for number in range(scale.few):
         generator = scale.generator("kl", number)
         problem = random_bandit(generator)
         engine = ExactEngine(problem, random_table(problem, generator), rule)
         algorithm = replace(exact_seeupo("reverse", rule, steps=steps), kl_coef=kl_coef)
-        returns = returns_over_iterations(engine, algorithm, 30)
-        falls.count(returns, problem=number)
-        gaps.append(problem.best_return() - returns[-1])
-    return falls, gaps
+        falls.count(returns_over_iterations(engine, algorithm, 30), problem=number)
+    return falls
 
 
 def kl_penalty(scale: Scale) -> Claim:
@@ -102,9 +98,9 @@ def kl_penalty(scale: Scale) -> Claim:
         for start, steps in ((optima[KL_COEF], from_optimum), (nearly_best(problem), from_best)):
             steps += [step_from(start, problem, reference, order, generator) for order in ORDERS]
 
-    with_kl, ends = train_from_reference(scale, TrustRegion(0.02), KL_COEF)
-    without, ends_without = train_from_reference(scale, TrustRegion(0.02), 0.0)
-    by_gradient, _ = train_from_reference(scale, GradientAscent(3.0), KL_COEF, steps=4)
+    with_kl = falls_from_reference(scale, TrustRegion(0.02), KL_COEF)
+    without = falls_from_reference(scale, TrustRegion(0.02), 0.0)
+    by_gradient = falls_from_reference(scale, GradientAscent(3.0), KL_COEF, steps=4)
     turns, paper_gaps = problem.num_turns, gaps[KL_COEF]
     largest_move = max(move for move, _ in from_optimum)
     drops = [drop for _, drop in from_best]
@@ -158,16 +154,6 @@ def kl_penalty(scale: Scale) -> Claim:
                 "the regularized optimum is a fixed point of every order",
                 largest_move < 1e-9,
                 {"largest_move_from_it": largest_move, "from_the_best_policy": max(move for move, _ in from_best)},
-                Scope.COMPARISON,
-            ),
-            Check(
-                "trust-region steps end at the regularized optimum (to within 0.001)",
-                max(abs(end - gap) for end, gap in zip(ends, paper_gaps, strict=False)) < 1e-3,
-                {
-                    "mean_gap_to_J*": sum(ends) / len(ends),
-                    "of_the_regularized_optimum": sum(paper_gaps[: len(ends)]) / len(ends),
-                    "without_KL": sum(ends_without) / len(ends_without),
-                },
                 Scope.COMPARISON,
             ),
             Check(

@@ -100,9 +100,10 @@ def optimality(claim: Claim) -> Figure:
             solved[name] = 100 * check.figures["solved"] / check.figures["problems"]
     bars(left, solved, label="problems solved to within (...) of J*, %")
     for color, style, (name, curve) in zip(COLORS, ("-", "-", "--", "--", "-."), claim.curves.items(), strict=True):
-        right.plot(curve, style, color=color, label=name)
+        label = name.replace("every probability at least 0.01", "soft").replace("safe 0.3 against ", "")
+        right.plot(curve, style, color=color, label=label)
     right.axhline(0.3, color=GRAY, lw=0.8, ls=":")
-    right.set(xlabel="iteration", ylabel="J", title="deceptive chains, reverse order", xlim=(0, 30))
+    right.set(xlabel="iteration", ylabel="J", title="safe 0.3 against ..., reverse order", xlim=(0, 30))
     right.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.4, -0.22))
     return figure
 
