@@ -19,7 +19,7 @@ from algorithms.examples import (
     wordy_problem,
 )
 from seeupo.algorithms import SeeUPO
-from seeupo.engines.exact import ExactEngine, GradientAscent, Maximiser, TablePolicy
+from seeupo.engines.exact import ExactEngine, GradientAscent, Maximizer, TablePolicy
 from seeupo.engines.exact.problem import bandit
 from seeupo.types import Failure, FailureKind, Trajectory, Turn
 
@@ -476,7 +476,7 @@ def test_carried_and_final_log_ratios_are_separate_metrics():
 
 
 def test_metrics_stay_finite_when_an_action_becomes_impossible():
-    engine = table_engine(ragged_problem(), Maximiser((0.8, 1.2)))
+    engine = table_engine(ragged_problem(), Maximizer((0.8, 1.2)))
     for _ in range(5):
         update = SeeUPO(ratio="product").update(engine, engine.enumerate())
     values = [value for metrics in update.metrics for value in metrics.values.values()]
@@ -542,7 +542,7 @@ def test_invalid_batches_are_rejected():
 
 
 def test_the_maximizer_accepts_any_scale_of_advantages():
-    engines = [table_engine(ragged_problem(), Maximiser((0.8, 1.2))) for _ in range(2)]
+    engines = [table_engine(ragged_problem(), Maximizer((0.8, 1.2))) for _ in range(2)]
     for engine, normalize in zip(engines, ("none", "batch"), strict=True):
         SeeUPO(normalize=normalize).update(engine, engine.enumerate())
     torch.testing.assert_close(engines[0].log_policy(), engines[1].log_policy())

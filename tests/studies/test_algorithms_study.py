@@ -1,4 +1,4 @@
-"""The study of all algorithms on a recipe, on runs of a second or two."""
+"""Tests of the study of all algorithms on runs of a second or two."""
 
 import json
 
@@ -18,13 +18,13 @@ def row(algorithm, seed, before, after):
     return {"algorithm": algorithm, "seed": seed, "k": 4, "minutes": 2.0, "optimizer_steps": 9, **estimates}
 
 
-def test_the_table_says_which_algorithms_double():
+def test_table_names_the_algorithms_that_double():
     table = table_of("r", [row("ppo", 0, 0.2, 0.9), row("ppo", 1, 0.4, 0.7), row("grpo", 0, 0.2, 0.5)])
     assert {name: found["all_double"] for name, found in table["algorithms"].items()} == {"ppo": False, "grpo": True}
     assert table["algorithms"]["ppo"]["mean_after"] == 0.8
 
 
-def test_every_algorithm_is_run_from_the_same_warm_start(tmp_path):
+def test_every_algorithm_starts_from_the_same_warm_start(tmp_path):
     recipe = tmp_path / "small.toml"
     recipe.write_text(recipe_to_toml(small(run={"iterations": 1}, evaluation={"every": 0})))
     arguments = ["study", "algorithms", str(recipe), "--seeds", "1", "--folder", str(tmp_path / "runs")]

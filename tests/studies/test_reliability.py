@@ -1,4 +1,4 @@
-"""The study of a recipe over seeds, on runs of a second or two."""
+"""Tests of the reliability study on runs of a second or two."""
 
 import json
 
@@ -17,7 +17,7 @@ def row(seed, before, after, control):
     return {"seed": seed, "k": 4, "minutes": 2.0, "optimizer_steps": 9, **estimates}
 
 
-def test_the_table_says_whether_every_run_did():
+def test_table_requires_every_run_to_double_and_to_beat_its_control():
     table = table_of("r", [row(0, 0.2, 0.9, 0.3), row(1, 0.4, 0.85, 0.5)])
     assert (table["lowest_after"], table["all_double"], table["all_above_control"]) == (0.85, True, True)
     assert table["mean_before"] == pytest.approx(0.3)
@@ -25,7 +25,7 @@ def test_the_table_says_whether_every_run_did():
     assert not table_of("r", [row(0, 0.2, 0.9, 0.95)])["all_above_control"]
 
 
-def test_runs_and_controls_are_made_once(tmp_path):
+def test_runs_and_controls_are_trained_once(tmp_path):
     recipe = tmp_path / "small.toml"
     recipe.write_text(recipe_to_toml(small(run={"iterations": 1}, evaluation={"every": 0})))
     arguments = ["study", "reliability", str(recipe), "--seeds", "1", "--folder", str(tmp_path / "runs")]

@@ -1,1 +1,1 @@
-"""Studies: questions about the algorithms, answered by measurement."""
+"""Studies that measure the algorithms: theory, reliability over seeds, and a comparison of all algorithms."""

@@ -1,8 +1,8 @@
-"""Do all algorithms learn a recipe, each with its own defaults?
+"""Study that trains a recipe with every algorithm, each with its own defaults.
 
-The same seed gives each of them the same model, demonstrations, tasks and warm start. Their numbers of optimizer steps
-and passes through the model differ, and the recipe's learning rate was chosen for one of them: this says that each of
-them works, and not which is best.
+The same seed gives each algorithm the same model, demonstrations, tasks and warm start. Optimizer steps and forward
+passes differ, and the recipe's learning rate was chosen for one algorithm: the study shows that each of them learns,
+not which is best.
 """
 
 from __future__ import annotations
@@ -17,17 +17,23 @@ from seeupo.studies.runs import Runs
 
 @dataclass(frozen=True)
 class Study:
-    """Every algorithm with every seed."""
+    """Runs of every algorithm with every seed.
+
+    Attributes:
+        runs: Training runs of the recipe.
+        algorithms: Registry names.
+        seeds: Number of seeds, counted from 0.
+    """
 
     runs: Runs
     algorithms: Sequence[str]
     seeds: int
 
     def run(self, report: Callable[[str], None]) -> dict[str, Any]:
-        """All runs that are missing, then the table of all of them."""
+        """Train the missing runs, report each one as it finishes, and return the table of all runs."""
         wanted = [(name, seed) for seed in range(self.seeds) for name in self.algorithms]
         rows = {}
-        for row in self.runs.each(self._row, wanted):
+        for row in self.runs.map(self._row, wanted):
             rows[row["algorithm"], row["seed"]] = row
             report(
                 f"{row['algorithm']}, seed {row['seed']}: avg@{row['k']} {row['before']['value']:.3f} -> "
@@ -36,21 +42,21 @@ class Study:
         return table_of(self.runs.recipe, [rows[name, seed] for name in self.algorithms for seed in range(self.seeds)])
 
     def _row(self, algorithm: str, seed: int) -> dict[str, Any]:
-        found = self.runs.summary(f"{algorithm}-{seed}", [f"--algorithm.name={algorithm}", f"--run.seed={seed}"])
-        name = f"avg@{found['k']}"
+        summary = self.runs.summary(f"{algorithm}-{seed}", [f"--algorithm.name={algorithm}", f"--run.seed={seed}"])
+        name = f"avg@{summary['k']}"
         return {
             "algorithm": algorithm,
             "seed": seed,
-            "before": found["before"][name],
-            "after": found["after"][name],
-            "optimizer_steps": found["optimizer_steps"],
-            "minutes": sum(found["seconds"].values()) / 60,
-            "k": found["k"],
+            "before": summary["before"][name],
+            "after": summary["after"][name],
+            "optimizer_steps": summary["optimizer_steps"],
+            "minutes": sum(summary["seconds"].values()) / 60,
+            "k": summary["k"],
         }
 
 
 def table_of(recipe: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the runs show together."""
+    """Return mean scores per algorithm, and whether every run at least doubled its score."""
     by_algorithm: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         by_algorithm.setdefault(row["algorithm"], []).append(row)
@@ -70,7 +76,7 @@ def table_of(recipe: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def markdown(table: Mapping[str, Any]) -> Iterator[str]:
-    """The table's lines, for docs."""
+    """Yield the table as Markdown lines."""
     yield f"| algorithm | seed | avg@{table['k']} after the warm start | after training | optimizer steps | minutes |"
     yield "|---|---|---|---|---|---|"
     for name, found in table["algorithms"].items():

@@ -1,7 +1,7 @@
-"""Does a recipe learn on every seed, and more than supervised learning alone would have brought?
+"""Study that trains a recipe with several seeds and compares each run with a supervised control.
 
-Each seed draws its own model, demonstrations, tasks and warm start. Beside each run stands a control that spends as
-many optimizer steps on the same demonstrations instead.
+Each seed draws its own model, demonstrations, tasks and warm start. The control spends the same number of optimizer
+steps on the same demonstrations instead.
 """
 
 from __future__ import annotations
@@ -18,23 +18,33 @@ from seeupo.studies.runs import Runs
 
 @dataclass(frozen=True)
 class Study:
-    """Each seed's run and its control."""
+    """A training run and a control for each seed.
+
+    Attributes:
+        runs: Training runs of the recipe.
+        seeds: Number of seeds, counted from 0.
+    """
 
     runs: Runs
     seeds: int
 
     def run(self, report: Callable[[str], None]) -> dict[str, Any]:
-        """All runs that are missing, then the table of all of them."""
+        """Train the missing runs, report each one as it finishes, and return the table of all runs."""
         rows = []
-        for row in self.runs.each(self._seed, ((seed,) for seed in range(self.seeds))):
+        for row in self.runs.map(self._seed, ((seed,) for seed in range(self.seeds))):
             rows.append(row)
-            report(sentence(row))
+            report(format_row(row))
         return table_of(self.runs.recipe, sorted(rows, key=lambda row: row["seed"]))
 
     def _seed(self, seed: int) -> dict[str, Any]:
         trained = self.runs.summary(f"seed-{seed}", [f"--run.seed={seed}"])
-        batches = (read_recipe(self.runs.recipe).warm_start or _no_warm_start(self.runs.recipe)).batches
-        steps = batches + trained["optimizer_steps"]
+        warm_start = read_recipe(self.runs.recipe).warm_start
+        if warm_start is None:
+            raise TrainingError(
+                f"{self.runs.recipe} has no warm start. The reliability study compares training with more warm-start "
+                "batches: choose a recipe with a [warm_start] section."
+            )
+        steps = warm_start.batches + trained["optimizer_steps"]
         control = self.runs.summary(
             f"control-{seed}",
             [
@@ -56,7 +66,7 @@ class Study:
 
 
 def table_of(recipe: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the runs show together."""
+    """Return the mean and lowest scores, and whether every run doubled its score and beat its control."""
     name = f"avg@{rows[0]['k']}"
 
     def scores(when: str) -> list[float]:
@@ -71,12 +81,12 @@ def table_of(recipe: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "mean_control": sum(scores("control")) / len(rows),
         "all_double": all(after >= 2 * before for before, after in zip(scores("before"), scores("after"), strict=True)),
         "all_above_control": all(a > c for a, c in zip(scores("after"), scores("control"), strict=True)),
-        "runs": [_short(row, name) for row in rows],
+        "runs": [{**row, **{when: row[when][name] for when in ("before", "after", "control")}} for row in rows],
     }
 
 
 def markdown(table: Mapping[str, Any]) -> Iterator[str]:
-    """The table's lines, for docs."""
+    """Yield the table as Markdown lines."""
     yield "| seed | after the warm start | after SeeUPO | supervised learning instead | minutes |"
     yield "|---|---|---|---|---|"
     for row in table["runs"]:
@@ -84,17 +94,9 @@ def markdown(table: Mapping[str, Any]) -> Iterator[str]:
         yield f"| {row['seed']} | {cells} | {row['minutes']:.1f} |"
 
 
-def sentence(row: Mapping[str, Any]) -> str:
+def format_row(row: Mapping[str, Any]) -> str:
     name = f"avg@{row['k']}"
     before, after, control = (row[when][name]["value"] for when in ("before", "after", "control"))
     return (
         f"seed {row['seed']}: {name} {before:.3f} -> {after:.3f}, control {control:.3f}, {row['minutes']:.1f} minutes"
     )
-
-
-def _short(row: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return {**row, **{when: row[when][name] for when in ("before", "after", "control")}}
-
-
-def _no_warm_start(recipe: str) -> Any:
-    raise TrainingError(f"{recipe} has no warm start, so that there is nothing to compare it with")

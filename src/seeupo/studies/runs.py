@@ -1,4 +1,4 @@
-"""Runs that a study is made of: each a `seeupo train` of its own, made once and gone on with if it was stopped."""
+"""Training runs of a study: one `seeupo train` process each, resumed if it was interrupted."""
 
 from __future__ import annotations
 
@@ -18,30 +18,41 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Runs:
-    """Runs of a recipe in a folder: `threads` for each of `jobs` at a time."""
+    """Training runs of a recipe.
+
+    Attributes:
+        recipe: Recipe name or path.
+        directory: Parent of the run directories.
+        jobs: Number of runs at a time.
+        threads: Threads per run; None for the default of `seeupo train`.
+    """
 
     recipe: str
-    folder: Path
+    directory: Path
     jobs: int = 1
     threads: int | None = None
 
     def summary(self, name: str, changes: Sequence[str]) -> dict[str, Any]:
-        """The summary of a run, which is made, or gone on with, if there is none yet."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / name
+        """Return the summary of a run; train or resume it first if there is none.
+
+        Raises:
+            TrainingError: if the training process fails.
+        """
+        self.directory.mkdir(parents=True, exist_ok=True)
+        path = self.directory / name
         if not (path / "summary.json").exists():
-            begun = (path / "recipe.toml").exists()
+            started = (path / "recipe.toml").exists()
             threads = [] if self.threads is None else [f"--run.threads={self.threads}"]
-            how = ["--resume", str(path)] if begun else [self.recipe, "--out", str(path), *changes, *threads]
-            command = [sys.executable, "-m", "seeupo", "train", *how]
+            arguments = ["--resume", str(path)] if started else [self.recipe, "--out", str(path), *changes, *threads]
+            command = [sys.executable, "-m", "seeupo", "train", *arguments]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode != 0:
-                raise TrainingError(f"the run {path} ended with code {done.returncode}: {done.stderr[-500:]}")
+                raise TrainingError(f"the run {path} failed with exit code {done.returncode}: {done.stderr[-500:]}")
         summary: dict[str, Any] = json.loads((path / "summary.json").read_text(encoding="utf-8"))
         return summary
 
-    def each(self, make: Callable[..., T], arguments: Iterable[tuple[Any, ...]]) -> Iterator[T]:
-        """What `make` returns for each of the arguments, as it is done."""
+    def map(self, function: Callable[..., T], arguments: Iterable[tuple[Any, ...]]) -> Iterator[T]:
+        """Apply the function to each tuple of arguments, `jobs` at a time, and yield results as they finish."""
         with ThreadPoolExecutor(self.jobs) as executor:
-            for future in as_completed([executor.submit(make, *each) for each in arguments]):
+            for future in as_completed([executor.submit(function, *each) for each in arguments]):
                 yield future.result()

@@ -1,6 +1,6 @@
 import torch
 
-from algorithms.examples import F64, network_engine, ragged_problem, table_engine, weights_of, wordy_problem
+from algorithms.examples import F64, network_engine, ragged_problem, table_engine, wordy_problem
 from seeupo.algorithms import SeeUPO
 from seeupo.engines.exact import GradientAscent
 from seeupo.types import turns_of
@@ -15,7 +15,7 @@ def test_enumerated_trajectories_carry_their_probabilities():
     assert [len(t.turns) for t in trajectories] == [1, 2, 3, 3, 1, 2, 3, 3]
 
 
-def test_paths_of_probability_zero_are_not_listed():
+def test_paths_of_probability_zero_are_omitted():
     engine = table_engine(ragged_problem())
     with torch.no_grad():
         engine.policy.logits[engine.problem.nodes[0, 0, 0]] = torch.tensor([0.0, -torch.inf], dtype=F64)
@@ -41,7 +41,7 @@ def test_log_probs_of_an_action_multiply_to_its_probability():
         assert abs(torch.tensor(total).exp() / 2 - trajectory.multiplicity) < 1e-6
 
 
-def test_the_reference_is_the_policy_at_the_start():
+def test_reference_is_the_start_policy():
     engine = network_engine(ragged_problem(), GradientAscent(3.0))
     trajectories = engine.enumerate()
     turns = turns_of(trajectories)
@@ -49,11 +49,3 @@ def test_the_reference_is_the_policy_at_the_start():
     SeeUPO().update(engine, trajectories)
     assert torch.equal(torch.cat(engine.logprobs(turns, policy="reference")), before)
     assert not torch.equal(torch.cat(engine.logprobs(turns)), before)
-
-
-def test_save_and_load(tmp_path):
-    engine, other = network_engine(ragged_problem(), seed=1), network_engine(ragged_problem(), seed=2)
-    assert not torch.equal(weights_of(engine), weights_of(other))
-    engine.save(tmp_path / "weights.pt")
-    other.load(tmp_path / "weights.pt")
-    assert torch.equal(weights_of(engine), weights_of(other))

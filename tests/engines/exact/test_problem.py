@@ -24,13 +24,13 @@ def test_bandit_lists_every_joint_action_once():
     assert problem.best_return() == pytest.approx(float(rewards.flatten(1).max(1).values.mean()))
 
 
-def test_actions_of_several_tokens_are_the_same_bandit():
+def test_multi_token_actions_give_the_same_bandit():
     rewards = rand(1, 4, 4)
-    whole, spelt = bandit(rewards), bandit(rewards, tokens_per_turn=2)
-    assert spelt.num_tokens == 2
-    assert spelt.nodes.shape == (16, 2, 2)
-    assert spelt.best_return() == pytest.approx(whole.best_return())
-    torch.testing.assert_close(spelt.returns, whole.returns)
+    whole, spelled = bandit(rewards), bandit(rewards, tokens_per_turn=2)
+    assert spelled.num_tokens == 2
+    assert spelled.nodes.shape == (16, 2, 2)
+    assert spelled.best_return() == pytest.approx(whole.best_return())
+    torch.testing.assert_close(spelled.returns, whole.returns)
     with pytest.raises(ValueError, match="3 actions cannot be written with 2 tokens"):
         bandit(rand(1, 3), tokens_per_turn=2)
     with pytest.raises(ValueError, match="every turn must have the same number of actions"):
@@ -38,7 +38,7 @@ def test_actions_of_several_tokens_are_the_same_bandit():
 
 
 def brute_force_best(problem) -> float:
-    """Every deterministic policy, one by one."""
+    """Try every deterministic policy."""
     best = -math.inf
     for choice in product(range(problem.num_tokens), repeat=problem.num_nodes):
         log_policy = torch.full((problem.num_nodes, problem.num_tokens), -math.inf, dtype=F64)
@@ -54,7 +54,10 @@ def test_best_return_of_an_mdp_and_of_a_ragged_tree():
     ragged = tree([(0, (0,), 0.3), (0, (1, 0), 0.0), (0, (1, 1, 0), 0.9), (0, (1, 1, 1), 0.1)], num_tokens=2)
     assert ragged.best_return() == pytest.approx(0.9)
     costly = tree([(0, (0,), -1.0)], num_tokens=2)
-    assert costly.best_return() == -1.0  # the other token leads nowhere
+    assert costly.best_return() == -1.0  # the other token lies on no path
+    # A floor of 0.1 leaves 0.9 for the best token at each of the three nodes.
+    assert ragged.best_return(0.1) == pytest.approx(0.1 * 0.3 + 0.9 * 0.9 * (0.9 * 0.9 + 0.1 * 0.1))
+    assert costly.best_return(0.1) == -1.0
     assert ragged.live.tolist() == [[True, False, False], [True, True, False], [True] * 3, [True] * 3]
 
 

@@ -1,10 +1,9 @@
-"""The TrainEngine of enumerated problems."""
+"""TrainEngine for enumerated problems."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Literal
 
 import torch
@@ -17,10 +16,10 @@ from seeupo.types import Objective, StepMetrics, Trajectory, Turn
 
 
 class ExactEngine:
-    """A policy on an enumerated problem, updated by one of the rules in `updates`.
+    """Policy on an enumerated problem, updated by one of the rules in `updates`.
 
-    A trajectory is a path of the problem; its weight is its probability (`enumerate`) or how often it was drawn
-    (`turn`). A turn's prompt is the number of the node where its first token is chosen.
+    A trajectory is a path of the problem. Its multiplicity is its probability (`enumerate`) or the number of times it
+    was sampled (`sample`). A turn's prompt is the index of the node at which its first token is chosen.
     """
 
     def __init__(self, problem: Problem, policy: Policy, update: UpdateRule) -> None:
@@ -31,7 +30,7 @@ class ExactEngine:
         self._reference = self.log_policy()
         self._sampled_from = self._reference
         self._paths = [self._trajectory(path) for path in range(len(problem.nodes))]
-        # Within a turn, the node that follows a node and a token.
+        # Index of the next node within a turn, by node and token.
         self._next = torch.zeros(problem.num_nodes, problem.num_tokens, dtype=torch.long)
         for here, token, there in zip(
             problem.nodes[:, :, :-1].flatten(), problem.tokens[:, :, :-1].flatten(), problem.nodes[:, :, 1:].flatten(),
@@ -41,20 +40,20 @@ class ExactEngine:
                 self._next[here, token] = there
 
     def log_policy(self) -> Tensor:
-        """log pi [nodes, V] as it stands, without gradient."""
+        """Return the current log pi [nodes, V], without gradient."""
         return self.policy.log_probs().detach()
 
     def expected_return(self) -> float:
-        """J of the current policy."""
+        """Return J of the current policy."""
         return float(self.problem.expected_return(self.log_policy()))
 
     def enumerate(self) -> list[Trajectory]:
-        """Every path that the current policy can take, weighted by its probability."""
+        """Return every path that the current policy can take, weighted by its probability."""
         self._sampled_from = self.log_policy()
         return self._weighted(self.problem.path_probs(self._sampled_from))
 
     def sample(self, per_context: int, generator: torch.Generator) -> list[Trajectory]:
-        """`per_context` paths for each initial state; a path drawn n times comes once, with weight n."""
+        """Sample `per_context` paths for each initial state; merge equal paths and count them in the weight."""
         self._sampled_from = self.log_policy()
         probs = self.problem.path_probs(self._sampled_from)
         counts = torch.zeros_like(probs)
@@ -85,19 +84,6 @@ class ExactEngine:
         )
         return StepMetrics(agent, self.update(self.policy, pool))
 
-    def save(self, path: Path) -> None:
-        torch.save(dict(self.weights()), path)
-
-    def load(self, path: Path) -> None:
-        saved = torch.load(path, weights_only=True)
-        with torch.no_grad():
-            for name, parameter in self.policy.parameters().items():
-                parameter.copy_(saved[name])
-
-    def weights(self) -> Iterator[tuple[str, Tensor]]:
-        for name, parameter in self.policy.parameters().items():
-            yield name, parameter.detach()
-
     def _trajectory(self, path: int) -> Trajectory:
         name, context = str(path), str(int(self.problem.contexts[path]))
         turns = []
@@ -115,7 +101,7 @@ class ExactEngine:
         return [replace(path, multiplicity=weight) for path, weight in pairs if weight > 0]
 
     def _locate(self, turns: Sequence[Turn]) -> tuple[Tensor, Tensor, Tensor]:
-        """Nodes, tokens and mask [N, L] of the turns' actions; padding points at node 0 and token 0."""
+        """Return nodes, tokens and mask [N, L] of the turns' actions; padding points at node 0 and token 0."""
         longest = max((len(turn.action_ids) for turn in turns), default=0)
         rows = [[*turn.action_ids, *[-1] * (longest - len(turn.action_ids))] for turn in turns]
         tokens = torch.tensor(rows, dtype=torch.long).view(len(turns), longest)

@@ -10,20 +10,20 @@ from torch import Tensor
 
 
 class Policy(Protocol):
-    """log pi for every node at once, as a function of trainable parameters."""
+    """Maps trainable parameters to log pi at every node."""
 
     def log_probs(self) -> Tensor:
-        """log pi(token | node), [nodes, V], differentiable."""
+        """Return log pi(token | node) [nodes, V], differentiable."""
 
     def parameters(self) -> dict[str, Tensor]:
-        """The tensors that an update moves in place."""
+        """Return the tensors that an update changes in place."""
 
 
 class TablePolicy:
-    """A distribution per row of a table.
+    """Table policy with one distribution per row.
 
-    `rows` [nodes] says which row each node uses. By default every node has its own: separate parameters per turn and
-    history, as the proofs assume. Nodes with the same row share it.
+    `rows` [nodes] maps nodes to rows; nodes with the same row share its parameters. By default every node has a row:
+    separate parameters per turn and history, as the proofs assume.
     """
 
     def __init__(self, logits: Tensor, rows: Tensor | None = None) -> None:
@@ -38,7 +38,7 @@ class TablePolicy:
 
 
 class NetworkPolicy:
-    """A network with one hidden layer over fixed features [nodes, F]: all nodes share all parameters."""
+    """Network with one hidden layer over fixed features [nodes, F]; all nodes share all parameters."""
 
     def __init__(self, features: Tensor, num_tokens: int, *, hidden: int, generator: torch.Generator) -> None:
         def normal(fan_in: int, fan_out: int) -> Tensor:

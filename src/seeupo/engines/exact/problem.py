@@ -1,4 +1,4 @@
-"""Small multi-turn decision problems, as the list of everything that can happen in them."""
+"""Small multi-turn decision problems, enumerated as the list of all their paths."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Problem:
-    """Every path through a multi-turn decision problem; P paths, T turns, L tokens a turn, V tokens to choose from.
+    """All paths through a multi-turn decision problem: P paths, T turns, L tokens per turn, vocabulary size V.
 
-    A *node* is a point where the policy chooses a token, knowing what the node stands for: the history in a contextual
+    A *node* is a decision point of the policy. It identifies what the policy observes: the history in a contextual
     bandit, the state and the time in an MDP.
 
     Attributes:
-        nodes: [P, T, L] the node at which each token is chosen; -1 where the path has no such token.
-        tokens: [P, T, L] the token chosen there; -1 likewise.
-        chance: [P] probability of all that the policy does not decide: initial state and transitions.
-        rewards: [P, T] reward received after each turn.
-        contexts: [P] the initial state s_0.
-        num_tokens: V.
+        nodes: Node at which each token is chosen [P, T, L]; -1 where the path has no such token.
+        tokens: Token chosen there [P, T, L]; -1 where the path has no such token.
+        chance: Probability of the initial state and the transitions, without the policy [P].
+        rewards: Reward after each turn [P, T].
+        contexts: Initial state s_0 [P].
+        num_tokens: Vocabulary size V.
     """
 
     nodes: Tensor
@@ -43,32 +43,32 @@ class Problem:
 
     @property
     def returns(self) -> Tensor:
-        """Total reward [P] of each path."""
+        """Return the total reward of each path [P]."""
         return self.rewards.sum(1)
 
     @property
     def live(self) -> Tensor:
-        """[P, T], True where the path has that turn."""
+        """Return a mask [P, T], True where the path has that turn."""
         return self.nodes[:, :, 0] >= 0
 
     def log_prob_of_turns(self, log_policy: Tensor) -> Tensor:
-        """log pi(a^t | history) [P, T] under log pi [nodes, V]; 0 where a path has no such turn."""
+        """Return log pi(a^t | history) [P, T] under log pi [nodes, V]; 0 where a path has no such turn."""
         chosen = log_policy[self.nodes.clamp(min=0), self.tokens.clamp(min=0)]
         return torch.where(self.nodes >= 0, chosen, 0.0).sum(2)
 
     def path_probs(self, log_policy: Tensor) -> Tensor:
-        """Probability [P] of each path."""
+        """Return the probability of each path [P]."""
         return self.chance * self.log_prob_of_turns(log_policy).sum(1).exp()
 
     def expected_return(self, log_policy: Tensor) -> Tensor:
-        """J(pi), a scalar that can be differentiated."""
+        """Return J(pi), a differentiable scalar."""
         return self.path_probs(log_policy) @ self.returns
 
     def value_at_nodes(self, log_policy: Tensor, targets: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Expected target given a node, and given a node and a token: V [nodes] and Q [nodes, V].
+        """Return the expected target given a node, V [nodes], and given a node and a token, Q [nodes, V].
 
-        `targets` [P, T] is what a path is worth when looked at from each turn, by default its total return. Nodes and
-        tokens that cannot be reached give 0.
+        `targets` [P, T] is the value of a path as seen from each turn, by default its total return. Unreachable nodes
+        and tokens get 0.
         """
         probs = self.path_probs(log_policy)
         targets = self.returns[:, None].expand(-1, self.num_turns) if targets is None else targets
@@ -85,20 +85,23 @@ class Problem:
         return divide(earned.sum(1), reached.sum(1)), divide(earned, reached)
 
     def discounted_to_go(self, gamma: float) -> Tensor:
-        """Discounted reward [P, T] from each turn on."""
+        """Return the discounted reward from each turn on [P, T]."""
         to_go = self.rewards.clone()
         for turn in reversed(range(self.num_turns - 1)):
             to_go[:, turn] += gamma * to_go[:, turn + 1]
         return to_go
 
     def reach(self, log_policy: Tensor) -> Tensor:
-        """Probability [nodes] that a path comes through each node."""
+        """Return the probability that a path visits each node [nodes]."""
         live = self.nodes >= 0
         probs = self.path_probs(log_policy)[:, None, None].expand_as(self.nodes)
         return torch.zeros(self.num_nodes, dtype=probs.dtype).index_add(0, self.nodes[live], probs[live])
 
-    def best_return(self) -> float:
-        """J*, by backward induction over the decision times. A token that stands on no path cannot be chosen."""
+    def best_return(self, floor: float = 0.0) -> float:
+        """Return J*, by backward induction, among policies that give every token a probability of at least `floor`.
+
+        A token that lies on no path cannot be chosen.
+        """
         exists = torch.zeros(self.num_nodes, self.num_tokens, dtype=torch.bool)
         exists[self.nodes[self.nodes >= 0], self.tokens[self.nodes >= 0]] = True
         log_policy = torch.full((self.num_nodes, self.num_tokens), 1 / self.num_tokens, dtype=self.chance.dtype).log()
@@ -107,15 +110,16 @@ class Problem:
             if len(here):
                 _, value = self.value_at_nodes(log_policy)
                 best = value.masked_fill(~exists, float("-inf"))[here].argmax(1)
-                log_policy[here] = float("-inf")
-                log_policy[here, best] = 0.0
+                probs = floor * exists[here].to(log_policy)
+                probs[range(len(here)), best] += 1 - probs.sum(1)
+                log_policy[here] = probs.log()
         return float(self.expected_return(log_policy))
 
 
 def bandit(rewards: Tensor, *, tokens_per_turn: int = 1) -> Problem:
-    """A multi-turn contextual bandit with rewards [contexts, A, A, ..., A], one axis per turn, contexts equally likely.
+    """Return a multi-turn contextual bandit with rewards [contexts, A, ..., A], one axis per turn after the first.
 
-    Each action is written with `tokens_per_turn` tokens, so A must be V ** tokens_per_turn.
+    Contexts are equally likely. An action consists of `tokens_per_turn` tokens, so A must be V ** tokens_per_turn.
     """
     contexts, num_actions, num_turns = rewards.shape[0], rewards.shape[1], rewards.dim() - 1
     if set(rewards.shape[1:]) != {num_actions}:
@@ -146,7 +150,7 @@ def bandit(rewards: Tensor, *, tokens_per_turn: int = 1) -> Problem:
 
 
 def mdp(start: Tensor, transitions: Tensor, rewards: Tensor, *, horizon: int) -> Problem:
-    """A finite-horizon MDP with start [S], transitions [S, A, S] and rewards [S, A]; nodes are (time, state)."""
+    """Return a finite-horizon MDP with start [S], transitions [S, A, S] and rewards [S, A]; nodes are (time, state)."""
     num_states, num_actions = rewards.shape
     Path = tuple[list[int], list[int], float, list[float], int, int]  # nodes, tokens, chance, rewards, s_0, state
     paths: list[Path] = [([], [], float(start[s]), [], s, s) for s in range(num_states) if start[s] > 0]
@@ -163,7 +167,7 @@ def mdp(start: Tensor, transitions: Tensor, rewards: Tensor, *, horizon: int) ->
             )
             for nodes, tokens, chance, earned, origin, state in paths
             for action in range(num_actions)
-            # Where the last action leads makes no difference any more.
+            # The state after the last action does not matter.
             for after in [transitions[state, action] if time + 1 < horizon else nowhere]
             for following in after.nonzero().flatten().tolist()
         ]
@@ -179,7 +183,7 @@ def mdp(start: Tensor, transitions: Tensor, rewards: Tensor, *, horizon: int) ->
 
 
 def tree(paths: Sequence[tuple[int, Sequence[int], float]], *, num_tokens: int) -> Problem:
-    """A contextual bandit of ragged length from (context, tokens by turn, reward); contexts are equally likely."""
+    """Return a bandit of ragged length from paths (context, tokens by turn, reward); contexts are equally likely."""
     index: dict[tuple[int, ...], int] = {}
     longest = max(len(tokens) for _, tokens, _ in paths)
     nodes, chosen = torch.full((2, len(paths), longest, 1), -1).unbind(0)

@@ -1,4 +1,4 @@
-"""Three ways to climb an objective: gradient steps, the true maximiser, and a trust-region step."""
+"""Update rules of the exact engine: gradient ascent, the exact maximizer, and a trust-region step."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from seeupo.engines.exact.policy import Policy, TablePolicy
 
 @dataclass(frozen=True)
 class Pool:
-    """An objective over some turns, as a function of the policy.
+    """Objective of a set of turns as a function of the policy.
 
     Attributes:
-        nodes, tokens, mask: [N, L] where each token of an action is chosen, which one, and whether it exists.
-        evaluate: log-probs and entropies [N, L] -> the turns' objectives [N].
-        normalizer: what the sum of objectives is divided by.
-        sampled_from: probabilities [nodes, V] of the policy that the turns come from.
-        reach: probability [nodes] of each node under that policy, when called.
+        nodes, tokens, mask: Node, token and existence of each token of the actions [N, L].
+        evaluate: Function from log-probs and entropies [N, L] to the objectives of the turns [N].
+        normalizer: Divisor of the summed objectives.
+        sampled_from: Probabilities of the policy that sampled the turns [nodes, V].
+        reach: Function that returns the probability of each node under that policy [nodes].
     """
 
     nodes: Tensor
@@ -35,21 +35,21 @@ class Pool:
     reach: Callable[[], Tensor]
 
     def value(self, log_policy: Tensor) -> Tensor:
-        """The objective of the whole pool, a scalar."""
+        """Return the objective of the whole pool, a scalar."""
         logprobs_NL = log_policy[self.nodes, self.tokens]
-        # A token of probability 0 adds nothing to an entropy; 0 * -inf would be nan.
+        # A token of probability 0 contributes nothing to the entropy; 0 * -inf would be nan.
         entropies_NL = -torch.where(log_policy.isinf(), 0.0, log_policy.exp() * log_policy).sum(1)[self.nodes]
         return self.evaluate(logprobs_NL, entropies_NL).sum() / self.normalizer
 
 
 class UpdateRule(Protocol):
     def __call__(self, policy: Policy, pool: Pool) -> dict[str, float]:
-        """Move the policy's parameters in place, uphill on the pool's objective; returns named scalars."""
+        """Change the policy's parameters in place to increase the pool's objective; return named scalars."""
 
 
 @dataclass(frozen=True)
 class GradientAscent:
-    """theta += learning_rate * gradient."""
+    """Gradient step: theta += learning_rate * gradient."""
 
     learning_rate: float
 
@@ -63,40 +63,44 @@ class GradientAscent:
 
 
 @dataclass(frozen=True)
-class Maximiser:
-    """The exact argmax over the simplex, for a table policy and one-token actions.
+class Maximizer:
+    """Set the policy to the exact argmax over the simplex, for a table policy and one-token actions.
 
-    The objective must be concave and piecewise linear in each probability, with kinks where the ratio to the sampling
-    policy is one of `kinks`: the clipped objective has them at 1 - low and 1 + high, the unclipped one has none. It is
-    probed at its kinks and verified in between, then probability is given to the steepest pieces first. Where the
-    maximiser is not unique, the one is taken that gives to small ratios first, so that nothing moves without a reason.
+    The objective must be concave and piecewise linear in each probability. It is evaluated at its kinks, checked to be
+    linear in between, and probability is assigned to the steepest pieces first. Among several maximizers the one that
+    fills small ratios first is taken, so that a flat objective leaves the policy unchanged.
 
-    `radius` keeps every probability within that distance of the sampling policy's: a neighbourhood to search in.
+    Attributes:
+        kinks: Ratios to the sampling policy at which the slope changes: 1 - low and 1 + high of the clip; empty
+            without a clip.
+        radius: Largest change of any probability.
+        floor: Lowest probability of any token that the sampling policy can choose. Above 0 the policy stays soft.
     """
 
     kinks: tuple[float, ...] = ()
     radius: float = 1.0
+    floor: float = 0.0
 
     def __call__(self, policy: Policy, pool: Pool) -> dict[str, float]:
         if not isinstance(policy, TablePolicy):
-            raise ValueError(f"the maximiser needs a TablePolicy, not a {type(policy).__name__}")
+            raise ValueError(f"the maximizer needs a TablePolicy, not a {type(policy).__name__}")
         if pool.nodes.shape[1] != 1:
-            raise ValueError(f"the maximiser needs one-token actions; these have up to {pool.nodes.shape[1]}")
+            raise ValueError(f"the maximizer needs one-token actions; these have up to {pool.nodes.shape[1]}")
         rows, tokens = policy.rows[pool.nodes[:, 0]], pool.tokens[:, 0]
         shape = policy.logits.shape
         sampled = torch.zeros(shape, dtype=policy.logits.dtype)
         sampled[policy.rows] = pool.sampled_from
 
         def objective_at(probs: Tensor) -> Tensor:
-            """The pool's objective [rows, V], split by row and token, were each probability as in `probs`."""
+            """Return the pool's objective for probabilities `probs`, split by row and token [rows, V]."""
             logprobs_NL = probs[rows, tokens].log()[:, None]
             values = pool.evaluate(logprobs_NL, torch.full_like(logprobs_NL, torch.nan))  # no entropy term
             return torch.zeros_like(probs).index_put((rows, tokens), values, accumulate=True) / pool.normalizer
 
         # A token that was never possible has no ratio: its only point is probability 0.
-        bottom = (sampled - self.radius).clamp(min=0)
+        bottom = torch.where(sampled > 0, (sampled - self.radius).clamp(min=self.floor), 0.0)
         top = torch.where(sampled > 0, (sampled + self.radius).clamp(max=1), 0.0)
-        # Ratio 1 is no kink of the objective; it splits the pieces so that ties are filled up to the old policy first.
+        # Ratio 1 is not a kink; it splits the pieces so that ties are filled up to the old policy first.
         ratios = sorted({*self.kinks, 1.0})
         points = [bottom, *((ratio * sampled).maximum(bottom).minimum(top) for ratio in ratios), top]
         heights = [objective_at(point) for point in points]
@@ -107,15 +111,15 @@ class Maximiser:
             if not bend <= 1e-9 * max(1.0, float(torch.stack(heights).abs().max())):
                 raise ValueError(
                     f"the objective is not linear between its kinks {self.kinks}: it bends by {bend:.1e}. The kinks "
-                    "must be 1 - low and 1 + high of its clip, and there can be no KL or entropy term"
+                    "must be 1 - low and 1 + high of its clip; KL and entropy terms are not supported"
                 )
         slopes = (rises / torch.where(lengths > 0, lengths, 1.0)).flatten(1)
-        # Rounded, relative to the steepest, so that ties are ties and not decided by the last digit.
+        # Round relative to the steepest slope, so that the last digit does not decide ties.
         steepest = slopes.abs().amax(1, keepdim=True).clamp(min=1e-300)
         slopes = torch.where(lengths.flatten(1) > 0, (slopes / steepest).round(decimals=9), float("-inf"))
 
-        # Pieces stand token by token from small to large ratios; a stable sort by slope, after one by piece, keeps the
-        # smaller ratios first among equals.
+        # Pieces are ordered by token, then by ratio. A stable sort by slope after one by piece keeps the smaller ratios
+        # first among equal slopes.
         num_pieces = lengths.shape[2]
         by_piece = torch.arange(num_pieces).repeat(shape[1]).argsort(stable=True)
         order = by_piece[slopes[:, by_piece].argsort(dim=1, descending=True, stable=True)]
@@ -123,7 +127,7 @@ class Maximiser:
         to_give = 1 - bottom.sum(1, keepdim=True)
         given = (to_give - (sizes.cumsum(1) - sizes)).clamp(min=0).minimum(sizes)
         probs = bottom.scatter_add(1, order // num_pieces, given)
-        # What rounding leaves of a probability is no probability: a lost branch must stay lost.
+        # Remove the remainders of rounding: an action of probability 0 must stay at 0.
         probs = torch.where(probs < 1e-12, 0.0, probs)
         probs = probs / probs.sum(1, keepdim=True)
         with torch.no_grad():
@@ -134,9 +138,17 @@ class Maximiser:
 
 @dataclass(frozen=True)
 class TrustRegion:
-    """The TRPO step: conjugate gradients on the Fisher matrix, then a line search within a KL constraint.
+    """TRPO step: conjugate gradients on the Fisher matrix, then a line search within a KL constraint.
 
-    The KL is that between the policy before and after the step, averaged over the pool's nodes by their probability.
+    The constraint is on the KL between the policies before and after the step, averaged over the pool's nodes by their
+    probability.
+
+    Attributes:
+        max_kl: Largest average KL of a step.
+        cg_iterations: Iterations of conjugate gradients.
+        damping: Multiple of the identity added to the Fisher matrix.
+        backtrack: Factor on the step after each failed attempt of the line search.
+        max_backtracks: Attempts before the step is abandoned.
     """
 
     max_kl: float
@@ -190,7 +202,7 @@ class TrustRegion:
 
 
 def conjugate_gradients(times: Callable[[Tensor], Tensor], target: Tensor, iterations: int) -> Tensor:
-    """x with times(x) = target, for a symmetric positive definite linear map."""
+    """Solve times(x) = target for a symmetric positive definite linear map."""
     solution = torch.zeros_like(target)
     residual, direction = target.clone(), target.clone()
     square = residual @ residual

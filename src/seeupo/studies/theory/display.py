@@ -1,4 +1,4 @@
-"""Measured claims as text for a terminal."""
+"""Terminal output of the theory study."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ ANSWERS = {"yes": "green", "?": "yellow", "no": "red"}
 
 
 def show(claims: Sequence[Claim], console: Console) -> None:
-    """Each claim with its checks and, in full, its counterexamples; then one line per claim."""
+    """Print each claim with its checks and counterexamples, then a summary with one line per claim."""
     for claim in claims:
         console.print()
         console.print(Text.assemble((f"{claim.id}. {claim.title}", "bold"), ": ", verdict_text(claim.verdict)))
         console.print(Padding(f"{claim.claim}\n[dim]Measured on: {claim.problems}.[/dim]", (0, 0, 0, 3)))
+        if claim.qualification:
+            console.print(Padding(Text.assemble(("Condition", "yellow"), f": {claim.qualification}"), (0, 0, 0, 3)))
         console.print(Padding(checks_table(claim.checks), (0, 0, 0, 3)))
         for check in claim.checks:
             if check.scope is not Scope.COMPARISON and not check.holds and check.counterexample:
@@ -39,7 +41,7 @@ def show(claims: Sequence[Claim], console: Console) -> None:
 
 
 def short(value: Any) -> str:
-    """A value as JSON, with numbers that people can read; the full digits are in the JSON file."""
+    """Format a value as JSON with six significant digits; the JSON file has all of them."""
 
     def rounded(value: Any) -> Any:
         if isinstance(value, float):
@@ -75,7 +77,7 @@ def figures_text(figures: dict[str, Any]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {text(value)}" for name, value in figures.items())
 
 
-def held(checks: Sequence[Check]) -> str:
+def count_held(checks: Sequence[Check]) -> str:
     return f"{sum(check.holds for check in checks)} of {len(checks)}" if checks else ""
 
 
@@ -87,6 +89,6 @@ def summary_table(claims: Sequence[Claim]) -> Table:
     table.add_column("as claimed", justify="right", no_wrap=True)
     table.add_column("in practice", justify="right", no_wrap=True)
     for claim in claims:
-        as_claimed, in_practice = (held(claim.of(scope)) for scope in (Scope.CLAIM, Scope.PRACTICE))
+        as_claimed, in_practice = (count_held(claim.in_scope(scope)) for scope in (Scope.CLAIM, Scope.PRACTICE))
         table.add_row(str(claim.id), claim.title, verdict_text(claim.verdict), as_claimed, in_practice)
     return table

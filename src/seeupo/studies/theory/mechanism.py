@@ -1,4 +1,4 @@
-"""The mechanism: what carrying M through the turns buys on a deceptive chain, from sampled trajectories."""
+"""The claim about M: its effect on learning speed on a deceptive chain, with sampled trajectories."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from seeupo.studies.theory.verdict import Check, Claim, Scope
 from seeupo.types import Algorithm, Trajectory, TurnKey
 
 TRAJECTORIES, INNER_STEPS, ITERATIONS = 64, 4, 30
-"""Trajectories per iteration and seed, gradient steps per turn, iterations."""
+"""Trajectories per iteration and seed, gradient steps per turn, and iterations."""
 STEP_SIZES = (1.0, 3.0, 10.0)
-"""Learning rates: the clip never binds, sometimes, and in every iteration."""
+"""Learning rates at which the clip binds never, sometimes, and in every iteration."""
 
 
 def sweep(order: Order, *, carry: bool = True) -> SeeUPO:
@@ -27,7 +27,7 @@ def sweep(order: Order, *, carry: bool = True) -> SeeUPO:
 
 
 def trajectory_advantages(_: ExactEngine, trajectories: Sequence[Trajectory]) -> dict[TurnKey, float]:
-    """GRAE: every turn of a trajectory gets the trajectory's group-relative advantage."""
+    """Return GRAE: each turn gets the group-relative advantage of its trajectory."""
     advantages = Batch(trajectories).advantages("none", "mean").tolist()
     return {
         turn.key: advantage
@@ -46,9 +46,9 @@ VARIANTS: dict[str, Algorithm] = {
 
 
 def learning_curves(algorithm: Algorithm, *, turns: int, rate: float, seeds: int, generator: torch.Generator) -> Tensor:
-    """J [ITERATIONS, seeds]. The seeds are the contexts of one problem: with a table of its own each learns alone."""
+    """Return J [ITERATIONS, seeds]. The seeds are contexts of one problem, independent by separate parameters."""
     problem = deceptive_chain(turns, contexts=seeds)
-    # The objective is divided by the trajectories of all seeds; the rate makes up for it.
+    # The objective is divided by the trajectories of all seeds; the rate compensates for it.
     engine = ExactEngine(problem, chain_policy(problem, go=0.5, success=0.02), GradientAscent(rate * seeds))
     curve = []
     for _ in range(ITERATIONS):
@@ -58,7 +58,7 @@ def learning_curves(algorithm: Algorithm, *, turns: int, rate: float, seeds: int
     return torch.stack(curve)
 
 
-def mechanism(scale: Scale) -> Claim:
+def effect_of_m(scale: Scale) -> Claim:
     seeds = 3 * scale.problems
     checks: list[Check] = []
     curves: dict[str, Any] = {}
@@ -82,15 +82,15 @@ def mechanism(scale: Scale) -> Claim:
                 "standard_error_of_gap": round(error, 4),
                 "seeds": seeds,
             }
-            # The claim is about updates large enough for the clip to matter, over more than a few turns. Without M and
-            # with separate parameters it makes no difference whether turns are updated one by one or at once.
+            # The claim concerns updates large enough for the clip to matter, over more than a few turns. Without M and
+            # with separate parameters, sequential and simultaneous updates are the same.
             claimed = turns >= 6 and rate > STEP_SIZES[0]
             scope = Scope.COMPARISON if name == "simultaneous" else Scope.CLAIM if claimed else Scope.PRACTICE
             undecided = abs(gap) <= 2 * error
             checks.append(Check(f"{where}, against {name}", gap > 2 * error, figures, scope, undecided))
     return Claim(
         id=13,
-        title="What M buys",
+        title="The effect of M",
         claim=(
             "Reverse order with M learns a long path faster than other orders, than no M, and than all turns at once "
             "(the paper's account of why SeeUPO works)."

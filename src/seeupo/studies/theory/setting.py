@@ -1,4 +1,4 @@
-"""The problems, policies and runs that the claims are measured on."""
+"""Problems, policies and update loops on which the claims are measured."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from seeupo.algorithms.batch import by_key
 from seeupo.algorithms.objective import SequenceObjective
 from seeupo.core.checks import Clip
-from seeupo.engines.exact import ExactEngine, Maximiser, NetworkPolicy, Problem, TablePolicy, TrustRegion
+from seeupo.engines.exact import ExactEngine, Maximizer, NetworkPolicy, Problem, TablePolicy, TrustRegion
 from seeupo.engines.exact.policy import Policy
 from seeupo.engines.exact.problem import bandit, mdp, tree
 from seeupo.engines.exact.updates import UpdateRule
@@ -22,20 +22,19 @@ from seeupo.studies.theory.verdict import Scope
 from seeupo.types import Algorithm, Need, Trajectory, TurnKey, Update, turns_of
 
 CLIP: Clip = (0.2, 0.2)
-CLIPPED_MAXIMISER = Maximiser(kinks=(0.8, 1.2))
-FALL = 1e-9
-"""J has fallen when it is lower by more than this; less is rounding."""
-
+CLIPPED_MAXIMIZER = Maximizer(kinks=(0.8, 1.2))
+FALL_TOLERANCE = 1e-9
+"""Smallest decrease of J that counts as a fall; less is rounding."""
 
 MakeProblem = Callable[[torch.Generator], Problem]
 MakePolicy = Callable[[Problem, torch.Generator], Policy]
 
 
 @dataclass(frozen=True)
-class Trial:
-    """A way to update a policy: which parameters, which rule, how many steps per pool."""
+class Setup:
+    """Policy parametrization and update rule of a check, with the steps per pool and the scope."""
 
-    setting: str
+    label: str
     policy: MakePolicy
     rule: UpdateRule
     steps: int = 1
@@ -44,31 +43,36 @@ class Trial:
 
 @dataclass(frozen=True)
 class Scale:
-    """How much to measure: a seed for everything random, and how many random problems a claim is tried on."""
+    """Size of the study.
+
+    Attributes:
+        seed: Random seed for all problems, policies and samples.
+        problems: Number of random problems per check.
+    """
 
     seed: int = 0
     problems: int = 20
 
     @property
     def few(self) -> int:
-        """For what takes long: a quarter of the problems."""
+        """Number of problems for slow checks: a quarter of `problems`, at least 2."""
         return max(2, self.problems // 4)
 
     def generator(self, *labels: object) -> torch.Generator:
-        """A generator of its own for each set of labels, so that claims do not depend on one another's draws."""
+        """Return a generator seeded by the labels, so that no claim depends on the draws of another."""
         return torch.Generator().manual_seed(zlib.crc32(repr((self.seed, *labels)).encode()))
 
 
 def random_bandit(
     generator: torch.Generator, *, contexts: int = 2, actions: int = 3, turns: int = 3, tokens_per_turn: int = 1
 ) -> Problem:
-    """Uniform random rewards for every joint action."""
+    """Return a bandit with uniform random rewards for every joint action."""
     rewards = torch.rand(contexts, *[actions] * turns, generator=generator, dtype=torch.float64)
     return bandit(rewards, tokens_per_turn=tokens_per_turn)
 
 
 def random_mdp(generator: torch.Generator, *, states: int = 3, actions: int = 2, horizon: int = 4) -> Problem:
-    """Random transitions and rewards, starting in state 0."""
+    """Return an MDP with random transitions and rewards that starts in state 0."""
     transitions = torch.rand(states, actions, states, generator=generator, dtype=torch.float64) ** 3
     rewards = torch.rand(states, actions, generator=generator, dtype=torch.float64)
     start = torch.eye(states, dtype=torch.float64)[0]
@@ -76,7 +80,7 @@ def random_mdp(generator: torch.Generator, *, states: int = 3, actions: int = 2,
 
 
 def random_tree(generator: torch.Generator, *, contexts: int = 2, turns: int = 3) -> Problem:
-    """Two actions a turn, of which the first ends the trajectory, with random rewards: few survive to the last turn."""
+    """Return a problem with two actions per turn, the first of which ends the trajectory with a random reward."""
     paths: list[tuple[int, Sequence[int], float]] = []
     for context in range(contexts):
         for length in range(1, turns + 1):
@@ -87,9 +91,10 @@ def random_tree(generator: torch.Generator, *, contexts: int = 2, turns: int = 3
 
 
 def deceptive_chain(turns: int, *, contexts: int = 1) -> Problem:
-    """Turn 1 takes a safe 0.3 (token 0) or goes on (1); then every turn must be right (1) to earn 1 at the end.
+    """Return a chain in which a safe reward of 0.3 competes with a long path to a reward of 1.
 
-    A wrong turn ends the trajectory with 0. Contexts are copies of the same chain.
+    In turn 1, token 0 ends the trajectory with 0.3 and token 1 continues ("go"). After that, token 0 in any turn ends
+    it with 0; token 1 in every turn earns 1. Contexts are copies of the same chain.
     """
     paths: list[tuple[int, Sequence[int], float]] = []
     for context in range(contexts):
@@ -99,7 +104,7 @@ def deceptive_chain(turns: int, *, contexts: int = 1) -> Problem:
 
 
 def chain_policy(problem: Problem, *, go: float, success: float) -> TablePolicy:
-    """A table for the chain that goes on with probability `go` and then succeeds with probability `success`."""
+    """Return a table for the chain with probability `go` in turn 1 and `success` for all later turns together."""
     right = success ** (1 / (problem.num_turns - 1))
     probs = torch.full((problem.num_nodes, 2), right, dtype=torch.float64)
     probs[problem.nodes[:, 0, 0], :] = go
@@ -108,12 +113,12 @@ def chain_policy(problem: Problem, *, go: float, success: float) -> TablePolicy:
 
 
 def random_table(problem: Problem, generator: torch.Generator) -> TablePolicy:
-    """A distribution of its own at every node."""
+    """Return a random table with separate parameters for every node."""
     return TablePolicy(torch.randn(problem.num_nodes, problem.num_tokens, generator=generator, dtype=torch.float64))
 
 
-def blind_table(problem: Problem, generator: torch.Generator) -> TablePolicy:
-    """One distribution per turn, shared by all contexts, histories and states."""
+def per_turn_table(problem: Problem, generator: torch.Generator) -> TablePolicy:
+    """Return a random table with one distribution per turn, shared by all contexts, histories and states."""
     rows = torch.zeros(problem.num_nodes, dtype=torch.long)
     for turn in range(problem.num_turns):
         rows[problem.nodes[problem.live[:, turn], turn, 0]] = turn
@@ -124,7 +129,7 @@ def blind_table(problem: Problem, generator: torch.Generator) -> TablePolicy:
 def random_network(
     problem: Problem, generator: torch.Generator, *, features: int = 4, hidden: int = 8
 ) -> NetworkPolicy:
-    """A small network over random features, fewer than there are nodes, so that nodes interfere."""
+    """Return a small network over fewer random features than nodes, so that updates of nodes interfere."""
     inputs = torch.randn(problem.num_nodes, features, generator=generator, dtype=torch.float64)
     return NetworkPolicy(inputs, problem.num_tokens, hidden=hidden, generator=generator)
 
@@ -137,9 +142,9 @@ def returns_over_iterations(
     generator: torch.Generator | None = None,
     stop_at: float = float("inf"),
 ) -> list[float]:
-    """J before the first and after each iteration on all paths.
+    """Return J before the first and after each iteration on all paths.
 
-    Ends early when J reaches `stop_at` or the policy stands still.
+    Stop early when J reaches `stop_at` or the policy no longer changes.
     """
     returns = [engine.expected_return()]
     for _ in range(iterations):
@@ -155,18 +160,18 @@ def returns_over_iterations(
 
 @dataclass
 class Falls:
-    """Counts how often, and by how much at worst, J falls from one iteration to the next."""
+    """Counts the iterations in which J falls and keeps the largest fall."""
 
     iterations: int = 0
     falls: int = 0
     largest: float = 0.0
     case: dict[str, Any] | None = None
 
-    def watch(self, returns: Sequence[float], **case: object) -> None:
+    def count(self, returns: Sequence[float], **case: object) -> None:
         for iteration, (before, after) in enumerate(pairwise(returns)):
             self.iterations += 1
-            self.falls += before - after > FALL
-            if before - after > max(self.largest, FALL):
+            self.falls += before - after > FALL_TOLERANCE
+            if before - after > max(self.largest, FALL_TOLERANCE):
                 self.largest = before - after
                 self.case = {**case, "iteration": iteration, "J_before": before, "J_after": after}
 
@@ -177,10 +182,13 @@ class Falls:
 
 @dataclass(frozen=True)
 class Simultaneous:
-    """The update of the backbone algorithms: all turns at once, each turn with a weight of its own.
+    """Update of the backbone algorithms: all turns at once, on SeeUPO's clipped objective.
 
-    `weights` gives them from the engine and its trajectories, and turns without one are left out. They are taken by
-    the same clipped objective as in SeeUPO.
+    Attributes:
+        weights: Function from the engine and its trajectories to a weight per turn; turns without a weight are left
+            out.
+        clip: (low, high) around 1; None for no clip.
+        steps: Steps of the engine per update.
     """
 
     weights: Callable[[ExactEngine, Sequence[Trajectory]], Mapping[TurnKey, float]]
@@ -207,19 +215,29 @@ class Simultaneous:
 
 
 def flat_gradient(value: Tensor, policy: Policy) -> Tensor:
-    """The gradient of a scalar in all of the policy's parameters, as one vector."""
+    """Return the gradient of a scalar with respect to all of the policy's parameters as one vector."""
     return torch.cat([g.flatten() for g in torch.autograd.grad(value, list(policy.parameters().values()))])
 
 
+def flat_parameters(policy: Policy) -> Tensor:
+    """Return a copy of all of the policy's parameters as one vector."""
+    return torch.cat([parameter.detach().flatten() for parameter in policy.parameters().values()])
+
+
 def total_variation(first: Tensor, second: Tensor) -> float:
-    """The largest total variation distance between two policies [nodes, V] at any node."""
+    """Return the largest total variation distance between two policies [nodes, V] over all nodes."""
     return float((first.exp() - second.exp()).abs().sum(1).max() / 2)
 
 
-def clipped(rule: UpdateRule) -> Clip | None:
-    """The clip that goes with an update rule: a maximiser without kinks and a trust region have none."""
-    unclipped = isinstance(rule, TrustRegion) or (isinstance(rule, Maximiser) and not rule.kinks)
+def clip_of(rule: UpdateRule) -> Clip | None:
+    """Return the clip that goes with an update rule: none for a trust region and a maximizer without kinks."""
+    unclipped = isinstance(rule, TrustRegion) or (isinstance(rule, Maximizer) and not rule.kinks)
     return None if unclipped else CLIP
+
+
+def best_return(problem: Problem, rule: UpdateRule) -> float:
+    """Return J* among the policies that the rule can reach: those above its floor, if it has one."""
+    return problem.best_return(rule.floor if isinstance(rule, Maximizer) else 0.0)
 
 
 def rounded(values: Sequence[float], digits: int = 6) -> list[float]:

@@ -1,4 +1,4 @@
-"""All claims, measured side by side in worker processes."""
+"""Measure all claims in parallel worker processes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 import torch
 
 from seeupo.studies.theory.backbones import gae_clipped, grae_clipped_bandit, grae_clipped_mdp, grae_reinforce
+from seeupo.studies.theory.conditions import stochastic_transitions, update_orders
 from seeupo.studies.theory.estimators import gae_bias_bound, grae_bias_and_gradient
-from seeupo.studies.theory.mechanism import mechanism
-from seeupo.studies.theory.normalisation import constant_shifts, group_deviation_drift, normalisation_keeps_maximiser
+from seeupo.studies.theory.kl import kl_penalty
+from seeupo.studies.theory.mechanism import effect_of_m
+from seeupo.studies.theory.normalization import constant_shifts, group_deviation_drift, normalization_keeps_maximizer
 from seeupo.studies.theory.sequential import global_optimality, identity_behind_m, monotonic_improvement
 from seeupo.studies.theory.setting import Scale
 from seeupo.studies.theory.verdict import Claim
@@ -28,17 +30,20 @@ CLAIMS: dict[int, Callable[[Scale], Claim]] = {
     7: grae_clipped_mdp,
     8: grae_clipped_bandit,
     9: group_deviation_drift,
-    10: normalisation_keeps_maximiser,
+    10: normalization_keeps_maximizer,
     11: identity_behind_m,
     12: constant_shifts,
-    13: mechanism,
+    13: effect_of_m,
+    14: update_orders,
+    15: stochastic_transitions,
+    16: kl_penalty,
 }
-SLOW = (13, 1, 2, 7)
-"""Started first, so that no process is left alone with a long one."""
+SLOW = (13, 14, 1, 2, 16, 7)
+"""Claims that take longest; started first to balance the workers."""
 
 
 def measure(scale: Scale) -> Iterator[Claim]:
-    """Every claim as soon as it is measured, in whatever order they finish. Stopping early ends the workers."""
+    """Measure every claim and yield each as soon as it is done. Closing the generator ends the workers."""
     context = multiprocessing.get_context("spawn")
     executor = ProcessPoolExecutor(min(len(CLAIMS), os.cpu_count() or 1), context, initializer=_start_worker)
     try:
@@ -53,7 +58,7 @@ def measure(scale: Scale) -> Iterator[Claim]:
 
 
 def _start_worker() -> None:
-    # An interrupt reaches the whole process group; the parent deals with it.
+    # An interrupt reaches the whole process group; the parent handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # One thread per process: the tensors are tiny, and the processes share the cores.
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""What is said about a claim, and how a verdict follows from what was measured."""
+"""Checks, claims, and the rule that derives a verdict from the checks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Verdict(StrEnum):
 
 
 class Scope(StrEnum):
-    """What a check has to do with the claim: it is what the paper says, what practice adds, or a comparison."""
+    """Relation of a check to its claim: the claim as the paper states it, training in practice, or a comparison."""
 
     CLAIM = "claim"
     PRACTICE = "practice"
@@ -28,11 +28,12 @@ class Check:
     """One statement, tested in one setting.
 
     Attributes:
-        setting: the statement, or the update, the parameters and the problems that the claim was tested with.
-        holds: whether the figures bear it out.
-        figures: what was measured.
-        undecided: it was not borne out, but neither was its opposite (a difference within its standard error).
-        counterexample: when it does not hold, a case of it.
+        setting: Statement, or the update, parameters and problems on which the claim was tested.
+        holds: True if the figures support the statement.
+        figures: Measured values.
+        scope: Relation to the claim; decides how the check enters the verdict.
+        undecided: True if neither the statement nor its opposite is supported (a difference within its error).
+        counterexample: A case in which the statement fails.
     """
 
     setting: str
@@ -49,7 +50,17 @@ class Check:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of the paper with the checks made of it. `curves` holds series that are drawn but not judged."""
+    """A claim of the paper with its checks.
+
+    Attributes:
+        id: Number of the claim.
+        title: Short name.
+        claim: Statement, with its source in the paper.
+        problems: Problems on which it was measured.
+        checks: Checks, in the order in which they are shown.
+        curves: Series for the figure; they do not enter the verdict.
+        qualification: Condition under which a claim with a counterexample holds after all; empty if none applies.
+    """
 
     id: int
     title: str
@@ -57,34 +68,36 @@ class Claim:
     problems: str
     checks: Sequence[Check]
     curves: dict[str, Any] = field(default_factory=dict)
+    qualification: str = ""
 
-    def of(self, scope: Scope) -> list[Check]:
+    def in_scope(self, scope: Scope) -> list[Check]:
         return [check for check in self.checks if check.scope is scope]
 
     @property
     def verdict(self) -> Verdict:
-        """A check of the claim itself that fails is a counterexample; if none can be decided, neither can the claim.
+        """Derive the verdict from the checks.
 
-        A check that is undecided, or that fails in a setting which practice adds, makes the claim conditional.
-        Comparisons have no say.
+        A failed check of the claim itself is a counterexample. If none of these checks could be decided, the claim is
+        undecided. A check that is undecided, or that fails in practice, makes the claim conditional. Comparisons do
+        not count.
         """
-        claimed = self.of(Scope.CLAIM)
+        claimed = self.in_scope(Scope.CLAIM)
         if not all(check.holds or check.undecided for check in claimed):
             return Verdict.COUNTEREXAMPLE
         if not any(check.holds for check in claimed):
             return Verdict.UNDECIDED
-        everywhere = all(check.holds for check in [*claimed, *self.of(Scope.PRACTICE)])
+        everywhere = all(check.holds for check in [*claimed, *self.in_scope(Scope.PRACTICE)])
         return Verdict.HOLDS if everywhere else Verdict.CONDITIONAL
 
     @property
     def condition(self) -> str | None:
-        """Where it held and where it did not; None if it held everywhere."""
+        """List where the claim held and where it failed; None if it held everywhere."""
         if self.verdict is Verdict.HOLDS:
             return None
-        judged = [*self.of(Scope.CLAIM), *self.of(Scope.PRACTICE)]
+        judged = [*self.in_scope(Scope.CLAIM), *self.in_scope(Scope.PRACTICE)]
         held = "; ".join(check.setting for check in judged if check.holds) or "nowhere"
         failed = "; ".join(check.setting for check in judged if not check.holds)
-        return f"held: {held}. did not: {failed}"
+        return f"held: {held}. failed: {failed}"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -107,4 +120,5 @@ class Claim:
             },
             "verdict": self.verdict.value,
             "condition": self.condition,
+            "qualification": self.qualification or None,
         }
