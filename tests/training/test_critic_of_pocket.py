@@ -67,7 +67,7 @@ def test_the_critic_explains_most_of_the_variance_of_returns():
         episodes = mixed_episodes(components, 768)
         solved = sum(trajectory.reward for trajectory in episodes) / len(episodes)
         assert 0.3 < solved < 0.7
-        # Lambda 1: returns are what was scored, and nothing of the critic's own making.
+        # With lambda 1, returns are the scores and do not depend on the critic.
         algorithm = replace(RECIPE.algorithm, lam=1.0, value_clip=None)
 
         def explained(seen):
