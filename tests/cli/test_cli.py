@@ -77,12 +77,12 @@ def test_algorithm_cards_are_complete_and_fit_the_terminal(name, columns):
     assert result.exit_code == 0, result.output
     lines = [line.rstrip() for line in result.output.splitlines()]
     assert max(map(len, lines)) <= columns
-    facts, flat = FACTS[name], " ".join(result.output.split())
-    for text in (facts.title, facts.idea, facts.advantage_here, facts.proved, facts.conditions, facts.measured):
+    card, flat = FACTS[name], " ".join(result.output.split())
+    for text in (card.title, card.idea, card.advantage_here, card.proved, card.conditions, card.measured):
         assert text in flat
-    for text in (facts.use, facts.source, facts.cost.forward, facts.cost.steps, facts.cost.critic_forward):
+    for text in (card.use, card.source, card.cost.forward, card.cost.steps, card.cost.critic_forward):
         assert text in flat
-    for line in facts.formula.splitlines():
+    for line in card.formula.splitlines():
         assert f"  {line}".rstrip() in lines
     for option in options(name):
         assert re.search(rf"^  {option.name} +{re.escape(option.default)}  ", result.output, re.MULTILINE), option

@@ -76,4 +76,4 @@ def test_a_page_that_cannot_be_made_is_said_and_harms_no_run(run, tmp_path, monk
     assert "install" in done.output
     assert not (tmp_path / "page.html").exists()
     with pytest.warns(UserWarning, match="the report was not written: the chart library"):
-        library.write_run_report(run)
+        library.report_of_run(run)

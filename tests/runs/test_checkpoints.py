@@ -200,7 +200,8 @@ def replace_checkpoint_by_file(path):
 DAMAGES = [
     delete_file, truncate_file, change_file, delete_manifest, truncate_manifest, binary_manifest, nested_manifest,
     list_outside_path, list_nothing, list_without_checksums, list_as_array, change_iteration,
-    change_format, add_unlisted_file, replace_file_by_link, replace_directory_by_link, replace_file_by_pipe, replace_checkpoint_by_file,
+    change_format, add_unlisted_file, replace_file_by_link, replace_directory_by_link, replace_file_by_pipe,
+    replace_checkpoint_by_file,
 ]  # fmt: skip
 
 
@@ -273,7 +274,7 @@ def test_missing_permissions_are_not_damage(made, monkeypatch):
 
 def test_a_later_format_version_is_refused_and_left_unchanged(made):
     change_manifest(write(made, 10), version=2)
-    with pytest.raises(CheckpointError, match="version 2.* up to 1"):
+    with pytest.raises(CheckpointError, match=r"version 2.* up to 1"):
         made.latest()
     assert names(made.folder) == ["00010"]
 

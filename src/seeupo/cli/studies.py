@@ -20,28 +20,16 @@ from seeupo.utils.atomic_files import write_text
 @click.command()
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed.")
 @click.option(
-    "--problems",
-    type=click.IntRange(min=4),
-    default=20,
-    show_default=True,
-    help="Number of random problems per claim.",
+    "--problems", type=click.IntRange(min=4), default=20, show_default=True, help="Number of random problems per claim."
 )
 @click.option(
-    "--json",
-    "json_file",
-    type=click.Path(dir_okay=False),
-    callback=not_empty,
-    metavar="FILE",
+    "--json", "json_file", type=click.Path(dir_okay=False), callback=not_empty, metavar="FILE",
     help="Write claims, settings, figures and verdicts to FILE.",
-)
+)  # fmt: skip
 @click.option(
-    "--report",
-    "report_dir",
-    type=click.Path(file_okay=False),
-    callback=not_empty,
-    metavar="DIR",
+    "--report", "report_dir", type=click.Path(file_okay=False), callback=not_empty, metavar="DIR",
     help="Write a report with a figure per claim to DIR (needs the extra 'figures').",
-)
+)  # fmt: skip
 def theory(seed: int, problems: int, json_file: Path | None, report_dir: Path | None) -> None:
     """Test the claims of the paper numerically.
 

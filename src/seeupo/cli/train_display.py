@@ -14,6 +14,8 @@ from rich.console import Console, ConsoleOptions
 from rich.live import Live
 from rich.text import Text
 
+from seeupo.core.statistics import format_estimate
+from seeupo.training.alarms import number
 from seeupo.training.callbacks import TrainingCallback
 from seeupo.utils.atomic_files import write_text
 
@@ -25,12 +27,7 @@ LONG_PHASE_SECONDS = 10.0
 
 
 def make_display(console: Console, *, title: str, iterations: int, clock: Clock = time.monotonic) -> TrainingCallback:
-    """Return the display that the console supports.
-
-    Args:
-        title: Name of the run.
-        iterations: Number of iterations of the run.
-    """
+    """Return the display that the console supports, with `title` above it."""
     # Sparklines and bars need Unicode, and a dumb terminal cannot move its cursor.
     if console.is_terminal and not console.is_dumb_terminal and not console.options.ascii_only:
         return LiveDisplay(console, Status(title, iterations, clock))
@@ -75,14 +72,14 @@ class Status:
         if kind == "iteration":
             self.successes = (*self.successes, float(record["success"]))
             self.turns = tuple(sorted(record.get("turns") or (), key=lambda turn: turn["turn"])) or self.turns
-            self.tokens_per_second = _number(record.get("timings"), "tokens_per_second")
+            self.tokens_per_second = number(record.get("timings") or {}, "tokens_per_second")
             if not self.replaying:
                 self._timed_iterations += 1
                 self._last_ended = self._clock()
         elif kind == "evaluation":
             self.evaluations = (*self.evaluations[:1], dict(record))
         elif kind == "warm_start":
-            self.text = f"loss {_short(_number(record, 'loss'))}"
+            self.text = f"loss {_short(number(record, 'loss'))}"
 
     def elapsed(self) -> float:
         return self._clock() - self._started
@@ -128,8 +125,8 @@ class Status:
         parts = []
         if self.total:
             filled = min(BAR, BAR * self.done // self.total)
-            parts += [Text.assemble(("━" * filled, "green"), ("─" * (BAR - filled), "dim"))]
-            parts += [Text(f"{self.done}/{self.total}")]
+            bar = Text.assemble(("━" * filled, "green"), ("─" * (BAR - filled), "dim"))
+            parts += [bar, Text(f"{self.done}/{self.total}")]
         elif self.done:
             parts += [Text(f"{self.done} done")]
         parts += [Text(_duration(self.in_phase()), style="dim"), *([Text(self.text)] if self.text else [])]
@@ -149,11 +146,11 @@ class Status:
         if len(columns) > (fitting := max(3, (width - LABEL + 1) // CELL)):
             columns = [*self.turns[: fitting - 2], None, self.turns[-1]]
         for label, key in (("turn", "turn"), ("clipped", "clip_fraction"), ("M spread", "carry_sd")):
-            if key != "turn" and all(_number(turn, key) is None for turn in self.turns):
+            if key != "turn" and all(number(turn, key) is None for turn in self.turns):
                 continue
             row = Text.assemble((f"{label:<{LABEL}}", "dim"))
             for turn in columns:
-                cell = "…" if turn is None else f"t{turn['turn']}" if key == "turn" else _short(_number(turn, key))
+                cell = "…" if turn is None else f"t{turn['turn']}" if key == "turn" else _short(number(turn, key))
                 row.append(f"{cell:<{CELL}}", style="dim" if key == "turn" else None)
             row.rstrip()
             yield _no_wrap(row)
@@ -229,9 +226,9 @@ class PlainDisplay:
 
     def _iteration(self, record: Mapping[str, Any]) -> str:
         turns = record.get("turns") or ()
-        clipped = [value for turn in turns if (value := _number(turn, "clip_fraction")) is not None]
-        spread = [value for turn in turns if (value := _number(turn, "carry_sd")) is not None]
-        rate, left = _number(record.get("timings"), "tokens_per_second"), self._status.left()
+        clipped = [value for turn in turns if (value := number(turn, "clip_fraction")) is not None]
+        spread = [value for turn in turns if (value := number(turn, "carry_sd")) is not None]
+        rate, left = number(record.get("timings") or {}, "tokens_per_second"), self._status.left()
         parts = [
             f"success {record['success']:.2f}",
             f"reward {record['reward_mean']:.2f}" if record["reward_mean"] != record["success"] else "",
@@ -284,10 +281,10 @@ def save_screenshot(
 def _row(label: str, parts: Sequence[Text], width: int) -> Text:
     """Return a label and as many parts as fit, in their order."""
     row = Text.assemble((f"{label:<{LABEL - 1}} ", "dim"))
-    for number, part in enumerate(parts):
-        if number and row.cell_len + 2 + part.cell_len > width:
+    for index, part in enumerate(parts):
+        if index and row.cell_len + 2 + part.cell_len > width:
             break
-        row.append("  " if number else "").append_text(part)
+        row.append("  " if index else "").append_text(part)
     return _no_wrap(row)
 
 
@@ -313,14 +310,8 @@ def _estimate(record: Mapping[str, Any], prefix: str, *, name: bool = True, inte
     found = next((key for key in record if key.startswith(prefix)), None)
     if found is None or record[found] is None:
         return f"{found or prefix + 'k'} unknown"
-    value = record[found]
-    bounds = f" [{value['low']:.2f}, {value['high']:.2f}]" if interval else ""
-    return f"{found + ' ' if name else ''}{value['value']:.2f}{bounds}"
-
-
-def _number(values: Mapping[str, Any] | None, key: str) -> float | None:
-    value = (values or {}).get(key)
-    return float(value) if isinstance(value, int | float) else None
+    text = format_estimate(record[found], digits=2) if interval else f"{record[found]['value']:.2f}"
+    return f"{found} {text}" if name else text
 
 
 def _short(value: float | None) -> str:

@@ -13,9 +13,7 @@ from rich.console import Console
 @click.argument("recipe", required=False)
 @click.argument("overrides", nargs=-1, type=click.UNPROCESSED)
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Run directory, new or empty.")
-@click.option(
-    "--resume", "resumed", type=click.Path(path_type=Path), metavar="RUN", help="Resume the run in this directory."
-)
+@click.option("--resume", "resumed", type=click.Path(path_type=Path), metavar="RUN", help="Resume a run.")
 @click.option("--dry-run", is_flag=True, help="Show the resolved recipe without training.")
 def train_command(
     recipe: str | None, overrides: tuple[str, ...], out: Path | None, resumed: Path | None, dry_run: bool

@@ -137,8 +137,6 @@ def all_equal(record: Record) -> bool | None:
 
 
 def per_episode(key: str) -> Callable[[History], float | None]:
-    """Return a function that divides a count of the latest record by its number of episodes."""
-
     def value(history: History) -> float | None:
         count, episodes = number(history.latest, key), number(history.latest, "episodes")
         return None if count is None else count / max(1.0, episodes or count)

@@ -13,13 +13,9 @@ from seeupo.training.loop import Interrupted
 
 @contextmanager
 def interruptible(notify: Callable[[str], None]) -> Iterator[Callable[[], None]]:
-    """Handle signals inside the context, and yield a function that raises `Interrupted` after the first one.
+    """Handle SIGINT and SIGTERM, and yield a function that raises `Interrupted` after the first; `notify` the user.
 
-    A scheduler's SIGTERM counts like Ctrl-C. Outside the main thread, Python cannot handle signals and the function
-    does nothing.
-
-    Args:
-        notify: Called with a message for the user at the first signal.
+    Outside the main thread, Python cannot handle signals and the function does nothing.
     """
     received: list[int] = []
 

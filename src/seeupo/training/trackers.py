@@ -56,11 +56,7 @@ def _flatten(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, floa
 
 
 class Tracker(NullCallback, ABC):
-    """Writes each record once: records that a resumed run replays are skipped if they were written before.
-
-    Args:
-        resumed: Whether an earlier part of the run has used this tracker.
-    """
+    """Writes each record once: those that a resumed run replays are skipped if this tracker has written them before."""
 
     def __init__(self, *, resumed: bool) -> None:
         self._skip_replayed = resumed
