@@ -1,4 +1,4 @@
-"""What `from seeupo import ...` gives: runs that leave a report behind."""
+"""The public `seeupo.train` and `seeupo.resume`, which write a report at the end of a run."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from seeupo.runs.run_directory import REPORT
 from seeupo.training import train as training
 
 
-def report_of_run(folder: Path) -> None:
-    """Write a run's report into its folder. A run is no worse for lacking one, so what goes wrong is only said."""
+def write_run_report(run_dir: Path) -> None:
+    """Write a run's report into its directory. A failure is only a warning, because the run is complete without it."""
     try:
-        write_report([folder], folder / REPORT)
+        write_report([run_dir], run_dir / REPORT)
     except (ReportError, RunError) as error:
         warnings.warn(f"the report was not written: {error}", stacklevel=2)
 
 
-train = partial(training.train, on_finish=report_of_run)
-resume = partial(training.resume, on_finish=report_of_run)
+train = partial(training.train, on_finish=write_run_report)
+resume = partial(training.resume, on_finish=write_run_report)

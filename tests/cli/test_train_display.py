@@ -5,13 +5,13 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
-from seeupo.cli.train_display import Board, LiveDisplay, PlainDisplay, make_display, picture
+from seeupo.cli.train_display import LiveDisplay, PlainDisplay, Status, make_display, save_screenshot
 
 ESCAPE = "\x1b"
 
 
 class Clock:
-    """Time that passes when a test says so."""
+    """A clock that tests set."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -33,8 +33,8 @@ def iteration(number: int, success: float = 0.5, **changes) -> dict:
     return {**record, **changes}
 
 
-def little(number: int) -> dict:
-    """An iteration with nothing but what every one has."""
+def minimal(number: int) -> dict:
+    """Return an iteration with only the keys that every one has."""
     return {"kind": "iteration", "iteration": number, "reward_mean": 0.5, "success": 0.5, "episodes": 8, "timings": {}}
 
 
@@ -46,13 +46,13 @@ def evaluation(number: int, value: float = 0.4, **changes) -> dict:
     }  # fmt: skip
 
 
-def board(**options) -> Board:
-    return Board("pocket", options.get("iterations", 100), options.get("clock", Clock()))
+def make_status(**options) -> Status:
+    return Status("pocket", options.get("iterations", 100), options.get("clock", Clock()))
 
 
-def drawn(what: Board, width: int = 100) -> list[str]:
+def rendered(status: Status, width: int = 100) -> list[str]:
     console = Console(file=io.StringIO(), width=width, record=True, force_terminal=True)
-    console.print(what)
+    console.print(status)
     return [line.rstrip() for line in console.export_text().splitlines()]
 
 
@@ -68,67 +68,67 @@ def plain(iterations: int = 100) -> tuple[PlainDisplay, io.StringIO, Clock]:
     return display, out, clock
 
 
-def test_the_board_shows_turns_in_their_own_order():
-    shown = board()
-    shown.on_record(iteration(1))
-    lines = drawn(shown)
+def test_turns_are_shown_in_order():
+    status = make_status()
+    status.on_record(iteration(1))
+    lines = rendered(status)
     assert line(lines, "turn").split() == ["turn", "t0", "t1", "t2"]
     assert line(lines, "clipped").split() == ["clipped", "0.10", "0.11", "0.02"]
     assert line(lines, "M spread").split() == ["M", "spread", "12.3", "0.21", "0.00"]
 
 
-def test_labels_are_dim_and_what_they_say_is_not():
+def test_labels_are_dim_and_values_are_not():
     console = Console(file=io.StringIO(), width=100, force_terminal=True, color_system="truecolor")
-    shown = board()
-    shown.on_phase("collecting", 8)
-    shown.on_progress(4)
-    shown.on_record(evaluation(0))
-    shown.on_record(iteration(1))
-    segments = [segment for line in console.render_lines(shown) for segment in line if segment.text.strip()]
+    status = make_status()
+    status.on_phase("collecting", 8)
+    status.on_progress(4)
+    status.on_record(evaluation(0))
+    status.on_record(iteration(1))
+    segments = [segment for line in console.render_lines(status) for segment in line if segment.text.strip()]
     dim = {segment.text.strip() for segment in segments if segment.style and segment.style.dim}
     labels = {"collecting", "success", "held out", "turn", "clipped", "M spread", "time"}
     assert dim == labels | {"─" * 12, "0:00", "pass@4 0.70", "t0", "t1", "t2"}
 
 
-def test_the_board_shows_the_last_and_the_first_evaluation():
-    shown = board()
+def test_the_last_and_the_initial_evaluation_are_shown():
+    status = make_status()
     for number, value in ((0, 0.1), (10, 0.3), (20, 0.6)):
-        shown.on_record(evaluation(number, value))
-    found = line(drawn(shown), "held out")
+        status.on_record(evaluation(number, value))
+    found = line(rendered(status), "held out")
     assert "avg@4 0.60 [0.55, 0.65] after 20" in found
-    assert "first 0.10 [0.05, 0.15]" in found
-    assert "first 0.10" in line(drawn(shown, width=60), "held out")
+    assert "initial 0.10 [0.05, 0.15]" in found
+    assert "initial 0.10" in line(rendered(status, width=60), "held out")
 
 
-def test_an_evaluation_without_a_scored_task_is_shown_as_unknown():
-    shown = board()
-    shown.on_record(evaluation(0, **{"avg@4": None}))
-    assert "avg@4 unknown" in line(drawn(shown), "held out")
+def test_an_evaluation_without_scores_is_shown_as_unknown():
+    status = make_status()
+    status.on_record(evaluation(0, **{"avg@4": None}))
+    assert "avg@4 unknown" in line(rendered(status), "held out")
 
 
-def test_the_curve_is_drawn_from_0_to_1_and_shows_the_whole_run():
-    shown = board()
+def test_the_sparkline_has_a_fixed_scale_and_covers_the_whole_run():
+    status = make_status()
     for number in range(30):
-        shown.on_record(iteration(number, 1.0 if number == 29 else 0.0))
-    assert line(drawn(shown), "success").split() == ["success", "▁" * 29 + "█", "1.00"]
+        status.on_record(iteration(number, 1.0 if number == 29 else 0.0))
+    assert line(rendered(status), "success").split() == ["success", "▁" * 29 + "█", "1.00"]
     for number in range(30, 80):
-        shown.on_record(iteration(number, 1.0 if number >= 70 else 0.0))
-    # Two iterations a block by now.
-    assert line(drawn(shown), "success").split() == ["success", "▁" * 14 + "▅" + "▁" * 20 + "█" * 5, "1.00"]
+        status.on_record(iteration(number, 1.0 if number >= 70 else 0.0))
+    # Each character is the mean of two iterations.
+    assert line(rendered(status), "success").split() == ["success", "▁" * 14 + "▅" + "▁" * 20 + "█" * 5, "1.00"]
 
 
-def test_the_phase_has_a_bar_and_time_left_is_reckoned_from_the_pace():
+def test_progress_bar_and_estimate_of_the_time_left():
     clock = Clock()
-    shown = board(clock=clock, iterations=10)
+    status = make_status(clock=clock, iterations=10)
     clock.now = 100.0
-    shown.on_phase("collecting", 8)
+    status.on_phase("collecting", 8)
     clock.now = 110.0
-    shown.on_record(iteration(1))
-    shown.on_phase("collecting", 8)
+    status.on_record(iteration(1))
+    status.on_phase("collecting", 8)
     clock.now = 113.0
-    shown.on_progress(4, "one\nretried")
-    lines = drawn(shown)
-    # 9 iterations of 10 s are left, of which 3 s have passed; what came before the first does not count.
+    status.on_progress(4, "one\nretried")
+    lines = rendered(status)
+    # 9 iterations of 10 s are left, of which 3 s have passed; the time before the first one does not count.
     assert "1:53 elapsed" in line(lines, "time")
     assert "1:27 left" in line(lines, "time")
     assert "2,500 tokens/s" in line(lines, "time")
@@ -139,27 +139,27 @@ def test_the_phase_has_a_bar_and_time_left_is_reckoned_from_the_pace():
 
 @pytest.mark.parametrize("width", [20, 40, 60, 100])
 @pytest.mark.parametrize("turns", [1, 10, 40])
-def test_no_line_is_wider_than_the_terminal_and_none_wraps(width, turns):
-    shown = board()
-    shown.on_phase("demonstrations", 1000)
-    shown.on_progress(123, "a text that is much longer than any line that we have to write it on " * 3)
-    shown.on_record(evaluation(0))
-    shown.on_record(evaluation(10))
+def test_lines_fit_the_terminal(width, turns):
+    status = make_status()
+    status.on_phase("demonstrations", 1000)
+    status.on_progress(123, "a text that is much longer than a line of the terminal " * 3)
+    status.on_record(evaluation(0))
+    status.on_record(evaluation(10))
     values = [{"turn": number, "clip_fraction": 0.1, "carry_sd": 123456.0} for number in range(turns)]
-    shown.on_record(iteration(10, turns=values))
-    lines = drawn(shown, width)
+    status.on_record(iteration(10, turns=values))
+    lines = rendered(status, width)
     assert max(map(len, lines)) <= width
     assert len(lines) == 8
     if width == 60 and turns == 40:
         assert line(lines, "turn").split() == ["turn", "t0", "t1", "t2", "t3", "t4", "t5", "t6", "t7", "…", "t39"]
 
 
-def test_a_record_with_little_in_it_is_enough():
-    shown = board()
-    shown.on_record(little(1))
-    shown.on_record({"kind": "warm_start", "iteration": 0, "step": 5, "loss": 1.5, "timings": {}})
-    shown.on_phase("updating")
-    assert drawn(shown)[0].endswith("iteration 1 of 100")
+def test_minimal_records_are_accepted():
+    status = make_status()
+    status.on_record(minimal(1))
+    status.on_record({"kind": "warm_start", "iteration": 0, "step": 5, "loss": 1.5, "timings": {}})
+    status.on_phase("updating")
+    assert rendered(status)[0].endswith("iteration 1 of 100")
 
 
 def test_a_terminal_gets_a_live_display_with_notes_above_it():
@@ -180,15 +180,15 @@ def test_a_terminal_gets_a_live_display_with_notes_above_it():
     assert text.index("note:") < text.rindex("iteration 1 of 3")
 
 
-def test_without_colour_there_is_none(monkeypatch):
+def test_no_color_is_respected(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     out = io.StringIO()
     console = Console(file=out, width=80, force_terminal=True, color_system="truecolor")
-    shown = board()
-    shown.on_phase("collecting", 8)
-    shown.on_record(iteration(1))
-    console.print(shown)
-    # 1, 2 and 0 are bold, dim and neither.
+    status = make_status()
+    status.on_phase("collecting", 8)
+    status.on_record(iteration(1))
+    console.print(status)
+    # Codes 1, 2 and 0 are bold, dim and reset.
     assert set(re.findall(rf"{ESCAPE}\[([0-9;]*)m", out.getvalue())) <= {"0", "1", "2", "1;2", ""}
 
 
@@ -199,23 +199,23 @@ def test_without_colour_there_is_none(monkeypatch):
         Console(file=io.StringIO(), force_terminal=True, _environ={"TERM": "dumb"}),
         Console(file=io.TextIOWrapper(io.BytesIO(), encoding="ascii"), force_terminal=True),
     ],
-    ids=["a pipe", "a dumb terminal", "no Unicode"],
+    ids=["pipe", "dumb-terminal", "no-unicode"],
 )
-def test_what_cannot_draw_gets_plain_lines(console):
+def test_limited_consoles_get_plain_lines(console):
     display = make_display(console, title="naïve", iterations=3, clock=Clock())
     assert isinstance(display, PlainDisplay)
     display.on_note("\u2013 \ud800")
     display.close()
 
 
-def test_plain_lines_are_one_for_each_record_and_never_wrapped():
+def test_plain_lines_are_one_per_record_and_never_wrap():
     display, out, clock = plain(iterations=2)
     display.on_phase("evaluation")
     display.on_record(evaluation(0, failures=3))
     display.on_phase("collecting", 8)
     clock.now = 5.0
     display.on_record(iteration(1))
-    display.on_record(little(2))
+    display.on_record(minimal(2))
     display.on_note("[bold]look[/bold] \x1b[31m" + "long " * 30)
     display.close()
     display.close()
@@ -232,7 +232,7 @@ def test_plain_lines_are_one_for_each_record_and_never_wrapped():
     assert ESCAPE not in out.getvalue()
 
 
-def test_what_is_heard_again_when_a_run_goes_on_is_not_said_again_and_took_no_time():
+def test_replayed_records_of_a_resumed_run_are_neither_printed_nor_timed():
     display, out, clock = plain(iterations=12)
     for number in range(1, 11):
         display.on_record(iteration(number))
@@ -241,24 +241,24 @@ def test_what_is_heard_again_when_a_run_goes_on_is_not_said_again_and_took_no_ti
     clock.now = 4.0
     display.on_record(iteration(11))
     assert out.getvalue().splitlines()[1:] == [
-        "goes on after iteration 10",
+        "resumed after iteration 10",
         "[0:04] iteration 11 of 12: success 0.50, clipped 0.08, M spread 12.34, 2500 tokens/s, 0:04 left",
     ]
 
 
 @pytest.mark.parametrize(("iterations", "lines"), [(20, 20), (50, 50), (1000, 51)])
-def test_plain_lines_are_few_in_a_long_run(iterations, lines):
+def test_long_runs_print_few_plain_lines(iterations, lines):
     display, out, _ = plain(iterations)
     display.on_phase("collecting")
     for number in range(1, iterations + 1):
         display.on_record(iteration(number))
-    shown = re.findall(r"iteration (\d+) of", out.getvalue())
-    assert len(shown) == lines
-    assert shown[0] == "1"
-    assert shown[-1] == str(iterations)
+    printed = re.findall(r"iteration (\d+) of", out.getvalue())
+    assert len(printed) == lines
+    assert printed[0] == "1"
+    assert printed[-1] == str(iterations)
 
 
-def test_a_phase_has_a_plain_line_only_if_it_lasts_and_only_one():
+def test_only_long_phases_are_printed_and_only_once():
     display, out, clock = plain()
     display.on_phase("collecting", 8)
     clock.now = 9.0
@@ -278,7 +278,7 @@ def test_a_phase_has_a_plain_line_only_if_it_lasts_and_only_one():
     ]
 
 
-def test_a_phase_of_every_iteration_is_told_once_unless_it_takes_unusually_long():
+def test_a_recurring_phase_is_printed_once_unless_it_takes_unusually_long():
     display, out, clock = plain()
     for _ in range(3):
         display.on_phase("collecting", 8)
@@ -293,7 +293,7 @@ def test_a_phase_of_every_iteration_is_told_once_unless_it_takes_unusually_long(
     ]
 
 
-def test_a_picture_shows_the_end_of_a_run_and_loads_nothing(tmp_path):
+def test_a_screenshot_shows_the_end_of_a_run_and_loads_nothing(tmp_path):
     parts = {"collect": 0.5, "update": 0.5, "tokens_per_second": 2500.0}
     metrics = [
         evaluation(0, 0.1),
@@ -301,11 +301,11 @@ def test_a_picture_shows_the_end_of_a_run_and_loads_nothing(tmp_path):
         iteration(5, 0.9, timings=parts),
         evaluation(5, 0.8),
     ]
-    picture(metrics, tmp_path / "pictures" / "run.svg", title="a run", iterations=5)
-    text = (tmp_path / "pictures" / "run.svg").read_text()
+    save_screenshot(metrics, tmp_path / "images" / "run.svg", title="a run", iterations=5)
+    text = (tmp_path / "images" / "run.svg").read_text()
     ElementTree.fromstring(text)
     assert "url(http" not in text
-    assert [path.name for path in (tmp_path / "pictures").iterdir()] == ["run.svg"]
+    assert [path.name for path in (tmp_path / "images").iterdir()] == ["run.svg"]
     shown = "".join(ElementTree.fromstring(text).itertext()).replace("\xa0", " ")
     assert "iteration 5 of 5" in shown
     assert "avg@4 0.80 [0.75, 0.85]" in shown

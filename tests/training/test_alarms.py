@@ -9,8 +9,8 @@ from seeupo.config.schema import Recipe, WarmStartSettings
 from seeupo.training.alarms import Alarms
 
 
-def usual(**changes) -> dict:
-    """An iteration in which nothing is wrong."""
+def healthy(**changes) -> dict:
+    """Return an iteration that raises no alarm."""
     record = {
         "kind": "iteration", "reward_mean": 0.4, "success": 0.4, "episodes": 100, "groups": 10, "dead_groups": 3,
         "failed_episodes": 0, "truncated_responses": 0, "entropy": 0.6, "sampler_gap": 1e-6,
@@ -29,48 +29,49 @@ def turns(**changes) -> dict:
 
 
 class Run:
-    """Records one after another, and the alarms that they raised."""
+    """A run that checks one record after another."""
 
     def __init__(self) -> None:
         self.alarms, self.iteration = Alarms(), 0
 
-    def hears(self, count: int = 1, **changes) -> list[str]:
+    def check(self, count: int = 1, **changes) -> list[str]:
+        """Add `count` iterations and return the messages of the alarms that they raise."""
         texts = []
         for _ in range(count):
             self.iteration += 1
-            texts += self.alarms.check(usual(iteration=self.iteration, **changes))
+            texts += self.alarms.check(healthy(iteration=self.iteration, **changes))
         return texts
 
 
 EQUAL = {"dead_groups": 10, "algorithm": {"optimizer_steps": 0.0}}
 
-# What is wrong, for how many iterations, a word of the alarm, its number, a key that it names.
+# Changes to a healthy record, for how many iterations, keyword of the alarm, its value, a key that it names.
 CASES = {
     "dead, solved": ({"dead_groups": 8, "success": 0.95}, 5, "solved in every attempt", "80%", "environment.options"),
     "dead, failed": ({"dead_groups": 8, "success": 0.02}, 5, "fail in every attempt", "80%", "warm_start.batches"),
-    "dead, mixed": ({"dead_groups": 8, "success": 0.5}, 5, "either always", "80%", "collect.equal_rounds"),
+    "dead, mixed": ({"dead_groups": 8, "success": 0.5}, 5, "always or never", "80%", "collect.equal_rounds"),
     "entropy": ({"entropy": 0.009}, 1, "entropy is", "0.009", "algorithm.entropy_coef"),
     "carry": (turns(carry_max=12.5), 1, "M / A reached", "12.5", "algorithm.carry_clip"),
     "clip always": ({"turns": [{"turn": 0, **turn(clip_fraction=0.6)}]}, 5, "more than half", "0.60", "algorithm.clip"),
     "gap": ({"sampler_gap": 0.002}, 1, "sampler", "0.002", "model.dtype"),
     "failed": ({"failed_episodes": 6}, 1, "infrastructure", "6.0%", "agent.concurrency"),
-    "cut": ({"truncated_responses": 21}, 1, "were cut", "0.21", "agent.max_tokens"),
+    "cut": ({"truncated_responses": 21}, 1, "truncated", "0.21", "agent.max_tokens"),
     "gradient": (turns(grad_norm=math.nan), 1, "not finite", "", "optimizer.max_grad_norm"),
     "gradient, infinite": (turns(grad_norm=math.inf), 1, "not finite", "", "optimizer.max_grad_norm"),
     "no step": ({"algorithm": {"optimizer_steps": 0.0}}, 1, "no optimizer step", "", "collect.tasks"),
-    "no step, told by rewards": ({"algorithm": {}, "dead_groups": 10}, 1, "no optimizer step", "", "collect.tasks"),
+    "no step, by rewards": ({"algorithm": {}, "dead_groups": 10}, 1, "no optimizer step", "", "collect.tasks"),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_an_alarm_is_raised_once_and_again_after_it_has_cleared(case):
+def test_an_alarm_is_raised_once_and_again_after_it_cleared(case):
     changes, count, words, number, key = CASES[case]
     run = Run()
 
     def raised(repeat: int, **what) -> list[str]:
-        return [text for text in run.hears(repeat, **what) if words in text]
+        return [text for text in run.check(repeat, **what) if words in text]
 
-    assert run.hears(20) == []
+    assert run.check(20) == []
     (text,) = raised(count, **changes)
     assert number in text
     assert key in text
@@ -80,11 +81,11 @@ def test_an_alarm_is_raised_once_and_again_after_it_has_cleared(case):
     assert len(raised(count, **changes)) == 1
 
 
-def test_nothing_is_said_of_a_usual_run_or_of_one_that_reports_little():
-    assert Run().hears(60) == []
+def test_healthy_and_minimal_records_raise_no_alarm():
+    assert Run().check(60) == []
     alarms = Alarms()
-    little = {"kind": "iteration", "reward_mean": 0.4, "success": 0.4, "episodes": 100, "timings": {}}
-    assert [alarms.check({**little, "iteration": number}) for number in range(40)] == [[]] * 40
+    minimal = {"kind": "iteration", "reward_mean": 0.4, "success": 0.4, "episodes": 100, "timings": {}}
+    assert [alarms.check({**minimal, "iteration": number}) for number in range(40)] == [[]] * 40
     assert alarms.check({"kind": "evaluation", "iteration": 0, "failures": 9, "episodes": 10}) == []
 
 
@@ -101,87 +102,87 @@ def test_nothing_is_said_of_a_usual_run_or_of_one_that_reports_little():
     ],
     ids=str,
 )
-def test_just_below_the_limit_nothing_is_said(changes):
+def test_values_just_below_the_threshold_raise_no_alarm(changes):
     run = Run()
-    run.hears(10)
-    assert run.hears(10, **changes) == []
+    run.check(10)
+    assert run.check(10, **changes) == []
 
 
-def test_between_the_limits_an_alarm_neither_clears_nor_repeats():
+def test_between_the_thresholds_an_alarm_neither_clears_nor_repeats():
     run = Run()
-    assert len(run.hears(failed_episodes=6)) == 1
+    assert len(run.check(failed_episodes=6)) == 1
     for failed in (4, 6, 3, 7):
-        assert run.hears(failed_episodes=failed) == []
-    assert run.hears(failed_episodes=1) == []
-    assert run.hears(failed_episodes=6) == []  # it was said a moment ago
-    assert run.hears(30, failed_episodes=1) == []
-    assert len(run.hears(failed_episodes=6)) == 1
+        assert run.check(failed_episodes=failed) == []
+    assert run.check(failed_episodes=1) == []
+    assert run.check(failed_episodes=6) == []  # cooling down
+    assert run.check(30, failed_episodes=1) == []
+    assert len(run.check(failed_episodes=6)) == 1
 
 
-def test_entropy_is_compared_with_that_of_the_beginning():
+def test_entropy_is_compared_with_the_first_iterations():
     run = Run()
-    run.hears(5, entropy=2.0)
-    assert run.hears(10, entropy=0.25) == []
-    (text,) = run.hears(entropy=0.19)
-    assert "2.000 over the first 5" in text
+    run.check(5, entropy=2.0)
+    assert run.check(10, entropy=0.25) == []
+    (text,) = run.check(entropy=0.19)
+    assert "2.000" in text
 
 
-def test_a_clip_that_never_binds_takes_20_iterations():
+def test_a_clip_without_effect_is_reported_after_20_iterations():
     run = Run()
     unbound = {"turns": [{"turn": 0, **turn(clip_fraction=0.0)}]}
-    assert run.hears(19, **unbound) == []
-    (text,) = run.hears(**unbound)
+    assert run.check(19, **unbound) == []
+    (text,) = run.check(**unbound)
     assert "algorithm.clip" in text
-    assert run.hears(20, **unbound) == []
-    assert run.hears(20) == []
-    assert len(run.hears(20, **unbound)) == 1
+    assert run.check(20, **unbound) == []
+    assert run.check(20) == []
+    assert len(run.check(20, **unbound)) == 1
 
 
-def test_one_turn_that_clips_is_enough_for_the_clip_to_do_something():
+def test_one_clipped_turn_is_enough_for_the_clip_to_have_an_effect():
     one = {"turns": [{"turn": 1, **turn(clip_fraction=0.0)}, {"turn": 0, **turn(clip_fraction=0.02)}]}
-    assert Run().hears(30, **one) == []
+    assert Run().check(30, **one) == []
 
 
-def test_success_that_falls_below_half_its_best_is_told_with_both():
+def test_success_below_half_of_its_best_is_reported():
     run = Run()
-    run.hears(10, success=0.8)
-    texts = run.hears(10, success=0.1)
-    (text,) = [text for text in texts if "lost" in text]
+    run.check(10, success=0.8)
+    texts = run.check(10, success=0.1)
+    (text,) = [text for text in texts if "collapsed" in text]
     assert "0.80" in text
     assert "optimizer.learning_rate" in text
-    # A policy that has learned next to nothing has nothing to lose.
+    # Close to 0, a decrease is noise.
     run = Run()
-    run.hears(10, success=0.04)
-    assert run.hears(20, success=0.0) == []
+    run.check(10, success=0.04)
+    assert run.check(20, success=0.0) == []
 
 
-def test_ten_iterations_of_equal_rewards_say_that_training_cannot_progress():
+def test_ten_iterations_of_equal_rewards_are_reported():
     run = Run()
-    early = run.hears(9, **EQUAL, success=0.0)
+    early = run.check(9, **EQUAL, success=0.0)
     assert not any("cannot progress" in text for text in early)
-    (text,) = [text for text in run.hears(**EQUAL, success=0.0) if "cannot progress" in text]
+    (text,) = [text for text in run.check(**EQUAL, success=0.0) if "cannot progress" in text]
     assert "10 iterations" in text
     assert "warm_start.batches" in text
-    assert run.hears(5, **EQUAL, success=0.0) == []
-    run.hears(dead_groups=9)
-    assert not any("cannot progress" in text for text in run.hears(9, **EQUAL, success=0.0))
+    assert run.check(5, **EQUAL, success=0.0) == []
+    run.check(dead_groups=9)
+    assert not any("cannot progress" in text for text in run.check(9, **EQUAL, success=0.0))
 
 
-def test_every_key_that_an_alarm_names_is_a_key_of_the_recipe():
+def test_alarms_name_existing_recipe_keys():
     sections = {field.name: type(getattr(Recipe(), field.name)) for field in fields(Recipe)}
     sections |= {"algorithm": SeeUPO, "warm_start": WarmStartSettings}
     texts = []
     for changes, count, *_ in CASES.values():
-        texts += Run().hears(max(10, count), **changes)
-    texts += Run().hears(20, turns=[{"turn": 0, **turn(clip_fraction=0.0)}]) + Run().hears(10, **EQUAL)
+        texts += Run().check(max(10, count), **changes)
+    texts += Run().check(20, turns=[{"turn": 0, **turn(clip_fraction=0.0)}]) + Run().check(10, **EQUAL)
     falling = Run()
-    falling.hears(10, success=0.8)
-    texts += falling.hears(10, success=0.1)
+    falling.check(10, success=0.8)
+    texts += falling.check(10, success=0.1)
     named = set(re.findall(rf"\b({'|'.join(sections)})\.(\w+)", "\n".join(texts)))
     assert len(named) > 10
     for section, key in named:
         assert key in {field.name for field in fields(sections[section])}, f"{section}.{key}"
 
 
-def test_a_critic_that_warms_up_is_no_reason_to_worry():
-    assert Run().hears(5, algorithm={"optimizer_steps": 0.0, "critic_steps": 4.0}) == []
+def test_critic_warmup_raises_no_alarm():
+    assert Run().check(5, algorithm={"optimizer_steps": 0.0, "critic_steps": 4.0}) == []

@@ -1,4 +1,4 @@
-"""Every algorithm improves a small world, with the defaults of its paper."""
+"""Every algorithm improves on a small task with the defaults of its paper."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from training.small_runs import small
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_each_algorithm_improves_the_small_world(name, tmp_path):
+def test_each_algorithm_improves(name, tmp_path):
     recipe = small(
         algorithm=ALGORITHMS[name](),
         run={"iterations": 6, "checkpoint_every": 6},
@@ -20,7 +20,7 @@ def test_each_algorithm_improves_the_small_world(name, tmp_path):
         critic=CriticSettings(optimizer=OptimizerSettings(learning_rate=3e-3)),
         evaluation={"every": 0, "tasks": 2},
     )
-    train(recipe, folder=tmp_path / "run")
+    train(recipe, run_dir=tmp_path / "run")
     records = [r for r in RunDirectory.open(tmp_path / "run").metrics() if r["kind"] == "iteration"]
     rewards = [record["reward_mean"] for record in records]
     assert rewards[0] < 0.15

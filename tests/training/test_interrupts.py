@@ -1,4 +1,4 @@
-"""The first Ctrl-C asks, the second insists."""
+"""The first Ctrl-C finishes the current step, the second stops at once."""
 
 import os
 import signal
@@ -11,12 +11,12 @@ from seeupo.training.loop import Interrupted
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_asks_and_the_second_insists(number):
-    told, before = [], signal.getsignal(number)
-    with interruptible(told.append) as pause:
+def test_the_first_signal_pauses_and_the_second_interrupts(number):
+    notes, before = [], signal.getsignal(number)
+    with interruptible(notes.append) as pause:
         pause()
         os.kill(os.getpid(), number)
-        assert len(told) == 1
+        assert len(notes) == 1
         with pytest.raises(Interrupted):
             pause()
         with pytest.raises(KeyboardInterrupt):
@@ -24,15 +24,15 @@ def test_the_first_asks_and_the_second_insists(number):
     assert signal.getsignal(number) is before
 
 
-def test_outside_the_main_thread_nothing_is_heard_and_nothing_breaks():
-    found = []
+def test_signals_are_ignored_outside_the_main_thread():
+    events = []
 
     def work():
-        with interruptible(found.append) as pause:
+        with interruptible(events.append) as pause:
             pause()
-            found.append("worked")
+            events.append("worked")
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert found == ["worked"]
+    assert events == ["worked"]

@@ -37,7 +37,7 @@ def tensorboard_of(folder):
     return {tag: [(e.step, round(e.value, 6)) for e in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
 
 
-def test_numbers_have_flat_names_and_nothing_else_is_taken():
+def test_scalars_have_flat_names():
     assert scalars(iteration(7)) == {
         "iteration/reward_mean": 0.5, "iteration/success": 0.5, "iteration/episodes": 128.0,
         "iteration/stops/goal": 64.0, "iteration/kinds/bill": 0.3, "iteration/timings/total": 1.0,
@@ -51,7 +51,7 @@ def test_numbers_have_flat_names_and_nothing_else_is_taken():
     assert scalars({"kind": "evaluation", "iteration": 0, "avg@4": None}) == {}
 
 
-def test_nothing_is_tracked_unless_asked_for(tmp_path):
+def test_trackers_are_off_by_default(tmp_path):
     assert make_trackers(TrackerSettings(), tmp_path, name="r", config=CONFIG) == []
     assert list(tmp_path.iterdir()) == []
 
@@ -64,13 +64,13 @@ def test_a_missing_package_names_its_extra(extra, tmp_path, monkeypatch):
         make_trackers(settings, tmp_path, name="r", config=CONFIG)
 
 
-def test_tensorboard_has_every_number_at_its_iteration(tmp_path):
+def test_tensorboard_has_every_scalar_at_its_iteration(tmp_path):
     pytest.importorskip("tensorboard")
     (tracker,) = make_trackers(TrackerSettings(tensorboard=True), tmp_path, name="r", config=CONFIG)
     tracker.on_record({"kind": "warm_start", "iteration": 0, "step": 50, "loss": 1.5, "timings": {}})
     tracker.on_record(evaluation(0))
     tracker.on_record(iteration(1))
-    # What is there is there at once, not when the run ends.
+    # Records are flushed at once, not at the end of the run.
     assert tensorboard_of(tmp_path / "tensorboard")["iteration/success"] == [(1, 0.5)]
     tracker.close()
     found = tensorboard_of(tmp_path / "tensorboard")
@@ -80,7 +80,7 @@ def test_tensorboard_has_every_number_at_its_iteration(tmp_path):
     assert tensorboard_of(tmp_path / "tensorboard" / "warm_start")["warm_start/loss"] == [(50, 1.5)]
 
 
-def test_a_tracker_that_is_new_to_a_run_takes_what_came_before(tmp_path):
+def test_a_new_tracker_of_a_resumed_run_writes_the_earlier_records(tmp_path):
     pytest.importorskip("tensorboard")
     (tracker,) = make_trackers(TrackerSettings(tensorboard=True), tmp_path, name="r", config=CONFIG)
     tracker.on_record(iteration(1))
@@ -90,11 +90,11 @@ def test_a_tracker_that_is_new_to_a_run_takes_what_came_before(tmp_path):
     assert tensorboard_of(tmp_path / "tensorboard")["iteration/success"] == [(1, 0.5), (2, 0.5)]
 
 
-def test_tensorboard_goes_on_where_the_run_does(tmp_path):
+def test_tensorboard_resumes_with_the_run(tmp_path):
     pytest.importorskip("tensorboard")
     for first, last, success in ((1, 5, 0.25), (4, 6, 0.75)):
         (tracker,) = make_trackers(TrackerSettings(tensorboard=True), tmp_path, name="r", config=CONFIG)
-        # A run that goes on has what it kept heard again.
+        # A resumed run replays its earlier records.
         for number in range(1, first):
             tracker.on_record(iteration(number, 0.0))
         tracker.on_phase("collecting")
@@ -103,13 +103,13 @@ def test_tensorboard_goes_on_where_the_run_does(tmp_path):
         for number in range(first, last + 1):
             tracker.on_record(iteration(number, success))
         tracker.close()
-    # Iterations 4 and 5 of the first part came after the checkpoint; the warm start came before all of it.
+    # Iterations 4 and 5 of the first part came after the checkpoint; the warm start came before it.
     expected = [(1, 0.25), (2, 0.25), (3, 0.25), (4, 0.75), (5, 0.75), (6, 0.75)]
     assert tensorboard_of(tmp_path / "tensorboard")["iteration/success"] == expected
     assert tensorboard_of(tmp_path / "tensorboard" / "warm_start")["warm_start/loss"] == [(50, 1.5)]
 
 
-def test_wandb_offline_stays_in_the_run_and_goes_on_under_one_id(tmp_path):
+def test_offline_wandb_stays_in_the_run_directory_and_resumes_with_its_id(tmp_path):
     wandb = pytest.importorskip("wandb")
     settings = TrackerSettings(wandb="project", wandb_mode="offline")
     for number in (1, 2):
@@ -126,7 +126,7 @@ def test_wandb_offline_stays_in_the_run_and_goes_on_under_one_id(tmp_path):
 
 
 def logged(path, name: str) -> list[tuple[int, float]]:
-    """(iteration, value) of what a file of W&B's has."""
+    """Return the (iteration, value) pairs in a W&B file."""
     from wandb.proto import wandb_internal_pb2
     from wandb.sdk.internal.datastore import DataStore
 
@@ -150,43 +150,43 @@ class Broken(NullCallback):
         raise OSError("still full")
 
 
-class Hearing(NullCallback):
+class Recording(NullCallback):
     def __init__(self) -> None:
-        self.heard = []
+        self.events = []
 
     def on_record(self, record) -> None:
-        self.heard.append(record)
+        self.events.append(record)
 
     def on_note(self, text) -> None:
-        self.heard.append(text)
+        self.events.append(text)
 
     def close(self) -> None:
-        self.heard.append("closed")
+        self.events.append("closed")
 
 
 @pytest.mark.parametrize("broken_first", [True, False])
-def test_a_listener_that_raises_is_dropped_and_the_others_are_told_once(broken_first):
-    hearing = Hearing()
-    both = CallbackList([Broken(), hearing] if broken_first else [hearing, Broken()])
+def test_a_callback_that_raises_is_removed_and_reported_once(broken_first):
+    recording = Recording()
+    both = CallbackList([Broken(), recording] if broken_first else [recording, Broken()])
     both.on_record({"iteration": 1})
     both.on_record({"iteration": 2})
     both.close()
-    heard = [item for item in hearing.heard if isinstance(item, str)]
-    assert len(heard) == 2
-    assert "Broken" in heard[0]
-    assert "disk full" in heard[0]
-    assert heard[1] == "closed"
-    assert [item for item in hearing.heard if isinstance(item, dict)] == [{"iteration": 1}, {"iteration": 2}]
+    notes = [item for item in recording.events if isinstance(item, str)]
+    assert len(notes) == 2
+    assert "Broken" in notes[0]
+    assert "disk full" in notes[0]
+    assert notes[1] == "closed"
+    assert [item for item in recording.events if isinstance(item, dict)] == [{"iteration": 1}, {"iteration": 2}]
 
 
-def test_a_tracker_that_cannot_be_closed_is_still_reported():
-    hearing = Hearing()
-    CallbackList([hearing, Broken()]).close()
-    assert "still full" in hearing.heard[0]
-    assert hearing.heard[1] == "closed"
+def test_a_failure_to_close_is_reported():
+    recording = Recording()
+    CallbackList([recording, Broken()]).close()
+    assert "still full" in recording.events[0]
+    assert recording.events[1] == "closed"
 
 
-def test_an_interrupt_is_no_failure_of_a_listener():
+def test_an_interrupt_in_a_callback_is_not_suppressed():
     class Interrupted(NullCallback):
         def on_progress(self, done, text="") -> None:
             raise KeyboardInterrupt

@@ -32,7 +32,7 @@ def test_a_demonstration_has_the_policys_prompts_and_tokens():
             assert all(turn.action_ids[-1] == components.runner.chat.tokenizer.eos_token_id for turn in demonstration)
             for one, other in itertools.pairwise(demonstration):
                 assert other.prompt_ids[: len(one.prompt_ids) + len(one.action_ids)] == one.prompt_ids + one.action_ids
-            # What a policy samples for the same words is the same tokens: nothing is learned in a form it never meets.
+            # The policy's own responses have the same token ids as the demonstrations for the same text.
             assert components.runner.chat.response(decode(first.action_ids)) == first.action_ids
 
 

@@ -18,32 +18,23 @@ from seeupo.utils.atomic_files import write_text
 
 
 @click.command()
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of all random problems.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed.")
 @click.option(
-    "--problems",
-    type=click.IntRange(min=4),
-    default=20,
-    show_default=True,
-    help="Random problems per claim; more take longer and say more.",
+    "--problems", type=click.IntRange(min=4), default=20, show_default=True, help="Number of random problems per claim."
 )
 @click.option(
-    "--json",
-    "json_file",
-    type=click.Path(dir_okay=False),
-    callback=not_empty,
-    metavar="FILE",
+    "--json", "json_file", type=click.Path(dir_okay=False), callback=not_empty, metavar="FILE",
     help="Write claims, settings, figures and verdicts to FILE.",
-)
+)  # fmt: skip
 @click.option(
-    "--report",
-    "report_dir",
-    type=click.Path(file_okay=False),
-    callback=not_empty,
-    metavar="DIR",
+    "--report", "report_dir", type=click.Path(file_okay=False), callback=not_empty, metavar="DIR",
     help="Write a report with a figure per claim to DIR (needs the extra 'figures').",
-)
+)  # fmt: skip
 def theory(seed: int, problems: int, json_file: Path | None, report_dir: Path | None) -> None:
-    """Measure the claims of the paper, and say which hold, where, and by how much."""
+    """Test the claims of the paper numerically.
+
+    The results show which claims hold, under which conditions, and by how much.
+    """
     check_outputs(json_file, report_dir)
 
     from seeupo.studies import theory as study
@@ -64,8 +55,8 @@ def theory(seed: int, problems: int, json_file: Path | None, report_dir: Path | 
 
     seconds = time.monotonic() - started
     if json_file:
-        facts = {"version": seeupo.__version__, "seed": seed, "problems": problems}
-        text = json.dumps({**facts, "claims": [claim.to_json() for claim in claims]}, indent=1)
+        settings = {"version": seeupo.__version__, "seed": seed, "problems": problems}
+        text = json.dumps({**settings, "claims": [claim.to_json() for claim in claims]}, indent=1)
         write_text(json_file, text + "\n")
     if report_dir:
         from seeupo.studies.theory.report import write_report
@@ -79,26 +70,26 @@ def theory(seed: int, problems: int, json_file: Path | None, report_dir: Path | 
 
 @click.group()
 def study() -> None:
-    """Questions answered by many runs; `seeupo theory` is another one."""
+    """Run studies that compare many training runs."""
 
 
 def study_options(default_seeds: int, folder: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """What all studies of a recipe's runs take."""
+    """Return a decorator that adds the argument and options of all studies."""
     options = [
         click.argument("recipe", default="tiny-pocket"),
         click.option(
             "--seeds", type=click.IntRange(min=1), default=default_seeds, show_default=True,
-            help="Runs, each with its own seed.",
+            help="Number of seeds, one run each.",
         ),
-        click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs at a time."),
-        click.option("--threads", type=click.IntRange(min=1), help="Threads of each run.  [default: as many as cores]"),
+        click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Runs in parallel."),
+        click.option("--threads", type=click.IntRange(min=1), help="Threads per run.  [default: number of cores]"),
         click.option(
             "--folder", type=click.Path(file_okay=False, path_type=Path), default=Path(folder), show_default=True,
-            help="Where the runs are; those that are there already are not made again.",
+            help="Directory of the runs; finished runs in it are reused.",
         ),
         click.option(
             "--json", "json_file", type=click.Path(dir_okay=False), callback=not_empty, metavar="FILE",
-            help="Write the table.",
+            help="Write the results to FILE.",
         ),
     ]  # fmt: skip
 
@@ -122,7 +113,10 @@ def show_study(table: Mapping[str, Any], lines: Iterable[str], json_file: Path |
 def reliability(
     *, recipe: str, seeds: int, jobs: int, threads: int | None, folder: Path, json_file: Path | None
 ) -> None:
-    """Train RECIPE with several seeds, and beside each go on with supervised learning for as many steps."""
+    """Compare training with supervised learning on several seeds.
+
+    The baseline of each run of RECIPE continues its warm start for as many optimizer steps.
+    """
     from seeupo.studies.reliability import Study, markdown
     from seeupo.studies.runs import Runs
 
@@ -136,12 +130,15 @@ def reliability(
 def study_algorithms(
     *, recipe: str, seeds: int, jobs: int, threads: int | None, folder: Path, json_file: Path | None
 ) -> None:
-    """Train RECIPE with every algorithm, each with its own defaults, from the same warm starts."""
+    """Compare all algorithms on RECIPE.
+
+    Each algorithm is trained with its default options, from the same warm starts.
+    """
     from seeupo.algorithms import ALGORITHMS
     from seeupo.studies.algorithms import Study, markdown
     from seeupo.studies.runs import Runs
 
     check_outputs(json_file, None)
-    made = Study(Runs(recipe, folder, jobs, threads), tuple(ALGORITHMS), seeds)
-    table = made.run(lambda text: click.echo(text, err=True))
+    comparison = Study(Runs(recipe, folder, jobs, threads), tuple(ALGORITHMS), seeds)
+    table = comparison.run(lambda text: click.echo(text, err=True))
     show_study(table, markdown(table), json_file)

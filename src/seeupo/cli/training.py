@@ -13,45 +13,46 @@ from rich.console import Console
 @click.command("train", context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 @click.argument("recipe", required=False)
 @click.argument("overrides", nargs=-1, type=click.UNPROCESSED)
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="The run's folder, new or empty.")
-@click.option("--resume", "resumed", type=click.Path(path_type=Path), metavar="RUN", help="Go on with a run.")
-@click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Run directory, new or empty.")
+@click.option("--resume", "resumed", type=click.Path(path_type=Path), metavar="RUN", help="Resume a run.")
+@click.option("--dry-run", is_flag=True, help="Show the resolved recipe without training.")
 def train_command(
     recipe: str | None, overrides: tuple[str, ...], out: Path | None, resumed: Path | None, dry_run: bool
 ) -> None:
-    """Train an agent as RECIPE says: a name (see `seeupo recipes list`) or a TOML file; by default tiny-pocket.
+    """Train an agent.
 
-    Any key of the recipe can be given as --section.key VALUE, for instance --run.seed 1 or --algorithm.order natural.
-    Ctrl-C finishes the step under way and saves; a second one stops at once.
+    RECIPE is a name (see `seeupo recipes list`) or a TOML file; tiny-pocket by default. Override any key of the recipe
+    with --section.key VALUE, for example --run.seed 1 or --algorithm.order natural.
+    Ctrl-C finishes the current step and saves; a second Ctrl-C stops at once.
     """
-    from seeupo.api import report_of_run
+    from seeupo.api import write_run_report
     from seeupo.cli.train_command import run_training, show_plan
 
-    if recipe is not None and recipe.startswith("--"):  # the first override, if no recipe was named
+    if recipe is not None and recipe.startswith("--"):  # the first override, without a recipe before it
         overrides, recipe = (recipe, *overrides), None
     if dry_run and resumed is not None:
-        raise click.UsageError("--dry-run shows what a new run would do; leave --resume out")
+        raise click.UsageError("--dry-run is for new runs; remove --resume")
     if dry_run:
         show_plan(recipe, overrides)
     else:
-        sys.exit(run_training(recipe, overrides, out=out, resumed=resumed, on_finish=report_of_run))
+        sys.exit(run_training(recipe, overrides, out=out, resumed=resumed, on_finish=write_run_report))
 
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
-    help="Where the page goes.  [default: report.html in the run, or here if there are several]",
+    help="Output file.  [default: report.html in the run directory, or here for several runs]",
 )  # fmt: skip
 @click.option(
     "--max-mb", type=click.IntRange(min=1, max=27), default=25, show_default=True,
-    help="What the runs' data may take; of larger runs a sample of the trajectories is kept.",
+    help="Maximum size of the data in MB; larger runs are reduced to a sample of their trajectories.",
 )  # fmt: skip
 def report(*, runs: tuple[Path, ...], out: Path | None, max_mb: int) -> None:
-    """Write one page that shows a run, or several side by side: curves, turns, and every trajectory's credit.
+    """Write an HTML report of one or more runs.
 
-    The page needs no network and no server: open it in a browser. Runs that were killed or damaged have one as well,
-    which says what is missing.
+    It shows curves, turns and the credit of every trajectory; several runs are shown side by side. Open the file in a
+    browser; it needs no network and no server. For interrupted or damaged runs, the report lists what is missing.
     """
     from seeupo.report.report import write_report
     from seeupo.runs.run_directory import REPORT
@@ -61,17 +62,17 @@ def report(*, runs: tuple[Path, ...], out: Path | None, max_mb: int) -> None:
         click.echo(sentence)
         for text in missing:
             click.echo(f"  missing: {text}")
-    click.echo(f"{found.path}: {found.size / 10**6:.1f} MB, {found.kept} of {found.total} trajectories inside")
+    click.echo(f"{found.path}: {found.size / 10**6:.1f} MB, {found.kept} of {found.total} trajectories included")
 
 
 @click.group()
 def recipes() -> None:
-    """Complete training runs that come with this package."""
+    """List and print the recipes that come with this package."""
 
 
 @recipes.command("list")
 def list_recipes() -> None:
-    """List the recipes, each with the first line of what it says about itself."""
+    """List the recipes with a one-line description."""
     from seeupo.config.loader import recipe_names, recipe_text
 
     for name in recipe_names():
@@ -81,7 +82,7 @@ def list_recipes() -> None:
 @recipes.command("show")
 @click.argument("name")
 def show_recipe(name: str) -> None:
-    """Print a recipe; `seeupo recipes show NAME > my.toml` is a way to begin one of your own."""
+    """Print a recipe. `seeupo recipes show NAME > my.toml` copies it as a starting point."""
     from seeupo.config.loader import recipe_text
 
     click.echo(recipe_text(name), nl=False)
@@ -97,12 +98,12 @@ def show_schema() -> None:
 
 @click.group()
 def algorithms() -> None:
-    """What can be trained with: how it works, what is proved of it, what it costs."""
+    """Compare the training algorithms: idea, guarantees and cost."""
 
 
 @algorithms.command("list")
 def list_algorithms() -> None:
-    """List the algorithms: what they are made of, what the paper claims of them, and their cost."""
+    """List the algorithms with their components, guarantees and cost."""
     from seeupo.cli.algorithm_cards import show_list
 
     show_list(Console())
@@ -111,7 +112,10 @@ def list_algorithms() -> None:
 @algorithms.command("show")
 @click.argument("name")
 def show_algorithm(name: str) -> None:
-    """Print everything about the algorithm NAME: idea, formula, guarantees, cost, when to use it, options."""
+    """Print the card of an algorithm.
+
+    It has the idea, formula, guarantees, cost, when to use it, and all options.
+    """
     from seeupo.algorithms import ALGORITHMS
     from seeupo.cli.algorithm_cards import show_algorithm
     from seeupo.errors import UserError, suggest

@@ -1,6 +1,6 @@
-"""Facts about this machine and this installation that somebody needs who wants to repeat a run.
+"""Environment info: the versions and hardware that are needed to repeat a run.
 
-No environment variables, host names or user names: a run's folder can be shown to anybody.
+Environment variables, host names and user names are left out, so that a run directory can be published.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ GIT_SECONDS = 10
 
 
 def collect_env_info() -> dict[str, Any]:
-    """Versions, platform, cores, PyTorch's threads, and the commit of the source if it is under git."""
+    """Return versions, platform, cores, PyTorch's threads, and the commit of the source if it is under git."""
     return {
         "versions": {
             "python": platform.python_version(),
@@ -36,8 +36,8 @@ def collect_env_info() -> dict[str, Any]:
 
 
 def git_info(folder: Path) -> dict[str, Any] | None:
-    """The commit of a package's folder, and whether the folder differs from it; None where git does not know it."""
-    # An environment inside somebody's repository holds packages that are no part of it.
+    """Return the commit of a package's folder and whether the folder has changes; None if git does not track it."""
+    # A virtual environment inside a repository holds packages that the repository does not track.
     if not (folder / "__init__.py").exists() or _git(folder, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None
     commit = _git(folder, "rev-parse", "HEAD")
@@ -48,8 +48,8 @@ def git_info(folder: Path) -> dict[str, Any] | None:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """What git prints, or None if it is missing, fails or hangs."""
-    # Inside a hook, git's variables point at the repository of the hook.
+    """Return the output of git, or None if it is missing, fails or hangs."""
+    # Inside a git hook, these variables point to the repository of the hook.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
     try:
@@ -67,5 +67,5 @@ def _version(package: str) -> str | None:
 
 
 def _cores() -> int:
-    """Cores that this process may use, which a container or a scheduler may have limited."""
+    """Return the number of cores that this process may use; containers and schedulers limit it."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Ctrl-C: the first finishes the step under way, the second stops at once."""
+"""Ctrl-C handling: the first finishes the current step and saves, the second stops at once."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from seeupo.training.loop import Interrupted
 
 
 @contextmanager
-def interruptible(tell: Callable[[str], None]) -> Iterator[Callable[[], None]]:
-    """Gives a function that raises `Interrupted` once somebody has asked to stop.
+def interruptible(notify: Callable[[str], None]) -> Iterator[Callable[[], None]]:
+    """Handle SIGINT and SIGTERM, and yield a function that raises `Interrupted` after the first; `notify` the user.
 
-    A scheduler's SIGTERM asks like the first Ctrl-C. Outside the main thread signals cannot be heard, and nothing asks.
+    Outside the main thread, Python cannot handle signals and the function does nothing.
     """
-    asked: list[int] = []
+    received: list[int] = []
 
-    def hear(number: int, _: FrameType | None) -> None:
-        asked.append(number)
-        if len(asked) > 1:
+    def handle(number: int, _: FrameType | None) -> None:
+        received.append(number)
+        if len(received) > 1:
             raise KeyboardInterrupt
-        tell("Stopping: the step under way is finished and saved. Ctrl-C again stops at once.")
+        notify("Stopping after the current step, which is saved. Press Ctrl-C again to stop at once.")
 
     def pause() -> None:
-        if asked:
+        if received:
             raise Interrupted
 
     if threading.current_thread() is not threading.main_thread():
         yield pause
         return
-    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield pause
     finally:

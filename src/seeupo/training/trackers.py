@@ -1,4 +1,4 @@
-"""TensorBoard and Weights & Biases, for those who want a run's metrics there too."""
+"""Trackers: callbacks that copy a run's metrics to TensorBoard or Weights & Biases."""
 
 from __future__ import annotations
 
@@ -18,73 +18,74 @@ from seeupo.utils.atomic_files import write_text
 
 
 def make_trackers(
-    settings: TrackerSettings, folder: Path, *, name: str, config: Mapping[str, Any]
+    settings: TrackerSettings, run_dir: Path, *, name: str, config: Mapping[str, Any]
 ) -> list[TrainingCallback]:
-    """The trackers that are asked for; they write into the run's folder, and go on there if the run does.
+    """Return the trackers that the settings enable. They write into the run directory and resume with the run.
 
     Args:
-        name: of the run.
-        config: its recipe, as JSON has it.
+        name: Name of the run.
+        config: Recipe of the run as a JSON-compatible mapping.
     """
-    made: list[TrainingCallback] = []
+    trackers: list[TrainingCallback] = []
     if settings.tensorboard:
-        made.append(TensorBoard(folder / "tensorboard", config))
+        trackers.append(TensorBoard(run_dir / "tensorboard", config))
     if settings.wandb is not None:
-        made.append(WeightsAndBiases(settings.wandb, settings.wandb_mode, folder, name, config))
-    return made
+        trackers.append(WeightsAndBiases(settings.wandb, settings.wandb_mode, run_dir, name, config))
+    return trackers
 
 
 def scalars(record: Mapping[str, Any]) -> dict[str, float]:
-    """A record's numbers under flat names: "iteration/success", "evaluation/avg@4", "turns/clip_fraction/t3"."""
+    """Return a record's numbers under flat names: "iteration/success", "evaluation/avg@4", "turns/clip_fraction/t3"."""
     rest = {key: value for key, value in record.items() if key not in ("kind", "iteration", "algorithm", "turns")}
-    found = dict(_flat(str(record["kind"]), rest))
-    found.update(_flat("algorithm", record.get("algorithm") or {}))
+    flat = dict(_flatten(str(record["kind"]), rest))
+    flat.update(_flatten("algorithm", record.get("algorithm") or {}))
     for turn in record.get("turns") or ():
-        found.update(_flat("turns", {f"{key}/t{turn['turn']}": value for key, value in turn.items() if key != "turn"}))
-    return found
+        values = {f"{key}/t{turn['turn']}": value for key, value in turn.items() if key != "turn"}
+        flat.update(_flatten("turns", values))
+    return flat
 
 
-def _flat(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+def _flatten(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     for key, value in values.items():
-        # An estimate stands under its own name, its bounds below it.
+        # An estimate is named like its key, its bounds are nested below it.
         name = prefix if key == "value" else f"{prefix}/{key}"
         if isinstance(value, Mapping):
-            yield from _flat(name, value)
+            yield from _flatten(name, value)
         elif isinstance(value, int | float) and not isinstance(value, bool):
             yield name, float(value)
 
 
 class Tracker(NullCallback, ABC):
-    """Takes each record once: what is heard again when a run goes on is left out if it has been taken before."""
+    """Writes each record once: those that a resumed run replays are skipped if this tracker has written them before."""
 
-    def __init__(self, *, goes_on: bool) -> None:
-        self._has_it = goes_on
+    def __init__(self, *, resumed: bool) -> None:
+        self._skip_replayed = resumed
 
     def on_phase(self, name: str, total: int | None = None) -> None:
-        self._has_it = False
+        self._skip_replayed = False
 
     def on_record(self, record: Mapping[str, Any]) -> None:
-        if not self._has_it:
-            self._take(record)
+        if not self._skip_replayed:
+            self._write(record)
 
     @abstractmethod
-    def _take(self, record: Mapping[str, Any]) -> None:
-        """Write a record that has not been taken before."""
+    def _write(self, record: Mapping[str, Any]) -> None:
+        """Write a record that has not been written before."""
 
 
 class TensorBoard(Tracker):
-    """Writes event files. The step is the iteration."""
+    """Writes TensorBoard event files with the iteration as the step."""
 
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
-        super().__init__(goes_on=folder.exists())
+        super().__init__(resumed=folder.exists())
         _package("tensorboard")
         self._make_writer = _package("torch.utils.tensorboard", extra="tensorboard").SummaryWriter
         self._folder, self._config = folder, config
         self._writers: dict[Path, Any] = {}
 
-    def _take(self, record: Mapping[str, Any]) -> None:
+    def _write(self, record: Mapping[str, Any]) -> None:
         if record["kind"] == "warm_start":
-            # Its steps are no iterations: in one place with them, going on at iteration 11 would hide those after 10.
+            # In one directory with the iterations, purging from iteration 11 on would hide warm-start steps after 10.
             folder, step = self._folder / "warm_start", int(record["step"])
         else:
             folder, step = self._folder, int(record["iteration"])
@@ -94,7 +95,7 @@ class TensorBoard(Tracker):
         writer.flush()
 
     def _writer(self, folder: Path, step: int) -> Any:
-        """Opened by its first record, as that says where a run goes on: what was written beyond it is hidden."""
+        """Return the writer of a directory. It hides what a resumed run had written from `step` on."""
         if folder not in self._writers:
             self._writers[folder] = self._make_writer(str(folder), purge_step=step)
             text = json.dumps(self._config, indent=1)
@@ -109,30 +110,30 @@ class TensorBoard(Tracker):
 class WeightsAndBiases(Tracker):
     """Logs to a project of Weights & Biases, or into files that `wandb sync` uploads later.
 
-    Plots are drawn over the iteration, not over W&B's own step, which cannot go back to a checkpoint.
+    The iteration is the x-axis, because W&B's own step cannot go back to a checkpoint.
     """
 
-    def __init__(self, project: str, mode: str, folder: Path, name: str, config: Mapping[str, Any]) -> None:
-        identity_file = folder / "wandb" / "run-id"
-        super().__init__(goes_on=identity_file.exists())
+    def __init__(self, project: str, mode: str, run_dir: Path, name: str, config: Mapping[str, Any]) -> None:
+        id_file = run_dir / "wandb" / "run-id"
+        super().__init__(resumed=id_file.exists())
         offline = mode == "offline"
         if offline:
-            # Nothing leaves the machine then, reports of W&B's own errors included.
+            # Nothing leaves the machine offline, W&B's error reports included.
             os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         wandb = _package("wandb")
         self._run = wandb.init(
             project=project,
             name=name,
-            id=_identity(identity_file),
-            dir=str(folder),
+            id=_wandb_id(id_file),
+            dir=str(run_dir),
             mode=mode,
-            # Offline, parts of a run are joined by their id when they are uploaded.
+            # Offline, the parts of a resumed run are joined by their id when they are uploaded.
             resume=None if offline else "allow",
             config=dict(config),
             settings=wandb.Settings(
                 console="off",  # the display draws on the terminal itself
-                silent=offline,  # online, it may have to ask for a key and says where the run is to be seen
-                # The run's own folder says what is needed to repeat it, and nothing about who ran it where.
+                silent=offline,  # online, it may ask for a key and prints the address of the run
+                # The run directory has all that is needed to repeat the run; who ran it where stays private.
                 disable_git=True,
                 disable_code=True,
                 disable_job_creation=True,
@@ -144,15 +145,15 @@ class WeightsAndBiases(Tracker):
         self._run.define_metric("*", step_metric="iteration")
         self._run.define_metric("warm_start/*", step_metric="warm_start/step")
 
-    def _take(self, record: Mapping[str, Any]) -> None:
+    def _write(self, record: Mapping[str, Any]) -> None:
         self._run.log({**scalars(record), "iteration": record["iteration"]})
 
     def close(self) -> None:
         self._run.finish()
 
 
-def _identity(path: Path) -> str:
-    """The id that W&B knows this run by: kept in its folder, to be found when the run goes on."""
+def _wandb_id(path: Path) -> str:
+    """Return the W&B id of this run, which is kept in a file so that a resumed run uses it again."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, secrets.token_hex(4) + "\n")
@@ -165,6 +166,6 @@ def _package(name: str, *, extra: str | None = None) -> Any:
     except ImportError as error:
         extra = extra or name
         raise TrackerError(
-            f"trackers.{extra} needs a package that is not installed ({error}); pip install 'seeupo[{extra}]', or "
-            f"leave trackers.{extra} out of the recipe"
+            f"trackers.{extra} needs a package that is not installed ({error}). "
+            f"Run pip install 'seeupo[{extra}]', or remove trackers.{extra} from the recipe."
         ) from None
