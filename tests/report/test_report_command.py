@@ -75,4 +75,4 @@ def test_missing_chart_library_is_an_error_and_does_not_fail_a_run(run, tmp_path
     assert "install" in done.output
     assert not (tmp_path / "page.html").exists()
     with pytest.warns(UserWarning, match="chart library"):
-        api.report_of_run(run)
+        api.write_run_report(run)
