@@ -181,7 +181,9 @@ def test_commands_parse(page):
         if isinstance(command, click.Group) or {"-h", "--help", "--version"} & set(arguments):
             continue
         try:
-            found = command.make_context(command.name, list(arguments)).params
+            found = command.make_context(
+                command.name, list(arguments), parent=click.Context(main, **main.context_settings)
+            ).params
         except click.ClickException as error:
             pytest.fail(f"seeupo {' '.join(words)}: {error.format_message()}")
         path = " ".join(words[: len(words) - len(arguments)])

@@ -193,14 +193,15 @@ A_i = (R_i - mean R) / std R,   r_it = pi_theta(token) / pi_theta_k(token)""",
     conditions="None: nothing is guaranteed, not even for one turn, because the states are those within a response.",
     verdicts={
         4: "counterexample",
-        7: "holds under a condition",
+        7: "counterexample",
         9: "holds under a condition",
         10: "holds under a condition",
     },
-    measurements="J does decrease from some policies: in 2 of 40 updates with one distribution per turn, in 4 of 40 "
-    "with a network and large steps (in 2 with true advantages), never with separate parameters. The paper's own "
-    "example is not such a case. A baseline that includes the trajectory's own reward scales the expected gradient by "
-    "(G-1)/G. Dividing by the group's standard deviation rotated the gradient of a network by up to 78 degrees.",
+    measurements="Gradient steps on shared parameters do decrease J from some policies: in 2 of 40 updates with one "
+    "distribution per turn, in 4 of 40 with a network and large steps (in 2 with true advantages), never with "
+    "separate parameters. The paper's own example is not such a case. A baseline that includes the trajectory's own "
+    "reward scales the expected gradient by (G-1)/G. Dividing by the group's standard deviation rotated the gradient "
+    "of a network by up to 78 degrees.",
     cost=Cost(forward="2 + E + K", by_default=("4", "1")),
     use_when="Single responses with a verifiable reward, or as the usual point of comparison. If long failures grow "
     "longer, or tasks differ much in the spread of their rewards, use the options of Dr. GRPO: `length_term` and "
@@ -232,14 +233,15 @@ A_i = (R_i - mean R) / std R""",
     'default normalize = "group" is that of the GSPO paper and does divide; "none" and "batch" do not. No proof covers '
     "length-normalized ratios.",
     verdicts={
-        7: "holds under a condition",
-        8: "holds",
+        7: "counterexample",
+        8: "counterexample",
         9: "holds under a condition",
         10: "holds under a condition",
     },
-    measurements="With one turn and no division the clipped maximizer solved every problem and J never decreased. With "
-    "division J decreased in 29% of the iterations where all tasks shared one distribution, and never where each task "
-    "had separate parameters: tasks with a small spread of rewards weigh as much as those with a large one.",
+    measurements="With one turn and no division the clipped maximizer solved every problem and J never decreased, "
+    "although the expected advantage is (G-1)/G of the true one (claim 8). With division J decreased in 29% of the "
+    "iterations where all tasks shared one distribution, and never where each task had separate parameters: tasks "
+    "with a small spread of rewards weigh as much as those with a large one.",
     cost=Cost(forward="2 + 2 * E - 1/B + K", by_default=("3.75", "1")),
     use_when="Long responses, where ratios of single tokens are noisy, and models whose token probabilities jump "
     "between versions, such as mixtures of experts. Watch `clip_fraction`: it should be far above PPO's, and 0 means "
@@ -305,7 +307,7 @@ B_it = R_i - mean R of group - beta_r sum_{u >= t} log(pi_theta_k / pi_ref)""",
     conditions="None: nothing is guaranteed, not even for one turn, because the states are those within a response.",
     verdicts={
         4: "counterexample",
-        7: "holds under a condition",
+        7: "counterexample",
         10: "holds under a condition",
         12: "counterexample",
     },

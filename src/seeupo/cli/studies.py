@@ -117,10 +117,12 @@ def reliability(
 
     The baseline of each run of RECIPE continues its warm start for as many optimizer steps.
     """
+    from seeupo.config.loader import read_recipe
     from seeupo.studies.reliability import Study, markdown
     from seeupo.studies.runs import Runs
 
     check_outputs(json_file, None)
+    read_recipe(recipe)  # before any run starts
     table = Study(Runs(recipe, folder, jobs, threads), seeds).run(lambda text: click.echo(text, err=True))
     show_study(table, markdown(table), json_file)
 
@@ -135,10 +137,12 @@ def study_algorithms(
     Each algorithm is trained with its default options, from the same warm starts.
     """
     from seeupo.algorithms import ALGORITHMS
+    from seeupo.config.loader import read_recipe
     from seeupo.studies.algorithms import Study, markdown
     from seeupo.studies.runs import Runs
 
     check_outputs(json_file, None)
+    read_recipe(recipe)  # before any run starts
     comparison = Study(Runs(recipe, folder, jobs, threads), tuple(ALGORITHMS), seeds)
     table = comparison.run(lambda text: click.echo(text, err=True))
     show_study(table, markdown(table), json_file)
