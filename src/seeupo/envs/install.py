@@ -5,7 +5,6 @@ The trainer's own environment stays free of benchmark packages. After the instal
 
 from __future__ import annotations
 
-import fcntl
 import json
 import platform
 import re
@@ -13,10 +12,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
 
 from seeupo.envs.pool.worker import packages_of
 from seeupo.envs.registry import EnvSpec
@@ -67,7 +67,8 @@ def install(spec: EnvSpec, *, report: Callable[[str], None] = lambda _: None) ->
         if not PIN.fullmatch(requirement):
             raise EnvError(f"{spec.name}: requirement {requirement!r} is not pinned; write it as name==version")
     folder = folder_of(spec)
-    with locked(folder.with_name(f".{spec.name}.lock")):
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.with_name(f".{spec.name}.lock")):
         if installed(spec):
             return folder
         shutil.rmtree(folder, ignore_errors=True)
@@ -131,12 +132,3 @@ def run(command: Sequence[str], problem: str) -> str:
     if done.returncode != 0:
         raise EnvError(f"{problem}\n{(done.stderr or done.stdout).strip()[-2000:]}")
     return done.stdout
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold a lock file. The kernel releases the lock if the process dies."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

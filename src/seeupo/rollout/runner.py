@@ -100,7 +100,7 @@ class Runner:
     """Runs attempts with a sampler and a pool of environments. `make_runner` assembles one.
 
     Attributes:
-        sampling_seconds, idle_seconds: Time of the last run in the sampler, and waiting with nothing to sample.
+        sampling_seconds: Time of the last run in the sampler.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Runner:
     ) -> None:  # fmt: skip
         self.sampler, self.pool, self.chat, self.template, self.settings = sampler, pool, chat, template, settings
         self.context_length = context_length
-        self.sampling_seconds = self.idle_seconds = 0.0
+        self.sampling_seconds = 0.0
         self._results: queue.SimpleQueue[EnvResult] = queue.SimpleQueue()
         self._running: dict[str, RunningEpisode] = {}
         self._to_sample: list[RunningEpisode] = []
@@ -121,7 +121,7 @@ class Runner:
         waiting = deque(attempts)
         self._results = queue.SimpleQueue()
         self._running, self._to_sample, self._sampling, self._finished = {}, [], {}, []
-        self.sampling_seconds = self.idle_seconds = 0.0
+        self.sampling_seconds = 0.0
         try:
             while waiting or self._running:
                 while waiting and len(self._running) < self.settings.concurrency:
@@ -156,15 +156,12 @@ class Runner:
                 break
             nothing_to_do = not (self._to_sample or self._sampling or received)
             wait = nothing_to_do or (self.settings.deterministic and not self._sampling)
-            started = time.monotonic()
             try:
                 received.append(self._results.get(timeout=POLL_SECONDS) if wait else self._results.get_nowait())
             except queue.Empty:
                 if not (wait and self.settings.deterministic):
                     break
                 self._warn_if_stuck()
-            finally:
-                self.idle_seconds += time.monotonic() - started
         if self.settings.deterministic:
             received.sort(key=lambda result: result[0].attempt.id)
         for running, handler, future in received:

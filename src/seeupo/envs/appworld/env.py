@@ -53,7 +53,7 @@ class AppWorldEnv:
                 printed, completed = self._execute(code)
             except NoAnswer as error:
                 self._restore()
-                return observation(f"Error: {error}. Whatever the code has done is undone.")
+                return observation(f"Error: {error}. All effects of the code are undone.")
             except EngineLost:
                 if again:  # also in a fresh process, so the code is the cause
                     return StepResult((Message("user", HALTED),), terminated=True, info={"ended_by": "action"})

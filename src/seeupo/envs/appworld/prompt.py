@@ -22,7 +22,7 @@ How to go about it:
 - The app `supervisor` knows your supervisor's profile, addresses, payment cards and account passwords. Most apps ask \
 you to log in for an access token, with the supervisor's e-mail address or phone number as user name.
 - Lists come in pages: go through all of them where the task is about all entries.
-- Decide for yourself; nobody answers questions. Change nothing that the task does not ask for.
+- Decide for yourself: questions are not answered. Change nothing that the task does not ask for.
 - When done, call apis.supervisor.complete_task(). If the task asks a question, pass the answer, as short as can be: \
 apis.supervisor.complete_task(answer=...). If you cannot do it: apis.supervisor.complete_task(status='fail')."""
 

@@ -10,7 +10,6 @@ import contextlib
 import ctypes
 import importlib
 import os
-import resource
 import signal
 import sys
 import traceback
@@ -112,6 +111,8 @@ class Channel:
 
 def restrict(limits: Mapping[str, int | None], *, user: int | None) -> None:
     """Drop privileges and set the limits of this process and its children. None leaves a limit unchanged."""
+    import resource  # Unix only
+
     if user is not None:
         os.setgroups([])
         os.setgid(user)

@@ -29,7 +29,8 @@ CHUNK = 1 << 16
 POLL_SECONDS = 0.2
 EXIT_SECONDS = 5.0
 """Time that a process has to exit after it closed its pipes, also on a busy machine."""
-EXTERNAL_SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+EXTERNAL_SIGNALS = {getattr(signal, name, None) for name in ("SIGKILL", "SIGTERM", "SIGHUP", "SIGINT")}
+"""Signals that come from outside of a worker; Windows does not have all of them."""
 
 
 class FailureCause(StrEnum):
