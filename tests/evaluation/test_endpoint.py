@@ -1,5 +1,6 @@
 import contextlib
 import json
+import socketserver
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -170,3 +171,92 @@ def test_requests_are_concurrent():
     endpoint = Meeting(url="http://localhost/v1", model="m")
     with EnvPool(EchoFactory()) as pool, endpoint_policy(pool, endpoint, Template(), 1, concurrency=2) as policy:
         assert len(list(policy.run(planned_attempts(pool.tasks("train")[:4], 1, seed=0)))) == 4
+
+
+class RawServer:
+    """A server on loopback that answers each connection with the same bytes."""
+
+    def __init__(self, answer: bytes) -> None:
+        self.answer, self.requests = answer, []
+        server = self
+
+        class Handler(socketserver.StreamRequestHandler):
+            def handle(self):
+                head = []
+                while (line := self.rfile.readline().strip()) != b"":
+                    head.append(line.decode())
+                server.requests.append(head)
+                with contextlib.suppress(OSError):
+                    self.wfile.write(server.answer)
+
+        self.tcp = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
+        self.tcp.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.tcp.server_address[1]}/v1"
+
+    def __enter__(self):
+        threading.Thread(target=self.tcp.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_):
+        self.tcp.shutdown()
+        self.tcp.server_close()
+
+
+def test_redirects_to_another_origin_are_refused_and_carry_no_key():
+    with RawServer(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}") as other:
+        redirect = f"HTTP/1.1 307 Go\r\nLocation: {other.url}/chat/completions\r\nContent-Length: 0\r\n\r\n".encode()
+        with RawServer(redirect) as server, pytest.raises(EndpointError, match="another origin"):
+            complete(server, attempts=2, key="secret")
+        assert other.requests == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"nonsense\r\n\r\n",
+        b"HTTP/1.1 999999 what\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 1000 + b"\r\n",
+        b"HTTP/1.1 200 OK\r\nX: " + b"y" * 100_000 + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n{",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 200000\r\n\r\n" + b"[" * 200_000,
+        b'HTTP/1.1 200 OK\r\n\r\n{"choices": [{"message": {"tool_calls": [{"function": {"name": 1, "arguments": "['
+        + b"[" * 100_000
+        + b'"}}]}}]}',
+        b"HTTP/1.1 200 OK\r\n\r\n\xff\xfe",
+    ],
+    ids=[
+        "nothing",
+        "no status",
+        "status",
+        "headers",
+        "long header",
+        "chunk",
+        "short",
+        "nested",
+        "arguments",
+        "encoding",
+    ],
+)
+def test_malformed_responses_are_retried_and_then_an_endpoint_error(answer):
+    with RawServer(answer) as server:
+        with pytest.raises(EndpointError, match="gave no completion"):
+            complete(server, attempts=2)
+        assert len(server.requests) == 2
+
+
+def test_a_response_that_drips_is_ended_by_the_deadline(monkeypatch):
+    clock = iter(range(0, 100_000, 50))
+    monkeypatch.setattr("seeupo.evaluation.endpoint.time.monotonic", lambda: next(clock))
+    with (
+        RawServer(b"HTTP/1.1 200 OK\r\n\r\n" + b" " * 200_000) as server,
+        pytest.raises(EndpointError, match="took more than 120 s"),
+    ):
+        complete(server, attempts=1)
+
+
+def test_large_responses_are_refused(monkeypatch):
+    monkeypatch.setattr("seeupo.evaluation.endpoint.MAX_RESPONSE_BYTES", 1000)
+    with Server(completion("x" * 2000)) as server, pytest.raises(EndpointError, match="more than 1000 bytes"):
+        complete(server, attempts=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import random
@@ -11,12 +12,15 @@ import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 from seeupo.errors import EndpointError
 from seeupo.types import Message
 
 RETRIED_STATUS = (408, 409, 425, 429, 500, 502, 503, 504)
 MAX_RESPONSE_BYTES = 32 * 2**20
+READ_BYTES = 1 << 16
+MAX_RETRY_AFTER = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +32,7 @@ class Endpoint:
         model: Name of the model on the server.
         temperature: Sampling temperature; 0 means greedy.
         max_tokens: Maximum response length.
-        timeout_seconds: Time limit of one request.
+        timeout_seconds: Time limit of one request, from connecting to the last byte.
         attempts: Number of attempts per request. The pause between them doubles unless the server sends Retry-After.
         first_pause_seconds: Pause after the first failed attempt.
         key: API key, never written to disk; the environment variable OPENAI_API_KEY by default.
@@ -68,9 +72,8 @@ class Endpoint:
                 problem = f"status {error.code}: {details or error.reason}"
                 if error.code not in RETRIED_STATUS:
                     break
-                retry_after = error.headers.get("Retry-After", "")
-                pause = min(60.0, float(retry_after)) if retry_after.replace(".", "", 1).isdigit() else pause
-            except (OSError, ValueError) as error:
+                pause = _retry_after(error.headers.get("Retry-After", ""), pause)
+            except (OSError, ValueError, http.client.HTTPException, RecursionError) as error:
                 problem = f"{type(error).__name__}: {error}"
             if attempt + 1 < self.attempts:
                 time.sleep(pause)
@@ -82,8 +85,43 @@ class Endpoint:
             headers["Authorization"] = f"Bearer {self.key}"
         address = f"{self.url.rstrip('/')}/chat/completions"
         request = urllib.request.Request(address, json.dumps(body).encode(), headers)
-        with urllib.request.urlopen(request, timeout=self.timeout_seconds) as response:
-            return json.loads(response.read(MAX_RESPONSE_BYTES))
+        deadline = time.monotonic() + self.timeout_seconds
+        with OPENER.open(request, timeout=self.timeout_seconds) as response:
+            content = b""
+            while chunk := response.read1(READ_BYTES):
+                content += chunk
+                if len(content) > MAX_RESPONSE_BYTES:
+                    raise ValueError(f"the response has more than {MAX_RESPONSE_BYTES} bytes")
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"the response took more than {self.timeout_seconds:g} s")
+            return json.loads(content)
+
+
+class SameOriginRedirects(urllib.request.HTTPRedirectHandler):
+    """Refuses redirects to another origin, which would send the API key and the prompts there."""
+
+    def redirect_request(  # noqa: PLR0917 (the standard library's signature)
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        if _origin(newurl) != _origin(req.full_url):
+            raise urllib.error.HTTPError(req.full_url, code, f"redirect to another origin: {newurl}", headers, None)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+OPENER = urllib.request.build_opener(SameOriginRedirects)
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port
+
+
+def _retry_after(value: str, default: float) -> float:
+    try:
+        seconds = float(value)
+    except ValueError:
+        return default
+    return min(MAX_RETRY_AFTER, seconds) if seconds >= 0 else default
 
 
 def completion_text(response: Any) -> str:
@@ -96,7 +134,7 @@ def completion_text(response: Any) -> str:
             arguments = call["arguments"]
             arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
             text += f"<tool_call>{json.dumps({'name': call['name'], 'arguments': arguments})}</tool_call>"
-    except (KeyError, IndexError, TypeError, AttributeError) as error:
+    except (KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"the response is not a chat completion ({type(error).__name__}: {error})") from None
     if not isinstance(text, str):
         raise ValueError("the content of the response is not text")

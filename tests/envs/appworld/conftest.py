@@ -41,7 +41,7 @@ def pool(data):
 
 @pytest.fixture(scope="module")
 def impatient_pool(data):
-    """A pool with a short time limit, for code that never ends."""
+    """A pool with a short time limit, for code that may never end."""
     with pool_with_limit(data, execution_seconds=2) as pool:
         yield pool
 
