@@ -25,7 +25,7 @@ TurnKey = tuple[str, int]
 
 
 class StopReason(StrEnum):
-    """Why a trajectory has no further turn."""
+    """The reason that a trajectory ended."""
 
     GOAL = "goal"
     ENVIRONMENT = "environment"
@@ -36,7 +36,7 @@ class StopReason(StrEnum):
 
 
 class FailureKind(StrEnum):
-    """What kind of infrastructure failure ended an episode."""
+    """The kind of infrastructure failure that ended an episode."""
 
     WORKER_LOST = "worker_lost"
     TIMED_OUT = "timed_out"
@@ -81,7 +81,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class TurnText:
-    """A turn as text: the decoded response, and the environment's answer ("" if there was none)."""
+    """A turn as text: the decoded response, and the observation that followed ("" if there was none)."""
 
     response: str
     observation: str = ""
@@ -118,17 +118,17 @@ class Credit:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """At most T turns of one attempt at one task, and how it was scored.
+    """One attempt at one task: at most T turns, and a score.
 
     Attributes:
         group: Trajectories of the same group are compared with one another.
         task: Id of the attempted task; usually each task has one group per iteration.
         turns: The sampled turns, in order.
-        reward: Value that is trained on: the score, or what reward shaping made of it.
+        reward: Value that is trained on: the score, after reward shaping if that is enabled.
         score: Official score of the environment; None if the trajectory failed or its problem has no environment.
         multiplicity: Number of trajectories that this one stands for: 1 if it was sampled, its probability if a small
             problem was enumerated. Every mean over trajectories is weighted by it.
-        stop: Why there is no further turn.
+        stop: Reason that it ended.
         failure: The infrastructure failure that ended it; None for every trajectory that may be trained on.
         truncated_responses: Number of responses that were cut at their length limit.
         timings: Seconds by activity.
@@ -179,7 +179,7 @@ class Objective(Protocol):
 
     @property
     def needs_entropy(self) -> bool:
-        """Whether entropies are needed; engines skip computing them otherwise."""
+        """True if the objective uses entropies; engines skip computing them otherwise."""
 
     def __call__(self, logprobs_NL: Tensor, entropies_NL: Tensor | None, turns: Sequence[Turn]) -> Tensor:
         """Return values [N] for log-probs and entropies [N, L] of the turns' actions, padded on the right.
@@ -196,7 +196,7 @@ class CriticLoss(Protocol):
 
 
 class TrainEngine(Protocol):
-    """What an algorithm sees of the hardware: log-probs and optimizer steps."""
+    """The interface between algorithms and hardware: log-probs and optimizer steps."""
 
     def logprobs(self, turns: Sequence[Turn], *, policy: Literal["current", "reference"] = "current") -> list[Tensor]:
         """Return log-probs [len(action)] of each turn's action tokens, without gradient, on the CPU."""
@@ -238,7 +238,7 @@ class WeightSource(Protocol):
 
 
 class TrainableEngine(TrainEngine, WeightSource, Protocol):
-    """What the training loop needs from an engine besides `TrainEngine`."""
+    """A train engine with the methods that the training loop calls."""
 
     def begin_iteration(self, iteration: int) -> None:
         """Set the iteration, from 0, that the next steps belong to; it determines the learning rate."""
@@ -267,10 +267,10 @@ class TrainableEngine(TrainEngine, WeightSource, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParameters:
-    """How actions are sampled.
+    """Sampling parameters of an action.
 
-    `top_p` and `top_k` truncate the distribution. What is sampled then differs from the distribution that log-probs
-    are computed for, so samplers for training refuse them.
+    `top_p` and `top_k` truncate the distribution that is sampled from, but not the one that log-probs are computed
+    for, so samplers for training refuse them.
     """
 
     max_tokens: int = 512
@@ -301,7 +301,7 @@ class GenerationRequest:
 
 
 class CompletionEnd(StrEnum):
-    """Why a completion has no further token."""
+    """The reason that a completion ended."""
 
     END_OF_TURN = "end_of_turn"
     STOP_STRING = "stop_string"
@@ -329,7 +329,7 @@ class Sampler(Protocol):
         """Do some work and return the completions that have finished."""
 
     def sync(self, engine: WeightSource, version: int) -> None:
-        """Take over the engine's current weights as `version`; only while no request is queued.
+        """Load the engine's current weights as `version`; only while no request is queued.
 
         Weights that share memory with the engine's are not copied.
         """
@@ -343,7 +343,7 @@ class Algorithm(Protocol):
 
     @property
     def needs(self) -> frozenset[Need]:
-        """What the engine must provide besides log-probs and steps."""
+        """Features that the engine must have besides log-probs and steps."""
 
     def update(
         self, engine: TrainEngine, trajectories: Sequence[Trajectory], *, generator: torch.Generator | None = None
@@ -418,10 +418,10 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """An environment's answer to a reset or an action.
+    """The result of a reset or an action.
 
     Attributes:
-        messages: New messages since the action.
+        messages: Messages since the last action.
         tools: Tools offered from now on; None if they are the same as before.
         reward: Reward of this step, for display; a trajectory's score comes from `Env.score`.
         terminated: Whether the episode has ended by itself.
@@ -461,7 +461,7 @@ class Env(Protocol):
 
 
 Expert = Callable[[StepResult], str]
-"""Chooses the next action from the environment's last answer."""
+"""Chooses the next action from the last result."""
 
 
 class EnvFactory(Protocol):

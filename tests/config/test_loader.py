@@ -86,7 +86,7 @@ def test_recipe_is_read_by_name_or_path(shipped, path):
 def test_unknown_recipe_is_reported_with_a_suggestion(shipped, tmp_path):
     with pytest.raises(ConfigError, match=r"\"pockte\" .*did you mean 'pocket'\?"):
         read_recipe("pockte")
-    with pytest.raises(ConfigError, match="there are: bfcl, pocket"):
+    with pytest.raises(ConfigError, match="available: bfcl, pocket"):
         recipe_text("../x")
     with pytest.raises(ConfigError, match=r"pocket.toml does not exist; .* 'pocket'"):
         read_recipe(str(tmp_path / "pocket.toml"))

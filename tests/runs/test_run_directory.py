@@ -256,7 +256,7 @@ def test_a_file_system_without_locks_is_a_run_error(run, monkeypatch):
 
 
 def test_checkpoints_are_written_under_the_lock_only(run):
-    with pytest.raises(CheckpointError, match="lock the run first"):
+    with pytest.raises(CheckpointError, match="lock the run"):
         run.checkpoints(2).write(1, {}, lambda folder: None)
     with run.lock():
         run.checkpoints(2).write(1, {"a": 1}, lambda folder: None)

@@ -12,8 +12,8 @@ from seeupo.training.setup import build
 from seeupo.training.warm_start import (
     Demonstrations,
     LogLikelihood,
-    demonstrations_in,
     load_demonstrations,
+    read_demonstrations,
     warm_start_optimizer,
 )
 from seeupo.types import Trajectory, Turn
@@ -86,17 +86,17 @@ def written(path, *rewards, token=5):
 def test_trajectories_of_a_file_are_selected_by_reward(tmp_path):
     path = written(tmp_path / "mine.jsonl.gz", 0.0, 1.0, 0.5)
     for lowest, count in ((0.0, 3), (0.5, 2), (1.0, 1)):
-        assert len(demonstrations_in(path, WarmStartSettings(min_reward=lowest), vocab_size=10)) == count
+        assert len(read_demonstrations(path, WarmStartSettings(min_reward=lowest), vocab_size=10)) == count
 
 
 def test_unusable_trajectory_files_are_refused(tmp_path):
     path = written(tmp_path / "mine.jsonl.gz", 0.0)
     with pytest.raises(TrainingError, match=r"none of the 1 trajectories .* lower warm_start.min_reward"):
-        demonstrations_in(path, WarmStartSettings(min_reward=1.0), vocab_size=10)
+        read_demonstrations(path, WarmStartSettings(min_reward=1.0), vocab_size=10)
     with pytest.raises(TrainingError, match=r"token 5.*another tokenizer"):
-        demonstrations_in(path, WarmStartSettings(), vocab_size=5)
+        read_demonstrations(path, WarmStartSettings(), vocab_size=5)
     with pytest.raises(TrainingError, match=r"warm_start.file cannot be read: .*nowhere"):
-        demonstrations_in(tmp_path / "nowhere.jsonl.gz", WarmStartSettings(), vocab_size=5)
+        read_demonstrations(tmp_path / "nowhere.jsonl.gz", WarmStartSettings(), vocab_size=5)
     (tmp_path / "text").write_text("hello")
     with pytest.raises(TrainingError, match=r"warm_start.file cannot be read: "):
-        demonstrations_in(tmp_path / "text", WarmStartSettings(), vocab_size=5)
+        read_demonstrations(tmp_path / "text", WarmStartSettings(), vocab_size=5)

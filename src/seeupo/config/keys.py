@@ -130,7 +130,7 @@ def _suggest_key(name: str, section: Any, prefix: str) -> str:
     found = [place for place in elsewhere if place.name in meant]
     found = [place for place in found if not place.off] or found
     paths = " or ".join(dict.fromkeys(place.path for place in found))
-    return f"did you mean {paths}?" if paths else f"there are: {', '.join(own)}"
+    return f"did you mean {paths}?" if paths else f"available: {', '.join(own)}"
 
 
 class _Place(NamedTuple):

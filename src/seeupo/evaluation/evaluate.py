@@ -69,12 +69,12 @@ class EvaluationOptions:
 
 def resolve_options(**given: Any) -> EvaluationOptions:
     """Return the given options, completed by the settings of the run if the policy is one, then by defaults."""
-    of_run = run_settings(given["policy"]) if given.get("policy") is not None else {}
+    defaults = run_settings(given["policy"]) if given.get("policy") is not None else {}
     chosen = {name: value for name, value in given.items() if value is not None and value != {}}
-    if of_run and chosen.get("environment", of_run["environment"]) != of_run["environment"]:
+    if defaults and chosen.get("environment", defaults["environment"]) != defaults["environment"]:
         # In another environment the split and the options of the run have no meaning.
-        of_run = {name: value for name, value in of_run.items() if name not in ("split", "options")}
-    return EvaluationOptions(**{**of_run, **chosen})
+        defaults = {name: value for name, value in defaults.items() if name not in ("split", "options")}
+    return EvaluationOptions(**{**defaults, **chosen})
 
 
 def run_settings(policy: str) -> dict[str, Any]:
@@ -248,7 +248,7 @@ def _run(
 
 @contextmanager
 def policy_for(options: EvaluationOptions, pool: EnvPool) -> Iterator[EvaluatedPolicy]:
-    """Prepare the policy that is evaluated."""
+    """Provide the policy to evaluate."""
     if options.policy == "expert":
         yield expert_policy(pool, options.max_turns)
     elif options.policy == "random":
@@ -285,10 +285,10 @@ def one_episode(
     model: str, environment: str | None, env_options: Mapping[str, Any], *, task_id: str | None, **given: Any
 ) -> tuple[ChatFormat, Trajectory]:
     """Run one episode of a model; return it with the chat format of its prompts."""
-    short = {} if run_settings(model) else {"max_tokens": 64, "max_turns": 4}
+    defaults = {} if run_settings(model) else {"max_tokens": 64, "max_turns": 4}
     chosen = {name: value for name, value in given.items() if value is not None}
     options = resolve_options(
-        policy=model, environment=environment, options=env_options, **{**short, **chosen, "concurrency": 1}
+        policy=model, environment=environment, options=env_options, **{**defaults, **chosen, "concurrency": 1}
     )
     if options.environment is None:
         raise EvaluationError(NO_ENVIRONMENT)

@@ -59,7 +59,7 @@ def attempt_result(attempt: Attempt, trajectory: Trajectory) -> AttemptResult:
 
 @dataclass(frozen=True)
 class TextPolicies:
-    """A policy that chooses actions as text, without tokens; `start` returns the text policy of one attempt."""
+    """A policy that acts in text, without tokens; `start` returns the text policy of one attempt."""
 
     pool: EnvPool
     start: Callable[[Attempt], TextPolicy]

@@ -143,7 +143,7 @@ class Runner:
     def _await(
         self, running: RunningEpisode, future: Future[Any], handler: Callable[[RunningEpisode, Any], None]
     ) -> None:
-        """Have `_handle_results` pass the future's value to `handler` when the environment has answered."""
+        """Have `_handle_results` pass the future's value to `handler` when the environment has returned it."""
         running.waiting_since, running.warned = time.monotonic(), False
         future.add_done_callback(lambda done: self._results.put((running, handler, done)))
 
@@ -181,7 +181,7 @@ class Runner:
         self._next_turn(running, result)
 
     def _next_turn(self, running: RunningEpisode, result: StepResult) -> None:
-        """Queue the next turn for sampling, or stop the episode and ask for its score."""
+        """Queue the next turn for sampling, or stop the episode and request its score."""
         assert running.conversation is not None
         running.stop = self._stop_reason(running, result)
         if running.stop is None:

@@ -77,7 +77,7 @@ def check_environment(
 
 Call = Callable[[], Future[Any]]
 TextPolicy = Callable[[StepResult], Future[str]]
-"""Chooses the next action, as text in a future, from the environment's last answer."""
+"""Chooses the next action, as text in a future, from the last result."""
 T = TypeVar("T")
 Rollout = Generator[Call, Any, T]
 """An episode as a coroutine: yields calls, receives their values, and returns its result."""
@@ -99,7 +99,7 @@ def no_op(_: StepResult) -> Future[str]:
 def text_rollout(pool: EnvPool, attempt: Attempt, policy: TextPolicy, *, max_turns: int) -> Rollout[AttemptResult]:
     """Return the rollout of a text policy; after `max_turns` the episode is scored in its current state."""
 
-    def result(score: float | None, stop: StopReason, failure: str | None = None) -> AttemptResult:
+    def outcome(score: float | None, stop: StopReason, failure: str | None = None) -> AttemptResult:
         return AttemptResult(
             task=attempt.task.id,
             kind=attempt.task.kind,
@@ -113,28 +113,28 @@ def text_rollout(pool: EnvPool, attempt: Attempt, policy: TextPolicy, *, max_tur
     episode = pool.start(attempt.task, attempt.seed)
     turns = 0
     try:
-        answer: StepResult = yield episode.reset
-        while not answer.done and turns < max_turns:
-            action = yield partial(policy, answer)
-            answer = yield partial(episode.step, action)
+        result: StepResult = yield episode.reset
+        while not result.done and turns < max_turns:
+            action = yield partial(policy, result)
+            result = yield partial(episode.step, action)
             turns += 1
         score: float = yield episode.score
-        return result(score, stop_reason(answer, score))
+        return outcome(score, stop_reason(result, score))
     except EnvFailure as failure:
-        return result(None, StopReason.FAILURE, str(failure))
+        return outcome(None, StopReason.FAILURE, str(failure))
     finally:
         episode.close()
 
 
-def stop_reason(answer: StepResult, score: float) -> StopReason:
-    """Return why an episode with this last answer has no further turn."""
-    if answer.terminated:
+def stop_reason(last: StepResult, score: float) -> StopReason:
+    """Return why an episode with this last result ended."""
+    if last.terminated:
         return StopReason.GOAL if score == 1.0 else StopReason.ENVIRONMENT
-    return StopReason.FORCED if answer.truncated else StopReason.TURN_LIMIT
+    return StopReason.FORCED if last.truncated else StopReason.TURN_LIMIT
 
 
 def run_rollouts(rollouts: Iterable[Rollout[T]], *, concurrency: int = CONCURRENCY) -> Iterator[T]:
-    """Run many rollouts concurrently: when a call of one is answered, its next call is made."""
+    """Run many rollouts concurrently and yield their results: when a call of one returns, its next call is made."""
     waiting = iter(rollouts)
     answered: queue.SimpleQueue[tuple[Rollout[T], Future[Any] | None]] = queue.SimpleQueue()
     running = 0

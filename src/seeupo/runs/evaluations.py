@@ -51,7 +51,7 @@ class AttemptResult:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationPlan:
-    """What is evaluated and how; written beside the results.
+    """Settings of an evaluation, stored with its results.
 
     Attributes:
         attempts: Number of attempts per task.
@@ -114,7 +114,7 @@ class Evaluation:
         ]
 
     def scores(self) -> dict[str, list[float]]:
-        """Per task, the scores of its attempts."""
+        """Return the scores of each task's attempts."""
         found: dict[str, list[float]] = {}
         for result in sorted(self.results.values(), key=lambda result: result.key):
             if result.score is not None:
@@ -122,7 +122,7 @@ class Evaluation:
         return found
 
     def summary(self) -> dict[str, Any]:
-        """avg@k and pass@k of the tasks with at least k scored attempts, all kinds together and each alone."""
+        """Return avg@k and pass@k of the tasks with at least k scored attempts, overall and per kind, and counts."""
         kinds = {result.task: result.kind for result in self.results.values()}
         scored = {task: rows for task, rows in self.scores().items() if len(rows) >= self.plan.k}
         results = list(self.results.values())
@@ -152,7 +152,7 @@ class Evaluation:
         return {f"avg@{k}": _to_json(avg_at_k(rows, k)), f"pass@{k}": _to_json(passed), "tasks": len(rows)}
 
     def write(self, path: Path) -> None:
-        """Write the file so that it is there complete or not at all."""
+        """Write the result file atomically."""
         record = {
             "format": FORMAT,
             "version": VERSION,
@@ -177,20 +177,20 @@ class Evaluation:
 
     def check_continues(self, plan: EvaluationPlan) -> None:
         """Raise unless `plan` continues this evaluation; the number of attempts may change."""
-        for name, begun in self.plan.to_json().items():
-            wanted = plan.to_json()[name]
-            if json.dumps(begun, sort_keys=True) != json.dumps(wanted, sort_keys=True) and name != "attempts":
+        for name, before in self.plan.to_json().items():
+            now = plan.to_json()[name]
+            if json.dumps(before, sort_keys=True) != json.dumps(now, sort_keys=True) and name != "attempts":
                 raise EvaluationError(
-                    f"{name} was {begun!r} and is now {wanted!r}; resume with the same settings, or name another --out"
+                    f"{name} was {before!r} and is now {now!r}; resume with the same settings, or name another --out"
                 )
         self.plan = plan
 
 
 def compare(one: Evaluation, other: Evaluation) -> dict[str, Any]:
-    """The other minus the one, paired over tasks, as avg and as pass@k."""
+    """Return the difference `other` - `one` in avg@k and pass@k, paired over tasks."""
     if (one.plan.environment, one.plan.panel) != (other.plan.environment, other.plan.panel):
         raise EvaluationError(
-            f"the results are of different tasks ({one.plan.environment}, panel {one.plan.panel}; "
+            f"the results are for different tasks ({one.plan.environment}, panel {one.plan.panel}; "
             f"{other.plan.environment}, panel {other.plan.panel}); only the same panel can be compared"
         )
     k = min(one.plan.k, other.plan.k)
@@ -228,7 +228,7 @@ VERDICTS = {
     "no_change": "No significant change",
     "inconclusive": "Inconclusive",
 }
-"""How the difference between two evaluations is called, in the terminal and in the report."""
+"""Labels of the verdicts on a difference, in the terminal and in the report."""
 
 
 def verdict_of(difference: Mapping[str, Any] | None, k: int | None) -> str:

@@ -11,7 +11,7 @@ from seeupo.core.statistics import format_estimate
 
 
 def export_policy(export: Callable[[Path], None], path: Path, card: str) -> None:
-    """Write what `export` writes and the model card into a folder, completely or not at all."""
+    """Export the policy and its model card into a folder, completely or not at all."""
     partial = path.with_name(f".{path.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -43,7 +43,7 @@ On {tasks} held-out tasks (panel {panel}), each attempted {attempts} times, with
 | before | {before} |
 | after | {after} |
 
-It was made for this environment; how it behaves elsewhere is not known. The recipe that repeats the run:
+It was trained for this environment only and has not been evaluated elsewhere. The recipe that repeats the run:
 
 ```toml
 {recipe}

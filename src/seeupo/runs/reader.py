@@ -42,7 +42,7 @@ class StoredRun:
     Attributes:
         path: The run directory, as given.
         recipe, env_info, summary: Empty if the file cannot be read.
-        ended: Whether there is a summary, which is written last.
+        ended: Whether the run has ended: its summary is written at the end.
         records: Metrics by kind, in the order of their iterations.
         evaluations: Evaluations in the order of their iterations.
         trajectories: Trajectory files of training, by iteration.

@@ -37,7 +37,7 @@ NUMBERED = re.compile(r"([0-9]{5,})\..+")
 class RunDirectory:
     """The directory of a run; use `create` or `open`.
 
-    Iterations are counted from 1. What is measured before the first has iteration 0.
+    Iterations are counted from 1. Records from before the first have iteration 0.
     """
 
     def __init__(self, path: Path) -> None:
@@ -106,12 +106,12 @@ class RunDirectory:
 
     @property
     def locked(self) -> bool:
-        """Whether this object holds the lock of the run."""
+        """True if this object holds the lock of the run."""
         return self._lock.is_locked
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the run's lock. It is released when the process ends, however it ends."""
+        """Hold the run's lock. It is released when the process ends, even if it is killed."""
         owner = self.path / f"{LOCK}-owner"
         with self.writing(LOCK):
             try:
@@ -155,7 +155,7 @@ class RunDirectory:
             sync_folder(self.path)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return all records so far; a last line that an interrupt has cut is left out."""
+        """Return all records so far; a last line that an interrupt has cut off is left out."""
         return [record for _, record in self._records()]
 
     def discard_after(self, iteration: int, covers: Callable[[Mapping[str, Any]], bool] | None = None) -> None:
@@ -197,12 +197,12 @@ class RunDirectory:
                 write_trajectories(partial, trajectories, header=header)
 
     def evaluation_path(self, iteration: int) -> Path:
-        """Return where the evaluation after so many iterations is written."""
+        """Return the result file of the evaluation after `iteration` iterations."""
         check_count("iteration", iteration, 0)
         return self.path / "evaluations" / f"{iteration:05d}.json"
 
     def write_recipe(self, recipe_toml: str) -> None:
-        """Replace the recipe, for a run that is resumed with another end."""
+        """Replace the recipe, for a run that is resumed with other settings."""
         with self.writing(RECIPE):
             write_text(self.path / RECIPE, recipe_toml)
 

@@ -27,6 +27,7 @@ from typing import Any
 
 from seeupo.errors import TrajectoryFileError
 from seeupo.types import Credit, Failure, FailureKind, StopReason, Trajectory, Turn, TurnCredit, TurnText
+from seeupo.utils.sequences import common_prefix_length
 
 FORMAT, VERSION = "seeupo-trajectories", 2
 
@@ -110,7 +111,7 @@ def _turns_to_json(trajectory: Trajectory) -> Iterator[dict[str, Any]]:
     # Enumerated trajectories have no text, and a failure may leave the last turn without one.
     texts = chain(trajectory.turn_texts, repeat(None))
     for turn, text in zip(trajectory.turns, texts, strict=False):
-        shared = _shared(before, turn.prompt_ids)
+        shared = common_prefix_length(before, turn.prompt_ids)
         yield {
             "shared": shared,
             "prompt": turn.prompt_ids[shared:],
@@ -131,8 +132,8 @@ def upgraded(record: Mapping[str, Any]) -> Mapping[str, Any]:
     if record["status"] != "ok":  # the message was the last text
         message = texts.pop() if texts else ""
         failure = {"kind": FailureKind.OTHER.value, "message": message.removeprefix("[failed: ").removesuffix("]")}
-    opening, *said = texts or [""]
-    responses, observations = chain(said[::2], repeat(None)), chain(said[1::2], repeat(""))
+    opening, *rest = texts or [""]
+    responses, observations = chain(rest[::2], repeat(None)), chain(rest[1::2], repeat(""))
     return {
         **{name: record[name] for name in ("id", "group", "task", "multiplicity", "stop", "credit")},
         "score": record["reward"],
@@ -186,8 +187,3 @@ def _credit_to_json(credit: Credit) -> dict[str, Any]:
 def _credit_from_json(record: Mapping[str, Any]) -> Credit:
     turns = (TurnCredit(**{**turn, "new_logprobs": tuple(turn["new_logprobs"])}) for turn in record["turns"])
     return Credit(record["advantage"], tuple(turns))
-
-
-def _shared(one: tuple[int, ...], other: tuple[int, ...]) -> int:
-    """Return the length of the common prefix."""
-    return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

@@ -1,1 +1,1 @@
-"""What is done with policies, environments and algorithms together: training and evaluation."""
+"""Training runs: the loop, its setup, warm start, metrics, alarms, callbacks and trackers."""

@@ -8,29 +8,29 @@ from typing import Any, Protocol
 
 
 class TrainingCallback(Protocol):
-    """Observes a run, in the order in which things happen."""
+    """Observes a run."""
 
     def on_phase(self, name: str, total: int | None = None) -> None:
-        """A phase starts, of `total` parts if known; the previous one has ended."""
+        """Called when a phase starts, with its number of parts if known; the previous one has ended."""
 
     def on_progress(self, done: int, text: str = "") -> None:
-        """`done` parts of the phase are finished."""
+        """Called when `done` parts of the phase are finished."""
 
     def on_record(self, record: Mapping[str, Any]) -> None:
-        """A record is appended to metrics.jsonl; docs/metrics.md explains it.
+        """Called when a record is appended to metrics.jsonl; docs/metrics.md explains it.
 
         When a run is resumed, its earlier records are replayed before the first phase.
         """
 
     def on_note(self, text: str) -> None:
-        """Something that the user should know, such as an alarm."""
+        """Called with a message for the user, such as an alarm."""
 
     def close(self) -> None:
-        """The run has ended, successfully or not."""
+        """Called when the run has ended, successfully or not."""
 
 
 class NullCallback:
-    """Ignores everything; a base class for callbacks that override what they need."""
+    """Does nothing; a base class for callbacks that override only some methods."""
 
     def on_phase(self, name: str, total: int | None = None) -> None: ...
 
@@ -44,9 +44,9 @@ class NullCallback:
 
 
 class CallbackList:
-    """Forwards everything to several callbacks.
+    """Forwards each call to several callbacks.
 
-    One that raises is removed and the others are told: a tracker with a full disk must not end a training run.
+    A callback that raises is removed, with a note to the others: a failing tracker must not end a training run.
     """
 
     def __init__(self, callbacks: Iterable[TrainingCallback]) -> None:

@@ -13,9 +13,10 @@ from seeupo.training.loop import Interrupted
 
 @contextmanager
 def interruptible(notify: Callable[[str], None]) -> Iterator[Callable[[], None]]:
-    """Handle SIGINT and SIGTERM, and yield a function that raises `Interrupted` after the first; `notify` the user.
+    """Handle SIGINT and SIGTERM, and yield a function that raises `Interrupted` after the first signal.
 
-    Outside the main thread, Python cannot handle signals and the function does nothing.
+    `notify` is called with a message for the user. Outside the main thread Python cannot handle signals, and the
+    function does nothing.
     """
     received: list[int] = []
 

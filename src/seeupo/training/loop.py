@@ -1,7 +1,7 @@
-"""The training loop: collect groups, update, evaluate, checkpoint. It knows no algorithm, engine or environment.
+"""The training loop: collect groups, update, evaluate, checkpoint, for any algorithm, engine and environment.
 
-All randomness is derived from the seed and from how far the run has come, so a run that was stopped at any moment
-continues from its last checkpoint as if it had never stopped.
+All randomness is derived from the seed and the progress of the run, so a run that was stopped at any moment resumes
+from its last checkpoint as if it had never stopped.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ WARM_START_CHECKPOINT_SECONDS = 120.0
 
 
 class Interrupted(Exception):
-    """The user asked to stop, at a moment from which the run can be resumed."""
+    """The user asked to stop, at a point from which the run can be resumed."""
 
 
 @dataclass
 class Progress:
-    """How far a run has come; together with the engine's files, all that a checkpoint holds.
+    """The state of the loop; a checkpoint consists of it and the engine's files.
 
     Attributes:
         warm_steps: Finished optimizer steps of the warm start.
@@ -64,14 +64,14 @@ class Progress:
     tokens: dict[str, int] = field(default_factory=dict)
 
     def covers(self, record: Mapping[str, Any]) -> bool:
-        """Return whether a metrics record was written before this point; later ones will be written again."""
+        """Return whether a metrics record was written before this state; later ones will be written again."""
         if record["kind"] == "warm_start":
             return bool(record["step"] <= self.warm_steps)
         return bool(record["iteration"] <= (self.evaluated if record["kind"] == "evaluation" else self.iteration))
 
 
 class Loop:
-    """One run, from its current state to its end.
+    """Trains a run from its current state to its end.
 
     Args:
         pause: Called wherever the run can be interrupted; raises `Interrupted` to do so.
@@ -100,7 +100,7 @@ class Loop:
         self._lap: dict[str, float] = {}
 
     def run(self) -> str:
-        """Train until there is a reason to stop, and return it."""
+        """Train until there is a reason to stop, and return that reason."""
         try:
             self.warm_start()
             self.evaluate_if_due()
@@ -127,7 +127,7 @@ class Loop:
             )
         if latest is not None:
             self.progress = Progress(**latest.state)
-            if not self._warm and self.recipe.warm_start is not None:
+            if self.recipe.warm_start is not None and not self._warm_started:
                 self.engine.set_optimizer(warm_start_optimizer(self.recipe.warm_start))
             self.engine.load(latest.path)
             self.sampler.sync(self.engine, self.progress.iteration)
@@ -177,7 +177,7 @@ class Loop:
             self._record(record)
 
     def evaluate_if_due(self, *, last: bool = False) -> None:
-        """Evaluate on held-out tasks before the first iteration, every so many, and at the end; never twice."""
+        """Evaluate on held-out tasks before the first iteration, every few iterations, and at the end; never twice."""
         iteration, settings = self.progress.iteration, self.recipe.evaluation
         due = last or iteration == 0 or (settings.every > 0 and iteration % settings.every == 0)
         if not due or self.progress.evaluated == iteration:
@@ -189,15 +189,14 @@ class Loop:
             self.run_dir.write_trajectories(iteration, trajectories, header, of="evaluations")
             with self.run_dir.writing("evaluations"):
                 evaluation.write(self.run_dir.evaluation_path(iteration))
-        found = evaluation.summary()
-        score = found[f"avg@{settings.k}"]["value"] if found[f"avg@{settings.k}"] else 0.0
-        progress = self.progress
+        summary, progress = evaluation.summary(), self.progress
+        score = summary[f"avg@{settings.k}"]["value"] if summary[f"avg@{settings.k}"] else 0.0
         progress.evaluated = iteration
         progress.stale += 1
         if score > progress.best:
             progress.best, progress.best_iteration, progress.stale = score, iteration, 0
         self._record(
-            {"kind": "evaluation", "iteration": iteration, **found, "timings": {"seconds": self._lap["evaluate"]}}
+            {"kind": "evaluation", "iteration": iteration, **summary, "timings": {"seconds": self._lap["evaluate"]}}
         )
 
     def _evaluate(self) -> tuple[Evaluation, list[Trajectory]]:
@@ -242,7 +241,7 @@ class Loop:
     def warm_start(self) -> None:
         """Train on demonstrations, then start over with a fresh optimizer for reinforcement learning."""
         settings, engine = self.recipe.warm_start, self.engine
-        if settings is None or self._warm:
+        if settings is None or self._warm_started:
             return
         self.callback.on_phase("demonstrations", settings.episodes)
         with self._clock("demonstrations"):
@@ -275,7 +274,7 @@ class Loop:
             self.checkpoint()
 
     def checkpoint(self) -> None:
-        """Save the run as it is now."""
+        """Write a checkpoint of the current state."""
         self.callback.on_phase("checkpoint")
         progress = self.progress
         with self._clock("checkpoint"):
@@ -283,7 +282,7 @@ class Loop:
             self.checkpoints.write(progress.iteration, asdict(progress), self.engine.save, best=best)
 
     @property
-    def _warm(self) -> bool:
+    def _warm_started(self) -> bool:
         return self.recipe.warm_start is None or self.progress.warm_steps >= self.recipe.warm_start.batches
 
     def _record(self, record: dict[str, Any]) -> None:

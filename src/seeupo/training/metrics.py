@@ -17,9 +17,9 @@ def sampler_gap(engine: TrainEngine, trajectories: Sequence[Trajectory]) -> floa
     """Return the mean absolute difference per token between the sampler's and the trainer's log-probs."""
     turns = turns_of(trajectories[:GAP_TRAJECTORIES])
     gaps: list[float] = [
-        abs(mine - theirs)
+        abs(trained - sampled)
         for turn, logprobs in zip(turns, engine.logprobs(turns), strict=True)
-        for mine, theirs in zip(logprobs.tolist(), turn.behavior_logprobs or (), strict=False)
+        for trained, sampled in zip(logprobs.tolist(), turn.behavior_logprobs or (), strict=False)
     ]
     return sum(gaps) / max(1, len(gaps))
 

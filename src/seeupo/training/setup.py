@@ -33,7 +33,7 @@ class ModelInfo:
 
 @dataclass(frozen=True)
 class Components:
-    """The components of a run, as the loop sees them: protocols, never a concrete engine."""
+    """The components of a run. The loop uses their protocols, never a concrete engine."""
 
     pool: EnvPool
     engine: TrainableEngine
@@ -139,7 +139,7 @@ def template_of(agent: AgentSettings) -> Template:
 
 
 def runner_settings(recipe: Recipe) -> RunnerSettings:
-    """Return how a run's episodes are run."""
+    """Return the settings of a run's episode runner."""
     agent = recipe.agent
     return RunnerSettings(
         parameters=SamplingParameters(max_tokens=agent.max_tokens, temperature=agent.temperature),

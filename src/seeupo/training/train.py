@@ -30,7 +30,7 @@ from seeupo.utils.renames import renamed_arguments
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What a finished run leaves: its directory, why it stopped, and its summary."""
+    """The result of a run: its directory, the reason that it stopped, and its summary."""
 
     run_dir: Path
     reason: str
@@ -140,7 +140,7 @@ def _run(
 ) -> TrainingResult:
     with run.lock(), _callbacks(callback or NullCallback(), recipe, run) as callbacks:
         if resuming:
-            run.write_recipe(recipe_to_toml(recipe))  # it may end at another point now
+            run.write_recipe(recipe_to_toml(recipe))  # the section [run] may have changed
         loop = Loop(recipe, components, run, callbacks, pause)
         with _explained_errors(run):
             if resuming:
@@ -167,8 +167,8 @@ def _explained_errors(run: RunDirectory) -> Iterator[None]:
     except (RuntimeError, MemoryError) as error:
         if isinstance(error, MemoryError) or "alloc" in str(error) or "out of memory" in str(error):
             raise TrainingError(
-                f"out of memory: {first_line(error)}; lower model.batch_tokens, agent.concurrency or collect.tasks, or "
-                f"set model.gradient_checkpointing. Resume with: seeupo train --resume {run.path}"
+                f"out of memory: {first_line(error)}; start again with lower model.batch_tokens, agent.concurrency or "
+                f"collect.tasks, or with model.gradient_checkpointing. The last checkpoint is in {run.path}"
             ) from error
         raise
 

@@ -50,7 +50,7 @@ def warm_start_optimizer(settings: WarmStartSettings) -> OptimizerSettings:
 
 
 class Demonstrations:
-    """Demonstrations in batches; each pass over all of them has another random order."""
+    """Demonstrations in batches; each pass over all of them has a new random order."""
 
     def __init__(self, demonstrations: Sequence[Demonstration], settings: WarmStartSettings, *, seed: int) -> None:
         self.demonstrations, self.settings = demonstrations, settings
@@ -59,8 +59,8 @@ class Demonstrations:
     def batch(self, step: int) -> list[Turn]:
         """Return the turns of a step, from 0; they depend on the step only."""
         size = self.settings.batch_episodes
-        places = range(step * size, (step + 1) * size)
-        return [turn for place in places for turn in self.demonstrations[self._passes[place]]]
+        positions = range(step * size, (step + 1) * size)
+        return [turn for position in positions for turn in self.demonstrations[self._passes[position]]]
 
     def train_step(self, engine: TrainEngine, step: int) -> float:
         """Take one optimizer step and return the loss per token before it."""
@@ -74,34 +74,34 @@ def load_demonstrations(recipe: Recipe, components: Components, on_progress: Cal
     settings, seed = recipe.warm_start, recipe.run.seed
     assert settings is not None
     if settings.file is not None:
-        chosen = demonstrations_in(Path(settings.file), settings, vocab_size=components.model.vocab_size)
-        return Demonstrations(fitting(chosen, components.model.context_length), settings, seed=seed)
-    runner, found = components.runner, {}
-    rollouts = demonstrate(
-        components.pool,
-        components.train_tasks,
-        runner.chat,
-        runner.template,
-        settings,
-        max_turns=recipe.agent.max_turns,
-        seed=seed,
-    )
-    for number, demonstration in rollouts:
-        found[number] = demonstration
-        on_progress(len(found))
-    chosen = fitting([found[number] for number in sorted(found)], components.model.context_length)
+        chosen = read_demonstrations(Path(settings.file), settings, vocab_size=components.model.vocab_size)
+    else:
+        runner, found = components.runner, {}
+        rollouts = demonstrate(
+            components.pool,
+            components.train_tasks,
+            runner.chat,
+            runner.template,
+            settings,
+            max_turns=recipe.agent.max_turns,
+            seed=seed,
+        )
+        for number, demonstration in rollouts:
+            found[number] = demonstration
+            on_progress(len(found))
+        chosen = [found[number] for number in sorted(found)]
+    check_lengths(chosen, components.model.context_length)
     return Demonstrations(chosen, settings, seed=seed)
 
 
-def fitting(demonstrations: list[Demonstration], context: int) -> list[Demonstration]:
-    """Return the demonstrations if they fit into the model's context."""
-    longest = max(len(s.prompt_ids) + len(s.action_ids) for turns in demonstrations for s in turns)
+def check_lengths(demonstrations: list[Demonstration], context: int) -> None:
+    """Raise unless all demonstrations fit into the model's context."""
+    longest = max(len(turn.prompt_ids) + len(turn.action_ids) for turns in demonstrations for turn in turns)
     if longest > context:
         raise TrainingError(
             f"the longest demonstration has {longest} tokens; the model's context is {context}. Use a model with a "
             "longer context (model.tiny.context for tiny), or shorter tasks or prompts"
         )
-    return demonstrations
 
 
 def demonstrate(
@@ -129,7 +129,7 @@ def demonstrate(
         expert = pool.expert(task, mistakes=mistakes)
         if expert is None:
             raise TrainingError(
-                f"{pool.name} has no expert for task {task.id}; give demonstrations with warm_start.file"
+                f"{pool.name} has no expert for task {task.id}; set warm_start.file to a file of demonstrations"
             )
         answers: list[StepResult] = []
         actions: list[Future[str]] = []
@@ -154,7 +154,7 @@ def demonstrate(
     return run_rollouts(demonstration(*plan) for plan in plans)
 
 
-def demonstrations_in(path: Path, settings: WarmStartSettings, *, vocab_size: int) -> list[Demonstration]:
+def read_demonstrations(path: Path, settings: WarmStartSettings, *, vocab_size: int) -> list[Demonstration]:
     """Read demonstrations from a trajectory file: those with enough reward, in the tokens of the file."""
     try:
         trajectories = [each for each in read_trajectories(path) if each.failure is None]
@@ -166,7 +166,7 @@ def demonstrations_in(path: Path, settings: WarmStartSettings, *, vocab_size: in
             f"warm_start.file: none of the {len(trajectories)} trajectories in {path} has a reward of at least "
             f"{settings.min_reward}; lower warm_start.min_reward"
         )
-    highest = max(token for turns in chosen for s in turns for token in (*s.prompt_ids, *s.action_ids))
+    highest = max(token for turns in chosen for turn in turns for token in (*turn.prompt_ids, *turn.action_ids))
     if highest >= vocab_size:
         raise TrainingError(
             f"warm_start.file: {path} contains token {highest}; the model's vocabulary has {vocab_size}. "

@@ -27,7 +27,7 @@ CAUSE_MESSAGES = {
 
 
 class Episode:
-    """One attempt at one task, in some slot of the pool.
+    """One attempt at one task, in a slot of the pool.
 
     Calls run one after the other, in the order in which they were made. Callbacks of a future run in the slot's thread
     and should be short. Every infrastructure failure is an `EnvFailure`; all later calls fail with the same one.

@@ -165,12 +165,12 @@ class EnvPool:
 
 @dataclass(frozen=True)
 class PoolPlan:
-    """How a pool runs an environment.
+    """The workers of a pool.
 
     Attributes:
-        run: Launch of the workers that run episodes, or a factory in this process.
+        run: How workers that run episodes are launched, or a factory in this process.
         room: Number of concurrent episodes per slot; None for no limit.
-        judge: Launch of a separate worker for tasks, experts and scores; None if the episodes' workers provide them.
+        judge: How a separate worker for tasks, experts and scores is launched; None if the other workers provide them.
     """
 
     name: str
@@ -182,7 +182,7 @@ class PoolPlan:
 def plan_pool(
     environment: str | EnvSpec | EnvFactory, options: Mapping[str, Any], limits: Limits | None, *, unsandboxed: bool
 ) -> PoolPlan:
-    """Return how the environment runs on this machine."""
+    """Return the workers that the environment needs on this machine."""
     spec = lookup(environment) if isinstance(environment, str) else environment
     if not isinstance(spec, EnvSpec):
         if options:

@@ -34,7 +34,7 @@ EXTERNAL_SIGNALS = {getattr(signal, name, None) for name in ("SIGKILL", "SIGTERM
 
 
 class FailureCause(StrEnum):
-    """Why a call to a worker failed."""
+    """Cause of a failed call to a worker."""
 
     TIMEOUT = "timeout"
     CRASH = "crash"
@@ -59,7 +59,7 @@ class WorkerFailure(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """How to start a worker.
+    """Settings to start a worker with.
 
     Attributes:
         python: Interpreter with the benchmark's packages.

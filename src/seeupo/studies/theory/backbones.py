@@ -14,7 +14,14 @@ from seeupo.core import clipped_objective, gae
 from seeupo.core.advantages import Baseline
 from seeupo.engines.exact import ExactEngine, GradientAscent, Problem, TablePolicy
 from seeupo.engines.exact.problem import bandit
-from seeupo.studies.theory.estimators import GROUP_SIZES, LEAVE_ONE_OUT, expected_group_advantages, factor_between
+from seeupo.studies.theory.estimators import (
+    GROUP_SIZES,
+    LEAVE_ONE_OUT,
+    SHOWN_GROUP,
+    expected_group_advantages,
+    factor_between,
+    factor_checks,
+)
 from seeupo.studies.theory.mechanism import trajectory_advantages
 from seeupo.studies.theory.setting import (
     CLIP,
@@ -25,6 +32,7 @@ from seeupo.studies.theory.setting import (
     Setup,
     Simultaneous,
     best_return,
+    chain_case,
     chain_policy,
     deceptive_chain,
     flat_gradient,
@@ -34,7 +42,6 @@ from seeupo.studies.theory.setting import (
     random_network,
     random_table,
     returns_over_iterations,
-    rounded,
 )
 from seeupo.studies.theory.verdict import Check, Claim, Scope
 from seeupo.types import Trajectory, TurnKey
@@ -88,8 +95,7 @@ def improvement_checks(
 ) -> list[Check]:
     """Check that J never falls and, within the claim's scope, that it reaches J*."""
     falls, gaps = falls_and_gaps(scale, setup, weights, make_problem, problems=problems, iterations=iterations)
-    figures = falls.figures | gaps
-    never = Check(f"J never falls: {setup.label}", falls.falls == 0, figures, setup.scope, False, falls.case)
+    never = falls.check(f"J never falls: {setup.label}", setup.scope, **gaps)
     if setup.scope is not Scope.CLAIM:
         return [never]
     return [never, Check(f"J reaches J*: {setup.label}", gaps["largest_gap_to_J*"] < 1e-6, gaps)]
@@ -129,8 +135,7 @@ def grae_reinforce(scale: Scale) -> Claim:
                 reinforce.update(engine, engine.sample(8, generator) if sampled else engine.enumerate())
                 returns.append(engine.expected_return())
             falls.count(returns, problem=number)
-        setting = f"J never falls: {setup.label}"
-        checks.append(Check(setting, falls.falls == 0, falls.figures, setup.scope, False, falls.case))
+        checks.append(falls.check(f"J never falls: {setup.label}", setup.scope))
 
     # The expected gradient is that of J (see above), so the long run follows it directly.
     slopes, gaps = [], []
@@ -188,14 +193,8 @@ def gae_clipped(scale: Scale) -> Claim:
         engine = ExactEngine(problem, chain_policy(problem, **start), setup.rule)
         returns = returns_over_iterations(engine, Simultaneous(true_advantages), 60)
         solved = returns[-1] > best - 1e-6
-        end = engine.log_policy().exp()
-        case = {
-            "paths and rewards": {"safe": 0.3, "go, wrong": 0.0, "go, right": 1.0},
-            "start": {"P(go)": start["go"], "P(right | go)": start["success"]},
-            "J by iteration": rounded(returns),
-            "end": {"P(go)": float(end[0, 1]), "P(right | go)": float(end[1, 1]), "J": returns[-1], "J*": best},
-            "why": "an action of probability 0 is never sampled again, so a change of its advantage goes unnoticed",
-        }
+        why = "an action of probability 0 is never sampled again, so a change of its advantage goes unnoticed"
+        case = chain_case(engine, returns, best, **start, why=why)
         figures = {"J_end": returns[-1], "J_best": best}
         setting = f"J reaches J*: {setup.label}, safe 0.3 against 0.1 x 0.2"
         scope = Scope.CLAIM if setup is maximizer else Scope.COMPARISON
@@ -398,19 +397,12 @@ def bandit_bias_checks(scale: Scale) -> list[Check]:
         for baseline, size in product(get_args(Baseline), GROUP_SIZES):
             expected = expected_group_advantages(problem, size, baseline, engine.log_policy())
             factors.setdefault((baseline, size), []).append(factor_between(expected, advantages))
-            if (baseline, size) == ("mean", 2):
+            if (baseline, size) == SHOWN_GROUP:
                 case = {
                     "rewards of the four actions": problem.returns.tolist(),
                     "their probabilities": engine.log_policy()[0].exp().tolist(),
                     "A": advantages.tolist(),
                     "E[A_GRAE | a] with G = 2": expected.tolist(),
                 }
-    checks = [Check("E[A_GRAE | s, a] = A: infinite group", max(errors) < 1e-10, {"largest_error": max(errors)})]
-    for (baseline, size), found in factors.items():
-        exact = all(abs(factor - 1) < 1e-10 for factor in found)
-        setting = f"E[A_GRAE | s, a] = A: {baseline.replace('_', ' ')} of G = {size}"
-        figures = {"factor": found[0], "(G-1)/G": (size - 1) / size}
-        scope = Scope.CLAIM if baseline == "mean" else Scope.COMPARISON
-        shown = case if (baseline, size) == ("mean", 2) and not exact else None
-        checks.append(Check(setting, exact, figures, scope, counterexample=shown))
-    return checks
+    infinite_group = Check("E[A_GRAE | s, a] = A: infinite group", max(errors) < 1e-10, {"largest_error": max(errors)})
+    return [infinite_group, *factor_checks("E[A_GRAE | s, a] = A", factors, case)]

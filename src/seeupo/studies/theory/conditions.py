@@ -145,15 +145,7 @@ def stochastic_transitions(scale: Scale) -> Claim:
 
     checks = []
     for label, rule in [("clipped maximizer", CLIPPED_MAXIMIZER), ("unclipped maximizer", Maximizer())]:
-        falls = count_falls(rule)
-        checks.append(
-            Check(
-                f"J never falls: {label}, separate parameters",
-                falls.falls == 0,
-                falls.figures,
-                counterexample=falls.case,
-            )
-        )
+        checks.append(count_falls(rule).check(f"J never falls: {label}, separate parameters"))
     errors, shares = [], []
     for number, order in product(range(scale.problems), ORDERS):
         generator = scale.generator("transitions", number)
@@ -183,13 +175,7 @@ def stochastic_transitions(scale: Scale) -> Claim:
             {"mean_share_of_variance_from_transitions": sum(shares) / len(shares), "largest": max(shares)},
             Scope.PRACTICE,
         ),
-        Check(
-            "J never falls: 4 gradient steps (lr 10), shared network",
-            network.falls == 0,
-            network.figures,
-            Scope.PRACTICE,
-            counterexample=network.case,
-        ),
+        network.check("J never falls: 4 gradient steps (lr 10), shared network", Scope.PRACTICE),
     ]
     return Claim(
         id=15,

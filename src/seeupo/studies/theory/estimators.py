@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any, get_args
@@ -92,6 +93,8 @@ def gae_bias_bound(scale: Scale) -> Claim:
 
 
 GROUP_SIZES = (2, 3, 4)
+SHOWN_GROUP: tuple[Baseline, int] = ("mean", 2)
+"""Baseline and group size of the counterexample that is shown."""
 
 
 def all_groups(problem: Problem, size: int, baseline: Baseline) -> tuple[Tensor, Tensor]:
@@ -124,6 +127,22 @@ def factor_between(found: Tensor, true: Tensor) -> float:
     return float(factor) if (found - factor * true).norm() / true.norm() < 1e-10 else float("nan")
 
 
+def factor_checks(
+    statement: str, factors: Mapping[tuple[Baseline, int], Sequence[float]], case: dict[str, Any]
+) -> list[Check]:
+    """Check that all factors are 1, for each baseline and group size; `case` is the counterexample of SHOWN_GROUP."""
+    checks = []
+    for group, found in factors.items():
+        baseline, size = group
+        exact = all(abs(factor - 1) < 1e-10 for factor in found)
+        setting = f"{statement}: {baseline.replace('_', ' ')} of G = {size}"
+        figures = {"factor": found[0], "(G-1)/G": (size - 1) / size}
+        scope = Scope.CLAIM if baseline == "mean" else Scope.COMPARISON
+        counterexample = case if group == SHOWN_GROUP and not exact else None
+        checks.append(Check(setting, exact, figures, scope, counterexample=counterexample))
+    return checks
+
+
 def structural_bias(problem: Problem, log_policy: Tensor) -> tuple[Tensor, Tensor]:
     """Return GRAE's bias and V(s_t) - V(s_0) at every reachable node and token, for an infinite group.
 
@@ -143,7 +162,6 @@ def grae_bias_and_gradient(scale: Scale) -> Claim:
     biases: dict[str, list[float]] = {"at the end": [], "every turn": []}
     limit_errors, discounted_errors, cosines = [], [], []
     factors: dict[tuple[Baseline, int], list[float]] = {}
-    cases: dict[tuple[Baseline, int], dict[str, Any]] = {}
     for number in range(scale.problems):
         generator = scale.generator("grae", number)
         problem = random_mdp(generator)
@@ -174,11 +192,11 @@ def grae_bias_and_gradient(scale: Scale) -> Claim:
         small = random_bandit(generator, contexts=1, actions=2, turns=2)
         policy = random_table(small, generator)
         true = flat_gradient(small.expected_return(policy.log_probs()), policy)
-        for baseline in get_args(Baseline):
-            for size in GROUP_SIZES:
-                found = expected_group_gradient(small, size, baseline, policy)
-                factors.setdefault((baseline, size), []).append(factor_between(found, true))
-                cases[baseline, size] = {
+        for baseline, size in product(get_args(Baseline), GROUP_SIZES):
+            found = expected_group_gradient(small, size, baseline, policy)
+            factors.setdefault((baseline, size), []).append(factor_between(found, true))
+            if (baseline, size) == SHOWN_GROUP:
+                shown = {
                     "returns of the four paths": small.returns.tolist(),
                     "their probabilities": small.path_probs(policy.log_probs().detach()).tolist(),
                     "gradient of J": true.tolist(),
@@ -200,13 +218,7 @@ def grae_bias_and_gradient(scale: Scale) -> Claim:
             {"largest_relative_error": max(limit_errors)},
         )
     )
-    for (baseline, size), found_factors in factors.items():
-        exact = all(abs(factor - 1) < 1e-10 for factor in found_factors)
-        figures = {"factor": found_factors[0], "(G-1)/G": (size - 1) / size}
-        setting = f"the gradient is right at gamma = 1: {baseline.replace('_', ' ')} of G = {size}"
-        scope = Scope.CLAIM if baseline == "mean" else Scope.COMPARISON
-        case_shown = cases[baseline, size] if size == GROUP_SIZES[0] and not exact else None
-        checks.append(Check(setting, exact, figures, scope, counterexample=case_shown))
+    checks += factor_checks("the gradient is right at gamma = 1", factors, shown)
     checks.append(
         Check(
             "the gradient is off at gamma = 0.9, as the paper says",

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -37,7 +36,7 @@ from seeupo.studies.theory.setting import (
     total_variation,
 )
 from seeupo.studies.theory.verdict import Check, Claim, Scope
-from seeupo.types import Trajectory, TurnKey
+from seeupo.types import TurnKey
 
 
 def uneven_bandit(generator: torch.Generator) -> Problem:
@@ -117,7 +116,6 @@ def group_deviation_drift(scale: Scale) -> Claim:
     )
 
 
-OPTIONS: tuple[Normalize, ...] = ("batch", "group")
 SEED_LABEL = "normalisation"
 """Seeds the problems of claim 10; another spelling would draw other problems."""
 
@@ -210,7 +208,8 @@ def normalization_keeps_maximizer(scale: Scale) -> Claim:
     checks: list[Check] = []
     distances: dict[str, list[float]] = {}
     cosines: dict[str, list[float]] = {}
-    for normalize in OPTIONS:
+    options: tuple[Normalize, ...] = ("batch", "group")
+    for normalize in options:
         batch = normalize == "batch"
         for setup in (separate, shared):
             name = f"{normalize} normalization, {setup.label}"
@@ -254,8 +253,8 @@ def normalization_keeps_maximizer(scale: Scale) -> Claim:
     )
 
 
-def given_weights(_: ExactEngine, __: Sequence[Trajectory], weights: dict[TurnKey, float]) -> dict[TurnKey, float]:
-    return weights
+def with_weights(weights: dict[TurnKey, float]) -> Simultaneous:
+    return Simultaneous(lambda *_: weights)
 
 
 def shifted_whole_batches(scale: Scale) -> tuple[int, dict[str, Any] | None]:
@@ -274,7 +273,7 @@ def shifted_whole_batches(scale: Scale) -> tuple[int, dict[str, Any] | None]:
             trajectories = engine.enumerate()
             advantages = trajectory_advantages(engine, trajectories)
             shifted = {key: advantage - shift for key, advantage in advantages.items()}
-            Simultaneous(partial(given_weights, weights=shifted)).update(engine, trajectories)
+            with_weights(shifted).update(engine, trajectories)
             policies.append(engine.log_policy())
         if total_variation(*policies) > 1e-9:
             changed += 1
@@ -319,7 +318,7 @@ def constant_shifts(scale: Scale) -> Claim:
             weights = {turn.key: weight for turn, weight in zip(last_pool, shifted, strict=True)}
             engine = ExactEngine(problem, TablePolicy(start), CLIPPED_MAXIMIZER)
             before = engine.expected_return()
-            Simultaneous(partial(given_weights, weights=weights)).update(engine, engine.enumerate())
+            with_weights(weights).update(engine, engine.enumerate())
             policies.append(engine.log_policy())
         gains.append(engine.expected_return() - before)
         distances.append(total_variation(*policies))

@@ -22,6 +22,7 @@ from seeupo.studies.theory.setting import (
     Scale,
     Setup,
     best_return,
+    chain_case,
     chain_policy,
     clip_of,
     deceptive_chain,
@@ -36,6 +37,9 @@ from seeupo.studies.theory.verdict import Check, Claim, Scope
 from seeupo.types import Objective, StepMetrics, Trajectory, Turn
 
 ORDERS: tuple[Order, ...] = get_args(Order)
+Pairs = list[tuple[float, float]]
+"""The expectation and the change of J, for each updated turn."""
+MakePairs = Callable[[int, Order], Pairs]
 
 
 def exact_seeupo(order: Order, rule: UpdateRule, *, steps: int = 1, carry: bool = True) -> SeeUPO:
@@ -63,7 +67,7 @@ def monotonic_improvement(scale: Scale) -> Claim:
                 ordered = replace(algorithm, order=order)
                 returns = returns_over_iterations(engine, ordered, 6, generator=generator)
                 falls.count(returns, problem=number, order=order)
-        return Check(setup.label, falls.falls == 0, falls.figures, setup.scope, counterexample=falls.case)
+        return falls.check(setup.label, setup.scope)
 
     clipped = Setup("clipped maximizer, separate parameters", random_table, CLIPPED_MAXIMIZER, scope=Scope.CLAIM)
     unclipped = Setup("unclipped maximizer, separate parameters", random_table, Maximizer(), scope=Scope.CLAIM)
@@ -170,20 +174,15 @@ def deceptive_checks() -> tuple[list[Check], dict[str, list[float]]]:
             best = best_return(problem, rule)
             engine = ExactEngine(problem, chain_policy(problem, go=go, success=success), rule)
             returns = returns_over_iterations(engine, exact_seeupo("reverse", rule), 60, stop_at=best - 1e-6)
-            end = engine.log_policy().exp()
-            case = {
-                "paths and rewards": {"safe": 0.3, "go, wrong": 0.0, "go, right": 1.0},
-                "start": {"P(go)": go, "P(right | go)": success},
-                "J by iteration": rounded(returns[:8]),
-                "end": {"P(go)": float(end[0, 1]), "P(right | go)": float(end[1, 1]), "J": returns[-1], "J*": best},
-                "why": "the first turn gives up a branch before the second has learned it; it is never sampled again",
-            }
+            why = "the first turn gives up a branch before the second has learned it; it is never sampled again"
+            case = chain_case(engine, returns, best, go=go, success=success, why=why)
             solved = returns[-1] >= best - 1e-6
             figures = {"J_start": returns[0], "J_end": returns[-1], "J_best": best, "iterations": len(returns) - 1}
             scope = Scope.COMPARISON if rule.floor else Scope.CLAIM
-            setting_and_name = f"reverse order, {setting}, {name}"
-            checks.append(Check(setting_and_name, solved, figures, scope, counterexample=None if solved else case))
-            curves[f"{setting}, {name}"] = rounded(returns)
+            label = f"{setting}, {name}"
+            counterexample = None if solved else case
+            checks.append(Check(f"reverse order, {label}", solved, figures, scope, counterexample=counterexample))
+            curves[label] = rounded(returns)
     return checks, curves
 
 
@@ -216,7 +215,7 @@ def identity_gaps(
     generator: torch.Generator,
     ratio: Ratio = "product",
     steps: int = 1,
-) -> list[tuple[float, float]]:
+) -> Pairs:
     """Return E_k[(r_t - 1) M^{t+1}] as the algorithm computes it and the change of J, for each updated turn."""
     engine = RecordingEngine(problem, policy, rule)
     algorithm = SeeUPO(order=order, normalize="none", ratio=ratio, clip=clip_of(rule), epochs=steps)
@@ -274,9 +273,7 @@ def clip_fractions(scale: Scale) -> dict[str, dict[str, float]]:
 
 
 def identity_behind_m(scale: Scale) -> Claim:
-    def worst(
-        make_pairs: Callable[[int, Order], list[tuple[float, float]]], problems: int, orders: Sequence[Order] = ORDERS
-    ) -> dict[str, Any]:
+    def errors_of(make_pairs: MakePairs, problems: int, orders: Sequence[Order] = ORDERS) -> dict[str, Any]:
         pairs = [pair for number in range(problems) for order in orders for pair in make_pairs(number, order)]
         errors = [abs(expected - gained) for expected, gained in pairs]
         size = sum(abs(gained) for _, gained in pairs) / len(pairs)
@@ -288,10 +285,8 @@ def identity_behind_m(scale: Scale) -> Claim:
             "relative_error": sum(errors) / len(errors) / size,
         }
 
-    def separate(
-        rule: UpdateRule, steps: int, make_problem: MakeProblem = random_bandit
-    ) -> Callable[[int, Order], list[tuple[float, float]]]:
-        def pairs(number: int, order: Order) -> list[tuple[float, float]]:
+    def separate(rule: UpdateRule, steps: int, make_problem: MakeProblem = random_bandit) -> MakePairs:
+        def pairs(number: int, order: Order) -> Pairs:
             generator = scale.generator("identity", number)
             problem = make_problem(generator)
             policy = random_table(problem, generator)
@@ -299,8 +294,8 @@ def identity_behind_m(scale: Scale) -> Claim:
 
         return pairs
 
-    def many_tokens(ratio: Ratio) -> Callable[[int, Order], list[tuple[float, float]]]:
-        def pairs(number: int, order: Order) -> list[tuple[float, float]]:
+    def many_tokens(ratio: Ratio) -> MakePairs:
+        def pairs(number: int, order: Order) -> Pairs:
             generator = scale.generator("identity, tokens", number)
             problem = random_bandit(generator, contexts=1, actions=8, turns=2, tokens_per_turn=3)
             policy = random_table(problem, generator)
@@ -309,13 +304,13 @@ def identity_behind_m(scale: Scale) -> Claim:
 
         return pairs
 
-    def shared(number: int, order: Order) -> list[tuple[float, float]]:
+    def shared(number: int, order: Order) -> Pairs:
         generator = scale.generator("identity, shared", number)
         problem = random_bandit(generator)
         policy = random_network(problem, generator)
         return identity_gaps(problem, policy, GradientAscent(2.0), order=order, generator=generator, steps=4)
 
-    def literal(number: int, _: Order) -> list[tuple[float, float]]:
+    def literal(number: int, _: Order) -> Pairs:
         generator = scale.generator("identity", number)
         problem = random_bandit(generator)
         engine = RecordingEngine(problem, random_table(problem, generator), CLIPPED_MAXIMIZER)
@@ -335,13 +330,13 @@ def identity_behind_m(scale: Scale) -> Claim:
     ragged = separate(CLIPPED_MAXIMIZER, 1, random_tree)
     by_gradient = separate(GradientAscent(30.0), 4)
     results = [
-        ("clipped maximizer, separate parameters", Scope.CLAIM, worst(exact, scale.problems)),
-        ("the same, trajectories of different lengths", Scope.CLAIM, worst(ragged, scale.problems)),
-        ("4 gradient steps, separate parameters", Scope.CLAIM, worst(by_gradient, scale.few)),
-        ("3 tokens a turn, product ratios", Scope.CLAIM, worst(many_tokens("product"), scale.few)),
-        ("3 tokens a turn, length-normalized ratios", Scope.PRACTICE, worst(normalized, scale.few)),
-        ("4 gradient steps, shared network", Scope.PRACTICE, worst(shared, scale.few)),
-        ("the paper's equation, read literally", Scope.PRACTICE, worst(literal, scale.few, ["reverse"])),
+        ("clipped maximizer, separate parameters", Scope.CLAIM, errors_of(exact, scale.problems)),
+        ("the same, trajectories of different lengths", Scope.CLAIM, errors_of(ragged, scale.problems)),
+        ("4 gradient steps, separate parameters", Scope.CLAIM, errors_of(by_gradient, scale.few)),
+        ("3 tokens a turn, product ratios", Scope.CLAIM, errors_of(many_tokens("product"), scale.few)),
+        ("3 tokens a turn, length-normalized ratios", Scope.PRACTICE, errors_of(normalized, scale.few)),
+        ("4 gradient steps, shared network", Scope.PRACTICE, errors_of(shared, scale.few)),
+        ("the paper's equation, read literally", Scope.PRACTICE, errors_of(literal, scale.few, ["reverse"])),
     ]
     return Claim(
         id=11,

@@ -18,7 +18,7 @@ from seeupo.engines.exact import ExactEngine, Maximizer, NetworkPolicy, Problem,
 from seeupo.engines.exact.policy import Policy
 from seeupo.engines.exact.problem import bandit, mdp, tree
 from seeupo.engines.exact.updates import UpdateRule
-from seeupo.studies.theory.verdict import Scope
+from seeupo.studies.theory.verdict import Check, Scope
 from seeupo.types import Algorithm, Need, Trajectory, TurnKey, Update, turns_of
 
 CLIP: Clip = (0.2, 0.2)
@@ -112,6 +112,20 @@ def chain_policy(problem: Problem, *, go: float, success: float) -> TablePolicy:
     return TablePolicy(probs.log())
 
 
+def chain_case(
+    engine: ExactEngine, returns: Sequence[float], best: float, *, go: float, success: float, why: str
+) -> dict[str, Any]:
+    """Return a run on a two-turn chain as a counterexample."""
+    end = engine.log_policy().exp()
+    return {
+        "paths and rewards": {"safe": 0.3, "go, wrong": 0.0, "go, right": 1.0},
+        "start": {"P(go)": go, "P(right | go)": success},
+        "J by iteration": rounded(returns[:8]),
+        "end": {"P(go)": float(end[0, 1]), "P(right | go)": float(end[1, 1]), "J": returns[-1], "J*": best},
+        "why": why,
+    }
+
+
 def random_table(problem: Problem, generator: torch.Generator) -> TablePolicy:
     """Return a random table with separate parameters for every node."""
     return TablePolicy(torch.randn(problem.num_nodes, problem.num_tokens, generator=generator, dtype=torch.float64))
@@ -178,6 +192,10 @@ class Falls:
     @property
     def figures(self) -> dict[str, Any]:
         return {"iterations": self.iterations, "falls": self.falls, "largest_fall": self.largest}
+
+    def check(self, setting: str, scope: Scope = Scope.CLAIM, **more: float) -> Check:
+        """Return the check that J never falls; `more` is added to its figures."""
+        return Check(setting, self.falls == 0, self.figures | more, scope, counterexample=self.case)
 
 
 @dataclass(frozen=True)
