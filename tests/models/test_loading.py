@@ -134,7 +134,7 @@ def test_invalid_models_are_refused_with_a_hint(tmp_path, monkeypatch):
     ]:
         with pytest.raises(ModelError, match=message):
             load_policy(name)
-    with pytest.raises(ModelError, match="dtype is 'int8'; expected one of float32"):
+    with pytest.raises(ModelError, match="dtype = 'int8': expected one of float32"):
         load_policy("tiny", dtype="int8")
     with pytest.raises(ModelError, match="device 'cuda:9' cannot be used"):
         load_policy("tiny", device="cuda:9")

@@ -299,7 +299,7 @@ def _sparkline(values: Sequence[float], width: int) -> str:
     The scale is always 0 to 1, so that small changes do not look large.
     """
     if len(values) > width:
-        edges = [round(place * len(values) / width) for place in range(width + 1)]
+        edges = [round(column * len(values) / width) for column in range(width + 1)]
         parts = [values[first:last] for first, last in pairwise(edges)]
         values = [sum(part) / len(part) for part in parts]
     return "".join(SPARKS[round(min(1.0, max(0.0, value)) * (len(SPARKS) - 1))] for value in values)
@@ -331,7 +331,7 @@ def _duration(seconds: float) -> str:
 
 
 def _printable(text: str) -> str:
-    """Replace control codes, which a terminal would execute."""
+    """Replace control characters, which a terminal would interpret."""
     return "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in text)
 
 

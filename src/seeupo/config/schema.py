@@ -231,7 +231,7 @@ class WarmStartSettings:
 
     Attributes:
         episodes: Number of demonstrations by the environment's expert on training tasks.
-        noisy: Share of demonstrations by the noisy expert, if the environment has one.
+        noisy: Fraction of demonstrations by the noisy expert, if the environment has one.
         mistakes: Rate of each mistake of the noisy expert, by the environment's names; empty for its defaults.
         file: Trajectory file with demonstrations; "none" means demonstrations of the expert.
         min_reward: Minimum reward of the trajectories used from the file.
