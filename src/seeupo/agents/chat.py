@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jinja2 import TemplateError
@@ -140,17 +140,12 @@ def _probe(tokenizer: PreTrainedTokenizerBase, template: str) -> ChatFormat:
     notes = []
     if before != opening:
         notes.append("it renders earlier responses after a different prefix than the one they were sampled after")
-    return ChatFormat(
-        tokenizer,
-        template,
-        native_tools=_supports_tools(plain, question),
-        tool_role=_supports_tool_role(plain),
-        notes=tuple(notes),
-    )
+    native_tools, tool_role = _supports_tools(plain, question), _supports_tool_role(plain)
+    return replace(plain, native_tools=native_tools, tool_role=tool_role, notes=tuple(notes))
 
 
 def _supports_tools(plain: ChatFormat, messages: Sequence[Message]) -> bool:
-    native = ChatFormat(plain.tokenizer, plain.template, native_tools=True, tool_role=False, notes=())
+    native = replace(plain, native_tools=True)
     try:
         return "probe_key" in native._render(messages, [PROBE_TOOL], generation=True)
     except TemplateError:
@@ -158,7 +153,7 @@ def _supports_tools(plain: ChatFormat, messages: Sequence[Message]) -> bool:
 
 
 def _supports_tool_role(plain: ChatFormat) -> bool:
-    native = ChatFormat(plain.tokenizer, plain.template, native_tools=False, tool_role=True, notes=())
+    native = replace(plain, tool_role=True)
     messages = [Message("user", "one?"), Message("assistant", PLACEHOLDER), Message("tool", "result-probe")]
     try:
         return "result-probe" in native._render(messages, (), generation=True).partition(PLACEHOLDER)[2]

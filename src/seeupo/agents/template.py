@@ -78,7 +78,8 @@ class Conversation:
 
     def _assemble(self, cut_turns: Sequence[int]) -> tuple[int, ...]:
         last = len(self.turns) - 1
-        ids = list(self.chat.opening(self._prepare(self._first_messages(), reminded=last < 0), self.tools))
+        first = self.first if self.chat.native_tools else with_tools(self.first, self.tools)
+        ids = list(self.chat.opening(self._prepare(first, reminded=last < 0), self.tools))
         for number in range(len(self.turns)):
             ids += self._piece(number, reminded=number == last, cut=number in cut_turns)
         return tuple(ids)
@@ -105,9 +106,6 @@ class Conversation:
         rest, ids = without_thoughts(turn.ids, self.chat.tokenizer.decode)  # type: ignore[arg-type]
         rest = rest.lstrip()
         return (*(self.chat.encode(rest) if rest else ()), *ids)
-
-    def _first_messages(self) -> Sequence[Message]:
-        return self.first if self.chat.native_tools else with_tools(self.first, self.tools)
 
     def _prepare(self, messages: Sequence[Message], *, reminded: bool) -> list[Message]:
         """Truncate long messages, and add the reminder to the last one."""

@@ -98,8 +98,8 @@ def show_result(result: TrainingResult, recipe: Recipe) -> None:
     for column in (f"{summary['tasks']} held-out tasks", "before", "after", "difference"):
         table.add_column(column)
     for name in (f"avg@{k}", f"pass@{k}"):
-        found = {when: summary[when][name] for when in ("before", "after", "difference")}
-        cells = (format_estimate(estimate, signed=when == "difference", digits=2) for when, estimate in found.items())
+        scores = {when: summary[when][name] for when in ("before", "after", "difference")}
+        cells = (format_estimate(estimate, signed=when == "difference", digits=2) for when, estimate in scores.items())
         table.add_row(name, *map(escape, cells))
     minutes = sum(summary["seconds"].values()) / 60
     console.print(f"\n{verdict(summary)} ({result.reason}; {minutes:.1f} minutes)")

@@ -126,10 +126,10 @@ def _suggest_key(name: str, section: Any, prefix: str) -> str:
     near = difflib.get_close_matches(name[:60], own, n=1)
     if near and name not in names:
         return f"did you mean {dotted(prefix, near[0])}?"
-    meant = [name] if name in names else difflib.get_close_matches(name[:60], names, n=1)
-    found = [key for key in elsewhere if key.name in meant]
-    found = [key for key in found if not key.off] or found
-    paths = " or ".join(dict.fromkeys(key.path for key in found))
+    near_names = [name] if name in names else difflib.get_close_matches(name[:60], names, n=1)
+    matches = [key for key in elsewhere if key.name in near_names]
+    matches = [key for key in matches if not key.off] or matches
+    paths = " or ".join(dict.fromkeys(key.path for key in matches))
     return f"did you mean {paths}?" if paths else f"available: {', '.join(own)}"
 
 

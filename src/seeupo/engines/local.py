@@ -182,8 +182,9 @@ class LocalEngine:
         save_model(self.policy.model, self.policy.tokenizer, path)
         if self.lora is not None:
             save_file({name: p.detach().contiguous() for name, p in self._trained.items()}, path / ADAPTERS)
-        if self._reference not in (None, self.policy.model):
-            save_file(_named_weights(self._reference), path / REFERENCE)
+        if self._reference is not None and self._reference is not self.policy.model:
+            reference = self._reference.named_parameters()  # tied weights appear once
+            save_file({name: p.detach().contiguous() for name, p in reference}, path / REFERENCE)
         state = {"iteration": self.iteration, "optimizers": self._optimizer.state()}
         if self._critic is not None:
             state["critic"] = self._critic.save(path / CRITIC)
@@ -196,9 +197,9 @@ class LocalEngine:
             if not file.exists():
                 raise ValueError(f"{path} has no adapters; expected the checkpoint of an engine with lora")
             weights |= load_file(file)
-        wanted = self._trained if self.lora is not None else self.policy.model.state_dict()
+        expected = self._trained if self.lora is not None else self.policy.model.state_dict()
         # Tied weights are stored once.
-        missing = {name for name in wanted if name not in weights} - {"lm_head.weight"}
+        missing = {name for name in expected if name not in weights} - {"lm_head.weight"}
         if missing:
             raise ValueError(f"{path} has no weights for {min(missing)}; expected a checkpoint of this model")
         self.policy.model.load_state_dict(weights, strict=False)
@@ -286,11 +287,6 @@ def _adapters_disabled(model: PreTrainedModel) -> Iterator[None]:
         yield
     finally:
         model.enable_adapters()
-
-
-def _named_weights(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Return the weights by name; tied weights appear once."""
-    return {name: parameter.detach().contiguous() for name, parameter in model.named_parameters()}
 
 
 def _frozen_copy(model: PreTrainedModel) -> PreTrainedModel:

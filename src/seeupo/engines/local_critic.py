@@ -87,7 +87,7 @@ class LocalCritic:
             raise ValueError(f"{path} has no critic; expected the checkpoint of an engine with a critic")
         weights = load_file(file)
         if weights.keys() != self._trained.keys():
-            raise ValueError(f"{path} has the weights of another critic; expected backbone={self.settings.backbone!r}")
+            raise ValueError(f"{path} is from a different critic; expected backbone={self.settings.backbone!r}")
         with torch.no_grad():
             for name, parameter in self._trained.items():
                 parameter.copy_(weights[name])

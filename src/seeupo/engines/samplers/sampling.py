@@ -37,8 +37,8 @@ def check_parameters(parameters: SamplingParameters, *, training: bool) -> None:
         raise ValueError(f"top_p = {parameters.top_p}: expected a number in (0, 1]")
     if training and (parameters.top_p < 1 or parameters.top_k):
         raise ValueError(
-            f"top_p={parameters.top_p}, top_k={parameters.top_k}: truncated sampling uses another distribution than "
-            "the one that is trained, so ratios would not start at 1; use top_p=1 and top_k=0 in training"
+            f"top_p={parameters.top_p}, top_k={parameters.top_k}: truncated sampling uses a different distribution "
+            "from the one that is trained, so ratios would not start at 1; use top_p=1 and top_k=0 in training"
         )
 
 
