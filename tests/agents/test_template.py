@@ -12,8 +12,8 @@ END = CHATS["llama"].tokenizer.eos_token_id
 FIRST = StepResult((Message("system", "be brief"), Message("user", "where is the cat?")))
 
 
-def begin(name="qwen2.5", **options) -> Conversation:
-    return Conversation.begin(CHATS[name], Template(**options), FIRST)
+def start(name="qwen2.5", **options) -> Conversation:
+    return Conversation.start(CHATS[name], Template(**options), FIRST)
 
 
 def text(conversation: Conversation) -> str:
@@ -32,7 +32,7 @@ def contains(sequence, part) -> bool:
 @given(ids=st.lists(st.integers(5, 390), min_size=1, max_size=12))
 @settings(max_examples=25, deadline=None)
 def test_sampled_ids_are_unchanged_in_later_prompts(name, ids):
-    conversation = begin(name, reasoning=False)
+    conversation = start(name, reasoning=False)
     for turn in range(3):
         conversation.add([*ids, END], answered(f"answer {turn}"))
     prompt = conversation.prompt_ids()
@@ -41,7 +41,7 @@ def test_sampled_ids_are_unchanged_in_later_prompts(name, ids):
 
 def test_sampled_ids_are_not_retokenized():
     """The same text has many tokenizations, and a policy samples any of them."""
-    conversation = begin(reasoning=False)
+    conversation = start(reasoning=False)
     chat = conversation.chat
     spelled = tuple(chat.encode(letter)[0] for letter in "that")
     assert chat.decode(spelled) == "that"
@@ -55,7 +55,7 @@ def test_sampled_ids_are_not_retokenized():
 def test_end_of_turn_token_appears_once():
     chat = CHATS["qwen2.5"]
     words = chat.encode("that")
-    ended, cut = begin(reasoning=False), begin(reasoning=False)
+    ended, cut = start(reasoning=False), start(reasoning=False)
     ended.add([*words, END], answered())
     cut.add(words, answered())
     assert ended.prompt_ids() == cut.prompt_ids()
@@ -63,7 +63,7 @@ def test_end_of_turn_token_appears_once():
 
 
 def test_earlier_thoughts_are_removed_and_the_last_message_has_the_reminder():
-    conversation = begin()
+    conversation = start()
     chat = conversation.chat
     assert text(conversation).count(REMINDER) == 1
     conversation.add([*chat.encode("<think>the mat?</think>look()"), END], answered("a mat"))
@@ -74,14 +74,14 @@ def test_earlier_thoughts_are_removed_and_the_last_message_has_the_reminder():
     assert "look again()" in shown
     assert shown.count(REMINDER) == 1
     assert f"a cat\n{REMINDER}" in shown
-    plain = begin(reasoning=False)
+    plain = start(reasoning=False)
     plain.add([*chat.encode("<think>the mat?</think>look()"), END], answered("a mat"))
     assert "<think>the mat?</think>look()" in text(plain)
     assert REMINDER not in text(plain)
 
 
 def test_long_observations_are_truncated_with_a_note():
-    conversation = begin(reasoning=False, max_observation_tokens=5)
+    conversation = start(reasoning=False, max_observation_tokens=5)
     words = "cat " * 40
     conversation.add([END], answered(words))
     cut = len(conversation.chat.encode(words)) - 5
@@ -90,7 +90,7 @@ def test_long_observations_are_truncated_with_a_note():
 
 
 def test_long_prompts_lose_the_oldest_observations_first():
-    conversation = begin(reasoning=False, max_prompt_tokens=400)
+    conversation = start(reasoning=False, max_prompt_tokens=400)
     for turn in range(4):
         conversation.add([END], answered(f"{turn}" + " cat sat" * 60))
     shown = text(conversation)
@@ -103,7 +103,7 @@ def test_long_prompts_lose_the_oldest_observations_first():
 def test_tools_are_rendered_natively_or_in_the_system_message_and_may_change():
     tools = tuple(Tool(name, f"To {name}.", {"type": "object", "properties": {}}) for name in ("look", "jump"))
     for name in ("qwen2.5", "llama"):
-        conversation = Conversation.begin(
+        conversation = Conversation.start(
             CHATS[name], Template(reasoning=False), StepResult(FIRST.messages, tools=tools[:1])
         )
         assert "look" in text(conversation)

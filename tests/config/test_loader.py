@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from seeupo.algorithms import ALGORITHMS, GRPO, SeeUPO
 from seeupo.config import loader
-from seeupo.config.keys import _places, alternatives, keys_of
+from seeupo.config.keys import _recipe_keys, alternatives, keys_of
 from seeupo.config.loader import (
     read_recipe,
     recipe_from_table,
@@ -132,10 +132,10 @@ def test_invalid_toml_is_one_line_with_its_place(path, text, place, reason):
     [
         ("[run]\nseed = 0x" + "f" * 9999, "run.seed = a number of about 12040 digits: ", "64 bits"),
         ("[" + ".".join("a" * 5000) + "]\n", "a: ", ", ".join(keys_of(Recipe))),
-        ("[run.seed" + ".a" * 5000 + "]\n", "run.seed = {a = {a = {...}}}: ", "whole number"),
+        ("[run.seed" + ".a" * 5000 + "]\n", "run.seed = {a = {a = {...}}}: ", "integer"),
         ("[environment.options" + ".a" * 5000 + "]\n", "environment.options" + ".a" * 22 + ": ", "20 levels"),
         ("[[agent]]\nmax_turns = 3\n", "agent = [{max_turns = 3}]: ", "table"),
-        ("[run]\nseed = 2024-01-01\n", "run.seed = 2024-01-01: ", "whole number"),
+        ("[run]\nseed = 2024-01-01\n", "run.seed = 2024-01-01: ", "integer"),
         ("[environment.options]\nday = 2024-01-01T01:02:03Z\n", "environment.options.day = 2024-01-01 ", "string"),
         ("agent = 1979-05-27\n", "agent = 1979-05-27: ", "table"),
     ],
@@ -402,7 +402,7 @@ def read_or_rejected(read: Callable[[], Recipe]) -> tuple[Recipe, tuple[str, ...
         return Recipe(), error.problems or ("",)
 
 
-NAMES = st.sampled_from(sorted({place.name for place in _places(Recipe)} | {"iterations", "x", "a b"}))
+NAMES = st.sampled_from(sorted({place.name for place in _recipe_keys(Recipe)} | {"iterations", "x", "a b"}))
 NESTED = st.recursive(ODD, lambda inner: st.dictionaries(NAMES | TEXTS, inner, max_size=4), max_leaves=8)
 
 

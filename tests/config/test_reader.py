@@ -72,11 +72,11 @@ def test_reading_copies_the_table():
 @pytest.mark.parametrize(
     ("section", "key", "value", "start", "expected"),
     [
-        ("agent", "max_turns", "six", 'agent.max_turns = "six"', "whole number"),
-        ("agent", "max_turns", 6.0, "agent.max_turns = 6.0", "whole number"),
-        ("agent", "max_turns", True, "agent.max_turns = true", "whole number"),
-        ("agent", "max_turns", "none", 'agent.max_turns = "none"', "whole number"),
-        ("agent", "max_turns", 0, "agent.max_turns = 0", "whole number of at least 1"),
+        ("agent", "max_turns", "six", 'agent.max_turns = "six"', "integer"),
+        ("agent", "max_turns", 6.0, "agent.max_turns = 6.0", "integer"),
+        ("agent", "max_turns", True, "agent.max_turns = true", "integer"),
+        ("agent", "max_turns", "none", 'agent.max_turns = "none"', "integer"),
+        ("agent", "max_turns", 0, "agent.max_turns = 0", "integer >= 1"),
         ("agent", "temperature", True, "agent.temperature = true", "number"),
         ("agent", "temperature", 0, "agent.temperature = 0.0", "positive"),
         ("agent", "reasoning", 1, "agent.reasoning = 1", "true or false"),
@@ -90,7 +90,7 @@ def test_reading_copies_the_table():
         ("run", "target", math.nan, "run.target = nan", "finite"),
         ("run", "seed", 2**63, "run.seed = 9223372036854775808", "64 bits"),
         ("run", "seed", 1 << 1000, "run.seed = a number of about 302 digits", "64 bits"),
-        ("run", "seed", -1, "run.seed = -1", "at least 0"),
+        ("run", "seed", -1, "run.seed = -1", ">= 0"),
         ("collect", "shape", "papercode", 'collect.shape = "papercode"', 'one of "none", "paper_code"'),
         ("optimizer", "trainable", "lm_head", 'optimizer.trainable = "lm_head"', "list of strings"),
         ("optimizer", "trainable", ["a", 1], "optimizer.trainable[1] = 1", "string"),
@@ -221,7 +221,7 @@ def test_option_errors_carry_option_value_and_expectation():
     with pytest.raises(OptionError) as caught:
         check_count("keep", 0, 1)
     assert (caught.value.option, caught.value.value) == ("keep", 0)
-    assert "at least 1" in caught.value.expected
+    assert ">= 1" in caught.value.expected
     assert isinstance(caught.value, ValueError)
 
 
@@ -232,9 +232,9 @@ def test_error_has_one_line_per_problem():
 
 
 def test_types_are_described_as_noun_phrases():
-    assert describe_type(int | str | None) == 'whole number or string or "none"'
-    assert describe_type(tuple[int, str]) == "list: whole number, string"
-    assert describe_type(tuple[int, ...]) == "list of whole numbers"
+    assert describe_type(int | str | None) == 'integer or string or "none"'
+    assert describe_type(tuple[int, str]) == "list: integer, string"
+    assert describe_type(tuple[int, ...]) == "list of integers"
     assert describe_type(tuple[float, float]) == "list of 2 numbers"
     assert describe_type(Mapping[str, Any]) == "table"
     assert describe_type(Literal["a"]) == '"a"'

@@ -88,7 +88,7 @@ def test_every_key_has_a_row():
 
 def test_rows_have_type_default_and_meaning():
     page = reference()
-    assert rows(page, "## agent")["max_turns"] == ["whole number", "`10`", attributes(AgentSettings)["max_turns"]]
+    assert rows(page, "## agent")["max_turns"] == ["integer", "`10`", attributes(AgentSettings)["max_turns"]]
     assert rows(page, "## agent")["episode_seconds"][:2] == ['number or "none"', '`"none"`']
     assert rows(page, "## run")["deterministic"][:2] == ["true or false", "`true`"]
     assert rows(page, "## collect")["shape"][:2] == ['one of "none", "paper_code"', '`"none"`']

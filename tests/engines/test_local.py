@@ -232,7 +232,7 @@ def test_nonfinite_gradient_raises_and_keeps_the_weights():
         ({"schedule": "linear"}, "needs the number of iterations"),
         ({"moments": "each"}, "moments = 'each'"),
         ({"learning_rate": -1.0}, r"learning_rate = -1\.0"),
-        ({"temperature": 0.0}, r"temperature = 0\.0: expected positive"),
+        ({"temperature": 0.0}, r"temperature = 0\.0: expected a positive"),
         ({"batch_tokens": 0}, "batch_tokens = 0"),
     ],
 )

@@ -106,8 +106,8 @@ def test_invalid_critics_are_refused(tmp_path):
         engine().values(BATCH)
     with pytest.raises(ValueError, match="backbone = 'shared'"):
         CriticSettings(backbone="shared")
-    with pytest.raises(ValueError, match="a critic is trained as a whole"):
+    with pytest.raises(ValueError, match=r"optimizer\.trainable"):
         CriticSettings(optimizer=OptimizerSettings(trainable=("norm",)))
     with_critic("policy").save(tmp_path / "saved")
-    with pytest.raises(ValueError, match="another critic"):
+    with pytest.raises(ValueError, match="different critic"):
         with_critic("own").load(tmp_path / "saved")

@@ -89,8 +89,8 @@ def test_missing_package_is_reported(cache, monkeypatch):
 
 def test_unknown_models_are_refused_on_the_command_line(cache):
     for arguments, message in [
-        (["models", "fetch", "gpt-7"], "Error: there is no model 'gpt-7' in the catalog; available: smollm2-135m"),
-        (["models", "check", "tinny"], "Error: there is no model 'tinny'; did you mean 'tiny'?"),
+        (["models", "fetch", "gpt-7"], "Error: unknown model 'gpt-7'; available: smollm2-135m"),
+        (["models", "check", "tinny"], "Error: unknown model 'tinny'; did you mean 'tiny'?"),
     ]:
         result = CliRunner().invoke(main, arguments)
         assert result.exit_code == 1

@@ -124,9 +124,9 @@ def test_invalid_models_are_refused_with_a_hint(tmp_path, monkeypatch):
     assert len(too_many_words) > 300
     mismatched = saved(tmp_path / "mismatched", with_full_vocabulary("llama"), too_many_words)
     for name, message in [
-        ("smolm2-135m", r"there is no model 'smolm2-135m'; did you mean 'smollm2-135m'\?"),
+        ("smolm2-135m", r"unknown model 'smolm2-135m'; did you mean 'smollm2-135m'\?"),
         ("no-such-thing", "tiny, smollm2-135m .*model folder, or owner/name"),
-        ("./missing/folder", r"there is no model './missing/folder'"),
+        ("./missing/folder", r"unknown model './missing/folder'"),
         ("smollm2-135m", "seeupo models fetch smollm2-135m"),
         (str(empty), "has no config.json"),
         (folder, r"has no \.safetensors file"),
@@ -134,7 +134,7 @@ def test_invalid_models_are_refused_with_a_hint(tmp_path, monkeypatch):
     ]:
         with pytest.raises(ModelError, match=message):
             load_policy(name)
-    with pytest.raises(ModelError, match="dtype is 'int8'; expected one of float32"):
+    with pytest.raises(ModelError, match="dtype = 'int8': expected one of float32"):
         load_policy("tiny", dtype="int8")
     with pytest.raises(ModelError, match="device 'cuda:9' cannot be used"):
         load_policy("tiny", device="cuda:9")

@@ -85,6 +85,6 @@ def test_blocks_let_each_token_attend_to_its_ancestors_only(turns, small_tree):
 def test_invalid_turns_and_row_lengths_are_refused():
     with pytest.raises(ValueError, match=r"turn \('a', 2\) has an empty prompt"):
         pack_rows([Turn("a", 2, (), (1,))], row_tokens=8)
-    with pytest.raises(ValueError, match="row_tokens is 0"):
+    with pytest.raises(ValueError, match="row_tokens = 0"):
         pack_rows([Turn("a", 0, (1,), (1,))], row_tokens=0)
     assert pack_rows([], row_tokens=8) == []

@@ -67,7 +67,7 @@ def test_check_command_prints_json_and_a_table():
     done = CliRunner().invoke(main, ["envs", "check", "pocket", "--tasks", "5", "--split", "test", "--json"])
     assert done.exit_code == 0, done.output
     printed = json.loads(done.output)
-    assert printed["good"] is True
+    assert printed["passed"] is True
     assert [(each["policy"], each["solved"], each["episodes"]) for each in printed["results"]] == [
         ("expert", 5, 5),
         ("no-op", 0, 5),

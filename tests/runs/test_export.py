@@ -6,7 +6,7 @@ from transformers import AutoModelForCausalLM
 from engines.examples import engine
 from models.examples import random_turns
 from seeupo.engines.local import LoraSettings
-from seeupo.models.adapters import without_adapters
+from seeupo.models.adapters import merge_adapters
 from seeupo.models.logprobs import padded_logprobs
 from seeupo.runs.export import export_policy
 from seeupo.training.warm_start import LogLikelihood
@@ -26,7 +26,7 @@ def test_merging_adapters_keeps_logprobs_and_the_adapted_model(tmp_path):
         local.step(TURNS, LogLikelihood(), normalizer=10)
     adapted = logprobs(local.policy.model)
     assert not torch.allclose(adapted, plain)
-    merged = without_adapters(local.policy.model).to(torch.float64)
+    merged = merge_adapters(local.policy.model).to(torch.float64)
     torch.testing.assert_close(logprobs(merged), adapted, rtol=0, atol=1e-6)
     assert torch.equal(logprobs(local.policy.model), adapted)
     export_policy(local.export, tmp_path / "policy", "a card")
@@ -37,7 +37,7 @@ def test_merging_adapters_keeps_logprobs_and_the_adapted_model(tmp_path):
 
 def test_a_model_without_adapters_is_returned_as_it_is():
     model = engine().policy.model
-    assert without_adapters(model) is model
+    assert merge_adapters(model) is model
 
 
 def test_an_older_policy_is_replaced(tmp_path):

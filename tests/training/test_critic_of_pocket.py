@@ -48,7 +48,7 @@ def mixed_episodes(components, count):
 
         name = f"{number:04d}"
         result = yield from text_rollout(components.pool, Attempt(name, task.id, task, seed), policy, max_turns=4)
-        conversation = Conversation.begin(components.runner.chat, components.runner.template, answers[0])
+        conversation = Conversation.start(components.runner.chat, components.runner.template, answers[0])
         turns = []
         for index, action in enumerate(actions):
             ids = components.runner.chat.response(action.result())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from jinja2 import TemplateError
@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from seeupo.types import Message, Tool
 
 PLACEHOLDER = "\u241e"
-"""Placeholder of a response when a template is rendered."""
+"""Stand-in for a response when a template is rendered."""
 CACHE_SIZE = 4096
 """Maximum number of cached texts."""
 PROBE_TOOL = Tool("probe_tool", "A probe.", {"type": "object", "properties": {"probe_key": {"type": "string"}}})
@@ -106,13 +106,13 @@ class ChatFormat:
 
 def chat_format(tokenizer: PreTrainedTokenizerBase) -> ChatFormat:
     """Return the format of a tokenizer; if its template cannot be spliced, warn and return the plain format."""
-    own = tokenizer.chat_template
-    if isinstance(own, Mapping):
-        own = own.get("default")
-    if own is None:
+    template = tokenizer.chat_template
+    if isinstance(template, Mapping):
+        template = template.get("default")
+    if template is None:
         return _probe(tokenizer, PLAIN_TEMPLATE)
     try:
-        found = _probe(tokenizer, str(own))
+        return _probe(tokenizer, str(template))
     except (TemplateError, ValueError) as error:
         warnings.warn(
             f"the chat template of {tokenizer.name_or_path or 'this tokenizer'} cannot be spliced ({error}); "
@@ -120,16 +120,15 @@ def chat_format(tokenizer: PreTrainedTokenizerBase) -> ChatFormat:
             stacklevel=2,
         )
         return _probe(tokenizer, PLAIN_TEMPLATE)
-    return found
 
 
 def _probe(tokenizer: PreTrainedTokenizerBase, template: str) -> ChatFormat:
     """Return the format of a template; raise if the text between responses depends on the conversation."""
     plain = ChatFormat(tokenizer, template, native_tools=False, tool_role=False, notes=())
-    asked = [Message("system", "be brief"), Message("user", "one?")]
-    answered = [*asked, Message("assistant", PLACEHOLDER)]
+    question = [Message("system", "be brief"), Message("user", "one?")]
+    answered = [*question, Message("assistant", PLACEHOLDER)]
     follow_up = Message("user", "two?")
-    opening = plain._render(asked, (), generation=True)
+    opening = plain._render(question, (), generation=True)
     whole = plain._render([*answered, follow_up], (), generation=True)
     if whole.count(PLACEHOLDER) != 1:
         raise ValueError(f"it renders a response {whole.count(PLACEHOLDER)} times")
@@ -140,26 +139,21 @@ def _probe(tokenizer: PreTrainedTokenizerBase, template: str) -> ChatFormat:
         raise ValueError("the text between two responses depends on the messages before them")
     notes = []
     if before != opening:
-        notes.append("it renders earlier responses after another prefix than the one they are sampled after")
-    return ChatFormat(
-        tokenizer,
-        template,
-        native_tools=_supports_tools(plain, asked),
-        tool_role=_supports_tool_role(plain),
-        notes=tuple(notes),
-    )
+        notes.append("it renders earlier responses after a different prefix than the one they were sampled after")
+    native_tools, tool_role = _supports_tools(plain, question), _supports_tool_role(plain)
+    return replace(plain, native_tools=native_tools, tool_role=tool_role, notes=tuple(notes))
 
 
-def _supports_tools(plain: ChatFormat, asked: Sequence[Message]) -> bool:
-    native = ChatFormat(plain.tokenizer, plain.template, native_tools=True, tool_role=False, notes=())
+def _supports_tools(plain: ChatFormat, messages: Sequence[Message]) -> bool:
+    native = replace(plain, native_tools=True)
     try:
-        return "probe_key" in native._render(asked, [PROBE_TOOL], generation=True)
+        return "probe_key" in native._render(messages, [PROBE_TOOL], generation=True)
     except TemplateError:
         return False
 
 
 def _supports_tool_role(plain: ChatFormat) -> bool:
-    native = ChatFormat(plain.tokenizer, plain.template, native_tools=False, tool_role=True, notes=())
+    native = replace(plain, tool_role=True)
     messages = [Message("user", "one?"), Message("assistant", PLACEHOLDER), Message("tool", "result-probe")]
     try:
         return "result-probe" in native._render(messages, (), generation=True).partition(PLACEHOLDER)[2]

@@ -1,4 +1,4 @@
-"""ReAct templates: build the prompt of each turn, in tokens."""
+"""ReAct templates: build the token ids of each turn's prompt."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from seeupo.agents.chat import ChatFormat
+from seeupo.agents.chat import ChatFormat, schema_of
 from seeupo.agents.reasoning import without_thoughts
 from seeupo.core.checks import check_count
 from seeupo.types import Message, StepResult, Tool
@@ -16,13 +16,13 @@ REMINDER = "Think briefly between <think> and </think>, then act."
 
 @dataclass(frozen=True, kw_only=True)
 class Template:
-    """Settings of prompts.
+    """Prompt settings.
 
     Attributes:
         reasoning: Whether to use the paper's Reasoning-Augmented Template: a short thought before each action, earlier
             thoughts removed from later prompts, and a reminder at the end of the last message. The plain template
             keeps all responses unchanged.
-        max_observation_tokens: Maximum length of a message of the environment; longer ones are truncated with a note.
+        max_observation_tokens: Maximum length of an observation; longer ones are truncated with a note.
         max_prompt_tokens: Maximum length of a prompt; the oldest observations of longer ones are replaced by a note.
             None for no limit except the model's context.
     """
@@ -57,7 +57,7 @@ class Conversation:
     _pieces: dict[tuple[int, bool, bool], tuple[int, ...]] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def begin(cls, chat: ChatFormat, template: Template, result: StepResult) -> Conversation:
+    def start(cls, chat: ChatFormat, template: Template, result: StepResult) -> Conversation:
         return cls(chat, template, result.messages, result.tools or ())
 
     def add(self, ids: Sequence[int], result: StepResult) -> None:
@@ -78,7 +78,8 @@ class Conversation:
 
     def _assemble(self, cut_turns: Sequence[int]) -> tuple[int, ...]:
         last = len(self.turns) - 1
-        ids = list(self.chat.opening(self._prepare(self._first_messages(), reminded=last < 0), self.tools))
+        first = self.first if self.chat.native_tools else with_tools(self.first, self.tools)
+        ids = list(self.chat.opening(self._prepare(first, reminded=last < 0), self.tools))
         for number in range(len(self.turns)):
             ids += self._piece(number, reminded=number == last, cut=number in cut_turns)
         return tuple(ids)
@@ -90,7 +91,9 @@ class Conversation:
             turn = self.turns[number]
             messages = self._prepare(turn.messages, reminded=reminded)
             if cut:
-                messages = [replace(message, content=_cut_note(self._count(message))) for message in messages]
+                messages = [
+                    replace(message, content=_cut_note(len(self.chat.encode(message.content)))) for message in messages
+                ]
             response, after = self._visible_response(turn), self.chat.between(messages)
             # A complete response has already sampled the end-of-turn token.
             self._pieces[key] = response + (after[1:] if response and after[:1] == response[-1:] else after)
@@ -103,9 +106,6 @@ class Conversation:
         rest, ids = without_thoughts(turn.ids, self.chat.tokenizer.decode)  # type: ignore[arg-type]
         rest = rest.lstrip()
         return (*(self.chat.encode(rest) if rest else ()), *ids)
-
-    def _first_messages(self) -> Sequence[Message]:
-        return self.first if self.chat.native_tools else with_tools(self.first, self.tools)
 
     def _prepare(self, messages: Sequence[Message], *, reminded: bool) -> list[Message]:
         """Truncate long messages, and add the reminder to the last one."""
@@ -126,15 +126,12 @@ class Conversation:
             return text
         return f"{self.chat.tokenizer.decode(list(ids[:limit]))}\n{_cut_note(len(ids) - limit)}"
 
-    def _count(self, message: Message) -> int:
-        return len(self.chat.encode(message.content))
-
 
 def with_tools(messages: Sequence[Message], tools: Sequence[Tool]) -> Sequence[Message]:
     """Return the messages with a description of the tools in the system message, for templates without tool support."""
     if not tools:
         return messages
-    text = "These tools can be called:\n" + "\n".join(json.dumps(_plain(tool)) for tool in tools)
+    text = "These tools can be called:\n" + "\n".join(json.dumps(schema_of(tool)["function"]) for tool in tools)
     if messages and messages[0].role == "system":
         return (Message("system", f"{messages[0].content}\n\n{text}"), *messages[1:])
     return (Message("system", text), *messages)
@@ -142,7 +139,3 @@ def with_tools(messages: Sequence[Message], tools: Sequence[Tool]) -> Sequence[M
 
 def _cut_note(tokens: int) -> str:
     return f"[... {tokens} tokens cut]"
-
-
-def _plain(tool: Tool) -> dict[str, object]:
-    return {"name": tool.name, "description": tool.description, "parameters": tool.parameters}

@@ -84,13 +84,12 @@ class Batch:
 
     def per_turn(self, turns: Sequence[Turn], values: Tensor) -> dict[TurnKey, float]:
         """Return values [N] of trajectories for each of their turns."""
-        of_turns = values[self.members(turns)].tolist()
-        return {turn.key: value for turn, value in zip(turns, of_turns, strict=True)}
+        return dict(zip((turn.key for turn in turns), values[self.members(turns)].tolist(), strict=True))
 
     def per_token(self, turns: Sequence[Turn], values: Tensor) -> dict[TurnKey, Tensor]:
         """Return values [N] of trajectories for each token [len(action)] of their turns."""
-        of_turns = values[self.members(turns)]
-        return {turn.key: value.expand(len(turn.action_ids)) for turn, value in zip(turns, of_turns, strict=True)}
+        pairs = zip(turns, values[self.members(turns)], strict=True)
+        return {turn.key: value.expand(len(turn.action_ids)) for turn, value in pairs}
 
     def minibatches(
         self, turns: Sequence[Turn], count: int, generator: torch.Generator | None

@@ -252,8 +252,8 @@ A_i = (R_i - mean R) / std R""",
 RLOO = AlgorithmCard(
     title="RLOO",
     idea="Plain REINFORCE on whole trajectories: each is reinforced by its reward minus the mean reward of the other "
-    "attempts at its task. The trajectory's own reward is not in that mean, so the expected gradient is exact in size, "
-    "not only in direction.",
+    "attempts at its task. The trajectory's own reward is not in that mean, so the expected gradient is exact in "
+    "magnitude, not only in direction.",
     formula="""\
 gradient = 1/G sum_i  A_i  grad log pi_theta(o_i)
 A_i = R_i - mean of R_j over j != i
@@ -270,7 +270,7 @@ that is, at theta_k, of  J = 1/G sum_i  A_i pi_theta(o_i) / pi_theta_k(o_i)""",
     "(Theorem 5). The paper's abstract, not the theorem, states that the limit is the optimum.",
     conditions="No discounting, bounded rewards, a finite horizon, and new trajectories for every step: further steps "
     "on the same ones have a bias of the order of the step size. The proof takes exact policy iteration for gradient "
-    "steps. The table's no for several turns is about discounting; here an episode has one reward at its end without "
+    "steps. Table 1 says no for several turns because of discounting; here an episode has one reward at its end and no "
     "discounting, so Theorem 5 applies to several turns as well.",
     verdicts={4: "counterexample", 5: "holds under a condition"},
     measurements="Leave-one-out gradients were exact; claim 4 fails for baselines that include the own reward, and in "

@@ -41,7 +41,7 @@ def critic_metrics(
     weights = torch.cat([count.expand(len(row)) for count, row in zip(counts, returns, strict=True)])
     spread, unexplained = (
         mean_and_sd(torch.cat(list(rows)), weights)[1] ** 2
-        for rows in (returns, [one - other for one, other in zip(returns, values, strict=True)])
+        for rows in (returns, [target - value for target, value in zip(returns, values, strict=True)])
     )
     means = mean_of_steps(steps)
     return {

@@ -189,10 +189,11 @@ class TrajectoryObjective(RatioObjective):
 
     def for_step(self, current: Callable[[Sequence[Turn]], LogProbs], turns: Sequence[Turn]) -> Self:
         names = dict.fromkeys(turn.trajectory for turn in turns)
-        whole = [turn for name in names for turn in self.turns[name]]
-        of_turn = self._log_ratios(whole, current(whole))
-        of_all = {name: sum(of_turn[turn.key] for turn in self.turns[name]) for name in names}
-        return replace(self, other_log_ratio={turn.key: of_all[turn.trajectory] - of_turn[turn.key] for turn in turns})
+        all_turns = [turn for name in names for turn in self.turns[name]]
+        log_ratio = self._log_ratios(all_turns, current(all_turns))
+        totals = {name: sum(log_ratio[turn.key] for turn in self.turns[name]) for name in names}
+        others = {turn.key: totals[turn.trajectory] - log_ratio[turn.key] for turn in turns}
+        return replace(self, other_log_ratio=others)
 
     def clipped(self, logprobs_NL: Tensor, mask_NL: Tensor, turns: Sequence[Turn]) -> Tensor:
         old_NL = padded(turns, self.old).to(logprobs_NL)
@@ -209,11 +210,11 @@ class TrajectoryObjective(RatioObjective):
         return 1 / max(1, self._tokens(turn.trajectory))
 
     def effect(self, turns: Sequence[Turn], new: LogProbs) -> UpdateEffect:
-        whole = [turn for name in dict.fromkeys(turn.trajectory for turn in turns) for turn in self.turns[name]]
-        of_turn = self._log_ratios(whole, new)
+        all_turns = [turn for name in dict.fromkeys(turn.trajectory for turn in turns) for turn in self.turns[name]]
+        per_turn = self._log_ratios(all_turns, new)
         log_ratio = torch.tensor(
             [
-                sum(of_turn[each.key] for each in self.turns[turn.trajectory]) / self._length(turn.trajectory)
+                sum(per_turn[each.key] for each in self.turns[turn.trajectory]) / self._length(turn.trajectory)
                 for turn in turns
             ],
             dtype=torch.float64,

@@ -129,8 +129,8 @@ class PPO(BaseAlgorithm):
         Returns are those with lambda = 1; targets mix them with the critic's values by lambda.
         """
         acted = [trajectory for trajectory in batch.trajectories if batch.action_tokens[trajectory.id]]
-        found = dict(zip((trajectory.id for trajectory in acted), engine.values(acted), strict=True))
-        values = [found.get(trajectory.id, torch.zeros(1)).double() for trajectory in batch.trajectories]
+        values_of = dict(zip((trajectory.id for trajectory in acted), engine.values(acted), strict=True))
+        values = [values_of.get(trajectory.id, torch.zeros(1)).double() for trajectory in batch.trajectories]
         rewards = [torch.zeros(len(row) - 1, dtype=torch.float64) for row in values]
         if penalties is not None:
             rewards = [-self.kl_reward_coef * row for row in concatenate_turns(batch, penalties)]

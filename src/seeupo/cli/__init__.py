@@ -1,4 +1,4 @@
-"""The command line. Commands parse, call, and print; the work is done elsewhere."""
+"""Command line: commands parse arguments, call the library and print results."""
 
 import click
 
@@ -10,7 +10,7 @@ from seeupo.cli.errors import CommandGroup
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(seeupo.__version__, prog_name="seeupo")
 def main() -> None:
-    """Train language-model agents over many turns by sequence-level sequential policy updates."""
+    """Train multi-turn language-model agents with sequence-level sequential policy updates."""
 
 
 for command in (

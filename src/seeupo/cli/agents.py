@@ -12,7 +12,7 @@ from seeupo.cli.options import env_options
 
 @click.group()
 def agents() -> None:
-    """Prompts, chat formats and tokens between a model and an environment."""
+    """Inspect the prompts and tokens that a policy sees and produces."""
 
 
 @agents.command("show")

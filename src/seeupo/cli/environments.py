@@ -1,4 +1,4 @@
-"""`seeupo envs`."""
+"""`seeupo envs`: list, install, check and play environments."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def install_env(name: str) -> None:
 @click.argument("name")
 @click.option("--split", "splits", multiple=True, help="Check only this split; may be repeated.")
 @click.option("--tasks", type=click.IntRange(min=1), help="Maximum number of tasks per split.")
-@click.option("--workers", type=click.IntRange(min=1), help="Worker processes. Default: one per core, up to 8.")
+@click.option("--workers", type=click.IntRange(min=1), help="Worker processes.  [default: one per core, up to 8]")
 @env_options
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def check_env(
@@ -73,20 +73,20 @@ def check_env(
     from seeupo.envs.registry import lookup
     from seeupo.rollout.scripted import check_environment
 
-    rows, records, good = [], [], True
+    rows, records, passed = [], [], True
     spec = lookup(name)
     for extra in ({}, *spec.ceiling_options):
         with EnvPool(spec, options={**options, **extra}, workers=workers) as pool:
             chosen = splits or pool.splits
             for result in check_environment(pool, chosen, ("expert",) if extra else ("expert", "no-op"), tasks=tasks):
-                good = good and (not result.failures if extra else result.as_expected)
+                passed = passed and (not result.failures if extra else result.as_expected)
                 records.append({"options": {**options, **extra}, **result.to_json()})
                 rows.append((result, extra))
     if as_json:
-        click.echo(json.dumps({"environment": name, "good": good, "results": records}, indent=1))
+        click.echo(json.dumps({"environment": name, "passed": passed, "results": records}, indent=1))
     else:
         show_check(rows)
-    if not good:
+    if not passed:
         sys.exit(1)
 
 
@@ -113,8 +113,8 @@ def show_check(rows: Sequence[tuple[CheckResult, Mapping[str, Any]]]) -> None:
 
 @envs.command("play")
 @click.argument("name")
-@click.option("--task", "task_id", help="Id of the task. Default: the first task of the split.")
-@click.option("--split", help="Split of the task. Default: the first one that has the task.")
+@click.option("--task", "task_id", help="Task id.  [default: the first task of the split]")
+@click.option("--split", help="Task split.  [default: the first one that has the task]")
 @env_options
 def play_env(name: str, task_id: str | None, split: str | None, options: dict[str, object]) -> None:
     """Play an episode of environment NAME by hand, as a model would see it. Ctrl-D ends it and prints the score."""
@@ -125,7 +125,7 @@ def play_env(name: str, task_id: str | None, split: str | None, options: dict[st
     def ask() -> str | None:
         lines: list[str] = []
         try:
-            # An opened code block continues to its closing fence.
+            # Read a code block up to its closing fence.
             while not lines or sum(line.startswith("```") for line in lines) == 1:
                 lines.append(str(click.prompt("..." if lines else "action", default="", show_default=False)))
         except click.Abort:

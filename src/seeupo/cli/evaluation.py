@@ -51,7 +51,7 @@ def eval_command(compare: tuple[Path, Path] | None, as_json: bool, **options: An
     """Evaluate POLICY in an environment: avg@k and pass@k with confidence intervals.
 
     POLICY is a run directory, a model folder or name, `expert` or `random`. A run is evaluated in its own environment
-    and with its own settings unless others are given. The API key of an endpoint is read from OPENAI_API_KEY.
+    and with its own settings by default. The API key of an endpoint is read from OPENAI_API_KEY.
     """
     from seeupo.evaluation.evaluate import run_evaluation
 
@@ -101,8 +101,8 @@ def show_summary(evaluation: Evaluation, path: Path, *, as_json: bool) -> None:
     for kind, part in [("all", summary), *summary["kinds"].items()]:
         cells = (escape(format_estimate(part[f"{name}@{plan.k}"])) for name in ("avg", "pass"))
         table.add_row(kind, str(part["tasks"]), *cells)
-    how = "".join(f", {name.replace('_', ' ')} {value}" for name, value in plan.sampling.items())
-    console.print(f"{plan.policy} on {plan.environment}, split {plan.split}, {plan.attempts} attempts per task{how}")
+    params = "".join(f", {name.replace('_', ' ')} {value}" for name, value in plan.sampling.items())
+    console.print(f"{plan.policy} on {plan.environment}, split {plan.split}, {plan.attempts} attempts per task{params}")
     console.print(table)
     stops = ", ".join(f"{name} {count}" for name, count in summary["stops"].items())
     console.print(f"{summary['episodes']} episodes: {stops}; {summary['truncated_responses']} truncated responses")
@@ -122,12 +122,12 @@ def show_comparison(one: Path, other: Path, *, as_json: bool) -> None:
     from seeupo.core.statistics import format_estimate
     from seeupo.runs.evaluations import Evaluation, compare
 
-    found = compare(Evaluation.read(one), Evaluation.read(other))
+    differences = compare(Evaluation.read(one), Evaluation.read(other))
     if as_json:
-        click.echo(json.dumps(found, indent=1))
+        click.echo(json.dumps(differences, indent=1))
         return
     console = Console()
-    console.print(f"{other} minus {one}, paired over {found['tasks']} tasks")
-    for name, estimate in found.items():
+    console.print(f"{other} minus {one}, paired over {differences['tasks']} tasks")
+    for name, estimate in differences.items():
         if name != "tasks":
             console.print(f"{name}: {escape(format_estimate(estimate, signed=True))}")

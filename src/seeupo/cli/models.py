@@ -7,7 +7,7 @@ import click
 
 @click.group()
 def models() -> None:
-    """Models that can be used by name."""
+    """List, download and test models."""
 
 
 @models.command("list")

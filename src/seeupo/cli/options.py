@@ -17,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def not_empty(_: click.Context, __: click.Parameter, value: str | None) -> Path | None:
     if value == "":
-        raise click.BadParameter("expected a path, not an empty text")
+        raise click.BadParameter("expected a path, not an empty string")
     return None if value is None else Path(value)
 
 
@@ -41,7 +41,7 @@ env_options = click.option(
 
 
 def renamed_option(old: str, new: str) -> Callable[[F], F]:
-    """Refuse an option under its former name with an error that gives the current one."""
+    """Reject the former name of an option with an error that names the current one."""
 
     def refuse(_: click.Context, __: click.Parameter, value: str | None) -> None:
         if value is not None:

@@ -36,7 +36,7 @@ def parse_overrides(arguments: Sequence[str]) -> list[tuple[str, str]]:
         key, equals, value = rest.pop(0).partition("=")
         if not key.startswith("--") or not ("." in key or key[2:] in SECTIONS):
             raise TrainingError(
-                f"{key!r} is not an option; recipe keys are given like --run.seed 1, see docs/configuration.md"
+                f"{key!r} is not an option. Override recipe keys like this: --run.seed 1 (docs/configuration.md)"
             )
         if not equals:
             if not rest:
@@ -91,15 +91,15 @@ def run_training(
 
 
 def show_result(result: TrainingResult, recipe: Recipe) -> None:
-    """Print the scores before and after, where everything is, and what to do next."""
+    """Print the scores before and after, the paths of the results, and the next commands."""
     summary, console = result.summary, Console(highlight=False)
     k = summary["k"]
     table = Table(box=None, pad_edge=False)
     for column in (f"{summary['tasks']} held-out tasks", "before", "after", "difference"):
         table.add_column(column)
     for name in (f"avg@{k}", f"pass@{k}"):
-        found = {when: summary[when][name] for when in ("before", "after", "difference")}
-        cells = (format_estimate(estimate, signed=when == "difference", digits=2) for when, estimate in found.items())
+        scores = {when: summary[when][name] for when in ("before", "after", "difference")}
+        cells = (format_estimate(estimate, signed=when == "difference", digits=2) for when, estimate in scores.items())
         table.add_row(name, *map(escape, cells))
     minutes = sum(summary["seconds"].values()) / 60
     console.print(f"\n{verdict(summary)} ({result.reason}; {minutes:.1f} minutes)")
@@ -121,7 +121,7 @@ def verdict(summary: Mapping[str, Any]) -> str:
 
 
 def show_plan(recipe_name: str | None, overrides: Sequence[str]) -> None:
-    """Print the resolved recipe and what would be done, and train nothing."""
+    """Print the resolved recipe and a summary of the planned run, without training."""
     recipe = read_recipe(recipe_name or DEFAULT, parse_overrides(overrides))
     console = Console(highlight=False)
     console.print(recipe_to_toml(recipe), markup=False)

@@ -299,7 +299,7 @@ def _sparkline(values: Sequence[float], width: int) -> str:
     The scale is always 0 to 1, so that small changes do not look large.
     """
     if len(values) > width:
-        edges = [round(place * len(values) / width) for place in range(width + 1)]
+        edges = [round(column * len(values) / width) for column in range(width + 1)]
         parts = [values[first:last] for first, last in pairwise(edges)]
         values = [sum(part) / len(part) for part in parts]
     return "".join(SPARKS[round(min(1.0, max(0.0, value)) * (len(SPARKS) - 1))] for value in values)
@@ -307,11 +307,11 @@ def _sparkline(values: Sequence[float], width: int) -> str:
 
 def _estimate(record: Mapping[str, Any], prefix: str, *, name: bool = True, interval: bool = True) -> str:
     """Return an evaluation's avg@k or pass@k, such as "avg@4 0.41 [0.36, 0.46]"."""
-    found = next((key for key in record if key.startswith(prefix)), None)
-    if found is None or record[found] is None:
-        return f"{found or prefix + 'k'} unknown"
-    text = format_estimate(record[found], digits=2) if interval else f"{record[found]['value']:.2f}"
-    return f"{found} {text}" if name else text
+    key = next((key for key in record if key.startswith(prefix)), None)
+    if key is None or record[key] is None:
+        return f"{key or prefix + 'k'} unknown"
+    text = format_estimate(record[key], digits=2) if interval else f"{record[key]['value']:.2f}"
+    return f"{key} {text}" if name else text
 
 
 def _short(value: float | None) -> str:
@@ -331,7 +331,7 @@ def _duration(seconds: float) -> str:
 
 
 def _printable(text: str) -> str:
-    """Replace control codes, which a terminal would execute."""
+    """Replace control characters, which a terminal would interpret."""
     return "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in text)
 
 

@@ -57,12 +57,12 @@ def report(*, runs: tuple[Path, ...], out: Path | None, max_mb: int) -> None:
     from seeupo.report.report import write_report
     from seeupo.runs.run_directory import REPORT
 
-    found = write_report(runs, out or (runs[0] / REPORT if len(runs) == 1 else Path(REPORT)), max_bytes=max_mb * 10**6)
-    for sentence, missing in zip(found.sentences, found.missing, strict=True):
+    page = write_report(runs, out or (runs[0] / REPORT if len(runs) == 1 else Path(REPORT)), max_bytes=max_mb * 10**6)
+    for sentence, missing in zip(page.sentences, page.missing, strict=True):
         click.echo(sentence)
         for text in missing:
             click.echo(f"  missing: {text}")
-    click.echo(f"{found.path}: {found.size / 10**6:.1f} MB, {found.kept} of {found.total} trajectories included")
+    click.echo(f"{page.path}: {page.size / 10**6:.1f} MB, {page.kept} of {page.total} trajectories included")
 
 
 @click.group()
@@ -112,14 +112,11 @@ def list_algorithms() -> None:
 @algorithms.command("show")
 @click.argument("name")
 def show_algorithm(name: str) -> None:
-    """Print the card of an algorithm.
-
-    It has the idea, formula, guarantees, cost, when to use it, and all options.
-    """
+    """Print the card of an algorithm: idea, formula, guarantees, cost, when to use it, and all options."""
     from seeupo.algorithms import ALGORITHMS
     from seeupo.cli.algorithm_cards import show_algorithm
     from seeupo.errors import UserError, suggest
 
     if name not in ALGORITHMS:
-        raise UserError(f"there is no algorithm {name[:60]!r}; {suggest(name[:60].lower(), list(ALGORITHMS))}")
+        raise UserError(f"unknown algorithm {name[:60]!r}; {suggest(name[:60].lower(), list(ALGORITHMS))}")
     show_algorithm(name, Console())

@@ -61,7 +61,7 @@ def takes_none(hint: Any) -> bool:
 
 
 def sections_of(hint: Any) -> list[Any]:
-    """Return the dataclasses that a table of this type may be read as."""
+    """Return the dataclasses that a table of this type may describe."""
     parts = alternatives(hint)
     return [part for part in parts if is_dataclass(part)] + [
         entry for part in parts for entry in REGISTRIES.get(part, {}).values()
@@ -81,7 +81,7 @@ def registered_name(registry: Mapping[str, type], value: object) -> str | None:
 
 
 def describe_type(hint: Any) -> str:
-    """Return what a type accepts, as a noun phrase without an article."""
+    """Describe the accepted values of a type, as a noun phrase without an article."""
     parts = [_describe_part(part) for part in alternatives(hint)]
     return " or ".join([*parts, '"none"'] if takes_none(hint) else parts)
 
@@ -97,13 +97,13 @@ def _describe_part(part: Any) -> str:
         return f"list of {length}{_plural(arguments[0])}"
     if origin is Mapping and arguments[1] is not Any:
         return f"table of {_plural(arguments[1])}"
-    names = {int: "whole number", float: "number", bool: "true or false", str: "string", Any: "any value"}
+    names = {int: "integer", float: "number", bool: "true or false", str: "string", Any: "any value"}
     return names.get(part, "table")
 
 
 def _plural(hint: Any) -> str:
     description = describe_type(hint)
-    return f"{description}s" if description in ("whole number", "number", "string", "table") else description
+    return f"{description}s" if description in ("integer", "number", "string", "table") else description
 
 
 def explain_unknown(name: str, section: Any, prefix: str, *, is_table: bool) -> str:
@@ -121,33 +121,33 @@ def _suggest_key(name: str, section: Any, prefix: str) -> str:
     if others := [other for other, entry in registry.items() if name in keys_of(entry)]:
         return f"it is an option of {', '.join(others)}"
     own = [key.name for key in keys_of(section).values() if key.set_by is None]
-    elsewhere = [place for place in _places(Recipe) if place.path != dotted(prefix, name)]
-    names = sorted({place.name for place in elsewhere})
+    elsewhere = [key for key in _recipe_keys(Recipe) if key.path != dotted(prefix, name)]
+    names = sorted({key.name for key in elsewhere})
     near = difflib.get_close_matches(name[:60], own, n=1)
     if near and name not in names:
         return f"did you mean {dotted(prefix, near[0])}?"
-    meant = [name] if name in names else difflib.get_close_matches(name[:60], names, n=1)
-    found = [place for place in elsewhere if place.name in meant]
-    found = [place for place in found if not place.off] or found
-    paths = " or ".join(dict.fromkeys(place.path for place in found))
+    near_names = [name] if name in names else difflib.get_close_matches(name[:60], names, n=1)
+    matches = [key for key in elsewhere if key.name in near_names]
+    matches = [key for key in matches if not key.off] or matches
+    paths = " or ".join(dict.fromkeys(key.path for key in matches))
     return f"did you mean {paths}?" if paths else f"available: {', '.join(own)}"
 
 
-class _Place(NamedTuple):
-    """A key of the recipe: dotted, its last name, and whether its section is off by default."""
+class _RecipeKey(NamedTuple):
+    """A key of the recipe: its dotted path, its last name, and whether its section is off by default."""
 
     path: str
     name: str
     off: bool
 
 
-def _places(section: Any, prefix: str = "", *, off: bool = False) -> Iterator[_Place]:
+def _recipe_keys(section: Any, prefix: str = "", *, off: bool = False) -> Iterator[_RecipeKey]:
     for key in keys_of(section).values():
         if key.set_by is not None:
             continue
         path = prefix + key.name
-        yield _Place(path, key.name, off)
+        yield _RecipeKey(path, key.name, off)
         if key.hint in REGISTRIES:
-            yield _Place(f"{path}.name", "name", off)
+            yield _RecipeKey(f"{path}.name", "name", off)
         for inner in sections_of(key.hint):
-            yield from _places(inner, f"{path}.", off=off or key.default is None)
+            yield from _recipe_keys(inner, f"{path}.", off=off or key.default is None)

@@ -27,7 +27,7 @@ MAX_DEPTH = 20
 
 
 class Reader:
-    """Reads values by type.
+    """Reads values by type and collects problems.
 
     Attributes:
         problems: One line for each problem: the key, its value and what is expected.
@@ -142,25 +142,26 @@ class Reader:
             return {name: self.storable(value[name], dotted(key, name), depth + 1) for name in self._names(value, key)}
         if isinstance(value, list | tuple):
             return [self.storable(inner, f"{key}[{index}]", depth + 1) for index, inner in enumerate(value)]
-        expected = _limit(value)
+        expected = _unmet_requirement(value)
         return value if expected is None else self._reject(value, key, expected)
 
     def _names(self, table: Mapping[Any, Any], key: str) -> list[str]:
-        wrong = [name for name in table if not isinstance(name, str) or _limit(name) is not None]
+        wrong = [name for name in table if not isinstance(name, str) or _unmet_requirement(name) is not None]
         self.problems += [f"{dotted(key, name)}: expected a key of valid Unicode." for name in wrong]
         return [name for name in table if name not in wrong]
 
     def _reject(self, value: Any, key: str, expected: str) -> None:
-        article = "a " if expected.startswith(("whole", "number", "string", "table", "list", "finite")) else ""
+        article = "a " if expected.startswith(("number", "string", "table", "list", "finite")) else ""
+        article = "an " if expected.startswith("integer") else article
         self.problems.append(f"{key} = {format_value(value)}: expected {article}{expected}.")
 
 
-def _limit(value: object) -> str | None:
-    """Return what a value must be for a TOML file to hold it, or None if it can."""
+def _unmet_requirement(value: object) -> str | None:
+    """Return the requirement of TOML that a value does not meet, or None if a file can hold it."""
     if not isinstance(value, bool | int | float | str):
         return "string, number, true or false, list or table"
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        return "whole number of at most 64 bits"
+        return "integer of at most 64 bits"
     if isinstance(value, float) and not math.isfinite(value):
         return "finite number"
     invalid = isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value)

@@ -47,8 +47,8 @@ need no quotes:
 
 TOML has no null. The string `"none"` takes its place where the type below allows it, also for a whole section:
 `warm_start = "none"` switches the warm start off; a table `[warm_start]`, or one of its keys on the command line,
-switches it on. The options of an environment are passed to it unchanged. Where a number is expected, a whole number is
-accepted. Infinity, NaN, dates, and whole numbers of more than 64 bits are never accepted.
+switches it on. The options of an environment are passed to it unchanged. Integers are accepted as numbers.
+Infinity, NaN, dates, and integers of more than 64 bits are never accepted.
 
 `seeupo recipes schema > seeupo.schema.json` writes a JSON schema. Editors with a TOML language server such as Taplo use
 it to complete and check keys when the file starts with `#:schema ./seeupo.schema.json`.

@@ -93,7 +93,7 @@ class ModelSettings:
         device: PyTorch device, such as "cpu" or "cuda".
         dtype: Data type of the weights. On CPUs float32 is the fastest.
         tiny: Size of the model `tiny`.
-        lora: Low-rank adapters to train instead of the weights; "none" trains all weights, or those selected by
+        lora: LoRA adapters to train instead of the weights; "none" trains all weights, or those selected by
             optimizer.trainable.
         batch_tokens: Number of tokens per forward pass in an update.
         row_tokens: Length of a tree-packed row in tokens; "none" means four times the width of the model.
@@ -167,7 +167,7 @@ class AgentSettings:
         for name in ("max_tokens", "max_turns", "max_observation_tokens", "concurrency"):
             check_count(name, getattr(self, name), 1)
         if not self.temperature > 0:
-            expected = "a positive number, because greedy responses of a group are all the same"
+            expected = "a positive number, because all greedy responses of a group would be the same"
             raise OptionError("temperature", self.temperature, expected)
 
 
@@ -231,9 +231,9 @@ class WarmStartSettings:
 
     Attributes:
         episodes: Number of demonstrations by the environment's expert on training tasks.
-        noisy: Share of demonstrations by the noisy expert, if the environment has one.
+        noisy: Fraction of demonstrations by the noisy expert, if the environment has one.
         mistakes: Rate of each mistake of the noisy expert, by the environment's names; empty for its defaults.
-        file: Trajectory file of a run to learn from instead of the expert; "none" means the expert.
+        file: Trajectory file with demonstrations; "none" means demonstrations of the expert.
         min_reward: Minimum reward of the trajectories used from the file.
         batches: Number of optimizer steps.
         batch_episodes: Number of demonstrations per step.
@@ -281,7 +281,7 @@ class Recipe:
     Attributes:
         algorithm: Algorithm, selected by `name`, and its options.
         critic: Critic of the algorithms that need one (ppo); ignored by the others.
-        warm_start: Supervised learning before reinforcement learning; "none" starts from the model as it is.
+        warm_start: Supervised learning before reinforcement learning; "none" skips it.
     """
 
     run: RunSettings = field(default_factory=RunSettings)

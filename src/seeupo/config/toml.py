@@ -57,7 +57,7 @@ def dotted(section: str, name: object) -> str:
 
 
 def format_value(value: object, depth: int = 2) -> str:
-    """Return a value as TOML, shortened to fit into a message."""
+    """Return a value as TOML, shortened for a message."""
     if isinstance(value, str):
         return toml(value[:60]) + ("..." if len(value) > 60 else "")
     if isinstance(value, int) and value.bit_length() > 64:

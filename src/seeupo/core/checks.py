@@ -86,10 +86,10 @@ def check_unit_interval(name: str, value: float) -> None:
 
 def check_count(name: str, value: object, lowest: int) -> None:
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < lowest:
-        raise OptionError(name, value, f"a whole number of at least {lowest}")
+        raise OptionError(name, value, f"an integer >= {lowest}")
 
 
 def check_at_least(name: str, value: float, lowest: float) -> None:
     check_number(name, value)
     if not lowest <= value < float("inf"):
-        raise OptionError(name, value, f"a finite number of at least {lowest}")
+        raise OptionError(name, value, f"a finite number >= {lowest}")

@@ -138,7 +138,7 @@ def mean_interval(values: Values, *, level: float = 0.95) -> tuple[Values, Value
     """Return an interval for the mean of the population of tasks from which `values` [..., tasks] in [0, 1] were drawn.
 
     It is Wilson's interval for the number of 0/1 tasks that would give the mean the same uncertainty as the values'
-    spread does. It is inside [0, 1], contains the mean of the values, and has a width even if all values are equal.
+    spread does. It is inside [0, 1], contains the mean of the values, and is wider than 0 even if all values are equal.
     """
     _check_level(level)
     _check_range(values, 0, 1)
@@ -166,7 +166,7 @@ def difference_interval(differences: Values, *, level: float = 0.95) -> tuple[Va
 
     A difference is a gain or a loss. Each of the two means has its own `mean_interval`; the distances to the ends are
     combined as standard errors of correlated means (a task that gains does not lose). If all tasks tie, the interval
-    still has a width: ties do not prove that there is no difference.
+    is still wider than 0: ties do not prove that there is no difference.
     """
     _check_range(differences, -1, 1)
     differences = np.sort(differences, axis=-1)

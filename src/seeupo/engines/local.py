@@ -1,4 +1,4 @@
-"""The engine of one process: a language model, its optimizer, and exact log-probs."""
+"""Single-process engine: a language model, its optimizer, and exact log-probs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from seeupo.core.checks import check_count
 from seeupo.engines.local_critic import CriticSettings, LocalCritic
 from seeupo.engines.optimizer import Optimizer, OptimizerSettings
-from seeupo.models.adapters import merged_weights, without_adapters
+from seeupo.models.adapters import merge_adapters, merged_weights
 from seeupo.models.batching import PaddedBatch, micro_batches
 from seeupo.models.loading import LoadedPolicy
 from seeupo.models.logprobs import ActionLogProbs, action_logprobs
@@ -47,12 +47,12 @@ CRITIC = "critic"
 
 @dataclass(frozen=True, kw_only=True)
 class LoraSettings:
-    """Low-rank adapters on linear layers (needs the extra 'lora'); all other weights are frozen.
+    """LoRA adapters on linear layers (needs the extra 'lora'); all other weights are frozen.
 
     Attributes:
         rank: Rank of each adapter.
         alpha: Scale of the adapters: their output is multiplied by alpha / rank.
-        targets: Names of the layers that get an adapter.
+        targets: Names of the adapted layers (`target_modules` of peft).
         seed: Random seed of the initialization.
     """
 
@@ -73,7 +73,7 @@ class LocalEngine:
         policy: Model to train, in place: a sampler that shares it needs no copy of the weights.
         optimizer: Optimizer settings of the policy.
         temperature: Sampling temperature; log-probs are those of the distribution at this temperature.
-        lora: Low-rank adapters to train; None trains all weights, or those that `optimizer.trainable` names.
+        lora: LoRA adapters to train; None trains all weights, or those that `optimizer.trainable` names.
         critic: Settings of a critic, for algorithms that need values; None for no critic.
         reference: Whether to keep the initial policy for KL terms: a frozen copy, or the model without its adapters.
         batch_tokens: Maximum number of tokens per forward pass.
@@ -96,7 +96,7 @@ class LocalEngine:
         gradient_checkpointing: bool = False,
     ) -> None:
         if not 0 < temperature < math.inf:
-            raise ValueError(f"temperature is {temperature}; it must be positive (greedy actions have no log-probs)")
+            raise ValueError(f"temperature = {temperature}: expected a positive number (greedy has no log-probs)")
         check_count("batch_tokens", batch_tokens, 1)
         self.policy, self.settings, self.temperature = policy, optimizer, temperature
         self.batch_tokens = batch_tokens
@@ -139,15 +139,15 @@ class LocalEngine:
             if self._reference is None:
                 raise ValueError("this engine has no reference policy; create it with reference=True")
             model = self._reference
-        found: list[Tensor] = [torch.empty(0)] * len(turns)
-        without_adapters = policy == "reference" and model is self.policy.model
-        with torch.no_grad(), _disabled(model) if without_adapters else nullcontext():
+        results: list[Tensor] = [torch.empty(0)] * len(turns)
+        disable = policy == "reference" and model is self.policy.model
+        with torch.no_grad(), _adapters_disabled(model) if disable else nullcontext():
             for batch in self._micro_batches(turns):
                 action = self._action_logprobs(model, batch)
                 lengths = action.mask.sum(1).tolist()
                 for member, row, length in zip(batch.members, action.logprobs.cpu(), lengths, strict=True):
-                    found[member] = row[:length]
-        return found
+                    results[member] = row[:length]
+        return results
 
     def step(
         self, turns: Sequence[Turn], objective: Objective, *, normalizer: float, agent: int | None = None
@@ -167,11 +167,11 @@ class LocalEngine:
     def values(self, trajectories: Sequence[Trajectory]) -> list[Tensor]:
         turns = turns_of(trajectories)
         rows = iter(self._require_critic().values(turns, self._micro_batches))
-        found = []
+        results = []
         for trajectory in trajectories:
-            of_turns = [next(rows) for _ in trajectory.turns]
-            found.append(torch.cat([*(row[:-1] for row in of_turns), of_turns[-1][-1:]]))
-        return found
+            values = [next(rows) for _ in trajectory.turns]
+            results.append(torch.cat([*(row[:-1] for row in values), values[-1][-1:]]))
+        return results
 
     def step_critic(self, turns: Sequence[Turn], loss: CriticLoss, *, normalizer: float) -> StepMetrics:
         critic = self._require_critic()
@@ -182,8 +182,9 @@ class LocalEngine:
         save_model(self.policy.model, self.policy.tokenizer, path)
         if self.lora is not None:
             save_file({name: p.detach().contiguous() for name, p in self._trained.items()}, path / ADAPTERS)
-        if self._reference not in (None, self.policy.model):
-            save_file(_named_weights(self._reference), path / REFERENCE)
+        if self._reference is not None and self._reference is not self.policy.model:
+            reference = self._reference.named_parameters()  # tied weights appear once
+            save_file({name: p.detach().contiguous() for name, p in reference}, path / REFERENCE)
         state = {"iteration": self.iteration, "optimizers": self._optimizer.state()}
         if self._critic is not None:
             state["critic"] = self._critic.save(path / CRITIC)
@@ -196,9 +197,9 @@ class LocalEngine:
             if not file.exists():
                 raise ValueError(f"{path} has no adapters; expected the checkpoint of an engine with lora")
             weights |= load_file(file)
-        wanted = self._trained if self.lora is not None else self.policy.model.state_dict()
+        expected = self._trained if self.lora is not None else self.policy.model.state_dict()
         # Tied weights are stored once.
-        missing = {name for name in wanted if name not in weights} - {"lm_head.weight"}
+        missing = {name for name in expected if name not in weights} - {"lm_head.weight"}
         if missing:
             raise ValueError(f"{path} has no weights for {min(missing)}; expected a checkpoint of this model")
         self.policy.model.load_state_dict(weights, strict=False)
@@ -212,7 +213,7 @@ class LocalEngine:
             self._critic.load(path / CRITIC, saved.get("critic", {}))
 
     def export(self, path: Path) -> None:
-        save_model(without_adapters(self.policy.model), self.policy.tokenizer, path)
+        save_model(merge_adapters(self.policy.model), self.policy.tokenizer, path)
 
     def learning_rate(self, iteration: int) -> float:
         return self.settings.rate_at(iteration)
@@ -239,14 +240,14 @@ class LocalEngine:
 
     def _check_turns(self, turns: Sequence[Turn]) -> None:
         """Raise before any computation if the model cannot process a turn."""
-        rows = int(self.policy.model.config.get_text_config().vocab_size)
+        vocab_size = int(self.policy.model.config.get_text_config().vocab_size)
         for turn in turns:
             length = len(turn.prompt_ids) + len(turn.action_ids)
             if length > self.policy.context_length:
                 raise ValueError(f"turn {turn.key} has {length} tokens; the context is {self.policy.context_length}")
             highest = max(turn.prompt_ids + turn.action_ids, default=0)
-            if highest >= rows:
-                raise ValueError(f"turn {turn.key} contains token {highest}; the vocabulary has {rows}")
+            if highest >= vocab_size:
+                raise ValueError(f"turn {turn.key} contains token {highest}; the vocabulary has {vocab_size}")
 
     def _choose_trainable(self) -> dict[str, torch.nn.Parameter]:
         patterns = [re.compile(pattern) for pattern in self.settings.trainable]
@@ -280,17 +281,12 @@ def _add_adapters(model: PreTrainedModel, lora: LoraSettings) -> None:
 
 
 @contextmanager
-def _disabled(model: PreTrainedModel) -> Iterator[None]:
+def _adapters_disabled(model: PreTrainedModel) -> Iterator[None]:
     model.disable_adapters()
     try:
         yield
     finally:
         model.enable_adapters()
-
-
-def _named_weights(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Return the weights by name; tied weights appear once."""
-    return {name: parameter.detach().contiguous() for name, parameter in model.named_parameters()}
 
 
 def _frozen_copy(model: PreTrainedModel) -> PreTrainedModel:

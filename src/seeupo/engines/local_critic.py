@@ -39,7 +39,7 @@ class CriticSettings:
     def __post_init__(self) -> None:
         check_choice("backbone", self.backbone, get_args(Backbone))
         if self.optimizer.trainable:
-            expected = "an empty list; a critic is trained as a whole"
+            expected = "an empty list, because all weights of the critic are trained"
             raise OptionError("optimizer.trainable", self.optimizer.trainable, expected)
 
 
@@ -55,11 +55,11 @@ class LocalCritic:
     @torch.no_grad()
     def values(self, turns: Sequence[Turn], pack: Pack) -> list[Tensor]:
         """Return values [len(action) + 1] per turn: before each token of the action and after the last, on the CPU."""
-        found: list[Tensor] = [torch.empty(0)] * len(turns)
+        results: list[Tensor] = [torch.empty(0)] * len(turns)
         for batch in pack(turns):
             for member, before, end in zip(batch.members, *self.critic(batch), strict=True):
-                found[member] = torch.cat([before[: len(turns[member].action_ids)], end[None]]).cpu()
-        return found
+                results[member] = torch.cat([before[: len(turns[member].action_ids)], end[None]]).cpu()
+        return results
 
     def step(
         self, turns: Sequence[Turn], loss: CriticLoss, pack: Pack, *, normalizer: float, iteration: int
@@ -87,7 +87,7 @@ class LocalCritic:
             raise ValueError(f"{path} has no critic; expected the checkpoint of an engine with a critic")
         weights = load_file(file)
         if weights.keys() != self._trained.keys():
-            raise ValueError(f"{path} has the weights of another critic; expected backbone={self.settings.backbone!r}")
+            raise ValueError(f"{path} is from a different critic; expected backbone={self.settings.backbone!r}")
         with torch.no_grad():
             for name, parameter in self._trained.items():
                 parameter.copy_(weights[name])

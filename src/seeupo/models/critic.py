@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from seeupo.core import length_mask
-from seeupo.models.adapters import without_adapters
+from seeupo.models.adapters import merge_adapters
 from seeupo.models.batching import PaddedBatch
 from seeupo.models.logprobs import tree_states
 from seeupo.models.tree import TreeBatch
@@ -57,7 +57,7 @@ class Critic(nn.Module):
 
 def _copy_layers(policy: PreTrainedModel) -> PreTrainedModel:
     """Return a trainable copy of the policy's layers, adapters merged."""
-    plain = without_adapters(policy)
+    plain = merge_adapters(policy)
     layers = cast("PreTrainedModel", plain.base_model)
     layers = copy.deepcopy(layers) if plain is policy else layers
     if policy.is_gradient_checkpointing:

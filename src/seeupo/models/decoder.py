@@ -49,7 +49,7 @@ class Decoder:
         cos, sin = (table[0, :, None] for table in base.rotary_emb(states[None], positions[None]))
         # x * cos + (-second half, first half) * sin, with the sign in the table.
         sin = torch.cat([-sin[..., : self.head_dim // 2], sin[..., self.head_dim // 2 :]], -1)
-        for number, layer in enumerate(base.layers):
+        for index, layer in enumerate(base.layers):
             attention, normed = layer.self_attn, _norm(layer.input_layernorm, states)
             values = attention.v_proj(normed).view(count, self.kv_heads, self.head_dim)
             queries, keys = attention.q_proj(normed), attention.k_proj(normed)
@@ -58,7 +58,7 @@ class Decoder:
                 keys = _norm(attention.k_norm, keys.view(count, self.kv_heads, self.head_dim)).flatten(1)
             both = torch.cat([queries, keys], 1).view(count, rotated_heads, self.head_dim)
             both = torch.addcmul(both * cos, both.roll(self.head_dim // 2, -1), sin)
-            attended = attend(number, both[:, : self.query_heads], both[:, self.query_heads :], values)
+            attended = attend(index, both[:, : self.query_heads], both[:, self.query_heads :], values)
             states = states + attention.o_proj(attended.reshape(count, -1))
             states = states + layer.mlp(_norm(layer.post_attention_layernorm, states))
         return _norm(base.norm, states)

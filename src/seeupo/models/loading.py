@@ -38,7 +38,7 @@ class LoadedPolicy:
 
     @property
     def context_length(self) -> int:
-        """Maximum number of tokens of the model's input."""
+        """The model's context length in tokens."""
         return int(self.model.config.get_text_config().max_position_embeddings)
 
 
@@ -51,7 +51,7 @@ def load_policy(
     PyTorch; this project has been tested on CPUs in float32 and float64 only.
     """
     if dtype not in DTYPES:
-        raise ModelError(f"dtype is {dtype!r}; expected one of {', '.join(DTYPES)}")
+        raise ModelError(f"dtype = {dtype!r}: expected one of {', '.join(DTYPES)}")
     try:
         target = torch.device(device)
         torch.empty(0, device=target)
@@ -90,8 +90,8 @@ def _locate(name_or_path: str) -> str:
         return str(path)
     if name_or_path.count("/") == 1 and not path.exists() and not name_or_path.startswith((".", "/", "~")):
         return name_or_path
-    hint = f"{suggest(name_or_path, ['tiny', *CATALOG])} (or give a model folder, or owner/name of a model hub)"
-    raise ModelError(f"there is no model {name_or_path!r}; {hint}")
+    hint = f"{suggest(name_or_path, ['tiny', *CATALOG])} (or give a model folder, or owner/name on a model hub)"
+    raise ModelError(f"unknown model {name_or_path!r}; {hint}")
 
 
 def _from_pretrained(path: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -53,21 +53,21 @@ def tree_logprobs(
     device = model.device
     hidden = tree_states(model, batch)
     mask = batch.mask.to(device)
-    wanted = torch.stack([batch.predictors.to(device)[mask], batch.targets.to(device)[mask]])
+    pairs = torch.stack([batch.predictors.to(device)[mask], batch.targets.to(device)[mask]])
     # Turns whose actions start alike need the same token at the same position: compute it once.
-    pairs, which = wanted.unique(dim=1, return_inverse=True)
-    found = [
-        _project(hidden[places], model.get_output_embeddings(), targets, temperature, entropies)
-        for places, targets in zip(*(row.split(_chunk_size(model)) for row in pairs), strict=True)
+    pairs, inverse = pairs.unique(dim=1, return_inverse=True)
+    chunks = [
+        _project(hidden[positions], model.get_output_embeddings(), targets, temperature, entropies)
+        for positions, targets in zip(*(row.split(_chunk_size(model)) for row in pairs), strict=True)
     ]
 
-    def spread(values: Sequence[Tensor]) -> Tensor:
+    def scatter(values: Sequence[Tensor]) -> Tensor:
         flat = torch.cat(list(values)) if values else hidden.new_zeros(0, dtype=torch.float32)
-        return torch.zeros(mask.shape, dtype=flat.dtype, device=device).masked_scatter(mask, flat[which])
+        return torch.zeros(mask.shape, dtype=flat.dtype, device=device).masked_scatter(mask, flat[inverse])
 
     return ActionLogProbs(
-        logprobs=spread([logprobs for logprobs, _ in found]),
-        entropies=spread([entropy for _, entropy in found]) if entropies else None,
+        logprobs=scatter([logprobs for logprobs, _ in chunks]),
+        entropies=scatter([entropy for _, entropy in chunks]) if entropies else None,
         mask=mask,
     )
 

@@ -19,7 +19,7 @@ def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folde
 
 @contextmanager
 def no_progress_bars() -> Iterator[None]:
-    """Disable the progress bars of transformers inside the context."""
+    """Disable the progress bars of transformers within the context."""
     enabled = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:

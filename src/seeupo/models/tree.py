@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from seeupo.core.checks import check_count
 from seeupo.types import Turn
 
 Ints = NDArray[np.int64]
@@ -47,8 +48,7 @@ def pack_rows(turns: Sequence[Turn], *, row_tokens: int) -> list[Row]:
     Sequences are added in lexicographic order, in which neighbors share the longest prefixes; the prefix that one
     shares with its predecessor in the row is not stored again.
     """
-    if row_tokens < 1:
-        raise ValueError(f"row_tokens is {row_tokens}; it must be at least 1")
+    check_count("row_tokens", row_tokens, 1)
     sequences = [np.asarray(turn.prompt_ids + turn.action_ids, dtype=np.int64) for turn in turns]
     for turn in turns:
         if not turn.prompt_ids:
@@ -204,15 +204,15 @@ def _batch(rows: Sequence[Row], turns: Sequence[Turn]) -> TreeBatch:
         return torch.from_numpy(table)
 
     members = [member for row in rows for member in row.members]
-    places = [number * length + nodes for number, row in enumerate(rows) for nodes in row.predictors]
-    lengths = torch.tensor([len(place) for place in places], dtype=torch.long)
+    positions = [number * length + nodes for number, row in enumerate(rows) for nodes in row.predictors]
+    lengths = torch.tensor([len(row) for row in positions], dtype=torch.long)
     longest = int(lengths.max())
     return TreeBatch(
         members=members,
         input_ids=padded([row.tokens for row in rows], length),
         position_ids=padded([row.positions for row in rows], length),
         blocks=[list(blocks_of(row.ends, 0, len(row.ends))) for row in rows],
-        predictors=padded(places, longest),
+        predictors=padded(positions, longest),
         targets=padded([np.asarray(turns[member].action_ids, dtype=np.int64) for member in members], longest),
         mask=torch.arange(longest) < lengths[:, None],
         lasts=torch.tensor([number * length + last for number, row in enumerate(rows) for last in row.lasts]),

@@ -60,9 +60,9 @@ def _mask(block: Block, dtype: torch.dtype, device: torch.device) -> Tensor | No
             return None
         allowed = torch.ones(size, size, dtype=torch.bool, device=device).tril()
     else:
-        place = torch.arange(size, device=device)
+        index = torch.arange(size, device=device)
         ends = torch.from_numpy(block.ends).to(device)
-        allowed = (place[:, None] >= place) & (place[:, None] < ends)
+        allowed = (index[:, None] >= index) & (index[:, None] < ends)
     mask = torch.zeros(size, before + size, dtype=dtype, device=device)
     mask[:, before:].masked_fill_(~allowed, -torch.inf)
     return mask
@@ -84,7 +84,7 @@ AttentionMaskInterface.register(NAME, sdpa_mask)
 def tree_attention(model: PreTrainedModel, batch: TreeBatch) -> dict[str, Any]:
     """Return keyword arguments for a model's forward pass that make it attend along the trees of a batch.
 
-    The model's attention implementation is replaced by ours for good, because a later backward pass may call it again.
+    The model's attention implementation is replaced permanently, because a later backward pass may call it again.
     Without a tree it is equivalent to `sdpa`.
     """
     if model.config._attn_implementation != NAME:

@@ -176,7 +176,7 @@ class Runner:
                 handler(running, value)
 
     def _on_reset(self, running: RunningEpisode, result: StepResult) -> None:
-        running.conversation = Conversation.begin(self.chat, self.template, result)
+        running.conversation = Conversation.start(self.chat, self.template, result)
         running.opening = text_of(result)
         self._next_turn(running, result)
 

@@ -143,7 +143,7 @@ def demonstrate(
         result = yield from text_rollout(pool, Attempt(name, name, task, task_seed), policy, max_turns=max_turns)
         if result.failure is not None:
             raise TrainingError(f"a demonstration of task {task.id} of {pool.name} failed: {result.failure}")
-        conversation, turns = Conversation.begin(chat, template, answers[0]), []
+        conversation, turns = Conversation.start(chat, template, answers[0]), []
         for index, action in enumerate(actions):
             ids = chat.response(action.result())
             turns.append(Turn(name, index, conversation.prompt_ids(), ids))

@@ -150,9 +150,9 @@ def test_truncated_sampling_is_refused_in_training():
             request("a", range(30), max_tokens=120),
             "up to 120 new ones; the model.s context is 128",
         ),
-        (request("a", (1,), temperature=0.0), r"temperature = 0\.0: expected positive"),
+        (request("a", (1,), temperature=0.0), r"temperature = 0\.0: expected a positive"),
         (request("a", (1,), max_tokens=0), "max_tokens = 0"),
-        (request("a", (1,), top_p=1.5), r"top_p is 1\.5"),
+        (request("a", (1,), top_p=1.5), r"top_p = 1\.5"),
         (request("a", (1,), top_k=-1), "top_k = -1"),
     ],
 )

@@ -103,7 +103,7 @@ def test_weights_of_another_model_are_refused(sampler_class):
     for weights, message in [
         ({**own, "foreign": torch.zeros(1)}, "'foreign'"),
         ({**own, name: own[name][:1]}, rf"'{name}' has shape \(1,\).* \(32,\)"),
-        ({other: weight for other, weight in own.items() if other != name}, f"'{name}' is not in the engine"),
+        ({other: weight for other, weight in own.items() if other != name}, f"no weight '{name}'"),
     ]:
         with pytest.raises(ValueError, match=message):
             sampler.sync(Source(weights), version=1)

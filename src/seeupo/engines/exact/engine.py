@@ -32,12 +32,12 @@ class ExactEngine:
         self._paths = [self._trajectory(path) for path in range(len(problem.nodes))]
         # Index of the next node within a turn, by node and token.
         self._next = torch.zeros(problem.num_nodes, problem.num_tokens, dtype=torch.long)
-        for here, token, there in zip(
+        for node, token, following in zip(
             problem.nodes[:, :, :-1].flatten(), problem.tokens[:, :, :-1].flatten(), problem.nodes[:, :, 1:].flatten(),
             strict=True,
         ):  # fmt: skip
-            if there >= 0:
-                self._next[here, token] = there
+            if following >= 0:
+                self._next[node, token] = following
 
     def log_policy(self) -> Tensor:
         """Return the current log pi [nodes, V], without gradient."""
@@ -53,7 +53,7 @@ class ExactEngine:
         return self._weighted(self.problem.path_probs(self._sampled_from))
 
     def sample(self, per_context: int, generator: torch.Generator) -> list[Trajectory]:
-        """Sample `per_context` paths for each initial state; merge equal paths and count them in the weight."""
+        """Sample `per_context` paths for each initial state; merge equal paths and count them in the multiplicity."""
         self._sampled_from = self.log_policy()
         probs = self.problem.path_probs(self._sampled_from)
         counts = torch.zeros_like(probs)
@@ -108,8 +108,8 @@ class ExactEngine:
         mask = tokens >= 0
         tokens = tokens.clamp(min=0)
         nodes = torch.zeros_like(tokens)
-        here = torch.tensor([turn.prompt_ids[-1] for turn in turns])
+        node = torch.tensor([turn.prompt_ids[-1] for turn in turns])
         for position in range(longest):
-            nodes[:, position] = here
-            here = self._next[here, tokens[:, position]]
+            nodes[:, position] = node
+            node = self._next[node, tokens[:, position]]
         return nodes, tokens, mask

@@ -154,22 +154,22 @@ def mdp(start: Tensor, transitions: Tensor, rewards: Tensor, *, horizon: int) ->
     num_states, num_actions = rewards.shape
     Path = tuple[list[int], list[int], float, list[float], int, int]  # nodes, tokens, chance, rewards, s_0, state
     paths: list[Path] = [([], [], float(start[s]), [], s, s) for s in range(num_states) if start[s] > 0]
-    nowhere = torch.eye(num_states)[0]
+    any_state = torch.eye(num_states)[0]
     for time in range(horizon):
         paths = [
             (
                 [*nodes, time * num_states + state],
                 [*tokens, action],
-                chance * float(after[following]),
+                chance * float(after[next_state]),
                 [*earned, float(rewards[state, action])],
                 origin,
-                following,
+                next_state,
             )
             for nodes, tokens, chance, earned, origin, state in paths
             for action in range(num_actions)
             # The state after the last action does not matter.
-            for after in [transitions[state, action] if time + 1 < horizon else nowhere]
-            for following in after.nonzero().flatten().tolist()
+            for after in [transitions[state, action] if time + 1 < horizon else any_state]
+            for next_state in after.nonzero().flatten().tolist()
         ]
     columns = list(zip(*paths, strict=True))
     return Problem(

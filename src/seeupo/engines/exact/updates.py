@@ -124,9 +124,9 @@ class Maximizer:
         by_piece = torch.arange(num_pieces).repeat(shape[1]).argsort(stable=True)
         order = by_piece[slopes[:, by_piece].argsort(dim=1, descending=True, stable=True)]
         sizes = lengths.flatten(1).gather(1, order)
-        to_give = 1 - bottom.sum(1, keepdim=True)
-        given = (to_give - (sizes.cumsum(1) - sizes)).clamp(min=0).minimum(sizes)
-        probs = bottom.scatter_add(1, order // num_pieces, given)
+        remaining = 1 - bottom.sum(1, keepdim=True)
+        assigned = (remaining - (sizes.cumsum(1) - sizes)).clamp(min=0).minimum(sizes)
+        probs = bottom.scatter_add(1, order // num_pieces, assigned)
         # Remove the remainders of rounding: an action of probability 0 must stay at 0.
         probs = torch.where(probs < 1e-12, 0.0, probs)
         probs = probs / probs.sum(1, keepdim=True)
@@ -176,10 +176,10 @@ class TrustRegion:
 
         value = pool.value(policy.log_probs())
         gradient = flat(torch.autograd.grad(value, parameters))
-        slope_of_kl = flat(torch.autograd.grad(kl(), parameters, create_graph=True))
+        kl_gradient = flat(torch.autograd.grad(kl(), parameters, create_graph=True))
 
         def fisher_times(vector: Tensor) -> Tensor:
-            product = torch.autograd.grad(slope_of_kl @ vector, parameters, retain_graph=True)
+            product = torch.autograd.grad(kl_gradient @ vector, parameters, retain_graph=True)
             return flat(product) + self.damping * vector
 
         direction = conjugate_gradients(fisher_times, gradient, self.cg_iterations)
@@ -201,18 +201,18 @@ class TrustRegion:
         return metrics | {"step_fraction": 0.0}
 
 
-def conjugate_gradients(times: Callable[[Tensor], Tensor], target: Tensor, iterations: int) -> Tensor:
-    """Solve times(x) = target for a symmetric positive definite linear map."""
+def conjugate_gradients(matvec: Callable[[Tensor], Tensor], target: Tensor, iterations: int) -> Tensor:
+    """Solve matvec(x) = target for a symmetric positive definite linear map."""
     solution = torch.zeros_like(target)
     residual, direction = target.clone(), target.clone()
     square = residual @ residual
     for _ in range(iterations):
         if square < 1e-20:
             break
-        image = times(direction)
-        step = square / (direction @ image)
+        product = matvec(direction)
+        step = square / (direction @ product)
         solution = solution + step * direction
-        residual = residual - step * image
+        residual = residual - step * product
         square, previous = residual @ residual, square
         direction = residual + square / previous * direction
     return solution

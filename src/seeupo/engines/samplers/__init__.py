@@ -1,4 +1,4 @@
-"""Samplers of one process. `local_sampler` chooses between them."""
+"""Single-process samplers; `local_sampler` chooses between them."""
 
 from __future__ import annotations
 

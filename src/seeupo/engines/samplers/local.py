@@ -1,4 +1,4 @@
-"""The fast sampler of one process: continuous batching with shared prompts, on a model that may be in training."""
+"""Single-process sampler: continuous batching with shared prompts, on a model that may be in training."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class LocalSampler:
                 added.append(NewTokens(len(self._rows), context, missing))
             self._rows.append(ActiveRequest(request, context, random.Random(request.seed)))
         if added:
-            positions = [place for new in added for place in range(new.position, new.position + len(new.tokens))]
+            positions = [position for new in added for position in range(new.position, new.position + len(new.tokens))]
             tokens = [token for new in added for token in new.tokens]
             self._prefill(tokens, positions, PrefillAttention(self._cache, added))
             for new in added:
@@ -173,8 +173,8 @@ class LocalSampler:
         if not self.training:
             log_probs = truncate(log_probs, parameters)
         chosen = inverse_cdf(log_probs, [row.generator.random() for row in self._rows])
-        found = log_probs.gather(1, chosen[:, None])[:, 0].tolist()
-        for row, token, sampled, logprob in zip(self._rows, inputs, chosen.tolist(), found, strict=True):
+        logprobs = log_probs.gather(1, chosen[:, None])[:, 0].tolist()
+        for row, token, sampled, logprob in zip(self._rows, inputs, chosen.tolist(), logprobs, strict=True):
             row.context.tokens.append(token)
             row.ids.append(sampled)
             row.logprobs.append(logprob)
@@ -273,13 +273,13 @@ class PrefillAttention:
             here = slice(first, first + len(new.tokens))
             start, end = len(new.context.tokens), len(new.context.tokens) + len(new.tokens)
             seen = []
-            for computed, table, of_prompt in (
+            for computed, table, prompt in (
                 (keys, self.cache.keys[layer], new.context.prompt.keys),
                 (values, self.cache.values[layer], new.context.prompt.values),
             ):
                 table[new.row, :, start:end] = computed[here].transpose(0, 1)
                 own = table[new.row, :, :end]
-                seen.append(torch.cat([of_prompt[layer], own], 1) if of_prompt else own)
+                seen.append(torch.cat([prompt[layer], own], 1) if prompt else own)
             attended[here] = causal(queries[here], *seen)
             first = here.stop
         return attended

@@ -105,8 +105,8 @@ class PaddedSampler:
         if not self.training:
             log_probs = truncate(log_probs, parameters)
         chosen = inverse_cdf(log_probs, [row.generator.random() for row in self._rows])
-        found = log_probs.gather(1, chosen[:, None])[:, 0].tolist()
-        for row, token, logprob in zip(self._rows, chosen.tolist(), found, strict=True):
+        logprobs = log_probs.gather(1, chosen[:, None])[:, 0].tolist()
+        for row, token, logprob in zip(self._rows, chosen.tolist(), logprobs, strict=True):
             row.ids.append(token)
             row.logprobs.append(logprob)
 

@@ -1,4 +1,4 @@
-"""Functions shared by the samplers of one process: check requests, sample tokens, detect stops, copy weights."""
+"""Functions shared by the single-process samplers: check requests, sample tokens, detect stops, copy weights."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def check_parameters(parameters: SamplingParameters, *, training: bool) -> None:
     check_count("max_tokens", parameters.max_tokens, 1)
     check_count("top_k", parameters.top_k, 0)
     if not 0 < parameters.temperature < math.inf:
-        raise ValueError(f"temperature is {parameters.temperature}; it must be positive")
+        raise ValueError(f"temperature = {parameters.temperature}: expected a positive number")
     if not 0 < parameters.top_p <= 1:
-        raise ValueError(f"top_p is {parameters.top_p}; it must be in (0, 1]")
+        raise ValueError(f"top_p = {parameters.top_p}: expected a number in (0, 1]")
     if training and (parameters.top_p < 1 or parameters.top_k):
         raise ValueError(
-            f"top_p={parameters.top_p}, top_k={parameters.top_k}: truncated sampling uses another distribution than "
-            "the one that is trained, so ratios would not start at 1; use top_p=1 and top_k=0 in training"
+            f"top_p={parameters.top_p}, top_k={parameters.top_k}: truncated sampling uses a different distribution "
+            "from the one that is trained, so ratios would not start at 1; use top_p=1 and top_k=0 in training"
         )
 
 
@@ -56,7 +56,7 @@ class StopCriteria:
         if ids[-1] in self.end_tokens:
             return CompletionEnd.END_OF_TURN
         if parameters.stop:
-            # A stop string of n characters lies within the text of the last n tokens: each has at least part of one.
+            # A stop string of n characters lies within the last n tokens: each holds at least part of a character.
             tail = self.tokenizer.decode(list(ids[-max(map(len, parameters.stop)) - 8 :]))
             if any(stop in tail for stop in parameters.stop):
                 return CompletionEnd.STOP_STRING
@@ -67,18 +67,18 @@ def copy_weights(model: PreTrainedModel, engine: WeightSource) -> None:
     """Copy an engine's weights into a sampler's model by name; do nothing if the engine trains this model itself."""
     if engine.owns(model):
         return
-    own = dict(model.named_parameters())
+    parameters = dict(model.named_parameters())
     with torch.no_grad():
         for name, weight in engine.weights():
-            if name not in own or own[name].shape != weight.shape:
-                found = f"shape {tuple(own[name].shape)}" if name in own else "no such weight"
+            if name not in parameters or parameters[name].shape != weight.shape:
+                found = f"shape {tuple(parameters[name].shape)}" if name in parameters else "no such weight"
                 raise ValueError(
                     f"the engine's weight {name!r} has shape {tuple(weight.shape)}, the sampler's model has {found}; "
                     "load the same model in both"
                 )
-            own.pop(name).copy_(weight)
-    if own:
-        raise ValueError(f"the sampler's weight {min(own)!r} is not in the engine's model; load the same model in both")
+            parameters.pop(name).copy_(weight)
+    if parameters:
+        raise ValueError(f"the engine has no weight {min(parameters)!r}; load the same model in both")
 
 
 CHUNK = 256
@@ -90,12 +90,12 @@ def inverse_cdf(log_probs: Tensor, uniforms: list[float]) -> Tensor:
     rows, size = log_probs.shape
     chunks = torch.nn.functional.pad(log_probs.exp(), (0, -size % CHUNK)).view(rows, -1, CHUNK)
     cumulative = chunks.sum(2).cumsum(1, dtype=torch.float64)
-    wanted = torch.tensor(uniforms, dtype=torch.float64, device=log_probs.device)[:, None] * cumulative[:, -1:]
-    chunk = torch.searchsorted(cumulative, wanted, right=True).clamp(max=cumulative.shape[1] - 1)
+    targets = torch.tensor(uniforms, dtype=torch.float64, device=log_probs.device)[:, None] * cumulative[:, -1:]
+    chunk = torch.searchsorted(cumulative, targets, right=True).clamp(max=cumulative.shape[1] - 1)
     before = torch.nn.functional.pad(cumulative, (1, 0)).gather(1, chunk)
     within = chunks[torch.arange(rows, device=log_probs.device), chunk[:, 0]].cumsum(1, dtype=torch.float64)
-    place = torch.searchsorted(within, wanted - before, right=True).clamp(max=CHUNK - 1)
-    chosen = (chunk * CHUNK + place)[:, 0].clamp(max=size - 1)
+    offset = torch.searchsorted(within, targets - before, right=True).clamp(max=CHUNK - 1)
+    chosen = (chunk * CHUNK + offset)[:, 0].clamp(max=size - 1)
     # Rounding at the very edge may select a token of probability 0, which must never be sampled.
     impossible = log_probs.gather(1, chosen[:, None])[:, 0].exp() == 0
     if impossible.any():
@@ -105,14 +105,14 @@ def inverse_cdf(log_probs: Tensor, uniforms: list[float]) -> Tensor:
 
 def truncate(log_probs: Tensor, parameters: list[SamplingParameters]) -> Tensor:
     """Return log-probs [R, V] truncated to the top_k tokens and the nucleus top_p of each row, renormalized."""
-    for row, wanted in enumerate(parameters):
-        if wanted.top_k == 0 and wanted.top_p == 1:
+    for row, limits in enumerate(parameters):
+        if limits.top_k == 0 and limits.top_p == 1:
             continue
         ordered, order = log_probs[row].sort(descending=True)
         before = ordered.exp().cumsum(0) - ordered.exp()
-        keep = before < wanted.top_p
-        if wanted.top_k:
-            keep[wanted.top_k :] = False
+        keep = before < limits.top_p
+        if limits.top_k:
+            keep[limits.top_k :] = False
         kept = torch.full_like(ordered, -math.inf).scatter(0, order[keep], ordered[keep])
         log_probs = log_probs.index_put((torch.tensor(row),), kept.log_softmax(0))
     return log_probs
