@@ -1,6 +1,8 @@
 # Two commands do everything: `make test` and `make train`. Both set up what is missing, once.
 PYTHON ?= python3
 BIN := .venv/bin
+# Coverage is measured for the mathematics only: it would slow down all other tests.
+PYTEST := $(BIN)/pytest -n auto --maxprocesses 4
 SETUP := .venv/.set-up
 
 .PHONY: help test lint train theory envs peers wheel-check clean
@@ -15,7 +17,8 @@ help:
 	@echo "make clean        remove the environment and everything that was built"
 
 test: lint
-	$(BIN)/pytest -n auto --maxprocesses 4 --cov=seeupo.core --cov=seeupo.algorithms --cov-report=term --cov-fail-under=90
+	$(PYTEST) tests/core tests/algorithms --cov=seeupo.core --cov=seeupo.algorithms --cov-report=term --cov-fail-under=90
+	$(PYTEST) --ignore tests/core --ignore tests/algorithms
 
 lint: $(SETUP)
 	$(BIN)/ruff check .
