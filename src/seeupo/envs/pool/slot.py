@@ -80,7 +80,7 @@ class InProcess:
             return self.host.handle(request)
         except EnvError:
             raise
-        except Exception as error:
+        except BaseException as error:  # also SystemExit: an environment must not end the program
             raise WorkerFailure(FailureCause.RAISED, f"{type(error).__name__}: {error}") from error
 
     def kill(self) -> None: ...

@@ -7,6 +7,7 @@ field.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, TypeVar, cast, get_args
 
@@ -45,13 +46,16 @@ def expect(value: Any, kind: type[T], what: str) -> T:
 
 
 def expect_number(value: Any, what: str) -> float:
-    """Return an int or float as a float."""
+    """Return a finite int or float as a float."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise WireError(f"{what} is {type(value).__name__}; expected a number")
     try:
-        return float(value)
+        number = float(value)
     except OverflowError:
         raise WireError(f"{what} is too large for a float") from None
+    if not math.isfinite(number):
+        raise WireError(f"{what} is {number}; expected a finite number")
+    return number
 
 
 def task_to_json(task: Task) -> dict[str, Any]:
