@@ -418,3 +418,10 @@ def test_results_tables_are_generated_from_their_files(name, markdown):
     start = page.index(rows[0])
     assert page[start : start + len(rows)] == rows
     assert not page[start + len(rows)].startswith("|")
+
+
+def test_threats_name_existing_tests():
+    rows = re.findall(r"`(tests/\S+\.py): (test_\w+)`", (ROOT / "docs/security.md").read_text())
+    assert rows
+    for file, test in rows:
+        assert f"def {test}(" in (ROOT / file).read_text(), f"{file}: {test}"

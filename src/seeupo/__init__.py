@@ -9,18 +9,33 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from seeupo.config.schema import Recipe as Recipe
+    from seeupo.envs.declare import env_maker as env_maker
+    from seeupo.envs.declare import expert_maker as expert_maker
+    from seeupo.envs.declare import reward_function as reward_function
     from seeupo.evaluation.evaluate import evaluate as evaluate
     from seeupo.report.report import write_report as write_report
     from seeupo.training.train import resume as resume
     from seeupo.training.train import train as train
 
 __version__ = "0.1.0"
-__all__ = ["Recipe", "evaluate", "resume", "train", "write_report"]
+__all__ = [
+    "Recipe",
+    "env_maker",
+    "evaluate",
+    "expert_maker",
+    "resume",
+    "reward_function",
+    "train",
+    "write_report",
+]
 
 _PLACES = {
     "Recipe": "config.schema",
+    "env_maker": "envs.declare",
     "evaluate": "evaluation.evaluate",
+    "expert_maker": "envs.declare",
     "resume": "api",
+    "reward_function": "envs.declare",
     "train": "api",
     "write_report": "report.report",
 }

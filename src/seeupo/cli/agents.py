@@ -7,7 +7,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from seeupo.cli.options import env_options
+from seeupo.cli.options import env_options, trust_options
 
 
 @click.group()
@@ -20,13 +20,27 @@ def agents() -> None:
 @click.option("--model", required=True, help="Run directory, model name or model folder.")
 @click.option("--task", "task_id", help="Task id.  [default: the first task of the last split]")
 @env_options
+@trust_options
 @click.option("--max-tokens", type=click.IntRange(min=1), help="Maximum response length.  [default: 64, or the run's]")
 @click.option("--max-turns", type=click.IntRange(min=1), help="Maximum number of turns.  [default: 4, or the run's]")
 @click.option("--plain", is_flag=True, default=None, help="Use the plain template, without reasoning.")
-def show_agent(*, environment: str | None, model: str, options: dict[str, object], **overrides: Any) -> None:
+def show_agent(
+    *,
+    environment: str | None,
+    model: str,
+    options: dict[str, object],
+    trust: tuple[str, ...],
+    unsandboxed: bool,
+    **overrides: Any,
+) -> None:
     """Run one episode and print its tokens: prompt, thought and action, and which are trained on."""
     from seeupo.cli.token_view import print_tokens
-    from seeupo.evaluation.evaluate import one_episode
+    from seeupo.cli.trust import permissions_for
+    from seeupo.evaluation.evaluate import one_episode, resolve_options
 
+    resolved = resolve_options(policy=model, environment=environment, options=options)
+    overrides["permissions"] = permissions_for(
+        resolved.environment, resolved.options, trust=trust, typed=[environment, options], unsandboxed=unsandboxed
+    )
     chat, trajectory = one_episode(model, environment, options, **overrides)
     print_tokens(trajectory, chat, Console(highlight=False))

@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from seeupo.cli.options import env_options
+from seeupo.cli.options import env_options, unsandboxed_option
 
 if TYPE_CHECKING:
     from seeupo.rollout.scripted import CheckResult
@@ -55,6 +55,7 @@ def install_env(name: str) -> None:
 @click.option("--tasks", type=click.IntRange(min=1), help="Maximum number of tasks per split.")
 @click.option("--workers", type=click.IntRange(min=1), help="Worker processes.  [default: one per core, up to 8]")
 @env_options
+@unsandboxed_option
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def check_env(
     *,
@@ -63,6 +64,7 @@ def check_env(
     tasks: int | None,
     workers: int | None,
     options: dict[str, object],
+    unsandboxed: bool,
     as_json: bool,
 ) -> None:
     """Run the expert and a no-op policy in environment NAME, and print how many tasks they solve.
@@ -71,16 +73,18 @@ def check_env(
     """
     from seeupo.envs.pool.pool import EnvPool
     from seeupo.envs.registry import lookup
+    from seeupo.envs.trust import strings_in
     from seeupo.rollout.scripted import check_environment
 
     rows, records, passed = [], [], True
-    spec = lookup(name)
-    for extra in ({}, *spec.ceiling_options):
-        with EnvPool(spec, options={**options, **extra}, workers=workers) as pool:
+    typed = tuple(strings_in([name, options]))
+    for extra in ({}, *lookup(name).ceiling_options):
+        chosen_options = {**options, **extra}
+        with EnvPool(name, options=chosen_options, workers=workers, trust=typed, unsandboxed=unsandboxed) as pool:
             chosen = splits or pool.splits
             for result in check_environment(pool, chosen, ("expert",) if extra else ("expert", "no-op"), tasks=tasks):
                 passed = passed and (not result.failures if extra else result.as_expected)
-                records.append({"options": {**options, **extra}, **result.to_json()})
+                records.append({"options": chosen_options, **result.to_json()})
                 rows.append((result, extra))
     if as_json:
         click.echo(json.dumps({"environment": name, "passed": passed, "results": records}, indent=1))
@@ -116,10 +120,14 @@ def show_check(rows: Sequence[tuple[CheckResult, Mapping[str, Any]]]) -> None:
 @click.option("--task", "task_id", help="Task id.  [default: the first task of the split]")
 @click.option("--split", help="Task split.  [default: the first one that has the task]")
 @env_options
-def play_env(name: str, task_id: str | None, split: str | None, options: dict[str, object]) -> None:
+@unsandboxed_option
+def play_env(
+    *, name: str, task_id: str | None, split: str | None, options: dict[str, object], unsandboxed: bool
+) -> None:
     """Play an episode of environment NAME by hand, as a model would see it. Ctrl-D ends it and prints the score."""
     from seeupo.cli.play import play
     from seeupo.envs.pool.pool import EnvPool
+    from seeupo.envs.trust import strings_in
     from seeupo.errors import EnvError, suggest
 
     def ask() -> str | None:
@@ -133,7 +141,8 @@ def play_env(name: str, task_id: str | None, split: str | None, options: dict[st
             return None
         return "\n".join(lines)
 
-    with EnvPool(name, options=options, workers=1) as pool:
+    typed = tuple(strings_in([name, options]))
+    with EnvPool(name, options=options, workers=1, trust=typed, unsandboxed=unsandboxed) as pool:
         tasks = [task for each in ([split] if split else pool.splits) for task in pool.tasks(each)]
         task = next((task for task in tasks if task_id in (None, task.id)), None)
         if task is None:

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from seeupo.cli.options import env_options, renamed_option
+from seeupo.cli.options import env_options, renamed_option, trust_options
 
 if TYPE_CHECKING:
     from seeupo.runs.evaluations import Evaluation
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 @click.option("--env", "environment", help="Name of the environment.")
 @click.option("--split", help="Task split.  [default: the last one]")
 @env_options
+@trust_options
 @click.option("--tasks", type=click.IntRange(min=1), help="Maximum number of tasks.  [default: all]")
 @click.option(
     "--attempts", type=click.IntRange(min=1), default=4, show_default=True, help="Number of attempts per task."
@@ -47,17 +48,29 @@ if TYPE_CHECKING:
     "--compare", nargs=2, type=click.Path(dir_okay=False, path_type=Path), metavar="A B",
     help="Compare two result files, paired over tasks, and exit.",
 )  # fmt: skip
-def eval_command(compare: tuple[Path, Path] | None, as_json: bool, **options: Any) -> None:
+def eval_command(
+    compare: tuple[Path, Path] | None, as_json: bool, trust: tuple[str, ...], unsandboxed: bool, **options: Any
+) -> None:
     """Evaluate POLICY in an environment: avg@k and pass@k with confidence intervals.
 
     POLICY is a run directory, a model folder or name, `expert` or `random`. A run is evaluated in its own environment
     and with its own settings by default. The API key of an endpoint is read from OPENAI_API_KEY.
     """
-    from seeupo.evaluation.evaluate import run_evaluation
+    from seeupo.cli.trust import permissions_for
+    from seeupo.evaluation.evaluate import resolve_options, run_evaluation
 
     if compare is not None:
         show_comparison(*compare, as_json=as_json)
         return
+    given = {name: value for name, value in options.items() if name not in ("out", "resume")}
+    resolved = resolve_options(**given)
+    options["permissions"] = permissions_for(
+        resolved.environment,
+        resolved.options,
+        trust=trust,
+        typed=[options["environment"], options["options"]],
+        unsandboxed=unsandboxed,
+    )
     with ProgressBar() as bar:
         evaluation, path = run_evaluation(**options, on_progress=bar.update, on_note=bar.note)
     show_summary(evaluation, path, as_json=as_json)

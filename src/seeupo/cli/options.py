@@ -40,6 +40,20 @@ env_options = click.option(
 )  # fmt: skip
 
 
+def trust_options(command: F) -> F:
+    """Add the options with which the user allows what a recipe or a run cannot allow itself."""
+    trust = click.option(
+        "--trust", multiple=True, metavar="REFERENCE",
+        help="Code that the recipe or run names and that may run, such as rewards.py:exact; repeatable.",
+    )  # fmt: skip
+    return trust(unsandboxed_option(command))
+
+
+unsandboxed_option = click.option(
+    "--unsandboxed", is_flag=True, help="Run environment workers without a sandbox, with access to your files."
+)
+
+
 def renamed_option(old: str, new: str) -> Callable[[F], F]:
     """Reject the former name of an option with an error that names the current one."""
 

@@ -12,9 +12,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from seeupo.cli.train_display import make_display
-from seeupo.config.loader import read_recipe, recipe_to_toml
+from seeupo.cli.trust import permissions_for
+from seeupo.config.loader import parse_value, read_recipe, recipe_to_toml
 from seeupo.config.schema import Recipe
 from seeupo.core.statistics import format_estimate
+from seeupo.envs.trust import Permissions
 from seeupo.errors import TrainingError
 from seeupo.runs.evaluations import VERDICTS, verdict_of
 from seeupo.runs.run_directory import RECIPE, REPORT, RunDirectory
@@ -52,6 +54,8 @@ def run_training(
     *,
     out: Path | None,
     resumed: Path | None,
+    trust: Sequence[str],
+    unsandboxed: bool,
     on_finish: Callable[[Path], None],
 ) -> int:
     """Train or resume with a progress display, and return the exit code."""
@@ -68,6 +72,7 @@ def run_training(
     else:
         recipe = read_recipe(recipe_name or DEFAULT, pairs)
         path = out or next_run_dir(Path(recipe_name or DEFAULT).stem)
+    permissions = permissions_of(recipe, pairs, trust, unsandboxed=unsandboxed)
     console = Console(stderr=True)
     display = make_display(
         console, title=f"{recipe.model.name} on {recipe.environment.name}: {path}", iterations=recipe.run.iterations
@@ -75,9 +80,19 @@ def run_training(
     try:
         with interruptible(display.on_note) as pause:
             if resumed is not None:
-                result = resume_run(run, recipe, callback=display, pause=pause, on_finish=on_finish)
+                result = resume_run(
+                    run, recipe, permissions=permissions, callback=display, pause=pause, on_finish=on_finish
+                )
             else:
-                result = train(recipe, run_dir=path, callback=display, pause=pause, on_finish=on_finish)
+                result = train(
+                    recipe,
+                    run_dir=path,
+                    trust=permissions.trust,
+                    unsandboxed=unsandboxed,
+                    callback=display,
+                    pause=pause,
+                    on_finish=on_finish,
+                )
     except Interrupted:
         console.print(f"Stopped and saved. Resume with: seeupo train --resume {path}", highlight=False)
         return INTERRUPTED
@@ -88,6 +103,15 @@ def run_training(
         display.close()
     show_result(result, recipe)
     return 0
+
+
+def permissions_of(
+    recipe: Recipe, pairs: Sequence[tuple[str, str]], trust: Sequence[str], *, unsandboxed: bool
+) -> Permissions:
+    """Return what the user allows. Overrides of [environment] were typed, so code that they name is trusted."""
+    typed = [parse_value(value) for key, value in pairs if key.partition(".")[0] == "environment"]
+    settings = recipe.environment
+    return permissions_for(settings.name, settings.options, trust=trust, typed=typed, unsandboxed=unsandboxed)
 
 
 def show_result(result: TrainingResult, recipe: Recipe) -> None:
@@ -120,12 +144,16 @@ def verdict(summary: Mapping[str, Any]) -> str:
     return f"{VERDICTS[verdict_of(summary['difference'], k)]}: avg@{k} on held-out tasks {before:.2f} -> {after:.2f}"
 
 
-def show_plan(recipe_name: str | None, overrides: Sequence[str]) -> None:
+def show_plan(
+    recipe_name: str | None, overrides: Sequence[str], *, trust: Sequence[str] = (), unsandboxed: bool = False
+) -> None:
     """Print the resolved recipe and a summary of the planned run, without training."""
-    recipe = read_recipe(recipe_name or DEFAULT, parse_overrides(overrides))
+    pairs = parse_overrides(overrides)
+    recipe = read_recipe(recipe_name or DEFAULT, pairs)
     console = Console(highlight=False)
     console.print(recipe_to_toml(recipe), markup=False)
-    with build(recipe) as components:
+    permissions = permissions_of(recipe, pairs, trust, unsandboxed=unsandboxed)
+    with build(recipe, permissions=permissions) as components:
         model = components.model
         lines = {
             "model": f"{recipe.model.name}: {model.parameters:,} parameters, {model.trained_parameters:,} trained, "

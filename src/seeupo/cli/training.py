@@ -9,6 +9,8 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from seeupo.cli.options import trust_options
+
 
 @click.command("train", context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 @click.argument("recipe", required=False)
@@ -16,8 +18,16 @@ from rich.console import Console
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Run directory, new or empty.")
 @click.option("--resume", "resumed", type=click.Path(path_type=Path), metavar="RUN", help="Resume a run.")
 @click.option("--dry-run", is_flag=True, help="Show the resolved recipe without training.")
+@trust_options
 def train_command(
-    recipe: str | None, overrides: tuple[str, ...], out: Path | None, resumed: Path | None, dry_run: bool
+    *,
+    recipe: str | None,
+    overrides: tuple[str, ...],
+    out: Path | None,
+    resumed: Path | None,
+    dry_run: bool,
+    trust: tuple[str, ...],
+    unsandboxed: bool,
 ) -> None:
     """Train an agent.
 
@@ -33,9 +43,19 @@ def train_command(
     if dry_run and resumed is not None:
         raise click.UsageError("--dry-run is for new runs; remove --resume")
     if dry_run:
-        show_plan(recipe, overrides)
+        show_plan(recipe, overrides, trust=trust, unsandboxed=unsandboxed)
     else:
-        sys.exit(run_training(recipe, overrides, out=out, resumed=resumed, on_finish=write_run_report))
+        sys.exit(
+            run_training(
+                recipe,
+                overrides,
+                out=out,
+                resumed=resumed,
+                trust=trust,
+                unsandboxed=unsandboxed,
+                on_finish=write_run_report,
+            )
+        )
 
 
 @click.command()

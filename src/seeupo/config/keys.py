@@ -10,7 +10,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from seeupo.algorithms import ALGORITHMS
-from seeupo.config.schema import RENAMED, Recipe
+from seeupo.config.schema import REMOVED, RENAMED, Recipe
 from seeupo.config.toml import dotted, format_value
 from seeupo.types import Algorithm
 
@@ -109,6 +109,8 @@ def _plural(hint: Any) -> str:
 def explain_unknown(name: str, section: Any, prefix: str, *, is_table: bool) -> str:
     """Return the problem with a `name` that the dataclass `section`, at the dotted key `prefix`, does not have."""
     path = dotted(prefix, name)
+    if path in REMOVED:
+        return f"{path}: {REMOVED[path]}."
     if path in RENAMED:
         return f"{path} was renamed to {RENAMED[path]}."
     kind = "section" if is_table and prefix == "" else "key"

@@ -16,7 +16,7 @@ from typing import Any
 
 from seeupo.config.keys import REGISTRIES, alternatives, hint_at, keys_of, registered_name, takes_none
 from seeupo.config.reader import Reader
-from seeupo.config.schema import RENAMED, Recipe
+from seeupo.config.schema import REMOVED, RENAMED, Recipe
 from seeupo.config.toml import dotted, format_value, one_line, toml_lines
 from seeupo.errors import ConfigError, suggest
 
@@ -48,6 +48,7 @@ def read_recipe(name_or_path: str, overrides: Sequence[tuple[str, str]] = (), *,
     else:
         text = recipe_text(name_or_path)
     table = _parse(text, name_or_path)
+    _drop_removed_switches(table)
     if migrate:
         _rename_keys(table)
     _change_algorithm(table, dict(overrides).get("algorithm.name"))
@@ -129,6 +130,15 @@ def _rename_keys(table: dict[str, Any]) -> None:
             values.setdefault(new.rpartition(".")[2], values.pop(name))
 
 
+def _drop_removed_switches(table: dict[str, Any]) -> None:
+    """Remove switches that no longer exist if they are off: older run directories list all keys."""
+    for key in REMOVED:
+        section, _, name = key.rpartition(".")
+        values = table.get(section)
+        if isinstance(values, dict) and values.get(name) is False:
+            del values[name]
+
+
 # Overrides.
 
 
@@ -151,13 +161,14 @@ def _override(table: dict[str, Any], key: str, text: str) -> str | None:
             above = one_line(".".join(path[:depth])[:80])
             return f"{one_line(key[:80])}: {above} = {format_value(table[name])} has no keys."
         table = table[name]
-    value = _parse_value(text)
+    value = parse_value(text)
     only_text = alternatives(hint_at(path)) == (str,)
     table[last] = text if only_text and not isinstance(value, str) else value
     return None
 
 
-def _parse_value(text: str) -> Any:
+def parse_value(text: str) -> Any:
+    """Return a value from a command line: TOML, or the text itself."""
     try:
         table = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):

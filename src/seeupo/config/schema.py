@@ -20,6 +20,10 @@ from seeupo.types import Algorithm
 
 RENAMED: Mapping[str, str] = {"evaluation.samples": "evaluation.attempts"}
 """Old dotted keys and the keys of the same section that replaced them."""
+REMOVED: Mapping[str, str] = {
+    "environment.unsandboxed": "a recipe cannot switch off the sandbox. Remove it; use the option --unsandboxed",
+}
+"""Old dotted keys that were switches, and what to do instead. False is still accepted, as it was the default."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,12 +122,11 @@ class EnvironmentSettings:
     """The environment that the agent acts in.
 
     Attributes:
-        name: Name of the environment; `seeupo envs list` shows them.
+        name: Name of the environment, see `seeupo envs list`; or the factory of a custom one, "module:Factory".
         options: Options of the environment; its page documents them.
         train_split: Split of the tasks to train on.
         test_split: Split of the held-out tasks, which are only evaluated.
         workers: Number of worker processes; "none" means one per core, at most 8.
-        unsandboxed: Permission to run code written by the model without a sandbox.
     """
 
     name: str = "pocket"
@@ -131,7 +134,6 @@ class EnvironmentSettings:
     train_split: str = "train"
     test_split: str = "test"
     workers: int | None = None
-    unsandboxed: bool = False
 
     def __post_init__(self) -> None:
         if self.workers is not None:

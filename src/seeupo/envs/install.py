@@ -18,7 +18,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from seeupo.envs.pool.worker import packages_of
+from seeupo.envs.references import packages_for
 from seeupo.envs.registry import EnvSpec
 from seeupo.errors import EnvError
 from seeupo.utils.cache import cache_folder
@@ -104,7 +104,7 @@ def prepare(spec: EnvSpec, hook: str) -> None:
     """Call the environment's `prepare` hook in its interpreter."""
     python = str(python_of(spec)) if spec.requirements else sys.executable
     with tempfile.TemporaryDirectory(prefix="seeupo-") as packages:
-        for place in packages_of(hook):
+        for place in packages_for(hook):
             (Path(packages) / place.name).symlink_to(place)
         arguments = [hook, str(folder_of(spec)), packages]
         run([python, "-I", "-c", PREPARE, *arguments], f"{spec.name}: its files could not be prepared by {hook}")

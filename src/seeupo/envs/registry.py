@@ -42,6 +42,8 @@ class EnvSpec:
         episodes_per_worker: Number of concurrent episodes per worker; None for no limit.
         ceiling_options: Options under which even the expert cannot solve every task; `seeupo envs check` reports how
             many it solves.
+        code_options: Options that name code, which runs only if the user trusts it.
+        file_options: Options that name files, which workers may read.
         limits: Resource limits of each worker.
     """
 
@@ -58,6 +60,8 @@ class EnvSpec:
     separate_judge: bool = False
     episodes_per_worker: int | None = None
     ceiling_options: tuple[Mapping[str, Any], ...] = ()
+    code_options: tuple[str, ...] = ()
+    file_options: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
 
 
@@ -126,6 +130,7 @@ SPECS: tuple[EnvSpec, ...] = (
         license="yours",
         tasks="any number",
         factory="seeupo.envs.gymnasium_text.env:GymnasiumTextFactory",
+        code_options=("make", "expert"),
     ),
     EnvSpec(
         name="dataset",
@@ -133,7 +138,9 @@ SPECS: tuple[EnvSpec, ...] = (
         license="yours",
         tasks="yours",
         factory="seeupo.envs.dataset.env:DatasetFactory",
-        in_process=True,
+        code_options=("reward",),
+        file_options=("train", "test"),
+        limits=Limits(memory_mb=8192, message_mb=256),
     ),
 )
 BUILT_IN: Mapping[str, EnvSpec] = MappingProxyType({spec.name: spec for spec in SPECS})
@@ -144,13 +151,22 @@ def names() -> list[str]:
     return sorted({*BUILT_IN, *(entry.name for entry in entry_points(group=GROUP))})
 
 
+def is_reference(name: str) -> bool:
+    """Return whether an environment is named by its factory, "module:Factory" or "path/to/file.py:Factory"."""
+    return ":" in name
+
+
 def lookup(name: str) -> EnvSpec:
     """Return the environment of that name. A package cannot replace a built-in environment."""
     if name in BUILT_IN:
         return BUILT_IN[name]
+    if is_reference(name):
+        return EnvSpec(name=name, factory=name)
     for entry in entry_points(group=GROUP, name=name):
         return from_entry_point(entry)
-    raise EnvError(f"there is no environment {name!r}; {suggest(name, names())}")
+    raise EnvError(
+        f"there is no environment {name!r}; {suggest(name, names())}. Name your own by its factory: module:Factory"
+    )
 
 
 def from_entry_point(entry: EntryPoint) -> EnvSpec:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from seeupo.agents.chat import ChatFormat
 from seeupo.agents.template import Template
 from seeupo.config.loader import read_recipe
 from seeupo.envs.pool.pool import EnvPool
+from seeupo.envs.trust import NOTHING_ALLOWED, Permissions
 from seeupo.errors import EvaluationError
 from seeupo.evaluation.endpoint import Endpoint
 from seeupo.evaluation.policies import EvaluatedPolicy, ModelPolicy, endpoint_policy, expert_policy, random_policy
@@ -27,7 +28,7 @@ from seeupo.utils.renames import renamed_arguments
 SECONDS_BETWEEN_WRITES = 5.0
 OnProgress = Callable[[int, int, float | None], None]
 """Called with the number of finished attempts, of all attempts, and the mean score so far."""
-NO_ENVIRONMENT = "no environment: name one with --env; `seeupo envs list` shows them"
+NO_ENVIRONMENT = "no environment: name one with --env (`seeupo envs list` shows them), or pass a factory in Python"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +50,7 @@ class EvaluationOptions:
     concurrency: int = 32
     endpoint: str | None = None
     model: str | None = None
+    permissions: Permissions = NOTHING_ALLOWED
 
     @property
     def name(self) -> str:
@@ -123,7 +125,7 @@ def run_evaluation(
         raise EvaluationError("expected either a policy, or --endpoint URL with --model NAME")
     if options.endpoint is not None and options.model is None:
         raise EvaluationError("--endpoint needs the name of a model: add --model NAME")
-    with EnvPool(options.environment, options=options.options) as pool:
+    with open_pool(options) as pool:
         plan, attempts = evaluation_plan(options, pool)
         path = out or Path("runs/eval") / f"{_slug(options.name)}-{pool.name}-{plan.split}.json"
         evaluation = _start_or_resume(plan, path, resume=resume)
@@ -147,6 +149,8 @@ def evaluate(
     *,
     split: str | None = None,
     options: Mapping[str, Any] | None = None,
+    trust: Collection[str] = (),
+    unsandboxed: bool = False,
     tasks: int | None = None,
     attempts: int = 4,
     k: int = 4,
@@ -166,6 +170,8 @@ def evaluate(
         environment: Name or factory of the environment; a run directory has its own.
         split: Task split; the last one by default.
         options: Options of a named environment.
+        trust: Code that the environment's name and options may refer to; other code is refused.
+        unsandboxed: Run environment workers without a sandbox.
         tasks: Maximum number of tasks; all by default.
         attempts: Number of attempts per task.
         k: k in avg@k and pass@k.
@@ -180,6 +186,7 @@ def evaluate(
         environment=environment if isinstance(environment, str) else None,
         split=split,
         options=dict(options or {}),
+        permissions=Permissions(tuple(trust), unsandboxed),
         tasks=tasks,
         attempts=attempts,
         k=k,
@@ -189,18 +196,32 @@ def evaluate(
         plain=plain,
         seed=seed,
     )
-    source = resolved.environment if environment is None else environment
-    if source is None:
-        raise EvaluationError("no environment: give a name or a factory")
-    if not isinstance(source, str):
+    if environment is not None and not isinstance(environment, str):
         resolved = replace(resolved, options=dict(options or {}))  # those of the run belong to its named environment
-    with EnvPool(source, options=resolved.options) as pool:
+    with open_pool(resolved, environment) as pool:
         plan, planned = evaluation_plan(resolved, pool)
         evaluation = Evaluation(plan, {})
         with policy_for(resolved, pool) as evaluated:
             for result in evaluated.run(planned):
                 evaluation.add(result)
     return evaluation
+
+
+def open_pool(
+    options: EvaluationOptions, environment: EnvFactory | str | None = None, workers: int | None = None
+) -> EnvPool:
+    """Start the environment of an evaluation, or a custom one."""
+    environment = options.environment if environment is None else environment
+    if environment is None:
+        raise EvaluationError(NO_ENVIRONMENT)
+    allowed = options.permissions
+    return EnvPool(
+        environment,
+        options=options.options,
+        workers=workers,
+        trust=allowed.trust,
+        unsandboxed=allowed.unsandboxed,
+    )
 
 
 def evaluation_plan(options: EvaluationOptions, pool: EnvPool) -> tuple[EvaluationPlan, list[Attempt]]:
@@ -290,9 +311,7 @@ def one_episode(
     options = resolve_options(
         policy=model, environment=environment, options=env_options, **{**defaults, **chosen, "concurrency": 1}
     )
-    if options.environment is None:
-        raise EvaluationError(NO_ENVIRONMENT)
-    with EnvPool(options.environment, options=options.options, workers=1) as pool:
+    with open_pool(options, workers=1) as pool:
         split = pool.splits[-1]
         task = next((task for task in pool.first_tasks(split, None) if task_id in (None, task.id)), None)
         if task is None:

@@ -13,6 +13,7 @@ from seeupo.config.schema import AgentSettings, ModelSettings, Recipe
 from seeupo.engines.local import LocalEngine
 from seeupo.engines.local_critic import CriticSettings
 from seeupo.envs.pool.pool import EnvPool
+from seeupo.envs.trust import NOTHING_ALLOWED, Permissions
 from seeupo.errors import TrainingError
 from seeupo.models.loading import LoadedPolicy, load_policy
 from seeupo.models.tiny import TinyConfig
@@ -45,9 +46,11 @@ class Components:
 
 
 @contextmanager
-def build(recipe: Recipe, environment: EnvFactory | None = None) -> Iterator[Components]:
+def build(
+    recipe: Recipe, environment: EnvFactory | None = None, permissions: Permissions = NOTHING_ALLOWED
+) -> Iterator[Components]:
     """Build a run's components; `environment` replaces the one that the recipe names."""
-    with num_threads(recipe.run.threads), open_pool(recipe, environment) as pool:
+    with num_threads(recipe.run.threads), open_pool(recipe, environment, permissions) as pool:
         train_tasks = pool.first_tasks(recipe.environment.train_split, None)
         test_tasks = pool.first_tasks(recipe.environment.test_split, recipe.evaluation.tasks)
         policy = load_model(recipe.model, pool, seed=recipe.run.seed)
@@ -93,12 +96,20 @@ def critic_settings(recipe: Recipe) -> CriticSettings | None:
     return replace(recipe.critic, optimizer=replace(recipe.critic.optimizer, iterations=recipe.run.iterations))
 
 
-def open_pool(recipe: Recipe, environment: EnvFactory | None = None) -> EnvPool:
+def open_pool(
+    recipe: Recipe, environment: EnvFactory | None = None, permissions: Permissions = NOTHING_ALLOWED
+) -> EnvPool:
     """Start the environment of a recipe, or a custom one."""
     settings = recipe.environment
     if environment is not None:
         return EnvPool(environment, workers=settings.workers)
-    return EnvPool(settings.name, options=settings.options, workers=settings.workers, unsandboxed=settings.unsandboxed)
+    return EnvPool(
+        settings.name,
+        options=settings.options,
+        workers=settings.workers,
+        trust=permissions.trust,
+        unsandboxed=permissions.unsandboxed,
+    )
 
 
 def load_model(settings: ModelSettings, pool: EnvPool, *, seed: int) -> LoadedPolicy:

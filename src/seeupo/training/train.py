@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +15,7 @@ import seeupo
 from seeupo.algorithms import ALGORITHMS
 from seeupo.config.loader import read_recipe, recipe_to_table, recipe_to_toml
 from seeupo.config.schema import Recipe, RunSettings
+from seeupo.envs.trust import NOTHING_ALLOWED, Permissions, named_code
 from seeupo.errors import TrainingError, first_line
 from seeupo.runs.env_info import collect_env_info
 from seeupo.runs.evaluations import Evaluation, compare, panel_of
@@ -48,6 +49,8 @@ def train(
     *,
     run_dir: Path | str | None = None,
     environment: EnvFactory | None = None,
+    trust: Collection[str] = (),
+    unsandboxed: bool = False,
     callback: TrainingCallback | None = None,
     pause: Callable[[], None] = lambda: None,
     on_finish: Callable[[Path], None] = lambda run_dir: None,
@@ -58,6 +61,8 @@ def train(
         recipe: A recipe, the name of one, or the path of a TOML file.
         run_dir: New or empty run directory; the next free one in `runs` by default.
         environment: A custom environment that replaces the recipe's; it is trusted and runs in this process.
+        trust: Code that the recipe may name, such as "rewards.py:exact"; a recipe that names other code is refused.
+        unsandboxed: Run environment workers without a sandbox.
         callback: Observes the run.
         pause: Called wherever the run can be interrupted; raises `Interrupted` to do so.
         on_finish: Called with the complete run directory: `seeupo.train` writes the report there.
@@ -65,9 +70,12 @@ def train(
     name = recipe if isinstance(recipe, str) else "run"
     recipe = with_threads(read_recipe(recipe) if isinstance(recipe, str) else recipe)
     path = Path(run_dir) if run_dir is not None else next_run_dir(Path(name).stem)
-    with build(recipe, environment) as components:
+    permissions = Permissions(tuple(trust), unsandboxed)
+    with build(recipe, environment, permissions) as components:
         env_info = {
             **collect_env_info(),
+            "trusted_code": [] if environment else named_code(recipe.environment.name, recipe.environment.options),
+            "unsandboxed": unsandboxed,
             "panel": panel_of(components.test_tasks),
             "model": recipe.model.name,
             "custom_environment": None if environment is None else components.pool.name,
@@ -81,6 +89,8 @@ def resume(
     run_dir: Path | str,
     *,
     environment: EnvFactory | None = None,
+    trust: Collection[str] = (),
+    unsandboxed: bool = False,
     settings: RunSettings | None = None,
     callback: TrainingCallback | None = None,
     pause: Callable[[], None] = lambda: None,
@@ -91,7 +101,15 @@ def resume(
     run.check_resumable()
     recipe = read_recipe(str(run.path / RECIPE))
     recipe = recipe if settings is None else replace(recipe, run=settings)
-    return resume_run(run, recipe, environment=environment, callback=callback, pause=pause, on_finish=on_finish)
+    return resume_run(
+        run,
+        recipe,
+        environment=environment,
+        permissions=Permissions(tuple(trust), unsandboxed),
+        callback=callback,
+        pause=pause,
+        on_finish=on_finish,
+    )
 
 
 def resume_run(
@@ -99,6 +117,7 @@ def resume_run(
     recipe: Recipe,
     *,
     environment: EnvFactory | None = None,
+    permissions: Permissions = NOTHING_ALLOWED,
     callback: TrainingCallback | None = None,
     pause: Callable[[], None] = lambda: None,
     on_finish: Callable[[Path], None] = lambda run_dir: None,
@@ -110,7 +129,7 @@ def resume_run(
             f"{run.path} was started with the custom environment {custom}; "
             "resume it from Python: seeupo.resume(run_dir, environment=...)"
         )
-    with build(recipe, environment) as components:
+    with build(recipe, environment, permissions) as components:
         started, now = run.env_info()["panel"], panel_of(components.test_tasks)
         if started != now:
             raise TrainingError(

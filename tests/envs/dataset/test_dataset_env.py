@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from envs.worlds import everywhere
+from seeupo import reward_function
 from seeupo.envs.dataset.env import DatasetFactory, RewardError
 from seeupo.envs.failures import EnvFailure
 from seeupo.envs.options import check_options
@@ -21,6 +23,16 @@ from seeupo.types import Task
 ROWS = [{"id": "a", "prompt": "2 + 2 =", "answer": "4"}, {"id": "b", "prompt": "hum", "kind": "music"}]
 
 
+MINE = """
+from seeupo import reward_function
+
+@reward_function
+def length(completion, row):
+    return float(len(completion))
+"""
+
+
+@reward_function
 def exact(completion, row):
     return completion.strip() == row.get("answer")
 
@@ -124,7 +136,7 @@ def test_a_function_cannot_change_the_rows(train):
 
 
 def test_reward_functions_are_loaded_from_files_and_modules(tmp_path, train):
-    (tmp_path / "mine.py").write_text("def length(completion, row):\n    return float(len(completion))\n")
+    (tmp_path / "mine.py").write_text(MINE)
     assert reply(DatasetFactory(train=train, reward=f"{tmp_path}/mine.py:length"), "four")[1] == 4.0
     assert reply(DatasetFactory(train=train, reward=f"{__name__}:exact"), "4")[1] == 1.0
 
@@ -137,7 +149,9 @@ def test_reward_functions_are_loaded_from_files_and_modules(tmp_path, train):
         ("no_such_module:exact", "cannot be loaded: ModuleNotFoundError"),
         ("nowhere.py:exact", "file nowhere.py does not exist"),
         ("math:exact", "math has no exact"),
-        ("math:pi", "expected a function, and this is 3.14"),
+        ("math:pi", "not usable as reward function: expected a function marked with @seeupo.reward_function"),
+        ("math:sqrt", "not usable as reward function"),
+        ("fractions:Fraction", "not usable as reward function"),
         ("{folder}/wrong.py:exact", "cannot be loaded: SyntaxError"),
     ],
 )
@@ -155,8 +169,13 @@ def test_the_registry_can_check_the_options(train):
         check_options(DatasetFactory, {"train": train, "reward": "a:b", "test": 3})
 
 
-def test_through_the_pool(train):
-    with EnvPool("dataset", options={"train": train, "reward": f"{__name__}:exact"}) as pool:
+@everywhere
+@pytest.mark.filterwarnings("ignore:environments run without a sandbox")
+def test_through_the_pool(tmp_path, train, unsandboxed):
+    (tmp_path / "mine.py").write_text(MINE)
+    reward = f"{tmp_path}/mine.py:length"
+    options = {"train": train, "reward": reward}
+    with EnvPool("dataset", options=options, workers=1, trust=[reward], unsandboxed=unsandboxed) as pool:
         task = pool.tasks("train")[0]
         for policy, score in [(pool.expert(task), 1.0), (lambda _: "", 0.0)]:
             env = pool.env()

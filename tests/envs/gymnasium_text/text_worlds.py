@@ -2,6 +2,8 @@
 
 import random
 
+from seeupo import expert_maker
+
 
 class Coin:
     """Guess the side of a coin, drawn from the global generator at every step, as many environments do."""
@@ -36,6 +38,7 @@ class Fixed:
         return self.answers[1]
 
 
+@expert_maker
 def always_heads(task):
     return lambda result: "heads"
 

@@ -1,4 +1,4 @@
-"""A file of prompts as a single-turn environment, in the trainer's process because the reward function is trusted."""
+"""A file of prompts as a single-turn environment."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from reprlib import repr as short
 from typing import Any
 
 from seeupo.envs.dataset.rows import Row, read_rows
+from seeupo.envs.declare import Role
 from seeupo.envs.references import resolve
 from seeupo.errors import EnvError, suggest
 from seeupo.types import Expert, StepResult, Task
@@ -65,13 +66,13 @@ class DatasetFactory:
 
         Args:
             train: File of the split "train": one JSON object per line, with a "prompt" and any other fields.
-            reward: Reward function, or "module:function" or "path/to/file.py:function" that names it. It is called
-                as reward(completion, row) and returns a number.
+            reward: Reward function, or "module:function" or "path/to/file.py:function" that names one marked with
+                `seeupo.reward_function`. It is called as reward(completion, row) and returns a number.
             test: File of the split "test".
         """
         files = {"train": train} | ({} if test is None else {"test": test})
         self._rows = {split: read_rows(Path(file).expanduser()) for split, file in files.items()}
-        found = resolve(reward) if isinstance(reward, str) else reward
+        found = resolve(reward, Role.REWARD) if isinstance(reward, str) else reward
         if not callable(found):
             raise EnvError(f"reward={reward!r}: expected a function, and this is {found!r}")
         self._reward: Reward = found

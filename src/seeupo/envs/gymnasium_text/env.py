@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+from seeupo.envs.declare import Role
 from seeupo.envs.gymnasium_text.randomness import EpisodeRandomness
 from seeupo.envs.observation import cut
 from seeupo.envs.references import resolve
@@ -91,7 +92,8 @@ class GymnasiumTextFactory:
         """Set what is wrapped and how its rewards become a score from 0 to 1.
 
         Args:
-            make: "module:callable" that creates an environment, or the callable itself in the trainer's process.
+            make: Function that creates an environment, or its class; or "module:name" of such a class or of a function
+                marked with `seeupo.env_maker`.
             arguments: Keyword arguments of `make`.
             train: Number of tasks in the split "train"; their seeds start at 0.
             test: Number of tasks in the split "test"; their seeds start at 1,000,000.
@@ -99,7 +101,8 @@ class GymnasiumTextFactory:
             worst: Total that scores 0. Totals between `worst` and `best` score proportionally.
             best: Total that scores 1.
             success: Threshold: a total of at least this scores 1, any other 0. Replaces `worst` and `best`.
-            expert: "module:callable", or the callable, that returns an expert for a task.
+            expert: Function that returns an expert for a task, or "module:name" of one marked with
+                `seeupo.expert_maker`.
         """
         if rewards not in ("sum", "last"):
             raise EnvError(f"rewards={rewards!r}: expected 'sum' or 'last'")
@@ -113,9 +116,9 @@ class GymnasiumTextFactory:
         for split, number in self._numbers.items():
             if not 0 <= number <= FIRST_SEED["test"]:
                 raise EnvError(f"{split}={number}: expected a number of tasks from 0 to {FIRST_SEED['test']}")
-        self._make = resolve_callable("make", make)
+        self._make = resolve_callable("make", make, Role.ENV)
         self._arguments = dict(arguments or {})
-        self._expert = None if expert is None else resolve_callable("expert", expert)
+        self._expert = None if expert is None else resolve_callable("expert", expert, Role.EXPERT)
         self._rewards, self._worst, self._best, self._success = rewards, worst, best, success
 
     @property
@@ -145,9 +148,9 @@ class GymnasiumTextFactory:
         return min(1.0, max(0.0, (total - self._worst) / (self._best - self._worst)))
 
 
-def resolve_callable(option: str, value: str | Callable[..., Any]) -> Callable[..., Any]:
+def resolve_callable(option: str, value: str | Callable[..., Any], role: Role) -> Callable[..., Any]:
     """Return the callable that an option names."""
-    found = resolve(value) if isinstance(value, str) else value
+    found = resolve(value, role) if isinstance(value, str) else value
     if not callable(found):
         raise EnvError(f"{option}={value!r}: expected a callable, and this is {found!r}")
     return found

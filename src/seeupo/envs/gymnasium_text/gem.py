@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 
 from seeupo.envs.gymnasium_text.env import GymnasiumTextFactory
 from seeupo.types import Expert, StepResult, Task
@@ -16,7 +17,9 @@ class GemFactory(GymnasiumTextFactory):
     def __init__(self, *, game: str = f"{GUESS_THE_NUMBER}hard", train: int = 100, test: int = 50) -> None:
         """Adapt the environment that `gem.make` knows as `game`, with these numbers of tasks."""
         expert = binary_search if game.startswith(GUESS_THE_NUMBER) else None
-        super().__init__(make="gem:make", arguments={"env_id": game}, train=train, test=test, expert=expert)
+        super().__init__(
+            make=import_module("gem").make, arguments={"env_id": game}, train=train, test=test, expert=expert
+        )
 
 
 def binary_search(task: Task) -> Expert:

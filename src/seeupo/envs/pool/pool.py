@@ -7,27 +7,25 @@ worker breaks, the slot replays the episode in a fresh one, see `seeupo.envs.poo
 from __future__ import annotations
 
 import atexit
-import importlib
 import itertools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from seeupo.envs.failures import PoolClosed
-from seeupo.envs.install import interpreter
 from seeupo.envs.pool.episode import BlockingEnv, Episode, PooledExpert
-from seeupo.envs.pool.sandbox import Bubblewrap, Limits, find_bubblewrap, warn_unsandboxed
+from seeupo.envs.pool.plan import plan_pool
+from seeupo.envs.pool.sandbox import Limits
 from seeupo.envs.pool.scheduler import Scheduler
-from seeupo.envs.pool.serve import load_factory
 from seeupo.envs.pool.slot import Session, Slot
 from seeupo.envs.pool.wire import expect, task_from_json, task_to_json
 from seeupo.envs.pool.worker import Launch
-from seeupo.envs.registry import EnvSpec, lookup
+from seeupo.envs.registry import EnvSpec
+from seeupo.envs.trust import check_trust
 from seeupo.errors import EnvError, suggest
 from seeupo.types import EnvFactory, Task
 
@@ -57,20 +55,23 @@ class EnvPool:
         options: Mapping[str, Any] | None = None,
         workers: int | None = None,
         limits: Limits | None = None,
+        trust: Collection[str] = (),
         unsandboxed: bool = False,
     ) -> None:
         """Start the first worker, so that configuration errors are raised here.
 
         Args:
             environment: Name, spec, or factory object of a custom environment, which is trusted and runs in this
-                process.
+                process. "module:Factory" runs in workers.
             options: Keyword arguments for the factory of a name or spec.
             workers: Maximum number of workers. Default: one per core up to 8; one thread for a factory object.
             limits: Resource limits that replace the environment's own.
+            trust: Code that `environment` and `options` may name; other code is refused with `TrustError`.
             unsandboxed: Run workers without a sandbox.
         """
         if workers is not None and workers < 1:
             raise EnvError(f"workers={workers}: expected at least 1")
+        check_trust(environment, options or {}, trust)
         plan = plan_pool(environment, options or {}, limits, unsandboxed=unsandboxed)
         self.name = plan.name
         default = min(8, os.cpu_count() or 1) if isinstance(plan.run, Launch) else 1
@@ -161,68 +162,6 @@ class EnvPool:
         future: Future[T] = Future()
         self._task_slot().submit(lambda slot: slot.ask(request, parse), future)
         return future.result()
-
-
-@dataclass(frozen=True)
-class PoolPlan:
-    """The workers of a pool.
-
-    Attributes:
-        run: How workers that run episodes are launched, or a factory in this process.
-        room: Number of concurrent episodes per slot; None for no limit.
-        judge: How a separate worker for tasks, experts and scores is launched; None if the other workers provide them.
-    """
-
-    name: str
-    run: Launch | EnvFactory
-    room: int | None = None
-    judge: Launch | EnvFactory | None = None
-
-
-def plan_pool(
-    environment: str | EnvSpec | EnvFactory, options: Mapping[str, Any], limits: Limits | None, *, unsandboxed: bool
-) -> PoolPlan:
-    """Return the workers that the environment needs on this machine."""
-    spec = lookup(environment) if isinstance(environment, str) else environment
-    if not isinstance(spec, EnvSpec):
-        if options:
-            raise EnvError(f"options={dict(options)!r}: a factory object takes none; pass them to its constructor")
-        return PoolPlan(type(spec).__name__, spec)
-    if spec.in_process:
-        return PoolPlan(spec.name, load_factory(spec.factory, options), spec.episodes_per_worker)
-    run = Launch(
-        python=interpreter(spec),
-        factory=spec.factory,
-        options=options,
-        limits=limits or spec.limits,
-        mounts=mounts_of(spec, options, "run"),
-        sandbox=None if unsandboxed else sandbox_for(spec),
-    )
-    judge = replace(run, mounts=mounts_of(spec, options, "judge")) if spec.separate_judge else None
-    return PoolPlan(spec.name, run, spec.episodes_per_worker, judge)
-
-
-def sandbox_for(spec: EnvSpec) -> Bubblewrap | None:
-    """Return this machine's sandbox. Without one, refuse environments that execute model code."""
-    found = find_bubblewrap()
-    if isinstance(found, Bubblewrap):
-        return found
-    if spec.runs_model_code:
-        raise EnvError(
-            f"{spec.name} executes what the model writes and needs a sandbox: {found}. "
-            "To run it unprotected anyway, pass unsandboxed=True (in a recipe: environment.unsandboxed = true)."
-        )
-    warn_unsandboxed(found)
-    return None
-
-
-def mounts_of(spec: EnvSpec, options: Mapping[str, Any], role: str) -> Mapping[Path, Path]:
-    """Return the paths that the environment lets workers of a role read."""
-    if spec.mounts is None:
-        return {}
-    module, _, name = spec.mounts.partition(":")
-    mounts: Mapping[Path, Path] = getattr(importlib.import_module(module), name)(options, role=role)
-    return mounts
 
 
 def splits_from_json(value: Any) -> tuple[str, ...]:

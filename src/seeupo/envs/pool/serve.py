@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib
 import os
 import signal
 import sys
@@ -17,8 +16,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from seeupo.envs.declare import Role
 from seeupo.envs.options import check_options
 from seeupo.envs.pool.wire import decode, encode, result_from_json, result_to_json, task_from_json, task_to_json
+from seeupo.envs.references import resolve
 from seeupo.errors import EnvError
 from seeupo.types import Env, EnvFactory, Expert
 
@@ -77,10 +78,9 @@ class Host:
             env.close()
 
 
-def load_factory(path: str, options: Mapping[str, Any]) -> EnvFactory:
-    """Create the factory at "module:Class", with options that are checked against its signature."""
-    module, _, name = path.partition(":")
-    factory = getattr(importlib.import_module(module), name)
+def load_factory(reference: str, options: Mapping[str, Any]) -> EnvFactory:
+    """Create the factory that a reference names, with options that are checked against its signature."""
+    factory = resolve(reference, Role.FACTORY)
     check_options(factory, options)
     made: EnvFactory = factory(**options)
     return made
@@ -164,6 +164,7 @@ def main() -> None:
                 ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         try:
             restrict(start["limits"], user=start["user"])
+            sys.path += start["projects"]  # at the end, so that a project cannot hide installed packages
             host = Host(load_factory(start["factory"], start["options"]))
         except BaseException as error:  # reported instead of a bare exit code
             channel.send({"id": start["id"], **error_of(error)})

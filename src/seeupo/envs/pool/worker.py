@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import random
 import select
@@ -65,6 +64,9 @@ class Launch:
         python: Interpreter with the benchmark's packages.
         factory: "module:Class" of the factory.
         options: Keyword arguments of the factory.
+        packages: Packages and modules of the trainer that the worker imports besides this one. They are linked or
+            mounted one by one, so that a worker sees none of the trainer's other packages.
+        projects: Directories to import from as well.
         limits: Resource limits.
         mounts: What the worker may read in its sandbox: paths inside -> paths outside.
         sandbox: Sandbox of the worker; None for resource limits only.
@@ -73,6 +75,8 @@ class Launch:
     python: Path
     factory: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    packages: tuple[Path, ...] = ()
+    projects: tuple[Path, ...] = ()
     limits: Limits = field(default_factory=Limits)
     mounts: Mapping[Path, Path] = field(default_factory=dict)
     sandbox: Bubblewrap | None = None
@@ -252,7 +256,8 @@ class Worker:
     def _command(self) -> list[str]:
         launch = self.launch
         program = [str(launch.python), "-s", "-c", "from seeupo.envs.pool.serve import main; main()"]
-        packages = {self.folder / "packages" / place.name: place for place in packages_of(launch.factory)}
+        places = (Path(seeupo.__file__).parent, *launch.packages)
+        packages = {self.folder / "packages" / place.name: place for place in places}
         if launch.sandbox is not None:
             interpreter = {folder: folder for folder in runtime(launch.python)}
             mounts = interpreter | dict(launch.mounts) | packages
@@ -285,6 +290,7 @@ class Worker:
         return {
             "factory": launch.factory,
             "options": dict(launch.options),
+            "projects": [str(folder) for folder in launch.projects],
             "user": self.user if sandbox and sandbox.drops_user else None,
             "dies_with_parent": sandbox is None,
             "limits": {
@@ -295,18 +301,3 @@ class Worker:
                 "processes": limits.processes if sandbox else None,
             },
         }
-
-
-def packages_of(factory: str) -> list[Path]:
-    """Return the packages that a worker imports from the trainer: this one, and that of a custom environment.
-
-    They are linked or mounted one by one, so that a worker sees none of the trainer's other packages.
-    """
-    places = [Path(seeupo.__file__).parent]
-    name = factory.partition(":")[0].partition(".")[0]
-    found = None if name == "seeupo" else importlib.util.find_spec(name)
-    if found is not None and found.submodule_search_locations:
-        places.append(Path(next(iter(found.submodule_search_locations))))
-    elif found is not None and found.origin:
-        places.append(Path(found.origin))
-    return places

@@ -1,0 +1,42 @@
+"""Ask for consent to run code that a recipe or run directory names."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from seeupo.envs.references import canonical, locate
+from seeupo.envs.trust import Permissions, TrustError, named_code, strings_in, untrusted_code
+
+
+def permissions_for(
+    environment: str | None, options: Mapping[str, Any], *, trust: Sequence[str], typed: Any, unsandboxed: bool
+) -> Permissions:
+    """Return what the user allows: references that were typed on this command line, or confirmed on the terminal.
+
+    Args:
+        environment: Name of the environment; None if there is none.
+        options: Options of the environment.
+        trust: Values of --trust.
+        typed: Settings from the command line. Code that they name is trusted, because the user named it.
+        unsandboxed: Whether workers run without a sandbox.
+    """
+    trusted = (*trust, *strings_in(typed))
+    if environment is None:
+        return Permissions(trusted, unsandboxed)
+    if untrusted := untrusted_code(environment, options, trusted):
+        if not sys.stdin.isatty() or not sys.stderr.isatty():
+            raise TrustError(untrusted)
+        for reference in untrusted:
+            source = locate(reference)
+            click.echo(f"{reference} ({'not found' if source is None else source.path})", err=True)
+        if not click.confirm("The files name this code. Have you read it, and shall it run?", err=True):
+            raise TrustError(untrusted)
+        trusted += untrusted
+    if code := named_code(environment, options):
+        place = "without a sandbox" if unsandboxed else "in workers"
+        click.echo(f"trusted code, run {place}: {', '.join(map(canonical, code))}", err=True)
+    return Permissions(trusted, unsandboxed)

@@ -1,0 +1,81 @@
+"""Consent to run code that an environment's settings name.
+
+A recipe or a run directory may come from a stranger, so it is data: the code that it names is imported only if the user
+trusts it on the command line or from Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from seeupo.envs.references import canonical
+from seeupo.envs.registry import EnvSpec, is_reference, lookup
+from seeupo.errors import UserError
+
+
+@dataclass(frozen=True)
+class Permissions:
+    """What the user allows an environment.
+
+    Attributes:
+        trust: Code that the environment's settings may name.
+        unsandboxed: Run workers without a sandbox.
+    """
+
+    trust: tuple[str, ...] = ()
+    unsandboxed: bool = False
+
+
+NOTHING_ALLOWED = Permissions()
+
+
+class TrustError(UserError):
+    """Settings name code that the user has not trusted.
+
+    Attributes:
+        references: The code, as the settings name it.
+    """
+
+    def __init__(self, references: tuple[str, ...]) -> None:
+        self.references = references
+        named = " and ".join(repr(reference) for reference in references)
+        flags = " ".join(f"--trust {reference}" for reference in references)
+        super().__init__(
+            f"the environment's settings name code to run, {named}; it runs only with your consent. "
+            f"Read the code first, then add {flags} (in Python: trust={list(references)!r})"
+        )
+
+
+def named_code(environment: object, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the references to code in the name and the options of an environment. Nothing is imported for it."""
+    spec = lookup(environment) if isinstance(environment, str) else environment
+    if not isinstance(spec, EnvSpec):
+        return ()  # a factory object: its code already runs
+    named = [environment] if isinstance(environment, str) and is_reference(environment) else []
+    return (*named, *(value for name in spec.code_options if isinstance(value := options.get(name), str)))
+
+
+def untrusted_code(environment: object, options: Mapping[str, Any], trusted: Collection[str]) -> tuple[str, ...]:
+    """Return the references that are not among the trusted ones."""
+    accepted = {canonical(reference) for reference in trusted}
+    return tuple(each for each in named_code(environment, options) if canonical(each) not in accepted)
+
+
+def check_trust(environment: object, options: Mapping[str, Any], trusted: Collection[str]) -> None:
+    """Raise `TrustError` if the settings of an environment name code that is not trusted."""
+    if untrusted := untrusted_code(environment, options, trusted):
+        raise TrustError(untrusted)
+
+
+def strings_in(value: Any) -> Iterator[str]:
+    """Yield all strings in nested lists and tables: what the user typed may be trusted."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from strings_in(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from strings_in(each)
