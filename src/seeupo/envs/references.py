@@ -56,6 +56,18 @@ def split(reference: str) -> tuple[str, str]:
     return module, name
 
 
+def reference_to(factory: object) -> str:
+    """Return "module:Class" of a factory object, with which a run records it."""
+    kind = type(factory)
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def is_importable(reference: str) -> bool:
+    """Return whether another process can import what a reference names: not what a script or function defines."""
+    module, _, name = reference.rpartition(":")
+    return module != "__main__" and "<locals>" not in name
+
+
 def canonical(reference: str) -> str:
     """Return the reference with an absolute path if it names a file, so that equal references compare equal."""
     module, _, name = reference.rpartition(":")

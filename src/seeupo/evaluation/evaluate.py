@@ -14,7 +14,7 @@ from seeupo.agents.chat import ChatFormat
 from seeupo.agents.template import Template
 from seeupo.config.loader import read_recipe
 from seeupo.envs.pool.pool import EnvPool
-from seeupo.envs.trust import NOTHING_ALLOWED, Permissions
+from seeupo.envs.trust import NOTHING_ALLOWED, Permissions, strings_in
 from seeupo.errors import EvaluationError
 from seeupo.evaluation.endpoint import Endpoint
 from seeupo.evaluation.policies import EvaluatedPolicy, ModelPolicy, endpoint_policy, expert_policy, random_policy
@@ -170,7 +170,8 @@ def evaluate(
         environment: Name or factory of the environment; a run directory has its own.
         split: Task split; the last one by default.
         options: Options of a named environment.
-        trust: Code that the environment's name and options may refer to; other code is refused.
+        trust: Code that the settings of a run may name; other code is refused. What `environment` and `options` name
+            is trusted.
         unsandboxed: Run environment workers without a sandbox.
         tasks: Maximum number of tasks; all by default.
         attempts: Number of attempts per task.
@@ -181,12 +182,13 @@ def evaluate(
         plain: Use the plain template, without reasoning.
         seed: Random seed.
     """
+    named = environment if isinstance(environment, str) else None
     resolved = resolve_options(
         policy=str(policy),
-        environment=environment if isinstance(environment, str) else None,
+        environment=named,
         split=split,
         options=dict(options or {}),
-        permissions=Permissions(tuple(trust), unsandboxed),
+        permissions=Permissions((*trust, *strings_in([named, options])), unsandboxed),
         tasks=tasks,
         attempts=attempts,
         k=k,

@@ -15,6 +15,7 @@ import seeupo
 from seeupo.algorithms import ALGORITHMS
 from seeupo.config.loader import read_recipe, recipe_to_table, recipe_to_toml
 from seeupo.config.schema import Recipe, RunSettings
+from seeupo.envs.references import reference_to
 from seeupo.envs.trust import NOTHING_ALLOWED, Permissions, named_code
 from seeupo.errors import TrainingError, first_line
 from seeupo.runs.env_info import collect_env_info
@@ -48,7 +49,7 @@ def train(
     recipe: Recipe | str = "tiny-pocket",
     *,
     run_dir: Path | str | None = None,
-    environment: EnvFactory | None = None,
+    environment: EnvFactory | str | None = None,
     trust: Collection[str] = (),
     unsandboxed: bool = False,
     callback: TrainingCallback | None = None,
@@ -60,7 +61,8 @@ def train(
     Args:
         recipe: A recipe, the name of one, or the path of a TOML file.
         run_dir: New or empty run directory; the next free one in `runs` by default.
-        environment: A custom environment that replaces the recipe's; it is trusted and runs in this process.
+        environment: Environment that replaces the recipe's: a name, "module:Factory", or a factory object, which is
+            trusted and runs in this process.
         trust: Code that the recipe may name, such as "rewards.py:exact"; a recipe that names other code is refused.
         unsandboxed: Run environment workers without a sandbox.
         callback: Observes the run.
@@ -69,16 +71,16 @@ def train(
     """
     name = recipe if isinstance(recipe, str) else "run"
     recipe = with_threads(read_recipe(recipe) if isinstance(recipe, str) else recipe)
+    recipe, factory, permissions = choose_environment(recipe, environment, Permissions(tuple(trust), unsandboxed))
     path = Path(run_dir) if run_dir is not None else next_run_dir(Path(name).stem)
-    permissions = Permissions(tuple(trust), unsandboxed)
-    with build(recipe, environment, permissions) as components:
+    with build(recipe, factory, permissions) as components:
         env_info = {
             **collect_env_info(),
-            "trusted_code": [] if environment else named_code(recipe.environment.name, recipe.environment.options),
+            "trusted_code": [] if factory else named_code(recipe.environment.name, recipe.environment.options),
             "unsandboxed": unsandboxed,
             "panel": panel_of(components.test_tasks),
             "model": recipe.model.name,
-            "custom_environment": None if environment is None else components.pool.name,
+            "custom_environment": None if factory is None else recipe.environment.name,
         }
         run = RunDirectory.create(path, recipe_to_toml(recipe), env_info)
         return _run(recipe, components, run, callback, pause, on_finish=on_finish, resuming=False)
@@ -88,7 +90,7 @@ def train(
 def resume(
     run_dir: Path | str,
     *,
-    environment: EnvFactory | None = None,
+    environment: EnvFactory | str | None = None,
     trust: Collection[str] = (),
     unsandboxed: bool = False,
     settings: RunSettings | None = None,
@@ -116,20 +118,15 @@ def resume_run(
     run: RunDirectory,
     recipe: Recipe,
     *,
-    environment: EnvFactory | None = None,
+    environment: EnvFactory | str | None = None,
     permissions: Permissions = NOTHING_ALLOWED,
     callback: TrainingCallback | None = None,
     pause: Callable[[], None] = lambda: None,
     on_finish: Callable[[Path], None] = lambda run_dir: None,
 ) -> TrainingResult:
     """Continue a run with its recipe, of which only the section [run] may have changed."""
-    recipe = with_threads(recipe)
-    if environment is None and (custom := run.env_info().get("custom_environment")) is not None:
-        raise TrainingError(
-            f"{run.path} was started with the custom environment {custom}; "
-            "resume it from Python: seeupo.resume(run_dir, environment=...)"
-        )
-    with build(recipe, environment, permissions) as components:
+    recipe, factory, permissions = choose_environment(with_threads(recipe), environment, permissions)
+    with build(recipe, factory, permissions) as components:
         started, now = run.env_info()["panel"], panel_of(components.test_tasks)
         if started != now:
             raise TrainingError(
@@ -137,6 +134,24 @@ def resume_run(
                 "Resume with the environment and options that the run was started with."
             )
         return _run(recipe, components, run, callback, pause, on_finish=on_finish, resuming=True)
+
+
+def choose_environment(
+    recipe: Recipe, environment: EnvFactory | str | None, permissions: Permissions
+) -> tuple[Recipe, EnvFactory | None, Permissions]:
+    """Return the recipe of the environment that is used, its factory object if there is one, and what it may do.
+
+    A factory object is recorded by its class, so that a run never claims another environment. Its options are unknown.
+    """
+    if environment is None:
+        return recipe, None, permissions
+    if isinstance(environment, str):
+        factory, name = None, environment
+        permissions = replace(permissions, trust=(*permissions.trust, environment))
+    else:
+        factory, name = environment, reference_to(environment)
+    options = recipe.environment.options if name == recipe.environment.name else {}
+    return replace(recipe, environment=replace(recipe.environment, name=name, options=options)), factory, permissions
 
 
 def with_threads(recipe: Recipe) -> Recipe:

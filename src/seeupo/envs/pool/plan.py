@@ -14,7 +14,7 @@ from seeupo.envs.install import interpreter
 from seeupo.envs.pool.sandbox import Bubblewrap, Limits, find_bubblewrap, warn_unsandboxed
 from seeupo.envs.pool.serve import load_factory
 from seeupo.envs.pool.worker import Launch
-from seeupo.envs.references import Source, canonical, locate
+from seeupo.envs.references import Source, canonical, locate, reference_to
 from seeupo.envs.registry import EnvSpec, lookup
 from seeupo.errors import EnvError
 from seeupo.types import EnvFactory
@@ -44,7 +44,7 @@ def plan_pool(
     if not isinstance(spec, EnvSpec):
         if options:
             raise EnvError(f"options={dict(options)!r}: a factory object takes none; pass them to its constructor")
-        return PoolPlan(type(spec).__name__, spec)
+        return PoolPlan(reference_to(spec), spec)
     if spec.in_process:
         return PoolPlan(spec.name, load_factory(spec.factory, options), spec.episodes_per_worker)
     sources = code_sources(spec, options)
