@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import click
-from rich.console import Console
 
 from seeupo.cli.options import env_options
+from seeupo.cli.terminal import Terminal
 
 
 @click.group()
@@ -29,4 +29,4 @@ def show_agent(*, environment: str | None, model: str, options: dict[str, object
     from seeupo.evaluation.evaluate import one_episode
 
     chat, trajectory = one_episode(model, environment, options, **overrides)
-    print_tokens(trajectory, chat, Console(highlight=False))
+    print_tokens(trajectory, chat, Terminal())
