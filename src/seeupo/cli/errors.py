@@ -2,43 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+import io
+import sys
+from typing import Any, NoReturn
 
 import click
 
-from seeupo.cli.terminal import visible_diagnostics
+from seeupo.cli.terminal import echo_text, visible_diagnostics
 from seeupo.envs.failures import EnvFailure
 from seeupo.errors import UserError
-from seeupo.utils.text import one_line, visible
+from seeupo.utils.text import one_line
 
 
 class CommandGroup(click.Group):
     """The root command. Prints every `UserError` and `EnvFailure` of its commands as a message."""
 
-    def main(self, *args: Any, **options: Any) -> Any:
+    def main(self, *args: Any, **options: Any) -> NoReturn:
         with visible_diagnostics():
-            return super().main(*args, **options)
+            try:
+                code = super().main(*args, **{**options, "standalone_mode": False})
+            except (UserError, EnvFailure, click.ClickException) as error:
+                echo_text(_message(error), err=True)
+                code = getattr(error, "exit_code", 1)
+            except click.Abort:
+                echo_text("Aborted!", err=True)
+                code = 1
+        sys.exit(code)
 
-    def make_context(self, *args: Any, **options: Any) -> click.Context:
-        with _messages():
-            return super().make_context(*args, **options)
 
-    def invoke(self, ctx: click.Context) -> Any:
-        with _messages():
-            return super().invoke(ctx)
-
-
-@contextmanager
-def _messages() -> Iterator[None]:
-    try:
-        yield
-    except UserError as error:
-        raise click.ClickException("\n".join(map(one_line, error.lines))) from None
-    except EnvFailure as error:
-        # The end of a worker's output may follow; indented, it cannot pose as a line of this program.
-        raise click.ClickException("\n  ".join(map(one_line, str(error).split("\n")))) from None
-    except click.ClickException as error:
-        error.message = visible(error.message)
-        raise
+def _message(error: UserError | EnvFailure | click.ClickException) -> str:
+    if isinstance(error, click.ClickException):
+        text = io.StringIO()
+        error.show(text)  # a usage error has the usage above its message
+        return text.getvalue().removesuffix("\n")
+    if isinstance(error, UserError):
+        return "Error: " + "\n".join(map(one_line, error.lines))
+    # The end of a worker's output may follow; indented, it cannot pose as a line of this program.
+    return "Error: " + "\n  ".join(map(one_line, str(error).split("\n")))

@@ -42,9 +42,9 @@ def echo(line: object = "", *, err: bool = False) -> None:
     click.echo(one_line(line), err=err)
 
 
-def echo_text(text: str) -> None:
+def echo_text(text: str, *, err: bool = False) -> None:
     """Print a text of any number of lines."""
-    click.echo(visible(text))
+    click.echo(visible(text), err=err)
 
 
 def echo_json(value: object, *, indent: int = 1) -> None:
@@ -74,7 +74,7 @@ def visible_diagnostics() -> Iterator[None]:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    sys.excepthook = lambda _, error, __: click.echo(visible("".join(traceback.format_exception(error))), err=True)
+    sys.excepthook = lambda _, error, __: echo_text("".join(traceback.format_exception(error)), err=True)
     factory = logging.getLogRecordFactory()
     logging.setLogRecordFactory(VisibleRecord)
     try:
