@@ -29,12 +29,8 @@ def test_control_and_invisible_characters_become_visible(text, shown):
 @pytest.mark.parametrize(
     "text",
     [
-        "naïve e\u0301 Ångström",
-        "搜索　“天気”",
-        "ثم اكتب",
-        "สวัสดี",
-        "हिन्दी",
-        "10\u00a0€ − 5 ≤ 7",
+        "naïve e\u0301 Ångström 10\u00a0€",
+        "搜索　“天気” ثم اكتب สวัสดี हिन्दी",
         "🙂👩‍🚀👩🏽‍🚀👩‍❤️‍👨🏳️‍🌈 1️⃣ ↔️",
         r"[bold] \x1b C:\new",
     ],
@@ -53,10 +49,7 @@ def test_no_control_or_format_character_remains(text):
     shown = one_line(text)
     assert visible(shown) == shown
     assert {unicodedata.category(letter) for letter in shown} & {"Cc", "Cs", "Zl", "Zp", "Cn", "Co"} == set()
-    assert [letter for letter in shown if unicodedata.category(letter) == "Cf"] in (
-        [],
-        ["\u200d"] * shown.count("\u200d"),
-    )
+    assert {letter for letter in shown if unicodedata.category(letter) == "Cf"} <= {"\u200d"}
     shown.encode()
 
 

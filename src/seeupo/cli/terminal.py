@@ -34,21 +34,23 @@ class Terminal(Console):
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for text, style, control in super().render(renderable, options):
-            yield Segment(text if control else visible(text), style, control)
+            # Only text that was printed elsewhere during a live display contains links.
+            plain = style.update_link(None) if style is not None and style.link else style
+            yield Segment(text if control else visible(text), plain, control)
 
 
 def echo(line: object = "", *, err: bool = False) -> None:
     """Print one line; line breaks in it become visible."""
-    click.echo(one_line(line), err=err)
+    _write(one_line(line), err=err)
 
 
 def echo_text(text: str, *, err: bool = False) -> None:
     """Print a text of any number of lines."""
-    click.echo(visible(text), err=err)
+    _write(visible(text), err=err)
 
 
 def echo_json(value: object, *, indent: int = 1) -> None:
-    click.echo(json.dumps(value, indent=indent).replace("\x7f", r"\u007f"))
+    _write(json.dumps(value, indent=indent).replace("\x7f", r"\u007f"))
 
 
 def note(text: object) -> None:
@@ -59,6 +61,11 @@ def note(text: object) -> None:
 def prompt(text: str) -> str:
     """Ask for one line of input; raise `click.Abort` at its end."""
     return str(click.prompt(text, default="", show_default=False))
+
+
+def _write(text: str, *, err: bool = False) -> None:
+    # By default, click writes UTF-8 to a stream whose encoding is ASCII.
+    click.echo(text, file=sys.stderr if err else sys.stdout)
 
 
 class VisibleRecord(logging.LogRecord):
