@@ -13,7 +13,14 @@ from collections.abc import Iterable, Sequence
 
 
 class UserError(Exception):
-    """An error that the user can fix; the message says how."""
+    """An error that the user can fix; the message says how. Each argument is one line of it."""
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        return tuple(map(str, self.args))
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
 
 
 class ConfigError(UserError):
@@ -27,8 +34,9 @@ class ConfigError(UserError):
         self.problems = tuple(problems)
         super().__init__(self.problems)
 
-    def __str__(self) -> str:
-        return "\n".join(self.problems)
+    @property
+    def lines(self) -> tuple[str, ...]:
+        return self.problems
 
 
 class TrainingError(UserError):

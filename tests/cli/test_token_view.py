@@ -1,11 +1,11 @@
 import io
 
 from click.testing import CliRunner
-from rich.console import Console
 
 from agents.tokenizers_like import tokenizer_like
 from seeupo.agents.chat import chat_format
 from seeupo.cli import main
+from seeupo.cli.terminal import Terminal
 from seeupo.cli.token_view import print_tokens, token_segments
 from seeupo.types import Failure, FailureKind, Trajectory, Turn
 
@@ -40,7 +40,7 @@ def test_failed_episode_has_no_score():
     turn = Turn("x", 0, CHAT.encode("cat?"), CHAT.encode("that"))
     failed = Trajectory("x", "g", "t", (turn,), 0.0, failure=Failure(FailureKind.WORKER_LOST, "worker killed"))
     output = io.StringIO()
-    print_tokens(failed, CHAT, Console(file=output))
+    print_tokens(failed, CHAT, Terminal(file=output))
     assert "worker killed" in output.getvalue()
     assert "no score" in output.getvalue()
 

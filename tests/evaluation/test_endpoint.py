@@ -1,8 +1,9 @@
 import contextlib
-import itertools
 import json
+import socket
 import socketserver
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
@@ -176,9 +177,9 @@ def test_requests_are_concurrent():
 
 
 class RawServer:
-    """A server on loopback that answers each connection with the same bytes."""
+    """A server on loopback that answers each connection with the same bytes, or with those that a generator yields."""
 
-    def __init__(self, answer: bytes) -> None:
+    def __init__(self, answer) -> None:
         self.answer, self.requests = answer, []
         server = self
 
@@ -189,7 +190,8 @@ class RawServer:
                     head.append(line.decode())
                 server.requests.append(head)
                 with contextlib.suppress(OSError):
-                    self.wfile.write(server.answer)
+                    for part in [server.answer] if isinstance(server.answer, bytes) else server.answer():
+                        self.wfile.write(part)
 
         self.tcp = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
         self.tcp.daemon_threads = True
@@ -248,15 +250,62 @@ def test_malformed_responses_are_retried_and_then_an_endpoint_error(answer):
         assert len(server.requests) == 2
 
 
-def test_a_response_that_drips_is_ended_by_the_deadline(monkeypatch):
-    clock = itertools.count(0, 50)  # the client's clock only: the server's threads keep the real one
-    fake = SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda seconds: None)
-    monkeypatch.setattr("seeupo.evaluation.endpoint.time", fake)
-    with (
-        RawServer(b"HTTP/1.1 200 OK\r\n\r\n" + b" " * 200_000) as server,
-        pytest.raises(EndpointError, match="took more than 120 s"),
-    ):
-        complete(server, attempts=1)
+ANSWER = b'HTTP/1.1 200 OK\r\nX: y\r\n\r\n{"choices": [{"message": {"content": "hi"}}]}'
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [ANSWER[:5], *[b""] * 100, ANSWER[5:]],
+        [ANSWER[:20], *[b"y"] * 100, ANSWER[20:]],
+        [*[b"HTTP/1.1 100 Continue\r\n\r\n"] * 100, ANSWER],
+        [ANSWER[:27], *[b" "] * 100, ANSWER[27:]],
+        [b"HTTP/1.1 500 Broken\r\n\r\n", *[b"y"] * 100],
+    ],
+    ids=["stalled status", "headers", "1xx", "body", "body of an error"],
+)
+def test_a_response_that_drips_is_ended_by_the_deadline(parts):
+    """Each part arrives in time, but all of them take ten times as long as the request may."""
+
+    def drip():
+        for part in parts:
+            yield part
+            time.sleep(0.03)
+
+    with RawServer(drip) as server, pytest.raises(EndpointError, match=r"took more than 0\.3 s|timed out|500: Broken"):
+        complete(server, attempts=1, timeout_seconds=0.3)
+
+
+def test_a_server_that_reads_nothing_is_ended_by_the_deadline():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/v1"
+        endpoint = Endpoint(url=url, model="m", attempts=1, timeout_seconds=0.3)
+        with pytest.raises(EndpointError, match="timed out"):
+            endpoint.complete([Message("user", "x" * 2**25)], seed=0)
+
+
+def test_a_server_that_never_answers_the_tls_handshake_is_ended_by_the_deadline():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"https://127.0.0.1:{server.getsockname()[1]}/v1"
+        with pytest.raises(EndpointError, match="timed out"):
+            complete(SimpleNamespace(url=url), attempts=1, timeout_seconds=0.3)
+
+
+def test_all_addresses_of_a_host_share_the_deadline(monkeypatch):
+    tried = []
+
+    class Stalled(socket.socket):
+        def connect(self, place):
+            tried.append(place)
+            time.sleep(self.gettimeout())
+            raise TimeoutError("timed out")
+
+    addresses = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", port)) for port in range(1, 100)]
+    fake = SimpleNamespace(socket=Stalled, getaddrinfo=lambda *_, **__: addresses, SOCK_STREAM=socket.SOCK_STREAM)
+    monkeypatch.setattr("seeupo.evaluation.timed_http.socket", fake)
+    with pytest.raises(EndpointError, match=r"took more than 0\.1 s"):
+        complete(SimpleNamespace(url="http://example.invalid/v1"), attempts=1, timeout_seconds=0.1)
+    assert len(tried) == 1
 
 
 def test_large_responses_are_refused(monkeypatch):

@@ -14,3 +14,7 @@ def test_seeds_are_stable():
     """Recorded runs depend on these values."""
     assert derive_seed(0, "task", 1) == 1137304354
     assert derive_seed(7, "a", bits=63) == 7929004822570689414
+
+
+def test_names_may_contain_lone_surrogates():
+    assert derive_seed(0, "\ud800") != derive_seed(0, "\ud801")

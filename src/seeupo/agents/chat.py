@@ -70,7 +70,8 @@ class ChatFormat:
         return self._cache[key]
 
     def encode(self, text: str) -> tuple[int, ...]:
-        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+        valid = text.encode(errors="replace").decode()  # an environment may return lone surrogates
+        return tuple(self.tokenizer.encode(valid, add_special_tokens=False))
 
     def response(self, text: str) -> tuple[int, ...]:
         """Return the tokens of a response as if it had been sampled, including the end-of-turn token."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import click
-from rich.console import Console
 
 from seeupo.cli.options import env_options, trust_options
+from seeupo.cli.terminal import Terminal
 
 
 @click.group()
@@ -43,4 +43,4 @@ def show_agent(
         resolved.environment, resolved.options, trust=trust, typed=[environment, options], unsandboxed=unsandboxed
     )
     chat, trajectory = one_episode(model, environment, options, **overrides)
-    print_tokens(trajectory, chat, Console(highlight=False))
+    print_tokens(trajectory, chat, Terminal())

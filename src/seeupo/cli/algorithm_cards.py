@@ -80,7 +80,7 @@ def show_algorithm(name: str, console: Console) -> None:
         _print_block("Idea", card.idea, console)
         _print_block("Formula", "", console)
         for line in card.formula.splitlines():
-            console.print(f"  {line}".rstrip(), soft_wrap=True, markup=False, highlight=False)
+            console.print(f"  {line}".rstrip(), soft_wrap=True)
         for heading, text in _sections(card):
             _print_block(heading, text, console)
     _print_options(name, console)

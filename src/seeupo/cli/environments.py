@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from seeupo.cli.options import env_options, unsandboxed_option
+from seeupo.cli.terminal import Terminal, echo, echo_json, echo_text, note, prompt
 
 if TYPE_CHECKING:
     from seeupo.rollout.scripted import CheckResult
@@ -35,7 +34,7 @@ def list_envs() -> None:
         spec = lookup(name)
         state = "yes" if installed(spec) else "no"
         table.add_row(name, state, spec.tasks or "unknown", spec.license or "unknown", spec.summary)
-    Console().print(table)
+    Terminal().print(table)
 
 
 @envs.command("install")
@@ -45,8 +44,8 @@ def install_env(name: str) -> None:
     from seeupo.envs.install import install
     from seeupo.envs.registry import lookup
 
-    folder = install(lookup(name), report=lambda text: click.echo(text, err=True))
-    click.echo(f"{name} is installed in {folder}")
+    folder = install(lookup(name), report=note)
+    echo(f"{name} is installed in {folder}")
 
 
 @envs.command("check")
@@ -87,7 +86,7 @@ def check_env(
                 records.append({"options": chosen_options, **result.to_json()})
                 rows.append((result, extra))
     if as_json:
-        click.echo(json.dumps({"environment": name, "passed": passed, "results": records}, indent=1))
+        echo_json({"environment": name, "passed": passed, "results": records})
     else:
         show_check(rows)
     if not passed:
@@ -109,10 +108,10 @@ def show_check(rows: Sequence[tuple[CheckResult, Mapping[str, Any]]]) -> None:
             str(len(result.failures)),
             ", ".join(f"{key}={value}" for key, value in extra.items()),
         )
-    Console().print(table)
+    Terminal().print(table)
     for result, _ in rows:
         for failure in result.failures[:3]:
-            click.echo(f"failed: {failure}", err=True)
+            note(f"failed: {failure}")
 
 
 @envs.command("play")
@@ -135,9 +134,9 @@ def play_env(
         try:
             # Read a code block up to its closing fence.
             while not lines or sum(line.startswith("```") for line in lines) == 1:
-                lines.append(str(click.prompt("..." if lines else "action", default="", show_default=False)))
+                lines.append(prompt("..." if lines else "action"))
         except click.Abort:
-            click.echo()
+            echo()
             return None
         return "\n".join(lines)
 
@@ -148,6 +147,6 @@ def play_env(
         if task is None:
             known = [task.id for task in tasks][:50]
             raise EnvError(f"{name} has no task {task_id!r}; {suggest(task_id or '', known)}")
-        click.echo(f"task {task.id} of {task.split}" + (f", {task.kind}" if task.kind else ""))
-        score, turns = play(pool.env(), task, seed=task.seed, show=click.echo, ask=ask)
-    click.echo(f"score {score:g} after {turns} actions")
+        echo(f"task {task.id} of {task.split}" + (f", {task.kind}" if task.kind else ""))
+        score, turns = play(pool.env(), task, seed=task.seed, show=echo_text, ask=ask)
+    echo(f"score {score:g} after {turns} actions")

@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any
+import io
+import sys
+from typing import Any, NoReturn
 
 import click
 
+from seeupo.cli.terminal import echo_text, visible_diagnostics
 from seeupo.envs.failures import EnvFailure
 from seeupo.errors import UserError
+from seeupo.utils.text import one_line
 
 
 class CommandGroup(click.Group):
     """The root command. Prints every `UserError` and `EnvFailure` of its commands as a message."""
 
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except (UserError, EnvFailure) as error:
-            raise click.ClickException(str(error)) from None
+    def main(self, *args: Any, **options: Any) -> NoReturn:
+        with visible_diagnostics():
+            try:
+                code = super().main(*args, **{**options, "standalone_mode": False})
+            except (UserError, EnvFailure, click.ClickException) as error:
+                echo_text(_message(error), err=True)
+                code = getattr(error, "exit_code", 1)
+            except click.Abort:
+                echo_text("Aborted!", err=True)
+                code = 1
+        sys.exit(code)
+
+
+def _message(error: UserError | EnvFailure | click.ClickException) -> str:
+    if isinstance(error, click.ClickException):
+        text = io.StringIO()
+        error.show(text)  # a usage error has the usage above its message
+        return text.getvalue().removesuffix("\n")
+    if isinstance(error, UserError):
+        return "Error: " + "\n".join(map(one_line, error.lines))
+    # The end of a worker's output may follow; indented, it cannot pose as a line of this program.
+    return "Error: " + "\n  ".join(map(one_line, str(error).split("\n")))

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from seeupo.cli.options import env_options, renamed_option, trust_options
+from seeupo.cli.terminal import Terminal, echo, echo_json
 
 if TYPE_CHECKING:
     from seeupo.runs.evaluations import Evaluation
@@ -81,7 +79,7 @@ class ProgressBar:
 
     def __init__(self) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._progress = Progress(*columns, console=Terminal(stderr=True), transient=True)
         self._task = self._progress.add_task("score   -", total=None)
 
     def __enter__(self) -> ProgressBar:
@@ -92,7 +90,7 @@ class ProgressBar:
         self._progress.stop()
 
     def note(self, text: str) -> None:
-        self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._progress.console.print(text, soft_wrap=True)
 
     def update(self, done: int, total: int, mean_score: float | None) -> None:
         score = "  -" if mean_score is None else f"{mean_score:.3f}"
@@ -105,29 +103,28 @@ def show_summary(evaluation: Evaluation, path: Path, *, as_json: bool) -> None:
 
     summary, plan = evaluation.summary(), evaluation.plan
     if as_json:
-        click.echo(json.dumps({"file": str(path), "plan": plan.to_json(), "summary": summary}, indent=1))
+        echo_json({"file": str(path), "plan": plan.to_json(), "summary": summary})
         return
-    console = Console()
     table = Table(box=None, pad_edge=False)
     for column in ("", "tasks", f"avg@{plan.k}", f"pass@{plan.k}"):
         table.add_column(column)
     for kind, part in [("all", summary), *summary["kinds"].items()]:
-        cells = (escape(format_estimate(part[f"{name}@{plan.k}"])) for name in ("avg", "pass"))
+        cells = (format_estimate(part[f"{name}@{plan.k}"]) for name in ("avg", "pass"))
         table.add_row(kind, str(part["tasks"]), *cells)
     params = "".join(f", {name.replace('_', ' ')} {value}" for name, value in plan.sampling.items())
-    console.print(f"{plan.policy} on {plan.environment}, split {plan.split}, {plan.attempts} attempts per task{params}")
-    console.print(table)
+    echo(f"{plan.policy} on {plan.environment}, split {plan.split}, {plan.attempts} attempts per task{params}")
+    Terminal().print(table)
     stops = ", ".join(f"{name} {count}" for name, count in summary["stops"].items())
-    console.print(f"{summary['episodes']} episodes: {stops}; {summary['truncated_responses']} truncated responses")
+    echo(f"{summary['episodes']} episodes: {stops}; {summary['truncated_responses']} truncated responses")
     tokens = ""
     if summary["mean_action_tokens"] is not None:
         tokens = (
             f", {summary['mean_action_tokens']:.0f} sampled tokens, {summary['mean_prompt_tokens']:.0f} prompt tokens"
         )
-    console.print(f"per episode: {summary['mean_turns']:.1f} turns{tokens}")
+    echo(f"per episode: {summary['mean_turns']:.1f} turns{tokens}")
     if summary["failures"]:
-        console.print(f"{summary['failures']} episodes failed and are not scored; run them again with --resume")
-    console.print(f"written: {path}")
+        echo(f"{summary['failures']} episodes failed and are not scored; run them again with --resume")
+    echo(f"written: {path}")
 
 
 def show_comparison(one: Path, other: Path, *, as_json: bool) -> None:
@@ -137,10 +134,9 @@ def show_comparison(one: Path, other: Path, *, as_json: bool) -> None:
 
     differences = compare(Evaluation.read(one), Evaluation.read(other))
     if as_json:
-        click.echo(json.dumps(differences, indent=1))
+        echo_json(differences)
         return
-    console = Console()
-    console.print(f"{other} minus {one}, paired over {differences['tasks']} tasks")
+    echo(f"{other} minus {one}, paired over {differences['tasks']} tasks")
     for name, estimate in differences.items():
         if name != "tasks":
-            console.print(f"{name}: {escape(format_estimate(estimate, signed=True))}")
+            echo(f"{name}: {format_estimate(estimate, signed=True)}")

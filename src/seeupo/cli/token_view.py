@@ -14,6 +14,7 @@ from seeupo.agents.chat import ChatFormat
 from seeupo.agents.reasoning import thought_ranges
 from seeupo.types import Trajectory, Turn
 from seeupo.utils.sequences import common_prefix_length
+from seeupo.utils.text import visible
 
 Kind = Literal["prompt", "repeated", "thought", "action"]
 STYLES: dict[Kind, str] = {"repeated": "dim", "prompt": "default", "thought": "italic cyan", "action": "bold green"}
@@ -78,11 +79,11 @@ def print_tokens(trajectory: Trajectory, chat: ChatFormat, console: Console) -> 
         console.rule(f"turn {number}", align="left")
         for segment in segments:
             if segment.kind == "repeated":
-                console.print(f"[{len(segment.tokens)} tokens as before]", style="dim", markup=False)
+                console.print(f"[{len(segment.tokens)} tokens as before]", style="dim")
             else:
-                console.print(Text("·".join(segment.tokens), STYLES[segment.kind]))
+                console.print(Text(visible("·".join(segment.tokens)), STYLES[segment.kind]))
     console.rule()
     if trajectory.failure is not None:
-        console.print(f"failed, no score: {trajectory.failure.message}", markup=False)
+        console.print(f"failed, no score: {trajectory.failure.message}")
     else:
         console.print(f"stopped by: {trajectory.stop.value}; score {trajectory.score:g}")

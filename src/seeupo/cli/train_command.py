@@ -7,10 +7,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
+from seeupo.cli.terminal import Terminal, echo, echo_text, note
 from seeupo.cli.train_display import make_display
 from seeupo.cli.trust import permissions_for
 from seeupo.config.loader import parse_value, read_recipe, recipe_to_toml
@@ -73,10 +72,8 @@ def run_training(
         recipe = read_recipe(recipe_name or DEFAULT, pairs)
         path = out or next_run_dir(Path(recipe_name or DEFAULT).stem)
     permissions = permissions_of(recipe, pairs, trust, unsandboxed=unsandboxed)
-    console = Console(stderr=True)
-    display = make_display(
-        console, title=f"{recipe.model.name} on {recipe.environment.name}: {path}", iterations=recipe.run.iterations
-    )
+    title = f"{recipe.model.name} on {recipe.environment.name}: {path}"
+    display = make_display(Terminal(stderr=True), title=title, iterations=recipe.run.iterations)
     try:
         with interruptible(display.on_note) as pause:
             if resumed is not None:
@@ -94,10 +91,10 @@ def run_training(
                     on_finish=on_finish,
                 )
     except Interrupted:
-        console.print(f"Stopped and saved. Resume with: seeupo train --resume {path}", highlight=False)
+        note(f"Stopped and saved. Resume with: seeupo train --resume {path}")
         return INTERRUPTED
     except KeyboardInterrupt:
-        console.print(f"Stopped. Resume from the last checkpoint with: seeupo train --resume {path}", highlight=False)
+        note(f"Stopped. Resume from the last checkpoint with: seeupo train --resume {path}")
         return INTERRUPTED
     finally:
         display.close()
@@ -116,25 +113,25 @@ def permissions_of(
 
 def show_result(result: TrainingResult, recipe: Recipe) -> None:
     """Print the scores before and after, the paths of the results, and the next commands."""
-    summary, console = result.summary, Console(highlight=False)
-    k = summary["k"]
+    summary, k = result.summary, result.summary["k"]
     table = Table(box=None, pad_edge=False)
     for column in (f"{summary['tasks']} held-out tasks", "before", "after", "difference"):
         table.add_column(column)
     for name in (f"avg@{k}", f"pass@{k}"):
         scores = {when: summary[when][name] for when in ("before", "after", "difference")}
         cells = (format_estimate(estimate, signed=when == "difference", digits=2) for when, estimate in scores.items())
-        table.add_row(name, *map(escape, cells))
+        table.add_row(name, *cells)
     minutes = sum(summary["seconds"].values()) / 60
-    console.print(f"\n{verdict(summary)} ({result.reason}; {minutes:.1f} minutes)")
-    console.print(table)
+    echo()
+    echo(f"{verdict(summary)} ({result.reason}; {minutes:.1f} minutes)")
+    Terminal().print(table)
     if result.policy.is_dir():
-        console.print(f"policy    {result.policy}  (loads in transformers and vLLM)")
+        echo(f"policy    {result.policy}  (loads in transformers and vLLM)")
     if (page := result.run_dir / REPORT).exists():
-        console.print(f"report    {page}  (open it in a browser)")
-    console.print(f"run       {result.run_dir}  (summary.json, metrics.jsonl, trajectories; see docs/run-directory.md)")
-    console.print(f"evaluate  seeupo eval {result.run_dir}")
-    console.print(f"continue  seeupo train --resume {result.run_dir} --run.iterations {2 * recipe.run.iterations}")
+        echo(f"report    {page}  (open it in a browser)")
+    echo(f"run       {result.run_dir}  (summary.json, metrics.jsonl, trajectories; see docs/run-directory.md)")
+    echo(f"evaluate  seeupo eval {result.run_dir}")
+    echo(f"continue  seeupo train --resume {result.run_dir} --run.iterations {2 * recipe.run.iterations}")
 
 
 def verdict(summary: Mapping[str, Any]) -> str:
@@ -150,8 +147,7 @@ def show_plan(
     """Print the resolved recipe and a summary of the planned run, without training."""
     pairs = parse_overrides(overrides)
     recipe = read_recipe(recipe_name or DEFAULT, pairs)
-    console = Console(highlight=False)
-    console.print(recipe_to_toml(recipe), markup=False)
+    echo_text(recipe_to_toml(recipe))
     permissions = permissions_of(recipe, pairs, trust, unsandboxed=unsandboxed)
     with build(recipe, permissions=permissions) as components:
         model = components.model
@@ -166,5 +162,5 @@ def show_plan(
     tasks, group_size = recipe.collect.tasks, recipe.collect.group_size
     lines["training"] = f"{recipe.run.iterations} iterations of {tasks} tasks x {group_size} attempts"
     for name, text in lines.items():
-        console.print(f"{name:<12} {text}", markup=False)
-    console.print("Nothing was trained.")
+        echo(f"{name:<12} {text}")
+    echo("Nothing was trained.")

@@ -14,10 +14,12 @@ from rich.console import Console, ConsoleOptions
 from rich.live import Live
 from rich.text import Text
 
+from seeupo.cli.terminal import Terminal
 from seeupo.core.statistics import format_estimate
 from seeupo.training.alarms import number
 from seeupo.training.callbacks import TrainingCallback
 from seeupo.utils.atomic_files import write_text
+from seeupo.utils.text import one_line
 
 Clock = Callable[[], float]
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -41,7 +43,7 @@ class Status:
     """
 
     def __init__(self, title: str, iterations: int, clock: Clock) -> None:
-        self.title, self.iterations, self._clock = _one_line(title), iterations, clock
+        self.title, self.iterations, self._clock = one_line(title), iterations, clock
         self.iteration = 0
         self.name = self.text = ""
         self.total: int | None = None
@@ -57,14 +59,14 @@ class Status:
         """Whether records are those of an earlier part of a resumed run."""
 
     def on_phase(self, name: str, total: int | None = None) -> None:
-        self.name, self.total, self.done, self.text = _one_line(name), total, 0, ""
+        self.name, self.total, self.done, self.text = one_line(name), total, 0, ""
         self._phase_started = self._clock()
         self.replaying = False
         if name == "collecting" and self._first_started is None:
             self._first_started = self._phase_started
 
     def on_progress(self, done: int, text: str = "") -> None:
-        self.done, self.text = done, _one_line(text)
+        self.done, self.text = done, one_line(text)
 
     def on_record(self, record: Mapping[str, Any]) -> None:
         self.iteration = max(self.iteration, int(record.get("iteration", 0)))
@@ -174,7 +176,7 @@ class LiveDisplay:
         self._status.on_record(record)
 
     def on_note(self, text: str) -> None:
-        self._console.print(Text.assemble(("note: ", "bold yellow"), _printable(text)))
+        self._console.print(Text.assemble(("note: ", "bold yellow"), one_line(text)))
 
     def close(self) -> None:
         self._status.on_phase("")
@@ -254,9 +256,7 @@ class PlainDisplay:
         return f"[{_duration(self._status.elapsed())}]"
 
     def _print(self, line: str) -> None:
-        encoding = self._console.encoding
-        line = _printable(line).encode(encoding, "replace").decode(encoding)
-        self._console.print(Text(line), soft_wrap=True)
+        self._console.print(line, soft_wrap=True)
 
 
 def save_screenshot(
@@ -270,7 +270,7 @@ def save_screenshot(
         now += timings.get("total") or sum(timings[key] for key in ("collect", "update", "seconds") if key in timings)
         status.on_record(record)
     status.text = ""
-    console = Console(file=StringIO(), record=True, width=width, force_terminal=True, color_system="truecolor")
+    console = Terminal(file=StringIO(), record=True, width=width, force_terminal=True, color_system="truecolor")
     console.print(status)
     # An image in a repository must not load anything from a network, not even a font.
     svg = re.sub(r"@font-face \{.*?\}\s*", "", console.export_svg(title=status.title), flags=re.DOTALL)
@@ -328,12 +328,3 @@ def _duration(seconds: float) -> str:
     minutes, seconds = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
-
-
-def _printable(text: str) -> str:
-    """Replace control characters, which a terminal would interpret."""
-    return "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in text)
-
-
-def _one_line(text: str) -> str:
-    return _printable(text).replace("\n", " ")

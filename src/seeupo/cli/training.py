@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from seeupo.cli.options import trust_options
+from seeupo.cli.terminal import Terminal, echo, echo_json, echo_text
 
 
 @click.command("train", context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
@@ -79,10 +78,10 @@ def report(*, runs: tuple[Path, ...], out: Path | None, max_mb: int) -> None:
 
     page = write_report(runs, out or (runs[0] / REPORT if len(runs) == 1 else Path(REPORT)), max_bytes=max_mb * 10**6)
     for sentence, missing in zip(page.sentences, page.missing, strict=True):
-        click.echo(sentence)
+        echo(sentence)
         for text in missing:
-            click.echo(f"  missing: {text}")
-    click.echo(f"{page.path}: {page.size / 10**6:.1f} MB, {page.kept} of {page.total} trajectories included")
+            echo(f"  missing: {text}")
+    echo(f"{page.path}: {page.size / 10**6:.1f} MB, {page.kept} of {page.total} trajectories included")
 
 
 @click.group()
@@ -96,7 +95,7 @@ def list_recipes() -> None:
     from seeupo.config.loader import recipe_names, recipe_text
 
     for name in recipe_names():
-        click.echo(f"{name:<16} {recipe_text(name).partition(chr(10))[0].removeprefix('# ')}")
+        echo(f"{name:<16} {recipe_text(name).partition(chr(10))[0].removeprefix('# ')}")
 
 
 @recipes.command("show")
@@ -105,7 +104,7 @@ def show_recipe(name: str) -> None:
     """Print a recipe. `seeupo recipes show NAME > my.toml` copies it as a starting point."""
     from seeupo.config.loader import recipe_text
 
-    click.echo(recipe_text(name), nl=False)
+    echo_text(recipe_text(name).removesuffix("\n"))
 
 
 @recipes.command("schema")
@@ -113,7 +112,7 @@ def show_schema() -> None:
     """Print the JSON schema of a recipe, for editors."""
     from seeupo.config.json_schema import recipe_schema
 
-    click.echo(json.dumps(recipe_schema(), indent=2))
+    echo_json(recipe_schema(), indent=2)
 
 
 @click.group()
@@ -126,7 +125,7 @@ def list_algorithms() -> None:
     """List the algorithms with their components, guarantees and cost."""
     from seeupo.cli.algorithm_cards import show_list
 
-    show_list(Console())
+    show_list(Terminal())
 
 
 @algorithms.command("show")
@@ -139,4 +138,4 @@ def show_algorithm(name: str) -> None:
 
     if name not in ALGORITHMS:
         raise UserError(f"unknown algorithm {name[:60]!r}; {suggest(name[:60].lower(), list(ALGORITHMS))}")
-    show_algorithm(name, Console())
+    show_algorithm(name, Terminal())

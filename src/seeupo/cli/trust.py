@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from seeupo.cli.terminal import note
 from seeupo.envs.references import canonical, locate
 from seeupo.envs.trust import Permissions, TrustError, named_code, strings_in, untrusted_code
 
@@ -32,11 +33,11 @@ def permissions_for(
             raise TrustError(untrusted)
         for reference in untrusted:
             source = locate(reference)
-            click.echo(f"{reference} ({'not found' if source is None else source.path})", err=True)
+            note(f"{reference} ({'not found' if source is None else source.path})")
         if not click.confirm("The files name this code. Have you read it, and shall it run?", err=True):
             raise TrustError(untrusted)
         trusted += untrusted
     if code := named_code(environment, options):
         place = "without a sandbox" if unsandboxed else "in workers"
-        click.echo(f"trusted code, run {place}: {', '.join(map(canonical, code))}", err=True)
+        note(f"trusted code, run {place}: {', '.join(map(canonical, code))}")
     return Permissions(trusted, unsandboxed)

@@ -17,8 +17,9 @@ from typing import Any
 from seeupo.config.keys import REGISTRIES, alternatives, hint_at, keys_of, registered_name, takes_none
 from seeupo.config.reader import Reader
 from seeupo.config.schema import REMOVED, RENAMED, Recipe
-from seeupo.config.toml import dotted, format_value, one_line, toml_lines
+from seeupo.config.toml import dotted, format_value, toml_lines
 from seeupo.errors import ConfigError, suggest
+from seeupo.utils.text import one_line
 
 
 def recipe_names() -> list[str]:

@@ -46,10 +46,6 @@ def _toml_key(name: str) -> str:
 # Keys and values in messages: on one line, and shortened.
 
 
-def one_line(text: str) -> str:
-    return text if text.isprintable() else toml(text)
-
-
 def dotted(section: str, name: object) -> str:
     text = str(name)
     shortened = _toml_key(text) if len(text) <= 60 else format_value(text)

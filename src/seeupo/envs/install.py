@@ -130,5 +130,5 @@ def run(command: Sequence[str], problem: str) -> str:
     """
     done = subprocess.run(command, capture_output=True, text=True, check=False, umask=0o022, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
-        raise EnvError(f"{problem}\n{(done.stderr or done.stdout).strip()[-2000:]}")
+        raise EnvError(problem, *(done.stderr or done.stdout).strip()[-2000:].splitlines())
     return done.stdout

@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from seeupo.errors import EndpointError
+from seeupo.evaluation.timed_http import Deadline, TimedHandler
 from seeupo.types import Message
 
 RETRIED_STATUS = (408, 409, 425, 429, 500, 502, 503, 504)
@@ -68,8 +69,7 @@ class Endpoint:
             try:
                 return completion_text(self._post(body))
             except urllib.error.HTTPError as error:
-                details = error.read(500).decode(errors="replace").strip()
-                problem = f"status {error.code}: {details or error.reason}"
+                problem = f"status {error.code}: {_details(error) or error.reason}"
                 if error.code not in RETRIED_STATUS:
                     break
                 pause = _retry_after(error.headers.get("Retry-After", ""), pause)
@@ -85,15 +85,13 @@ class Endpoint:
             headers["Authorization"] = f"Bearer {self.key}"
         address = f"{self.url.rstrip('/')}/chat/completions"
         request = urllib.request.Request(address, json.dumps(body).encode(), headers)
-        deadline = time.monotonic() + self.timeout_seconds
-        with OPENER.open(request, timeout=self.timeout_seconds) as response:
+        opener = urllib.request.build_opener(SameOriginRedirects, TimedHandler(Deadline(self.timeout_seconds)))
+        with opener.open(request) as response:
             content = b""
             while chunk := response.read1(READ_BYTES):
                 content += chunk
                 if len(content) > MAX_RESPONSE_BYTES:
                     raise ValueError(f"the response has more than {MAX_RESPONSE_BYTES} bytes")
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"the response took more than {self.timeout_seconds:g} s")
             return json.loads(content)
 
 
@@ -108,12 +106,18 @@ class SameOriginRedirects(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-OPENER = urllib.request.build_opener(SameOriginRedirects)
-
-
 def _origin(url: str) -> tuple[str, str | None, int | None]:
     parts = urlsplit(url)
     return parts.scheme, parts.hostname, parts.port
+
+
+def _details(error: urllib.error.HTTPError) -> str:
+    """Return the start of an error's body, or nothing if it cannot be read."""
+    try:
+        with error:
+            return error.read(500).decode(errors="replace").strip()
+    except (OSError, http.client.HTTPException):
+        return ""
 
 
 def _retry_after(value: str, default: float) -> float:

@@ -47,7 +47,8 @@ class Runs:
             command = [sys.executable, "-m", "seeupo", "train", *arguments]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode != 0:
-                raise TrainingError(f"the run {path} failed with exit code {done.returncode}: {done.stderr[-500:]}")
+                problem = f"the run {path} failed with exit code {done.returncode}:"
+                raise TrainingError(problem, *done.stderr[-500:].splitlines())
         summary: dict[str, Any] = json.loads((path / "summary.json").read_text(encoding="utf-8"))
         return summary
 

@@ -7,5 +7,5 @@ import hashlib
 
 def derive_seed(seed: int, *names: object, bits: int = 31) -> int:
     """Return a seed of `bits` bits that depends on `seed` and `names` only."""
-    text = "/".join(map(str, (seed, *names)))
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> (64 - bits)
+    text = "/".join(map(str, (seed, *names))).encode(errors="surrogatepass")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> (64 - bits)

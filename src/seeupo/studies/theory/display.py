@@ -27,7 +27,8 @@ def show(claims: Sequence[Claim], console: Console) -> None:
     for claim in claims:
         console.print()
         console.print(Text.assemble((f"{claim.id}. {claim.title}", "bold"), ": ", verdict_text(claim.verdict)))
-        console.print(Padding(f"{claim.claim}\n[dim]Measured on: {claim.problems}.[/dim]", (0, 0, 0, 3)))
+        text = Text.assemble(f"{claim.claim}\n", (f"Measured on: {claim.problems}.", "dim"))
+        console.print(Padding(text, (0, 0, 0, 3)))
         if claim.qualification:
             console.print(Padding(Text.assemble(("Condition", "yellow"), f": {claim.qualification}"), (0, 0, 0, 3)))
         console.print(Padding(checks_table(claim.checks), (0, 0, 0, 3)))
@@ -63,8 +64,10 @@ def checks_table(checks: Sequence[Check]) -> Table:
     table.add_column(ratio=3, overflow="fold")
     table.add_column(ratio=2, overflow="fold", style="dim")
     for check in checks:
-        scope = "" if check.scope is Scope.CLAIM else f" [dim]({check.scope.value})[/dim]"
-        table.add_row(Text(check.answer, ANSWERS[check.answer]), check.setting + scope, figures_text(check.figures))
+        setting = Text(check.setting)
+        if check.scope is not Scope.CLAIM:
+            setting.append(f" ({check.scope.value})", style="dim")
+        table.add_row(Text(check.answer, ANSWERS[check.answer]), setting, figures_text(check.figures))
     return table
 
 

@@ -1,0 +1,42 @@
+"""Make text from models, servers, environments, files and paths safe to print.
+
+A terminal acts on control characters, and some characters are invisible or reorder the text around them.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+ZERO_WIDTH_JOINER, EMOJI_STYLE, KEYCAP = "\u200d", "\ufe0f", "\u20e3"
+BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
+"""Marks and letters without a glyph; `str.isprintable` accepts them."""
+
+
+def visible(text: str, *, layout: str = "\n\t") -> str:
+    r"""Return the text with control and invisible characters as escapes such as \x1b, except those in `layout`."""
+
+    def show(match: re.Match[str]) -> str:
+        return match[0] if match[0] in layout or _has_glyph(match) else match[0].encode("unicode_escape").decode()
+
+    return re.sub(r"[^ -~]", show, text)
+
+
+def one_line(text: object) -> str:
+    """Return a value as visible text without line breaks and tabs."""
+    return visible(str(text), layout="")
+
+
+def _has_glyph(match: re.Match[str]) -> bool:
+    """Return whether a character is a space, has a glyph or is part of an emoji."""
+    letter, text = match[0], match.string
+    before, after = text[max(0, match.start() - 1) : match.start()], text[match.end() : match.end() + 1]
+    if letter == EMOJI_STYLE:
+        return after == KEYCAP or _is_symbol(before)
+    if letter == ZERO_WIDTH_JOINER:
+        return (before == EMOJI_STYLE or _is_symbol(before)) and _is_symbol(after)
+    return (letter.isprintable() or unicodedata.category(letter) == "Zs") and BLANK.fullmatch(letter) is None
+
+
+def _is_symbol(letter: str) -> bool:
+    return letter != "" and unicodedata.category(letter) in ("So", "Sm", "Sk")
