@@ -30,10 +30,10 @@ from seeupo.config.schema import (
     WarmStartSettings,
 )
 from seeupo.config.toml import toml
-from seeupo.engines.local import LoraSettings
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.errors import ConfigError
 from seeupo.evaluation.evaluate import run_settings
+from seeupo.models.adapters import LoraSettings
 
 
 def problems_of_file(path, text: str | bytes, overrides=()) -> list[str]:

@@ -10,8 +10,8 @@ from seeupo.config.keys import describe_type
 from seeupo.config.loader import recipe_from_table, recipe_to_table
 from seeupo.config.schema import EnvironmentSettings, ModelSettings, Recipe, RunSettings, WarmStartSettings
 from seeupo.core.checks import OptionError, check_count
-from seeupo.engines.local import LoraSettings
 from seeupo.errors import ConfigError
+from seeupo.models.adapters import LoraSettings
 
 
 def problems_of(table: Mapping[str, Any]) -> list[str]:

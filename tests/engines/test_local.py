@@ -10,10 +10,10 @@ from models.examples import random_turns, small_model
 from seeupo.algorithms import SeeUPO
 from seeupo.algorithms.batch import by_key
 from seeupo.algorithms.objective import SequenceObjective
-from seeupo.engines.local import LoraSettings
 from seeupo.engines.local_critic import CriticSettings
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.engines.samplers.local import LocalSampler
+from seeupo.models.adapters import LoraSettings
 from seeupo.models.logprobs import padded_logprobs
 from seeupo.training.warm_start import LogLikelihood
 from seeupo.types import GenerationRequest, SamplingParameters, Turn, turns_of

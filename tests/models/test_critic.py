@@ -4,20 +4,21 @@ import torch
 from models.examples import random_turns, small_model, thought_stripped_trajectory
 from seeupo.models.batching import PaddedBatch, micro_batches
 from seeupo.models.critic import Critic
+from seeupo.models.scope import ModelScope
 
 TURNS = [*random_turns(1), *thought_stripped_trajectory()]
 
 
-def critic(backbone: str, family: str = "llama") -> Critic:
-    made = Critic(small_model(family), backbone)
+def critic(backbone: str, policy) -> Critic:
+    made = Critic(policy, backbone)
     torch.nn.init.normal_(made.head.weight, generator=torch.Generator().manual_seed(3))
     torch.nn.init.constant_(made.head.bias, 0.5)
     return made
 
 
-def by_hand(made: Critic, turn) -> torch.Tensor:
+def by_hand(made: Critic, policy, turn) -> torch.Tensor:
     """Apply the head to the states of one turn, from the one that predicts its first token to its last."""
-    states = made._model[0].base_model(torch.tensor([turn.prompt_ids + turn.action_ids])).last_hidden_state[0]
+    states = (made.backbone or policy.base_model)(torch.tensor([turn.prompt_ids + turn.action_ids])).last_hidden_state[0]
     return (states @ made.head.weight[0] + made.head.bias)[len(turn.prompt_ids) - 1 :]
 
 
@@ -25,12 +26,13 @@ def by_hand(made: Critic, turn) -> torch.Tensor:
 @pytest.mark.parametrize("backbone", ["own", "policy"])
 @pytest.mark.parametrize("packing", ["tree", "padded"])
 def test_values_equal_those_of_each_turn_alone(family, backbone, packing):
-    made = critic(backbone, family)
+    policy = small_model(family)
+    made = critic(backbone, policy)
     seen = []
     for batch in micro_batches(TURNS, packing, row_tokens=24, batch_tokens=48):
-        before, end = made(batch)
+        before, end = made(batch, ModelScope(policy))
         for number, row, last in zip(batch.members, before, end, strict=True):
-            expected, length = by_hand(made, TURNS[number]), len(TURNS[number].action_ids)
+            expected, length = by_hand(made, policy, TURNS[number]), len(TURNS[number].action_ids)
             torch.testing.assert_close(torch.cat([row[:length], last[None]]), expected, rtol=0, atol=1e-10)
             assert not row[length:].any()
             seen.append(number)
@@ -38,7 +40,8 @@ def test_values_equal_those_of_each_turn_alone(family, backbone, packing):
 
 
 def test_values_of_a_new_critic_are_zero():
-    before, end = Critic(small_model(), "own")(PaddedBatch([0], TURNS[:1]))
+    policy = small_model()
+    before, end = Critic(policy, "own")(PaddedBatch([0], TURNS[:1]), ModelScope(policy))
     assert not before.any()
     assert not end.any()
 
@@ -64,7 +67,7 @@ def test_value_head_gradient_stops_at_the_policy():
     for backbone, reaches in [("policy", False), ("own", True)]:
         made = Critic(policy, backbone)
         torch.nn.init.ones_(made.head.weight)
-        before, _ = made(PaddedBatch([0], TURNS[-1:]))
+        before, _ = made(PaddedBatch([0], TURNS[-1:]), ModelScope(policy))
         before.square().sum().backward()
         assert made.head.weight.grad is not None
         assert all(weight.grad is None for weight in policy.parameters())

@@ -19,8 +19,8 @@ from envs.counting import CountingFactory
 from seeupo.algorithms import PPO, SeeUPO
 from seeupo.config.loader import read_recipe, recipe_to_toml
 from seeupo.config.schema import TinySettings
-from seeupo.engines.local import LoraSettings
 from seeupo.errors import RunError, TrainingError
+from seeupo.models.adapters import LoraSettings
 from seeupo.models.loading import load_policy
 from seeupo.models.logprobs import padded_logprobs
 from seeupo.runs.evaluations import Evaluation

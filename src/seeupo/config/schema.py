@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 from seeupo.algorithms import SeeUPO
 from seeupo.core.checks import OptionError, check_at_least, check_count, check_unit_interval
-from seeupo.engines.local import LoraSettings
 from seeupo.engines.local_critic import CriticSettings
 from seeupo.engines.optimizer import OptimizerSettings
+from seeupo.models.adapters import LoraSettings
 from seeupo.models.tiny import TinyConfig
 from seeupo.types import Algorithm
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-import importlib.util
 import math
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -20,11 +18,15 @@ from transformers import PreTrainedModel
 from seeupo.core.checks import check_count
 from seeupo.engines.local_critic import CriticSettings, LocalCritic
 from seeupo.engines.optimizer import Optimizer, OptimizerSettings
-from seeupo.models.adapters import merge_adapters, merged_weights
+from seeupo.engines.reference_policy import ReferencePolicy, fill
+from seeupo.engines.sharded_state import is_sharded, load_sharded, save_sharded
+from seeupo.engines.sharding import Sharding, SingleProcess
+from seeupo.models.adapters import ADAPTED, LoraSettings, add_adapters, merged_weights, plain_model
 from seeupo.models.batching import PaddedBatch, micro_batches
 from seeupo.models.loading import LoadedPolicy
-from seeupo.models.logprobs import ActionLogProbs, action_logprobs
+from seeupo.models.logprobs import action_logprobs
 from seeupo.models.saving import save_model
+from seeupo.models.scope import ModelScope
 from seeupo.models.tree import TreeBatch
 from seeupo.types import (
     CriticEngine,
@@ -40,30 +42,11 @@ from seeupo.types import (
 ADAPTERS = "adapters.safetensors"
 """File of the adapters, by parameter name."""
 REFERENCE = "reference.safetensors"
-"""File of a reference policy that is neither the initial model nor the model without adapters."""
+"""File of the reference policy, by parameter name: its weights, or only its adapters."""
 CRITIC = "critic"
 """Directory of the critic."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoraSettings:
-    """LoRA adapters on linear layers (needs the extra 'lora'); all other weights are frozen.
-
-    Attributes:
-        rank: Rank of each adapter.
-        alpha: Scale of the adapters: their output is multiplied by alpha / rank.
-        targets: Names of the adapted layers (`target_modules` of peft).
-        seed: Random seed of the initialization.
-    """
-
-    rank: int = 16
-    alpha: int = 32
-    targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_count("rank", self.rank, 1)
-        check_count("alpha", self.alpha, 1)
+FILLER = Turn("filler", 0, (0,), (0,))
+"""Turn of the passes in which a rank takes part without turns of its own."""
 
 
 class LocalEngine:
@@ -80,6 +63,8 @@ class LocalEngine:
         row_tokens: Maximum length of a tree-packed row. The default is four times the model's width: attention over a
             row costs as much as its matrix products when the row is about six times as long as the model is wide.
         gradient_checkpointing: Whether to recompute activations in the backward pass instead of storing them.
+        sharding: Distribution of the weights over ranks, each of which has an engine for its part of the turns.
+        weights: Weights by name for a model on the meta device, which is filled after it was sharded.
     """
 
     def __init__(
@@ -94,25 +79,46 @@ class LocalEngine:
         batch_tokens: int = 4096,
         row_tokens: int | None = None,
         gradient_checkpointing: bool = False,
+        sharding: Sharding | None = None,
+        weights: Iterable[tuple[str, Tensor]] = (),
     ) -> None:
         if not 0 < temperature < math.inf:
             raise ValueError(f"temperature = {temperature}: expected a positive number (greedy has no log-probs)")
         check_count("batch_tokens", batch_tokens, 1)
-        self.policy, self.settings, self.temperature = policy, optimizer, temperature
+        self.policy, self.temperature, self.lora, self.sharding = policy, temperature, lora, sharding or SingleProcess()
         self.batch_tokens = batch_tokens
         self.row_tokens = row_tokens or max(256, 4 * int(policy.model.config.get_text_config().hidden_size))
         self.iteration = 0
-        self.lora = lora
-        if lora is not None:
-            _add_adapters(policy.model, lora)
-        self._reference: PreTrainedModel | None = None
-        if reference:
-            self.snapshot_reference()
         if gradient_checkpointing:
             policy.model.gradient_checkpointing_enable()
             policy.model.train()  # transformers checkpoints in training mode only; dropout is disabled
-        self._critic = LocalCritic(policy.model, critic) if critic is not None else None
+        self._critic = (
+            LocalCritic(policy.model, critic, self.sharding, self._aligned_batches) if critic is not None else None
+        )
+        if lora is not None:
+            add_adapters(policy.model, lora)
+        self._reference = ReferencePolicy(policy.model, adapters=lora is not None) if reference else None
+        self._scope = ModelScope(policy.model)
+        self._shard()
+        self._load_weights(weights)
+        if self._reference is not None:
+            self._reference.snapshot()
+        self.reset_critic()
         self.set_optimizer(optimizer)
+
+    def _shard(self) -> None:
+        """Distribute all weights over the ranks."""
+        self.sharding.shard(self._scope)
+        if self._reference is not None and self._reference.copy is not None:
+            self.sharding.shard(self._reference.copy)
+        if self._critic is not None:
+            self._critic.shard()
+
+    def _load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        model, parameters = self.policy.model, dict(self.policy.model.named_parameters())
+        names = {name.replace(ADAPTED, "."): name for name in parameters}
+        found = {names[name]: self.sharding.part(weight, parameters[names[name]]) for name, weight in weights}
+        fill(model, found)
 
     def set_optimizer(self, settings: OptimizerSettings) -> None:
         self.settings = settings
@@ -120,33 +126,25 @@ class LocalEngine:
         self._optimizer = Optimizer(self._trained, settings)
 
     def snapshot_reference(self) -> None:
-        untrained = self.lora is not None and not any(
-            bool(parameter.any()) for name, parameter in self.policy.model.named_parameters() if "lora_B" in name
-        )
-        # Untrained adapters can be disabled to get the reference; otherwise it needs a copy.
-        self._reference = self.policy.model if untrained else _frozen_copy(self.policy.model)
+        if self._reference is None:
+            raise ValueError("this engine has no reference policy; create it with reference=True")
+        self._reference.snapshot()
 
     def reset_critic(self) -> None:
         if self._critic is not None:
-            self._critic = LocalCritic(self.policy.model, self._critic.settings)
+            self._critic.restart(self.weights())
 
     def begin_iteration(self, iteration: int) -> None:
         self.iteration = iteration
 
     def logprobs(self, turns: Sequence[Turn], *, policy: Literal["current", "reference"] = "current") -> list[Tensor]:
-        model = self.policy.model
-        if policy == "reference":
-            if self._reference is None:
-                raise ValueError("this engine has no reference policy; create it with reference=True")
-            model = self._reference
         results: list[Tensor] = [torch.empty(0)] * len(turns)
-        disable = policy == "reference" and model is self.policy.model
-        with torch.no_grad(), _adapters_disabled(model) if disable else nullcontext():
-            for batch in self._micro_batches(turns):
-                action = self._action_logprobs(model, batch)
-                lengths = action.mask.sum(1).tolist()
-                for member, row, length in zip(batch.members, action.logprobs.cpu(), lengths, strict=True):
-                    results[member] = row[:length]
+        with torch.no_grad(), self._policy(policy) as scope:
+            for batch, real in self._aligned_batches(turns):
+                logprobs, _, mask = self._action_logprobs(scope, batch)
+                if real:
+                    for member, row, length in zip(batch.members, logprobs.cpu(), mask.sum(1).tolist(), strict=True):
+                        results[member] = row[:length]
         return results
 
     def step(
@@ -154,19 +152,21 @@ class LocalEngine:
     ) -> StepMetrics:
         self._optimizer.zero_grad()
         total = 0.0
-        for batch in self._micro_batches(turns):
-            action = self._action_logprobs(self.policy.model, batch, entropies=objective.needs_entropy)
-            values = objective(action.logprobs, action.entropies, [turns[member] for member in batch.members])
-            loss = -values.sum() / normalizer
-            if loss.requires_grad:
-                loss.backward()
-            total -= float(loss.detach())
+        for batch, real in self._aligned_batches(turns):
+            logprobs, entropies, _ = self._action_logprobs(self._scope, batch, entropies=objective.needs_entropy)
+            if real:
+                value = objective(logprobs, entropies, [turns[member] for member in batch.members]).sum() / normalizer
+                total += float(value.detach())
+            if not real or (self.sharding.ranks > 1 and not value.requires_grad):
+                value = 0 * logprobs.sum()  # every rank takes part in every backward pass
+            if value.requires_grad:
+                (-self.sharding.ranks * value).backward()  # the gradients of ranks are averaged
         metrics = self._optimizer.step(self.iteration, agent, owner="the policy" if agent is None else f"agent {agent}")
         return StepMetrics(agent, {**metrics, "objective": total})
 
     def values(self, trajectories: Sequence[Trajectory]) -> list[Tensor]:
         turns = turns_of(trajectories)
-        rows = iter(self._require_critic().values(turns, self._micro_batches))
+        rows = iter(self._require_critic().values(turns, self._scope))
         results = []
         for trajectory in trajectories:
             values = [next(rows) for _ in trajectory.turns]
@@ -175,37 +175,41 @@ class LocalEngine:
 
     def step_critic(self, turns: Sequence[Turn], loss: CriticLoss, *, normalizer: float) -> StepMetrics:
         critic = self._require_critic()
-        metrics = critic.step(turns, loss, self._micro_batches, normalizer=normalizer, iteration=self.iteration)
+        metrics = critic.step(turns, loss, self._scope, normalizer=normalizer, iteration=self.iteration)
         return StepMetrics(None, metrics)
 
     def save(self, path: Path) -> None:
+        if self.sharding.ranks > 1:
+            self._save_sharded(path)
+            return
         save_model(self.policy.model, self.policy.tokenizer, path)
         if self.lora is not None:
             save_file({name: p.detach().contiguous() for name, p in self._trained.items()}, path / ADAPTERS)
-        if self._reference is not None and self._reference is not self.policy.model:
-            reference = self._reference.named_parameters()  # tied weights appear once
-            save_file({name: p.detach().contiguous() for name, p in reference}, path / REFERENCE)
+        if self._reference is not None:
+            save_file(
+                {name: weight.contiguous() for name, weight in self._reference.tensors().items()}, path / REFERENCE
+            )
         state = {"iteration": self.iteration, "optimizers": self._optimizer.state()}
         if self._critic is not None:
             state["critic"] = self._critic.save(path / CRITIC)
         torch.save(state, path / "optimizer.pt")
 
     def load(self, path: Path) -> None:
+        if is_sharded(path):
+            self._load_sharded(path)
+            return
         weights: dict[str, Tensor] = {}
         files = [path / ADAPTERS] if self.lora is not None else sorted(path.glob("model*.safetensors"))
         for file in files:
             if not file.exists():
                 raise ValueError(f"{path} has no adapters; expected the checkpoint of an engine with lora")
             weights |= load_file(file)
-        expected = self._trained if self.lora is not None else self.policy.model.state_dict()
-        # Tied weights are stored once.
-        missing = {name for name in expected if name not in weights} - {"lm_head.weight"}
-        if missing:
+        expected = self._trained if self.lora is not None else dict(self.policy.model.named_parameters())
+        if missing := expected.keys() - weights.keys():
             raise ValueError(f"{path} has no weights for {min(missing)}; expected a checkpoint of this model")
-        self.policy.model.load_state_dict(weights, strict=False)
-        if (path / REFERENCE).exists():
-            self._reference = _frozen_copy(self.policy.model)
-            self._reference.load_state_dict(load_file(path / REFERENCE), strict=False)
+        fill(self.policy.model, weights)
+        if self._reference is not None:
+            self._reference.restore(load_file(path / REFERENCE))
         saved = torch.load(path / "optimizer.pt", weights_only=True)
         self.iteration = saved["iteration"]
         self._optimizer.load_state(saved["optimizers"])
@@ -213,7 +217,9 @@ class LocalEngine:
             self._critic.load(path / CRITIC, saved.get("critic", {}))
 
     def export(self, path: Path) -> None:
-        save_model(merge_adapters(self.policy.model), self.policy.tokenizer, path)
+        weights = dict(self.weights())  # all ranks gather
+        if self.sharding.rank == 0:
+            save_model(plain_model(self.policy.model, weights), self.policy.tokenizer, path)
 
     def learning_rate(self, iteration: int) -> float:
         return self.settings.rate_at(iteration)
@@ -222,16 +228,73 @@ class LocalEngine:
         return model is self.policy.model
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        yield from merged_weights(self.policy.model).items()
+        return merged_weights(self.policy.model, self.sharding.full)
 
-    def _micro_batches(self, turns: Sequence[Turn]) -> Iterator[TreeBatch | PaddedBatch]:
+    def _save_sharded(self, path: Path) -> None:
+        tensors = {**self._state_tensors(), **{f"moments/{n}": t for n, t in self._optimizer.tensors().items()}}
+        if self._critic is not None:
+            tensors |= {f"critic_moments/{n}": t for n, t in self._critic.optimizer.tensors().items()}
+        save_sharded(path, tensors, {"iteration": self.iteration}, rank=self.sharding.rank)
+
+    def _load_sharded(self, path: Path) -> None:
+        def prepare(names: Iterable[str]) -> dict[str, Tensor]:
+            """Return the tensors of the engine that the checkpoint fills; it must have all of them."""
+            tensors, names = self._state_tensors(), list(names)
+            if missing := tensors.keys() - set(names):
+                raise ValueError(f"{path} has no {min(missing)}; expected a checkpoint of this model and settings")
+            optimizers = {"moments": self._optimizer}
+            if self._critic is not None:
+                optimizers["critic_moments"] = self._critic.optimizer
+            for prefix, optimizer in optimizers.items():
+                own = [name.removeprefix(f"{prefix}/") for name in names if name.startswith(f"{prefix}/")]
+                tensors |= {f"{prefix}/{name}": tensor for name, tensor in optimizer.prepare(own).items()}
+            return tensors
+
+        self.iteration = load_sharded(path, prepare)["iteration"]
+
+    def _state_tensors(self) -> dict[str, Tensor]:
+        """Return the weights that a checkpoint holds: trained ones, the reference policy's and the critic's."""
+        trained = self._trained if self.lora is not None else dict(self.policy.model.named_parameters())
+        tensors = {f"policy/{name}": parameter.detach() for name, parameter in trained.items()}
+        if self._reference is not None:
+            tensors |= {f"reference/{name}": tensor for name, tensor in self._reference.tensors().items()}
+        if self._critic is not None:
+            tensors |= {f"critic/{name}": parameter.detach() for name, parameter in self._critic.trained.items()}
+        return tensors
+
+    @contextmanager
+    def _policy(self, which: Literal["current", "reference"]) -> Iterator[ModelScope]:
+        if which == "current":
+            yield self._scope
+            return
+        if self._reference is None:
+            raise ValueError("this engine has no reference policy; create it with reference=True")
+        with self._reference.active(self._scope) as scope:
+            yield scope
+
+    def _aligned_batches(self, turns: Sequence[Turn]) -> Iterator[tuple[TreeBatch | PaddedBatch, bool]]:
+        """Yield micro-batches, and on ranks that have fewer than others fillers that take part in the computation."""
         self._check_turns(turns)
-        return micro_batches(turns, self.policy.packing, row_tokens=self.row_tokens, batch_tokens=self.batch_tokens)
+        pack = partial(
+            micro_batches, packing=self.policy.packing, row_tokens=self.row_tokens, batch_tokens=self.batch_tokens
+        )
+        batches = list(pack(turns))
+        count = self.sharding.largest(len(batches))
+        for batch in batches:
+            yield batch, True
+        for _ in range(count - len(batches)):
+            yield next(iter(pack([FILLER]))), False
 
     def _action_logprobs(
-        self, model: PreTrainedModel, batch: TreeBatch | PaddedBatch, *, entropies: bool = False
-    ) -> ActionLogProbs:
-        return action_logprobs(model, batch, temperature=self.temperature, entropies=entropies)
+        self, scope: ModelScope, batch: TreeBatch | PaddedBatch, *, entropies: bool = False
+    ) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Return log-probs, entropies and mask, as in `ActionLogProbs`."""
+
+        def compute(model: PreTrainedModel) -> tuple[Tensor, Tensor | None, Tensor]:
+            found = action_logprobs(model, batch, temperature=self.temperature, entropies=entropies)
+            return found.logprobs, found.entropies, found.mask
+
+        return scope(compute)  # type: ignore[no-any-return]
 
     def _require_critic(self) -> LocalCritic:
         if self._critic is None:
@@ -264,35 +327,6 @@ class LocalEngine:
             names = ", ".join(name for name, _ in list(self.policy.model.named_parameters())[:3])
             raise ValueError(f"trainable={self.settings.trainable} matches no parameter; names look like {names}")
         return trained
-
-
-def _add_adapters(model: PreTrainedModel, lora: LoraSettings) -> None:
-    if importlib.util.find_spec("peft") is None:
-        raise ValueError("lora needs peft: pip install 'seeupo[lora]'")
-    from peft import LoraConfig
-
-    config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=list(lora.targets), lora_dropout=0.0)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(lora.seed)
-        model.add_adapter(config)
-    for name, parameter in model.named_parameters():
-        if "lora_" in name:
-            parameter.data = parameter.data.to(model.dtype)
-
-
-@contextmanager
-def _adapters_disabled(model: PreTrainedModel) -> Iterator[None]:
-    model.disable_adapters()
-    try:
-        yield
-    finally:
-        model.enable_adapters()
-
-
-def _frozen_copy(model: PreTrainedModel) -> PreTrainedModel:
-    frozen = copy.deepcopy(model).requires_grad_(False)
-    frozen.eval()
-    return frozen
 
 
 if TYPE_CHECKING:

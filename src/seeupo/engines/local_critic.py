@@ -14,12 +14,15 @@ from transformers import PreTrainedModel
 
 from seeupo.core.checks import OptionError, check_choice
 from seeupo.engines.optimizer import Optimizer, OptimizerSettings
+from seeupo.engines.reference_policy import fill
+from seeupo.engines.sharding import Sharding
 from seeupo.models.batching import PaddedBatch
 from seeupo.models.critic import Backbone, Critic
+from seeupo.models.scope import ModelScope
 from seeupo.models.tree import TreeBatch
 from seeupo.types import CriticLoss, Turn
 
-Pack = Callable[[Sequence[Turn]], Iterable[TreeBatch | PaddedBatch]]
+MicroBatches = Callable[[Sequence[Turn]], Iterable[tuple[TreeBatch | PaddedBatch, bool]]]
 WEIGHTS = "critic.safetensors"
 
 
@@ -44,41 +47,71 @@ class CriticSettings:
 
 
 class LocalCritic:
-    """The critic of a LocalEngine."""
+    """The critic of a LocalEngine.
 
-    def __init__(self, policy: PreTrainedModel, settings: CriticSettings) -> None:
-        self.settings = settings
+    Args:
+        policy: The policy's model, without adapters and not yet sharded.
+        micro_batches: Yields batches of turns, as many on all ranks, and whether each is real.
+    """
+
+    def __init__(
+        self, policy: PreTrainedModel, settings: CriticSettings, sharding: Sharding, micro_batches: MicroBatches
+    ) -> None:
+        self.settings, self.sharding, self._micro_batches = settings, sharding, micro_batches
         self.critic = Critic(policy, settings.backbone)
-        self._trained = dict(self.critic.named_parameters())
-        self._optimizer = Optimizer(self._trained, settings.optimizer)
+
+    def shard(self) -> None:
+        """Distribute the weights over the ranks."""
+        self.sharding.shard(self.critic)
 
     @torch.no_grad()
-    def values(self, turns: Sequence[Turn], pack: Pack) -> list[Tensor]:
+    def restart(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Start over from the policy's weights by their Hugging Face names, with values 0 and a fresh optimizer."""
+        for parameter in self.critic.head.parameters():
+            parameter.zero_()
+        if self.critic.backbone is not None:
+            prefix = f"{self.critic.backbone.base_model_prefix}."
+            own = dict(self.critic.backbone.named_parameters())
+            fill(
+                self.critic.backbone,
+                {
+                    name: self.sharding.part(weight, own[name])
+                    for full_name, weight in weights
+                    if (name := full_name.removeprefix(prefix)) in own
+                },
+            )
+        self.trained = dict(self.critic.named_parameters())
+        self.optimizer = Optimizer(self.trained, self.settings.optimizer)
+
+    @torch.no_grad()
+    def values(self, turns: Sequence[Turn], policy: ModelScope) -> list[Tensor]:
         """Return values [len(action) + 1] per turn: before each token of the action and after the last, on the CPU."""
         results: list[Tensor] = [torch.empty(0)] * len(turns)
-        for batch in pack(turns):
-            for member, before, end in zip(batch.members, *self.critic(batch), strict=True):
-                results[member] = torch.cat([before[: len(turns[member].action_ids)], end[None]]).cpu()
+        for batch, real in self._micro_batches(turns):
+            found = self.critic(batch, policy)
+            if real:
+                for member, before, end in zip(batch.members, *found, strict=True):
+                    results[member] = torch.cat([before[: len(turns[member].action_ids)], end[None]]).cpu()
         return results
 
     def step(
-        self, turns: Sequence[Turn], loss: CriticLoss, pack: Pack, *, normalizer: float, iteration: int
+        self, turns: Sequence[Turn], loss: CriticLoss, policy: ModelScope, *, normalizer: float, iteration: int
     ) -> dict[str, float]:
         """Take one optimizer step down the gradient of sum(loss) / normalizer, and return its metrics."""
-        self._optimizer.zero_grad()
+        self.optimizer.zero_grad()
         total = 0.0
-        for batch in pack(turns):
-            values_NL, _ = self.critic(batch)
-            part = loss(values_NL, [turns[member] for member in batch.members]).sum() / normalizer
-            part.backward()
-            total += float(part.detach())
-        return {**self._optimizer.step(iteration, None, owner="the critic"), "critic_loss": total}
+        for batch, real in self._micro_batches(turns):
+            values_NL, _ = self.critic(batch, policy)
+            part = loss(values_NL, [turns[member] for member in batch.members]).sum() if real else 0 * values_NL.sum()
+            (part * (self.sharding.ranks / normalizer)).backward()
+            total += float(part.detach()) / normalizer
+        return {**self.optimizer.step(iteration, None, owner="the critic"), "critic_loss": total}
 
     def save(self, path: Path) -> dict[str, Any]:
         """Write the weights and return the optimizer state."""
         path.mkdir(parents=True, exist_ok=True)
-        save_file({name: p.detach().contiguous() for name, p in self._trained.items()}, path / WEIGHTS)
-        return {"moments": self._optimizer.state()}
+        save_file({name: p.detach().contiguous() for name, p in self.trained.items()}, path / WEIGHTS)
+        return {"moments": self.optimizer.state()}
 
     def load(self, path: Path, state: dict[str, Any]) -> None:
         """Restore the weights and the optimizer state."""
@@ -86,9 +119,7 @@ class LocalCritic:
         if not file.exists():
             raise ValueError(f"{path} has no critic; expected the checkpoint of an engine with a critic")
         weights = load_file(file)
-        if weights.keys() != self._trained.keys():
+        if weights.keys() != self.trained.keys():
             raise ValueError(f"{path} is from a different critic; expected backbone={self.settings.backbone!r}")
-        with torch.no_grad():
-            for name, parameter in self._trained.items():
-                parameter.copy_(weights[name])
-        self._optimizer.load_state(state["moments"])
+        fill(self.critic, weights)
+        self.optimizer.load_state(state["moments"])

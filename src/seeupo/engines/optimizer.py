@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import torch
+from torch import Tensor
 
 from seeupo.core.checks import OptionError, check_at_least, check_choice, check_count
 
@@ -85,7 +86,8 @@ class Optimizer:
         `owner` names the trained network in the error.
         """
         limit = math.inf if self.settings.max_grad_norm is None else self.settings.max_grad_norm
-        norm = float(torch.nn.utils.clip_grad_norm_(self.parameters.values(), limit))
+        clipped = torch.nn.utils.clip_grad_norm_(self.parameters.values(), limit)
+        norm = float(clipped.full_tensor() if hasattr(clipped, "full_tensor") else clipped)  # of sharded gradients
         if not math.isfinite(norm):
             self.zero_grad()
             raise FloatingPointError(
@@ -107,6 +109,26 @@ class Optimizer:
         self.by_agent.clear()
         for agent, moments in state.items():
             self._optimizer_for(agent).load_state_dict(moments)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the moments as "agent/parameter/moment"; the agent is "none" for shared moments."""
+        found = {}
+        for agent, optimizer in self.by_agent.items():
+            for name, parameter in self.parameters.items():
+                for key, value in optimizer.state.get(parameter, {}).items():
+                    moment = f"{'none' if agent is None else agent}/{name}/{key}"
+                    found[moment] = value.reshape(1) if key == "step" else value  # files hold no scalars
+        return found
+
+    def prepare(self, names: Iterable[str]) -> dict[str, Tensor]:
+        """Start over with moments 0 of these names, as in `tensors`, and return them to be filled."""
+        self.by_agent.clear()
+        for name in names:
+            agent, parameter, key = name.split("/")
+            weight = self.parameters[parameter]
+            state = self._optimizer_for(None if agent == "none" else int(agent)).state[weight]
+            state[key] = torch.tensor(0.0) if key == "step" else torch.zeros_like(weight, requires_grad=False)
+        return self.tensors()
 
     def _optimizer_for(self, agent: int | None) -> torch.optim.AdamW:
         key = agent if self.settings.moments == "per_agent" else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal, cast
 
 import torch
@@ -11,9 +12,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from seeupo.core import length_mask
-from seeupo.models.adapters import merge_adapters
 from seeupo.models.batching import PaddedBatch
 from seeupo.models.logprobs import tree_states
+from seeupo.models.scope import ModelScope
 from seeupo.models.tree import TreeBatch
 from seeupo.types import Turn
 
@@ -24,7 +25,7 @@ class Critic(nn.Module):
     """A linear value head on a language model.
 
     Args:
-        policy: Model whose weights the critic starts from.
+        policy: The policy's model. Its layers are copied for a backbone "own"; `restart` gives them their weights.
         backbone: "own" trains a copy of the policy's layers together with the head; "policy" trains the head only, on
             the hidden states of the policy.
 
@@ -34,36 +35,38 @@ class Critic(nn.Module):
     def __init__(self, policy: PreTrainedModel, backbone: Backbone) -> None:
         super().__init__()
         width = int(policy.config.get_text_config().hidden_size)
-        self.head = nn.Linear(width, 1, device=policy.device, dtype=policy.dtype)
+        dtype = policy.dtype if policy.dtype == torch.float64 else torch.float32
+        self.head = nn.Linear(width, 1, device=torch.device("cpu") if policy.device.type == "meta" else policy.device)
+        self.head.to(dtype)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
         self.backbone = _copy_layers(policy) if backbone == "own" else None
-        # In a list, so that the policy's weights are not registered as the critic's.
-        self._model: list[PreTrainedModel] = [policy if self.backbone is None else self.backbone]
 
-    def forward(self, batch: TreeBatch | PaddedBatch) -> tuple[Tensor, Tensor]:
+    def forward(self, batch: TreeBatch | PaddedBatch, policy: ModelScope) -> tuple[Tensor, Tensor]:
         """Return values [n, L] before each token of the batch's actions, padded with 0, and [n] after the last."""
-        model = self._model[0]
-        with torch.set_grad_enabled(torch.is_grad_enabled() and self.backbone is not None):
-            before_NLH, mask_NL, end_NH = (
-                _tree_action_states(model, batch)
-                if isinstance(batch, TreeBatch)
-                else _padded_action_states(model, batch.rows)
-            )
-        before_NL: Tensor = self.head(before_NLH)[:, :, 0]
-        end_N: Tensor = self.head(end_NH)[:, 0]
+        compute = partial(_action_states, batch=batch)
+        if self.backbone is not None:
+            before_NLH, mask_NL, end_NH = compute(self.backbone)
+        else:
+            with torch.no_grad():
+                before_NLH, mask_NL, end_NH = policy(compute)
+        before_NL: Tensor = self.head(before_NLH.to(self.head.weight.dtype))[:, :, 0]
+        end_N: Tensor = self.head(end_NH.to(self.head.weight.dtype))[:, 0]
         return before_NL.where(mask_NL, 0), end_N
 
 
 def _copy_layers(policy: PreTrainedModel) -> PreTrainedModel:
-    """Return a trainable copy of the policy's layers, adapters merged."""
-    plain = merge_adapters(policy)
-    layers = cast("PreTrainedModel", plain.base_model)
-    layers = copy.deepcopy(layers) if plain is policy else layers
+    layers = copy.deepcopy(cast("PreTrainedModel", policy.base_model))
     if policy.is_gradient_checkpointing:
         layers.gradient_checkpointing_enable()
         layers.train()
     return layers.requires_grad_(True)
+
+
+def _action_states(model: PreTrainedModel, batch: TreeBatch | PaddedBatch) -> tuple[Tensor, Tensor, Tensor]:
+    if isinstance(batch, TreeBatch):
+        return _tree_action_states(model, batch)
+    return _padded_action_states(model, batch.rows)
 
 
 def _tree_action_states(model: PreTrainedModel, batch: TreeBatch) -> tuple[Tensor, Tensor, Tensor]:

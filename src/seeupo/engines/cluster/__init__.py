@@ -1,0 +1,1 @@
+"""Training on several processes: Ray places them, FSDP2 shards the weights."""
