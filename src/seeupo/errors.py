@@ -43,6 +43,10 @@ class TrainingError(UserError):
     """Training cannot start or continue as requested."""
 
 
+class EngineLost(UserError):
+    """Processes that hold the trained weights have died or do not answer; only a checkpoint brings them back."""
+
+
 class EvaluationError(UserError):
     """An evaluation cannot be run, read or compared as requested."""
 

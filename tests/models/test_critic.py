@@ -18,7 +18,9 @@ def critic(backbone: str, policy) -> Critic:
 
 def by_hand(made: Critic, policy, turn) -> torch.Tensor:
     """Apply the head to the states of one turn, from the one that predicts its first token to its last."""
-    states = (made.backbone or policy.base_model)(torch.tensor([turn.prompt_ids + turn.action_ids])).last_hidden_state[0]
+    states = (made.backbone or policy.base_model)(torch.tensor([turn.prompt_ids + turn.action_ids])).last_hidden_state[
+        0
+    ]
     return (states @ made.head.weight[0] + made.head.bias)[len(turn.prompt_ids) - 1 :]
 
 

@@ -165,13 +165,11 @@ class LocalEngine:
         return StepMetrics(agent, {**metrics, "objective": total})
 
     def values(self, trajectories: Sequence[Trajectory]) -> list[Tensor]:
-        turns = turns_of(trajectories)
-        rows = iter(self._require_critic().values(turns, self._scope))
-        results = []
-        for trajectory in trajectories:
-            values = [next(rows) for _ in trajectory.turns]
-            results.append(torch.cat([*(row[:-1] for row in values), values[-1][-1:]]))
-        return results
+        return trajectory_values(trajectories, self.turn_values(turns_of(trajectories)))
+
+    def turn_values(self, turns: Sequence[Turn]) -> list[Tensor]:
+        """Return values [len(action) + 1] per turn: before each token of the action and after the last."""
+        return self._require_critic().values(turns, self._scope)
 
     def step_critic(self, turns: Sequence[Turn], loss: CriticLoss, *, normalizer: float) -> StepMetrics:
         critic = self._require_critic()
@@ -327,6 +325,16 @@ class LocalEngine:
             names = ", ".join(name for name, _ in list(self.policy.model.named_parameters())[:3])
             raise ValueError(f"trainable={self.settings.trainable} matches no parameter; names look like {names}")
         return trained
+
+
+def trajectory_values(trajectories: Sequence[Trajectory], turn_values: Sequence[Tensor]) -> list[Tensor]:
+    """Return values [A + 1] per trajectory of A action tokens from the values of its turns."""
+    rows = iter(turn_values)
+    results = []
+    for trajectory in trajectories:
+        values = [next(rows) for _ in trajectory.turns]
+        results.append(torch.cat([*(row[:-1] for row in values), values[-1][-1:]]))
+    return results
 
 
 if TYPE_CHECKING:

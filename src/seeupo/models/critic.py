@@ -51,7 +51,7 @@ class Critic(nn.Module):
             with torch.no_grad():
                 before_NLH, mask_NL, end_NH = policy(compute)
         before_NL: Tensor = self.head(before_NLH.to(self.head.weight.dtype))[:, :, 0]
-        end_N: Tensor = self.head(end_NH.to(self.head.weight.dtype))[:, 0]
+        end_N: Tensor = self.head(end_NH.to(self.head.weight.dtype)).flatten()
         return before_NL.where(mask_NL, 0), end_N
 
 

@@ -42,11 +42,15 @@ class Fsdp:
     def shard(self, module: nn.Module) -> None:
         # Weights are released after every forward pass, those of the outermost module too: it would otherwise keep
         # gathered copies from before an optimizer step.
-        options = {"mesh": self.mesh, "mp_policy": self._precision, "offload_policy": self._offload}
-        for stack in [child for child in module.modules() if isinstance(child, nn.ModuleList)]:
-            for layer in stack:
-                fully_shard(layer, reshard_after_forward=True, **options)
-        fully_shard(module, reshard_after_forward=True, **options)
+        stacks = [child for child in module.modules() if isinstance(child, nn.ModuleList)]
+        for part in [*(layer for stack in stacks for layer in stack), module]:
+            fully_shard(
+                part,
+                mesh=self.mesh,
+                reshard_after_forward=True,
+                mp_policy=self._precision,
+                offload_policy=self._offload,
+            )
         plain = [name for name, parameter in module.named_parameters() if not isinstance(parameter, DTensor)]
         if plain:
             raise RuntimeError(f"FSDP2 left {plain[0]} unsharded; expected all parameters to be DTensors")

@@ -1,0 +1,85 @@
+"""A group of Ray actors, one per rank, that are called together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from seeupo.engines.cluster.rank import Rank
+from seeupo.engines.cluster.ray_cluster import START_SECONDS, reserve
+from seeupo.errors import EngineLost, first_line
+
+
+class RankGroup:
+    """Starts ranks and calls all of them at once.
+
+    Args:
+        count: Number of ranks.
+        gpus: Number of GPUs per rank: 0 on CPUs.
+        call_seconds: Time limit of a call.
+    """
+
+    def __init__(self, count: int, *, gpus: float = 0, call_seconds: float) -> None:
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        self.count, self.call_seconds = count, call_seconds
+        self._bundles: Any = reserve([{"CPU": 1} | ({"GPU": gpus} if gpus else {})] * count)
+        actor: Any = ray.remote(Rank)
+        self._actors = [
+            actor.options(
+                num_cpus=1,
+                num_gpus=gpus,
+                scheduling_strategy=PlacementGroupSchedulingStrategy(self._bundles, number),
+            ).remote(number, count)
+            for number in range(count)
+        ]
+        address = self._wait([self._actors[0].address.remote()], START_SECONDS)[0]
+        self.call("connect", address, call_seconds)
+
+    def call(self, method: str, *arguments: Any, part: Callable[[int], Any] | None = None) -> list[Any]:
+        """Call a method of every rank and return the results by rank; `part(rank)` is its first argument."""
+        if not self._actors:
+            raise EngineLost("the ranks of the cluster engine were stopped; load a checkpoint to replace them")
+        first = [() if part is None else (part(number),) for number in range(self.count)]
+        return self._wait(
+            [getattr(actor, method).remote(*first[n], *arguments) for n, actor in enumerate(self._actors)],
+            self.call_seconds,
+        )
+
+    def close(self) -> None:
+        """Stop all ranks; idempotent."""
+        import ray
+        from ray.util.placement_group import remove_placement_group
+
+        for actor in self._actors:
+            ray.kill(actor)
+        if self._actors:
+            remove_placement_group(self._bundles)
+        self._actors = []
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the ranks have not been stopped."""
+        return bool(self._actors)
+
+    def _wait(self, refs: list[Any], seconds: float) -> list[Any]:
+        """Return the results. If one rank is lost or stuck, the others cannot finish either: all are stopped."""
+        import ray
+        from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+
+        try:
+            waiting = list(refs)
+            while waiting:
+                # One at a time, so that an error of one rank is seen while the others wait for it.
+                ready, waiting = ray.wait(waiting, num_returns=1, timeout=seconds)
+                if not ready:
+                    raise GetTimeoutError(f"no answer in {seconds:g} s")
+                ray.get(ready)
+            return list(ray.get(refs))
+        except RayTaskError as error:
+            self.close()
+            raise error.cause if isinstance(error.cause, Exception) else error from None
+        except (RayActorError, GetTimeoutError) as error:
+            self.close()
+            raise EngineLost(f"a rank of the cluster engine was lost: {first_line(error)}") from error

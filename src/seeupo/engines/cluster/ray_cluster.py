@@ -1,0 +1,83 @@
+"""Start or join a Ray cluster and reserve resources in it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from seeupo.errors import TrainingError, first_line
+
+RESERVE_SECONDS = 30.0
+"""Time in which the cluster must provide the resources of a run."""
+START_SECONDS = 120.0
+"""Time limit for an actor to start."""
+
+
+@contextmanager
+def ray_cluster(address: str | None, *, processes: int) -> Iterator[None]:
+    """Join the cluster at an address, or start one on this machine with room for a number of processes.
+
+    A cluster that was started here is stopped at the end. One that this process has already joined is left as it is.
+    """
+    if importlib.util.find_spec("ray") is None:
+        raise TrainingError("engine.kind = \"cluster\" needs Ray: pip install 'seeupo[cluster]'")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    # Workers import the same modules as this process, those of the current directory included.
+    options: dict[str, Any] = {
+        "runtime_env": {"env_vars": {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}},
+        "log_to_driver": False,
+        "logging_level": "error",
+    }
+    if address is None:
+        # CPUs are only a count to Ray. Ranks on CPUs share the cores, so more of them than cores is slow but possible.
+        cpus = max(os.cpu_count() or 1, processes)
+        options |= {"num_cpus": cpus, "include_dashboard": False, "address": "local"}
+    else:
+        options |= {"address": address}
+    try:
+        ray.init(**options)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise TrainingError(
+            f"engine.address = {address!r}: no Ray cluster can be joined or started there: {first_line(error)}. "
+            'Start one with "ray start --head", or leave engine.address out to start one on this machine'
+        ) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def reserve(bundles: Sequence[Mapping[str, float]]) -> Any:
+    """Return a Ray placement group of these resource bundles; an error if the cluster does not have them in time."""
+    import ray
+    from ray.util.placement_group import placement_group, remove_placement_group
+
+    asked = _sum(bundles)
+    group = placement_group([dict(bundle) for bundle in bundles], strategy="PACK")
+    if not group.wait(RESERVE_SECONDS):
+        remove_placement_group(group)
+        total, free = ray.cluster_resources(), ray.available_resources()  # type: ignore[no-untyped-call]
+        have = ", ".join(f"{total.get(name, 0):g} {name} ({free.get(name, 0):g} free)" for name in asked)
+        need = ", ".join(f"{count:g} {name}" for name, count in asked.items())
+        raise TrainingError(
+            f"the Ray cluster has {have}; this run needs {need} in {len(bundles)} processes. Reduce engine.trainers or "
+            "sampler.count, free resources, or add nodes"
+        )
+    return group
+
+
+def _sum(bundles: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for bundle in bundles:
+        for name, count in bundle.items():
+            total[name] = total.get(name, 0) + count
+    return total
