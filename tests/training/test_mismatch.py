@@ -1,0 +1,105 @@
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from engines.examples import engine, objective_for, trajectories, weights
+from seeupo.algorithms import GRPO, SeeUPO
+from seeupo.algorithms.batch import by_key
+from seeupo.training.mismatch import BehaviorEngine, MismatchSettings, WeightedObjective, importance_weights
+from seeupo.types import Turn, turns_of
+
+
+def sampled_by(local, batch, shift):
+    """Return the trajectories with log-probs of a sampler that differ from the engine's by `shift` per token."""
+    changed = []
+    for trajectory in batch:
+        rows = [row + torch.tensor([shift(turn, n) for n in range(len(row))])
+                for turn, row in zip(trajectory.turns, local.logprobs(trajectory.turns), strict=True)]  # fmt: skip
+        turns = [replace(t, behavior_logprobs=tuple(r.tolist())) for t, r in zip(trajectory.turns, rows, strict=True)]
+        changed.append(replace(trajectory, turns=tuple(turns)))
+    return changed
+
+
+def test_weights_are_truncated_ratios():
+    turn = Turn("x", 0, (1,), (2, 3))
+    trained, sampled = {turn.key: torch.tensor([-1.0, -2.0])}, {turn.key: torch.tensor([-1.5, -1.5])}
+
+    def found(**settings):
+        return importance_weights([turn], trained, sampled, MismatchSettings(**settings))[turn.key].tolist()
+
+    assert found(tis_cap=10.0) == pytest.approx([math.exp(0.5), math.exp(-0.5)])
+    assert found(tis_cap=1.2) == pytest.approx([1.2, math.exp(-0.5)])
+    assert found(tis_cap=10.0, tis_level="turn") == pytest.approx([1.0, 1.0])
+    assert found(turn_bounds=(0.9, 1.1)) == [1.0, 1.0]
+    shifted = {turn.key: torch.tensor([-1.5, -2.5])}
+    masked = importance_weights([turn], trained, shifted, MismatchSettings(turn_bounds=(0.9, 1.1)))
+    assert masked[turn.key].tolist() == [0.0, 0.0]
+
+
+def test_weights_scale_the_gradient_of_each_token_and_keep_the_value():
+    local = engine()
+    turns = turns_of(trajectories())[:6]
+    objective = objective_for(local, turns)
+    generator = torch.Generator().manual_seed(0)
+    factors = {turn.key: torch.rand(len(turn.action_ids), generator=generator).double() for turn in turns}
+    longest = max(len(turn.action_ids) for turn in turns)
+    logprobs = torch.randn(len(turns), longest, generator=generator, dtype=torch.float64, requires_grad=True)
+    for row, turn in enumerate(turns):
+        logprobs.data[row, len(turn.action_ids) :] = math.nan  # padding may hold anything
+    plain = objective(logprobs, None, turns)
+    (expected,) = torch.autograd.grad(plain.sum(), logprobs)
+    weighted = WeightedObjective(objective, factors)(logprobs, None, turns)
+    (found,) = torch.autograd.grad(weighted.sum(), logprobs)
+    torch.testing.assert_close(weighted, plain)
+    for row, turn in enumerate(turns):
+        length = len(turn.action_ids)
+        torch.testing.assert_close(found[row, :length], expected[row, :length] * factors[turn.key])
+        assert not found[row, length:].any()
+
+
+@pytest.mark.parametrize("algorithm", [SeeUPO(), GRPO(kl_coef=0.0)])
+def test_corrections_are_off_by_default_and_change_nothing_without_a_gap(algorithm):
+    ends = []
+    for settings in (None, MismatchSettings(), MismatchSettings(tis_cap=2.0, turn_bounds=(0.5, 2.0))):
+        local = engine()
+        batch = sampled_by(local, trajectories(), lambda turn, n: 0.0)
+        used = local if settings is None else BehaviorEngine(local, settings, recorded=False)
+        algorithm.update(used, batch)
+        ends.append(weights(local))
+    assert torch.equal(ends[0], ends[1])
+    torch.testing.assert_close(ends[0], ends[2], rtol=0, atol=1e-6)
+
+
+def test_turns_outside_the_bounds_have_no_gradient():
+    kept, masked = engine(weight_decay=0.0), engine(weight_decay=0.0)
+    batch = sampled_by(masked, trajectories(), lambda turn, n: 1.0 if turn.index == 1 else 0.0)
+    behavior = BehaviorEngine(masked, MismatchSettings(turn_bounds=(0.8, 1.25)), recorded=False)
+    turns = turns_of(batch)
+    objective = objective_for(kept, turns)
+    behavior.logprobs(turns)
+    behavior.step(turns, objective, normalizer=8)
+    kept.step([turn for turn in turns if turn.index != 1], objective, normalizer=8)
+    torch.testing.assert_close(weights(masked), weights(kept), rtol=0, atol=1e-9)
+    assert behavior.metrics()["masked_turns"] == pytest.approx(8 / len(turns))
+
+
+def test_ratios_are_relative_to_the_recorded_policy():
+    local = engine()
+    batch = sampled_by(local, trajectories(), lambda turn, n: -0.1)
+    turns = turns_of(batch)
+    behavior = BehaviorEngine(local, MismatchSettings(), recorded=True)
+    first = by_key(turns, behavior.logprobs(turns))
+    for turn in turns:
+        assert first[turn.key].tolist() == pytest.approx(list(turn.behavior_logprobs), abs=1e-6)
+    behavior.step(turns, objective_for(local, turns), normalizer=8)
+    assert torch.equal(torch.cat(behavior.logprobs(turns)), torch.cat(local.logprobs(turns)))
+    with pytest.raises(ValueError, match="no log-probs of a sampler"):
+        BehaviorEngine(local, MismatchSettings(), recorded=True).logprobs(turns_of(trajectories()))
+
+
+@pytest.mark.parametrize("settings", [{"turn_bounds": (1.1, 2.0)}, {"tis_level": "batch"}, {"tis_cap": -1.0}])
+def test_invalid_settings_are_refused(settings):
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        MismatchSettings(**settings)
