@@ -1,0 +1,170 @@
+"""vLLM as a sampler: exact token ids, log-probs at the sampling temperature, weights replaced in place."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from seeupo.engines.samplers.sampling import check_parameters
+from seeupo.types import Completion, CompletionEnd, GenerationRequest, WeightSource
+
+CHUNK_BYTES = 2**30
+"""Size of the weights that are transferred at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VllmOptions:
+    """Options of a vLLM engine.
+
+    Attributes:
+        model: Folder or hub id with the model's configuration, tokenizer and initial weights.
+        context_length: Maximum number of tokens of prompt and response.
+        end_tokens: Tokens that end a turn.
+        dtype: Data type of the weights.
+        max_rows: Maximum number of sequences sampled at a time.
+        tensor_parallel: Number of GPUs.
+        gpu_memory: Fraction of a GPU's memory to use.
+        cache_gb: Memory of the key-value cache on CPUs, in GB.
+        training: Refuse truncated sampling, whose log-probs are not those of the model.
+    """
+
+    model: str
+    context_length: int
+    end_tokens: tuple[int, ...]
+    dtype: str = "float32"
+    max_rows: int = 64
+    tensor_parallel: int = 1
+    gpu_memory: float = 0.85
+    cache_gb: int = 1
+    training: bool = True
+
+
+class VllmSampler:
+    """Samples with a vLLM engine in this process, which should do nothing else."""
+
+    def __init__(self, options: VllmOptions) -> None:
+        self.options, self.version = options, 0
+        os.environ.update(
+            VLLM_ENABLE_V1_MULTIPROCESSING="0",  # the engine runs here, so seeds give the same tokens
+            VLLM_CPU_KVCACHE_SPACE=str(options.cache_gb),
+            VLLM_NO_USAGE_STATS="1",
+            VLLM_LOGGING_LEVEL="ERROR",
+        )
+        from vllm import EngineArgs
+        from vllm.config.weight_transfer import WeightTransferConfig
+        from vllm.platforms import current_platform
+        from vllm.v1.engine.llm_engine import LLMEngine
+
+        from seeupo.engines.samplers.vllm_weights import BACKEND, register
+
+        register()
+        on_cpu = bool(current_platform.is_cpu())
+        arguments = EngineArgs(
+            model=options.model,
+            tokenizer=options.model,
+            trust_remote_code=False,
+            dtype=options.dtype,
+            max_model_len=options.context_length,
+            max_num_seqs=options.max_rows,
+            tensor_parallel_size=options.tensor_parallel,
+            gpu_memory_utilization=options.gpu_memory,
+            enable_prefix_caching=True,
+            logprobs_mode="processed_logprobs",  # at the sampling temperature, not the model's raw ones
+            enforce_eager=on_cpu,
+            enable_sleep_mode=not on_cpu,
+            weight_transfer_config=WeightTransferConfig(backend=BACKEND),
+            seed=0,
+            disable_log_stats=True,
+        )
+        self._engine: Any = LLMEngine.from_engine_args(arguments)
+        self._call("init_weight_transfer_engine", {})
+        self._asleep = False
+
+    def submit(self, request: GenerationRequest) -> None:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        parameters = request.parameters
+        check_parameters(parameters, training=self.options.training)
+        self._engine.add_request(
+            request.id,
+            {"prompt_token_ids": list(request.prompt_ids)},
+            SamplingParams(
+                max_tokens=parameters.max_tokens,
+                temperature=parameters.temperature,
+                top_p=parameters.top_p,
+                top_k=parameters.top_k,
+                stop=list(parameters.stop),
+                include_stop_str_in_output=True,
+                stop_token_ids=list(self.options.end_tokens),
+                seed=request.seed % 2**63,
+                logprobs=0,  # of the sampled token only
+                detokenize=bool(parameters.stop),
+                output_kind=RequestOutputKind.FINAL_ONLY,
+            ),
+        )
+
+    def poll(self) -> list[Completion]:
+        """Run one step of the engine and return the completions that have finished."""
+        if not self._engine.has_unfinished_requests():
+            return []
+        return [self._completion(output) for output in self._engine.step() if output.finished]
+
+    def sync(self, engine: WeightSource, version: int) -> None:
+        if self._engine.has_unfinished_requests():
+            raise RuntimeError("weights cannot change while requests are being sampled; poll until all have finished")
+        self._wake("weights")
+        self._call("start_weight_update")
+        with tempfile.TemporaryDirectory(prefix="seeupo-weights-") as folder:
+            for number, chunk in enumerate(chunks(engine.weights(), CHUNK_BYTES)):
+                file = Path(folder) / f"{number}.safetensors"
+                save_file({name: weight.detach().cpu().contiguous() for name, weight in chunk}, file)
+                self._call("update_weights", {"path": str(file)})
+                file.unlink()
+        self._call("finish_weight_update")
+        self._wake("kv_cache")
+        self._asleep = False
+        self._engine.reset_prefix_cache()
+        self.version = version
+
+    def release(self) -> None:
+        if self._engine.model_config.enable_sleep_mode and not self._asleep:
+            self._engine.sleep(level=2)  # weights are not kept, because the next sync brings new ones
+            self._asleep = True
+
+    def _wake(self, tag: str) -> None:
+        if self._asleep:
+            self._engine.wake_up(tags=[tag])
+
+    def _call(self, method: str, *arguments: Any) -> None:
+        self._engine.collective_rpc(method, args=arguments)
+
+    def _completion(self, output: Any) -> Completion:
+        result = output.outputs[0]
+        ids = tuple(result.token_ids)
+        logprobs = tuple(row[token].logprob for token, row in zip(ids, result.logprobs, strict=True))
+        end = CompletionEnd.LENGTH
+        if result.finish_reason == "stop":
+            end = CompletionEnd.STOP_STRING if isinstance(result.stop_reason, str) else CompletionEnd.END_OF_TURN
+        return Completion(id=output.request_id, ids=ids, logprobs=logprobs, end=end, version=self.version)
+
+
+def chunks(weights: Iterator[tuple[str, Tensor]], limit: int) -> Iterator[Sequence[tuple[str, Tensor]]]:
+    """Yield weights in lists of at most `limit` bytes, or of a single larger one."""
+    chunk: list[tuple[str, Tensor]] = []
+    size = 0
+    for name, weight in weights:
+        if chunk and size + weight.nbytes > limit:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append((name, weight))
+        size += weight.nbytes
+    if chunk:
+        yield chunk
