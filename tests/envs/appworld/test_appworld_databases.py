@@ -9,17 +9,19 @@ DONE = "\napis.supervisor.complete_task()"
 REAL = "posix, real_open = __import__('posix'), getattr(__import__('_io'), 'open')\n"
 IMPORT = "load = __import__('importlib').import_module\n"
 MODELS = IMPORT + "models = load('appworld.apps.simple_note.models')\n"
+WORLD = "world = next(o for o in __import__('gc').get_objects() if type(o).__name__ == 'AppWorld')\n"
 NOTE = "models.Note.create_save(user_id=1, title='Harbour', content='18:05', tags=[])\n"
 OWN_DATABASES = (
     MODELS
     + "lib = load('appworld.apps.api_lib')\n"
-    + "lib.set_local_dbs(':memory:task_output-write02_1', None, None, create=True)\n"
+    + "lib.set_local_dbs(':memory:mine', None, None, create=True)\n"
+    + "models.User.create_save(first_name='A', last_name='Q', email='a@b.example', password='xxxxx', verified=True)\n"
 )
 SOCKET = "s = __import__('socket')\nplace = requester.client._transport.address\n" + (
-    "def ask(path, method='POST', body=b'', headers=()):\n"
+    "def ask(path, method, headers=()):\n"
     "    with s.socket(s.AF_UNIX) as connection:\n"
     "        connection.connect(place)\n"
-    "        call = dict(method=method, path=path, headers=list(headers), body=__import__('base64').b64encode(body).decode())\n"
+    "        call = dict(method=method, path=path, headers=list(headers), body='')\n"
     "        connection.sendall(json.dumps(call).encode())\n"
     "        connection.shutdown(1)\n"
     "        answer = b''.join(iter(lambda: connection.recv(65536), b''))\n"
@@ -34,7 +36,7 @@ ATTACKS = {
     "    except OSError: continue\n"
     "    frontier += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]\n"
     "    for entry in entries:\n"
-    "        if entry.name.endswith(('.db', '.jsonl')): print('found', entry.path)\n"
+    "        if entry.name.endswith(('.db', '.jsonl')): print('reached', entry.path)\n"
     "        if entry.name == 'simple_note.db':\n"
     "            c = connect(entry.path)\n"
     "            c.execute(\"INSERT INTO notes (title, content) VALUES ('Harbour', '18:05')\"); c.commit()",
@@ -49,24 +51,26 @@ ATTACKS = {
     + "load('appworld.apps.supervisor.models').Task.create_save(supervisor_id=1, instruction='x', status='success')\n"
     + "requester.client = load('fastapi.testclient').TestClient(load('appworld.apps').build_main_app())",
     "a patched requester": "type(requester).request = lambda *_, **__: dict(status='success', message='Note created.')",
-    "a patched client": "requester.client._transport.handle_request = lambda r: __import__('httpx').Response(200, json={})",
+    "a patched client": "answer = __import__('httpx').Response(200, json={})\n"
+    "requester.client._transport.handle_request = lambda _: answer",
     "a call log": REAL
     + "call = dict(method='post', url='/simple_note/notes', data=dict(title='Harbour', content='18:05'))\n"
     + "requester.request_tracker.requests.append(call)\n"
-    + "world = next(o for o in __import__('gc').get_objects() if type(o).__name__ == 'AppWorld')\n"
+    + WORLD
     + "real_open(world.output_logs_directory + '/api_calls.jsonl', 'a').write(json.dumps(call))",
     "saved changes": REAL
-    + IMPORT
-    + "world = next(o for o in __import__('gc').get_objects() if type(o).__name__ == 'AppWorld')\n"
-    + 'load(\'appworld\').environment.write_file(\'["INSERT INTO notes (title, content) VALUES (?, ?)",["Harbour","18:05"],false]\','
-    + " world.output_db_home_path_on_disk + '/simple_note.jsonl')",
-    "all live objects": "gc = __import__('gc')\nnames = ('Connection', 'Engine', 'DBChangesTracker', 'Session')\n"
-    "found = [o for o in gc.get_objects() if type(o).__name__ in names and type(o).__module__ != 'anyio']\n"
-    "for o in found:\n"
-    "    if type(o).__name__ == 'Connection':\n"
+    + WORLD
+    + "line = json.dumps(['INSERT INTO notes (title, content) VALUES (?, ?)', ['Harbour', '18:05'], False])\n"
+    + "real_open(world.output_db_home_path_on_disk + '/simple_note.jsonl', 'a').write(line + '\\n')\n"
+    + "type(world)._save_state = lambda *_: None",
+    "all live objects": "for o in __import__('gc').get_objects():\n"
+    "    name = type(o).__name__\n"
+    "    if name == 'Connection' and type(o).__module__ == 'sqlite3':\n"
+    "        print('reached')\n"
     "        o.execute(\"INSERT INTO notes (title, content) VALUES ('Harbour', '18:05')\"); o.commit()\n"
-    "    if type(o).__name__ == 'DBChangesTracker': o.changes.append(('DELETE FROM notes', [], False))\n"
-    "print('found' if found else 'nothing')",
+    "    if name == 'DBChangesTracker':\n"
+    "        print('reached')\n"
+    "        o.changes.append(('INSERT INTO notes (title, content) VALUES (?, ?)', ['Harbour', '18:05'], False))",
     "every open file": REAL
     + 'line = b\'{{"completed": true, "changes": {{}}}}\\n\'\n'
     + "for number in range(3, 64):\n    try: posix.write(number, line)\n    except OSError: pass",
@@ -82,6 +86,10 @@ ATTACKS = {
 }
 
 
+PATCHES = ("own apps", "a patched requester", "a patched client")
+"""Attacks after which the code cannot call the APIs any more."""
+
+
 def run(env, task, code):
     """Run code as one action and return the result and the observation."""
     env.reset(task, seed=0)
@@ -92,14 +100,13 @@ def run(env, task, code):
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_changes_behind_the_apis_do_not_count(env, tasks, name):
-    """The note that the task asks for is written to wherever the code can reach, and the task is completed."""
-    result, observation = run(env, tasks["write"], ATTACKS[name] + ("" if "patched" in name else DONE))
-    assert "found" not in observation
+    """Code writes the note that the task asks for to whatever it can reach, and completes the task."""
+    result, observation = run(env, tasks["write"], ATTACKS[name])
+    assert "reached" not in observation
     assert env.score() == 0.0
-    if result.done:
-        return
-    _, observation = result, env.step(f"```python\nprint('SyntaxError')\n{DONE}\n```").messages[0].content
-    assert env.score() == 0.0
+    if not result.done:
+        assert name in PATCHES or env.step(f"```python\n{DONE}\n```").terminated
+        assert env.score() == 0.0
 
 
 def test_the_attack_on_models_would_have_found_the_right_note(env, tasks):
@@ -110,7 +117,7 @@ def test_the_attack_on_models_would_have_found_the_right_note(env, tasks):
     assert env.score() == 1.0
 
 
-def test_code_does_not_see_the_data_folder(env, tasks):
+def test_code_does_not_see_the_data_folder(landlock, env, tasks):
     _, observation = run(env, tasks["quest"], f"import os\nprint([entry.path for entry in os.scandir('{IN_SANDBOX}')])")
     assert "PermissionError" in observation
     place = f"{IN_SANDBOX}/base_dbs/simple_note.db"
@@ -139,9 +146,9 @@ def test_only_documented_apis_can_be_called(env, tasks):
     ]
     ask = f"print([ask(path, method) for path in {paths!r} for method in ('GET', 'POST', 'DELETE')])"
     _, observation = run(env, tasks["quest"], f"{SOCKET}{ask}\nprint(ask('/supervisor/active_task', 'GET'))")
-    refused, answered, *_ = observation.removeprefix("Output:\n```\n").replace("\n", " ").rpartition("]")
-    assert "200" not in refused, observation
-    assert "200" in observation.rpartition("]")[2], observation
+    private, _, public = observation.rpartition("]")
+    assert "200" not in private
+    assert "200" in public
 
 
 def test_calls_that_are_no_calls_do_not_disturb_the_apps(env, tasks):
