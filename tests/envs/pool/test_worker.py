@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from envs import toy
 from envs.worlds import HANG_SECONDS, alive, children, everywhere, generous, kill, needs_sandbox, time_out_hangs
 from seeupo.envs.pool.sandbox import find_bubblewrap
 from seeupo.envs.pool.wire import result_from_json
@@ -20,7 +21,14 @@ RESET["task"]["payload"] = {"target": 3}
 
 def launch(unsandboxed, **changes):
     sandbox = None if unsandboxed else find_bubblewrap()
-    plain = Launch(python=Path(sys.executable), factory="envs.toy:ToyFactory", limits=generous(), sandbox=sandbox)
+    packages = (Path(toy.__file__).parent,)
+    plain = Launch(
+        python=Path(sys.executable),
+        factory="envs.toy:ToyFactory",
+        packages=packages,
+        limits=generous(),
+        sandbox=sandbox,
+    )
     return replace(plain, **changes)
 
 
@@ -245,12 +253,12 @@ def test_a_worker_dies_with_its_trainer(unsandboxed, monkeypatch, tmp_path):
             step(worker, "hang")
         finally:
             os._exit(1)
+    os.close(writer)
     pid = int(os.read(reader, 20))
     family = {pid} | children(pid)
     kill(trainer)
     os.waitpid(trainer, 0)
     os.close(reader)
-    os.close(writer)
     survivors = alive(family)
     for pid in survivors:
         kill(pid)
