@@ -5,8 +5,10 @@ Every misbehavior is bounded, so that a hole in a sandbox or a limit cannot take
 
 import contextlib
 import ctypes
+import mmap
 import os
 import random
+import signal
 import socket
 import sys
 import time
@@ -169,6 +171,64 @@ class Toy:
         processes = [entry for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
         return said("", info={"uid": os.getuid(), "environ": dict(os.environ), "processes": len(processes)})
 
+    def do_files(self, rest):
+        """Report what the open descriptors refer to."""
+        names = []
+        for entry in list(Path("/proc/self/fd").iterdir()):
+            try:
+                names.append(str(entry.readlink()))
+            except OSError:  # the descriptor that listed them
+                names.append("gone")
+        return said("", info={"files": names})
+
+    def do_syscall(self, rest):
+        """Make a system call with these numbers and report its error, or 0."""
+        number, *arguments = map(int, rest.split())
+        libc = ctypes.CDLL(None, use_errno=True)
+        here = os.getpid()
+        failed = libc.syscall(ctypes.c_long(number), *map(ctypes.c_long, arguments)) == -1
+        if os.getpid() != here:
+            os._exit(0)
+        return said(str(ctypes.get_errno() if failed else 0))
+
+    def do_call32(self, rest):
+        """Ask for the process id as a 32-bit program does: mov eax, 20; int 0x80; ret."""
+        page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+        page.write(b"\xb8\x14\0\0\0\xcd\x80\xc3")
+        address = ctypes.addressof(ctypes.c_char.from_buffer(page))
+        return said(str(ctypes.CFUNCTYPE(ctypes.c_int)(address)()))
+
+    def do_sockets(self, rest):
+        """Report the families and protocols of sockets that can be created."""
+        families = [family for family in range(64) if can_create(family, socket.SOCK_DGRAM, 0)]
+        protocols = [number for number in range(264) if can_create(socket.AF_INET, socket.SOCK_STREAM, number)]
+        return said("", info={"families": families, "protocols": protocols})
+
+    def do_stop(self, rest):
+        """Stop this process, or in a sandbox the one that has the number."""
+        os.kill(int(rest or os.getpid()), signal.SIGSTOP)
+        return said("continued")
+
+    def do_gather(self, rest):
+        """Fork children that hold so many MB each, and shared ones beside; they live for minutes."""
+        count, own, shared = map(int, rest.split())
+        common = b"x" * (shared << 20)
+        for _ in range(count):
+            ready, done = os.pipe()
+            if os.fork() == 0:
+                mine = b"y" * (own << 20)
+                os.write(done, b"1")
+                time.sleep(600)
+                os._exit(len(mine) + len(common))
+            os.read(ready, 1)
+        return said("gathered")
+
+    def do_files_of(self, rest):
+        """Create so many empty files in the scratch space."""
+        for number in range(int(rest)):
+            Path(f"/tmp/{number}").touch()
+        return said("created")
+
     def do_kill(self, rest):
         """Kill this process and its group (0), or all others that can be reached (-1)."""
         if os.getpid() > 2:
@@ -276,6 +336,14 @@ def mounts(options, *, role):
     """Mount the folder of the answers for the judge only."""
     folder = Path(options["answers"]).parent
     return {folder: folder} if role == "judge" else {}
+
+
+def can_create(family, kind, protocol):
+    try:
+        socket.socket(family, kind, protocol).close()
+    except OSError:
+        return False
+    return True
 
 
 def said(text, **fields):

@@ -32,7 +32,7 @@ class Runtime:
 def find_runtime(python: Path) -> Runtime:
     """Return what an interpreter needs: its virtual environment, its base installation and the links between them."""
     hops = follow(python)
-    prefixes = {hop.parent.parent for hop in (*hops, python.resolve())}
+    prefixes = {hop.parent.parent for hop in (*hops, Path(os.path.realpath(python)))}
     if (base := base_of(python.parent.parent)) is not None:
         prefixes.add(base)
     mounts = {
