@@ -31,6 +31,7 @@ class Toy:
         self.closed = False
 
     def reset(self, task, *, seed):
+        self.factory.block("reset")
         self.count = seed
         self.target = task.payload["target"]
         if task.payload.get("breaks_reset"):
@@ -45,6 +46,7 @@ class Toy:
         return getattr(self, f"do_{command}", self.unknown)(rest)
 
     def score(self):
+        self.factory.block("score")
         if self.factory.bad_score:
             return self.factory.bad_score_value()
         return 1.0 if self.count == self.target else 0.0
@@ -53,6 +55,7 @@ class Toy:
         return {"count": self.count}
 
     def close(self):
+        self.factory.block("close")
         if self.factory.close_raises:
             raise RuntimeError("close is broken")
 
@@ -277,17 +280,24 @@ class ToyFactory:
         has_expert: bool = True,
         close_raises: bool = False,
         bad_score: Literal["", "nan", "text", "raise", "exit"] = "",
+        blocks: str = "",
     ):
         self.size = size
         self.has_expert = has_expert
         self.close_raises = close_raises
         self.bad_score = bad_score
+        self.blocks = blocks
         if note == "refuse":
             raise EnvError("the data is missing; fetch it")
         if note == "raise":
             raise RuntimeError("the factory is broken")
         if note == "hang":
             time.sleep(600)
+
+    def block(self, op):
+        """Never return from a call if the options say so."""
+        while op == self.blocks:
+            time.sleep(0.1)
 
     def bad_score_value(self):
         if self.bad_score == "raise":
@@ -301,12 +311,14 @@ class ToyFactory:
         return ["train", "test"]
 
     def tasks(self, split):
+        self.block("tasks")
         return [Task(f"{split}-{number}", split, payload={"target": number + 3}) for number in range(self.size)]
 
     def make(self):
         return Toy(self)
 
     def expert(self, task):
+        self.block("expert")
         if not self.has_expert:
             return None
         target = task.payload["target"]
@@ -314,6 +326,7 @@ class ToyFactory:
 
         def act(result):
             nonlocal counted
+            self.block("advise")
             counted += 1
             return "add 1" if counted <= target else "done"
 

@@ -3,6 +3,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -84,7 +85,7 @@ def test_a_folder_that_was_removed_before_it_was_locked_is_replaced(place, monke
     def raced(**arguments):
         made.append(create(**arguments))
         if len(made) == 1:
-            monkeypatch.setattr("seeupo.envs.pool.temporary.lock_folder", lambda lock, wait=True: os.rmdir(made[0]))
+            monkeypatch.setattr("seeupo.envs.pool.temporary.lock_folder", lambda lock, wait=True: Path(made[0]).rmdir())
         else:
             monkeypatch.undo()
         return made[-1]

@@ -21,8 +21,7 @@ def test_processes_that_use_too_much_memory_together_are_killed(started, unsandb
     """Each of them stays below its own limit."""
     worker = started(unsandboxed, limits=generous(total_mb=400))
     with pytest.raises(WorkerFailure) as failure:
-        step(worker, "gather 8 100 0")
-        step(worker, "hang")
+        steps(worker, "gather 8 100 0", "hang")
     assert failure.value.cause is FailureCause.MEMORY
     assert "the limit is 400 MB" in failure.value.reason
 
@@ -51,8 +50,7 @@ def test_a_worker_is_watched_between_calls(started, unsandboxed):
 def test_scratch_space_counts_as_memory(started, sandbox):
     worker = started(False, sandbox=sandbox, limits=generous(total_mb=300, scratch_mb=512, file_mb=512))
     with pytest.raises(WorkerFailure, match="the limit is 300 MB") as failure:
-        step(worker, "fill 350")
-        step(worker, "hang")
+        steps(worker, "fill 350", "hang")
     assert failure.value.cause is FailureCause.MEMORY
 
 
@@ -61,8 +59,7 @@ def test_empty_files_count_too(started, sandbox, monkeypatch):
     monkeypatch.setattr(watchdog, "FILE_BYTES", 2**20)
     worker = started(False, sandbox=sandbox, limits=generous(total_mb=300))
     with pytest.raises(WorkerFailure, match="the limit is 300 MB"):
-        step(worker, "files_of 350")
-        step(worker, "hang")
+        steps(worker, "files_of 350", "hang")
 
 
 @every_sandbox
@@ -71,8 +68,7 @@ def test_scratch_space_is_limited_without_the_help_of_bubblewrap(started, sandbo
     assert observation(worker, "fill 10") == "filled"
     assert worker.watchdog.check() is None
     with pytest.raises(WorkerFailure, match="more than 20 MB in the scratch space") as failure:
-        step(worker, "fill 40")
-        step(worker, "hang")
+        steps(worker, "fill 40", "hang")
     assert failure.value.cause is FailureCause.MEMORY
 
 
@@ -123,6 +119,12 @@ def test_short_stops_and_stopped_children_are_tolerated():
 def test_processes_that_are_gone_are_no_problem():
     assert processes(2**22 + 1) == []
     assert Watchdog(2**22 + 1, Limits(), lambda verdict: None, sandboxed=True).check() is None
+
+
+def steps(worker, *actions):
+    """Take actions, of which the last one never ends, so that the watchdog has its time."""
+    for action in actions:
+        step(worker, action)
 
 
 def wait_for_state(pid, state):

@@ -3,7 +3,6 @@ import socket
 import sys
 import tempfile
 import uuid
-from dataclasses import replace
 from pathlib import Path
 
 import pytest

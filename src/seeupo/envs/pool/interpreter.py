@@ -43,7 +43,7 @@ def find_runtime(python: Path) -> Runtime:
         if (prefix / part).exists()
     }
     links = {
-        hop: Path(os.readlink(hop))
+        hop: hop.readlink()
         for hop in hops
         if hop.is_symlink() and not is_system(hop) and not any(hop.is_relative_to(mount) for mount in mounts)
     }
@@ -54,7 +54,7 @@ def follow(python: Path) -> list[Path]:
     """Return the path of an interpreter and the paths that its symbolic links lead to, one after the other."""
     hops = [python]
     while hops[-1].is_symlink():
-        after = Path(os.path.normpath(hops[-1].parent / os.readlink(hops[-1])))
+        after = Path(os.path.normpath(hops[-1].parent / hops[-1].readlink()))
         if after in hops:  # links in a circle; starting the interpreter reports it
             break
         hops.append(after)

@@ -155,10 +155,10 @@ def scratch_sizes(worker: Process) -> list[Size]:
     """Return the sizes of a sandbox's scratch folders, which are file systems of their own, held in memory."""
     sizes = []
     for folder in SCRATCH_FOLDERS:
-        inside = f"/proc/{worker.pid}/root{folder}"
+        inside = Path(f"/proc/{worker.pid}/root{folder}")
         with contextlib.suppress(OSError):
             # While the sandbox is set up, the path may still lead to the host's folder.
-            if os.stat(inside).st_dev != os.stat(folder).st_dev:
+            if inside.stat().st_dev != Path(folder).stat().st_dev:
                 disk = os.statvfs(inside)
                 sizes.append(Size((disk.f_blocks - disk.f_bfree) * disk.f_frsize, disk.f_files - disk.f_ffree))
     return sizes
