@@ -54,6 +54,24 @@ def test_a_bubblewrap_that_does_not_work_is_reported(monkeypatch, tmp_path):
         find_bubblewrap.cache_clear()
 
 
+@pytest.mark.parametrize("works", [True, False])
+def test_user_namespaces_are_disabled_where_that_works(monkeypatch, tmp_path, works):
+    """Some containers do not allow it; the filter of system calls remains."""
+    script = tmp_path / "bwrap"
+    result = 0 if works else 1
+    script.write_text(f'#!/bin/sh\necho --disable-userns\ncase "$*" in *--disable-userns*) exit {result};; esac\n')
+    script.chmod(0o755)
+    monkeypatch.setattr(sandbox.shutil, "which", lambda _: str(script))
+    monkeypatch.setattr(sandbox.os, "getuid", lambda: 1000)
+    find_bubblewrap.cache_clear()
+    try:
+        found = find_bubblewrap()
+        assert ("--disable-userns" in found.namespaces()) is works
+        assert "--unshare-user" in found.namespaces()
+    finally:
+        find_bubblewrap.cache_clear()
+
+
 @needs_sandbox
 def test_inner_mounts_are_not_hidden_by_outer_ones(tmp_path):
     """A data folder whose answers are replaced by another mount."""
