@@ -116,7 +116,7 @@ def test_wrong_options_raise_when_the_pool_is_created(pool_of, options, message)
 def test_a_broken_factory_raises_when_the_pool_is_created(pool_of):
     with pytest.raises(EnvRaised, match="the factory is broken"):
         pool_of(options={"note": "raise"})
-    with pytest.raises(EnvRaised, match="No module named"):
+    with pytest.raises(EnvError, match="No module named"):
         pool_of(replace(TOY, factory="envs.nowhere:Factory"))
 
 
