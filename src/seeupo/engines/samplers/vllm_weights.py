@@ -1,7 +1,7 @@
 """A backend of vLLM's weight transfer that reads weights from safetensors files, on any device.
 
-vLLM's own backends need GPUs. This one uses the same interface (init, start, update, finish), so a sampler on a CPU goes
-through the same steps as one on a GPU.
+vLLM's own backends need GPUs. This one uses the same interface (init, start, update, finish), so a sampler on a CPU
+goes through the same steps as one on a GPU.
 """
 
 from __future__ import annotations
