@@ -21,12 +21,12 @@ BACKEND = "seeupo_files"
 
 
 @dataclass
-class FilesInitInfo(WeightTransferInitInfo):
+class FilesInitInfo(WeightTransferInitInfo):  # type: ignore[misc]
     """Nothing to agree on."""
 
 
 @dataclass
-class FilesUpdateInfo(WeightTransferUpdateInfo):
+class FilesUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
     """A file with some of the weights, by their Hugging Face names."""
 
     path: str
@@ -68,7 +68,7 @@ def repack_output_head(model: Any) -> None:
     On CPUs vLLM 0.32 multiplies with packed copies of the weights. Reloading renews them, but not that of a tied head,
     which would go on with the old embeddings.
     """
-    head = getattr(model, "lm_head", None)
+    head: Any = getattr(model, "lm_head", None)
     process = getattr(getattr(head, "quant_method", None), "process_weights_after_loading", None)
     if process is not None and head.weight.device.type == "cpu":
         process(head)
