@@ -126,12 +126,26 @@ def show_result(result: TrainingResult, recipe: Recipe) -> None:
     echo(f"{verdict(summary)} ({result.reason}; {minutes:.1f} minutes)")
     Terminal().print(table)
     if result.policy.is_dir():
-        echo(f"policy    {result.policy}  (loads in transformers and vLLM)")
+        echo(f"policy    {result.policy}  (after iteration {summary['iterations']}; loads in transformers and vLLM)")
+    echo(f"best      {best_line(result)}")
     if (page := result.run_dir / REPORT).exists():
         echo(f"report    {page}  (open it in a browser)")
     echo(f"run       {result.run_dir}  (summary.json, metrics.jsonl, trajectories; see docs/run-directory.md)")
     echo(f"evaluate  seeupo eval {result.run_dir}")
     echo(f"continue  seeupo train --resume {result.run_dir} --run.iterations {2 * recipe.run.iterations}")
+
+
+def best_line(result: TrainingResult) -> str:
+    """Return where the policy with the best held-out score is, and how to export it."""
+    summary = result.summary
+    best, k = summary["best"], summary["k"]
+    if best["checkpoint"] is None:
+        return f"avg@{k} {best['avg']:.2f} after iteration {best['iteration']}; its checkpoint is lost"
+    same = ", the policy above" if best["iteration"] == summary["iterations"] else ""
+    return (
+        f"{result.run_dir / best['checkpoint']}  (after iteration {best['iteration']}{same}, avg@{k} {best['avg']:.2f}; "
+        f"seeupo export {result.run_dir} --best OUT)"
+    )
 
 
 def verdict(summary: Mapping[str, Any]) -> str:

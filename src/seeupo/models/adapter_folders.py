@@ -1,8 +1,8 @@
 """LoRA adapters in the folder format of peft, read as data: JSON and safetensors, and no code of peft.
 
-    adapter_config.json           name of the base model, rank, scale
-    adapter_model.safetensors     two matrices for each adapted layer
-    base/                         the base model, if it has no name by which it could be found again
+adapter_config.json           name of the base model, rank, scale
+adapter_model.safetensors     two matrices for each adapted layer
+base/                         the base model, if it has no name by which it could be found again
 """
 
 from __future__ import annotations
@@ -173,7 +173,9 @@ def _layers(folder: Path) -> dict[str, tuple[Tensor, Tensor]]:
         pairs.setdefault(layer, {})[part] = weight
     for layer, pair in pairs.items():
         if len(pair) != 2 or pair["lora_A"].shape[0] != pair["lora_B"].shape[1]:
-            raise ModelError(f"{file}: the matrices of layer {_shown(layer)} do not belong together; the file is damaged")
+            raise ModelError(
+                f"{file}: the matrices of layer {_shown(layer)} do not belong together; the file is damaged"
+            )
     if not pairs:
         raise ModelError(f"{file} contains no weights; the file is damaged")
     return {layer: (pair["lora_A"], pair["lora_B"]) for layer, pair in pairs.items()}

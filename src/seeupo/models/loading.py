@@ -59,7 +59,7 @@ def load_policy(
     tiny: TinyConfig | None = None,
     merge: bool = True,
 ) -> LoadedPolicy:
-    """Load `tiny`, a model of the catalog, a folder with safetensors, a folder with a LoRA adapter, or a Hugging Face id.
+    """Load `tiny`, a model of the catalog, a folder with safetensors (a model or a LoRA adapter), or a Hugging Face id.
 
     Remote code is never run, and weights are read from safetensors only. CUDA devices and half precision are passed to
     PyTorch; this project has been tested on CPUs in float32 and float64 only.
@@ -148,7 +148,10 @@ def _load_base(adapter: Adapter) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
         tokenizer = str(adapter.path) if (adapter.path / "tokenizer_config.json").exists() else None
         return _from_pretrained(path, tokenizer)
     except ModelError as error:
-        raise ModelError(f"{adapter.path} is an adapter, and its base model cannot be loaded: {error}") from None
+        raise ModelError(
+            f"{adapter.path} is an adapter, and its base model cannot be loaded: {error}. Folders are looked up in the "
+            "working directory; base_model_name_or_path in adapter_config.json names the base model"
+        ) from None
 
 
 def _from_pretrained(path: str, tokenizer_path: str | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
