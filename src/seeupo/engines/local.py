@@ -298,9 +298,9 @@ def _load_adapter(model: PreTrainedModel, adapter: Adapter, lora: LoraSettings) 
     if not same or (adapter.rank, adapter.alpha) != (lora.rank, lora.alpha):
         layers = sorted({name.rpartition(".")[2] for name in adapter.layers})
         raise ValueError(
-            f"model.lora has rank {lora.rank}, alpha {lora.alpha} and targets {', '.join(lora.targets)}; the adapter in "
-            f"{adapter.path} has rank {adapter.rank}, alpha {adapter.alpha:g} and targets {', '.join(layers)}. Use these "
-            "to train it further, or leave out model.lora to merge it and train all weights"
+            f"model.lora has rank {lora.rank}, alpha {lora.alpha} and targets {', '.join(lora.targets)}; the adapter "
+            f"{adapter.path} has rank {adapter.rank}, alpha {adapter.alpha:g} and targets {', '.join(layers)}. Use "
+            "these to train it further, or leave out model.lora to merge it and train all weights"
         )
     with torch.no_grad():
         for name, matrices in adapter.layers.items():

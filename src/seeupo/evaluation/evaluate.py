@@ -80,7 +80,7 @@ def resolve_options(**given: Any) -> EvaluationOptions:
     if given.get("checkpoint") is not None:
         if not defaults:
             raise EvaluationError(f"checkpoint {given['checkpoint']}: only a run directory has checkpoints; name one")
-        given["checkpoint"] = RunDirectory.open(Path(given["policy"])).checkpoint_number(given["checkpoint"])
+        given["checkpoint"] = RunDirectory(Path(given["policy"])).checkpoint_number(given["checkpoint"])
     chosen = {name: value for name, value in given.items() if value is not None and value != {}}
     if defaults and chosen.get("environment", defaults["environment"]) != defaults["environment"]:
         # In another environment the split and the options of the run have no meaning.
@@ -109,7 +109,7 @@ def model_of(policy: str, checkpoint: int | None = None) -> str:
     """Return the model folder of a run directory, or `policy` itself if it is a model."""
     if not (Path(policy) / RECIPE).is_file():
         return policy
-    run = RunDirectory.open(Path(policy))
+    run = RunDirectory(Path(policy))
     if checkpoint is not None:
         return str(run.checkpoints().find(checkpoint).path)
     if not run.policy_path.is_dir():

@@ -69,8 +69,8 @@ class Adapter:
             layer = linear.get(name)
             if layer is None or layer.weight is shared or layer.weight.shape != (b.shape[0], a.shape[1]):
                 raise ModelError(
-                    f"{self.path}: the adapter of layer {_shown(name)} does not fit the base model {_shown(self.base)}; "
-                    "use the model that the adapter was trained on"
+                    f"{self.path}: the adapter of layer {_shown(name)} does not fit the base {_shown(self.base)}; "
+                    "use the model that it was trained on"
                 )
             rank = a.shape[0]
             scale = self.alpha / (math.sqrt(rank) if self.rank_stabilized else rank)
@@ -83,7 +83,7 @@ def is_adapter(folder: Path) -> bool:
 
 
 def base_name(name_or_path: str) -> str:
-    """Return the name of a base model to store with an adapter: a path that leaves the working directory is absolute."""
+    """Return the name of a base model to store with an adapter; a path with '..' becomes absolute."""
     path = PurePath(name_or_path)
     return str(Path(name_or_path).resolve()) if ".." in path.parts else name_or_path
 

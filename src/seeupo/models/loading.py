@@ -34,7 +34,7 @@ class LoadedPolicy:
     Attributes:
         source: Name, path or configuration that the model was loaded from.
         packing: "tree" if log-probs of many turns can share prefixes, "padded" if each turn needs a separate row.
-        base: Name by which the weights can be found again, for adapters that are trained on them; None if there is none.
+        base: Name by which the weights can be loaded again, for adapters that are trained on them, or None.
         adapter: Adapter that belongs to the model and is not merged into its weights.
     """
 
