@@ -29,10 +29,9 @@ def logprobs(model):
         return padded_logprobs(model, TURNS).logprobs
 
 
-def trained(name, lora=LORA, steps=3):
-    engine = LocalEngine(
-        load_policy(name, merge=lora is None), OptimizerSettings(learning_rate=1e-2), lora=lora, batch_tokens=64
-    )
+def trained(name, lora=LORA, steps=3, **options):
+    policy, settings = load_policy(name, merge=lora is None), OptimizerSettings(learning_rate=1e-2)
+    engine = LocalEngine(policy, settings, lora=lora, batch_tokens=64, **options)
     for _ in range(steps):
         engine.step(TURNS, LogLikelihood(), normalizer=10)
     return engine
@@ -86,6 +85,14 @@ def test_training_continues_the_adapter_or_merges_it(base, adapter, tmp_path):
     )
     merged = trained(str(adapter), lora=None, steps=0)
     torch.testing.assert_close(logprobs(merged.policy.model), before, rtol=0, atol=1e-5)
+
+
+def test_the_reference_policy_has_the_adapter_that_training_started_from(adapter):
+    engine = trained(str(adapter), steps=0, reference=True)
+    before = torch.cat(engine.logprobs(TURNS))
+    engine.step(TURNS, LogLikelihood(), normalizer=10)
+    assert torch.equal(torch.cat(engine.logprobs(TURNS, policy="reference")), before)
+    assert not torch.equal(torch.cat(engine.logprobs(TURNS)), before)
 
 
 @pytest.mark.parametrize("changed", [{"rank": 4}, {"alpha": 16}, {"targets": ("q_proj",)}])
