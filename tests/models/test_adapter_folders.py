@@ -103,11 +103,12 @@ def test_an_adapter_of_another_shape_is_not_continued(adapter, changed):
 
 @pytest.mark.parametrize(
     "name",
-    ["../base model", "a/../../base model", "~/model", "file:///model", "", None, 3, ["x"], "no-such-model", "\x1b]0;x",
+    ["../base model", "../../base model", "a/../../base model", "~/model", "file:///model", "", None, 3, ["x"], "no-such-model", "\x1b]0;x",
      "a\0b", "x" * 5000, "/", "tiny"],
 )  # fmt: skip
-def test_base_names_that_are_not_models_are_refused_in_one_line(base, adapter, name, monkeypatch):
-    monkeypatch.chdir(adapter)
+def test_base_names_that_are_not_models_are_refused_in_one_line(base, adapter, name, tmp_path, monkeypatch):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "a" / "b")
     change(adapter, base_model_name_or_path=name)
     with pytest.raises(ModelError, match="adapter") as error:
         load_policy(str(adapter))

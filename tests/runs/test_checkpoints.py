@@ -70,7 +70,7 @@ def test_checkpoints_are_found_by_number_and_verified(made):
     with pytest.raises(CheckpointError, match="no checkpoint 3; available: 1, 2"):
         reader.find(3)
     (made.folder / "00001" / "weights.bin").write_text("something else")
-    with pytest.raises(CheckpointError, match="is damaged.*choose another one"):
+    with pytest.raises(CheckpointError, match=r"is damaged.*choose another one"):
         reader.find(1)
     assert (made.folder / "00001").is_dir()
 
