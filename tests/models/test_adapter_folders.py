@@ -103,8 +103,8 @@ def test_an_adapter_of_another_shape_is_not_continued(adapter, changed):
 
 @pytest.mark.parametrize(
     "name",
-    ["../base model", "../../base model", "a/../../base model", "~/model", "file:///model", "", None, 3, ["x"], "no-such-model", "\x1b]0;x",
-     "a\0b", "x" * 5000, "/", "tiny"],
+    ["../base model", "../../base model", "a/../../base model", "~/model", "file:///model", "", None, 3, ["x"],
+     "no-such-model", "\x1b]0;x", "a\0b", "x" * 5000, "/", "tiny"],
 )  # fmt: skip
 def test_base_names_that_are_not_models_are_refused_in_one_line(base, adapter, name, tmp_path, monkeypatch):
     (tmp_path / "a" / "b").mkdir(parents=True)
