@@ -21,7 +21,8 @@ from seeupo.engines.optimizer import Optimizer, OptimizerSettings
 from seeupo.engines.reference_policy import ReferencePolicy, fill
 from seeupo.engines.sharded_state import is_sharded, load_sharded, save_sharded
 from seeupo.engines.sharding import Sharding, SingleProcess
-from seeupo.models.adapters import ADAPTED, LoraSettings, add_adapters, merged_weights, plain_model
+from seeupo.models.adapter_folders import BASE, write_base_name
+from seeupo.models.adapters import ADAPTED, LoraSettings, add_adapters, base_model, merged_weights, plain_model
 from seeupo.models.batching import PaddedBatch, micro_batches
 from seeupo.models.loading import LoadedPolicy
 from seeupo.models.logprobs import action_logprobs
@@ -96,7 +97,7 @@ class LocalEngine:
             LocalCritic(policy.model, critic, self.sharding, self._aligned_batches) if critic is not None else None
         )
         if lora is not None:
-            add_adapters(policy.model, lora)
+            add_adapters(policy.model, lora, policy.adapter)
         self._reference = ReferencePolicy(policy.model, adapters=lora is not None) if reference else None
         self._scope = ModelScope(policy.model)
         self._shard()
@@ -183,6 +184,9 @@ class LocalEngine:
         save_model(self.policy.model, self.policy.tokenizer, path)
         if self.lora is not None:
             save_file({name: p.detach().contiguous() for name, p in self._trained.items()}, path / ADAPTERS)
+            write_base_name(path, self.policy.base or BASE)
+            if self.policy.base is None:  # nothing else could make the adapters usable
+                save_model(base_model(self.policy.model), self.policy.tokenizer, path / BASE)
         if self._reference is not None:
             save_file(
                 {name: weight.contiguous() for name, weight in self._reference.tensors().items()}, path / REFERENCE

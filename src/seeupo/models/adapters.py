@@ -1,4 +1,4 @@
-"""LoRA adapters: add them to a model, and merge them into the weights that they adapt."""
+"""LoRA adapters: add them to a model, merge them into the weights that they adapt, or remove them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from seeupo.core.checks import check_count
+from seeupo.models.adapter_folders import Adapter
 
 ADAPTED = ".base_layer."
 """Part of the name that peft gives to the weights of an adapted layer."""
@@ -38,20 +39,49 @@ class LoraSettings:
         check_count("alpha", self.alpha, 1)
 
 
-def add_adapters(model: PreTrainedModel, lora: LoraSettings) -> None:
-    """Add adapters that do not change the model's outputs yet. They are float32, or float64 if the model is."""
+def add_adapters(model: PreTrainedModel, lora: LoraSettings, adapter: Adapter | None = None) -> None:
+    """Add adapters to train: new ones, which do not change the outputs yet, or those of an adapter folder.
+
+    They are float32, or float64 if the model is.
+    """
     if importlib.util.find_spec("peft") is None:
         raise ValueError("lora needs peft: pip install 'seeupo[lora]'")
     from peft import LoraConfig
 
-    config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=list(lora.targets), lora_dropout=0.0)
+    targets = list(lora.targets)
+    config = LoraConfig(
+        r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, lora_dropout=0.0, task_type="CAUSAL_LM"
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(lora.seed)
         model.add_adapter(config)
+    config.base_model_name_or_path = None  # with a name, peft looks for the model on the hub in each save
     dtype = torch.float64 if model.dtype == torch.float64 else torch.float32
     for name, parameter in model.named_parameters():
         if is_adapter(name):
             parameter.data = parameter.data.to(dtype)
+    if adapter is not None:
+        _load_adapter(model, adapter, lora)
+
+
+def _load_adapter(model: PreTrainedModel, adapter: Adapter, lora: LoraSettings) -> None:
+    """Set the adapters of a model to those of a folder, which must have the same shape."""
+    adapted = {name.partition(".lora_A.")[0] for name, _ in model.named_parameters() if ".lora_A." in name}
+    same = adapted == adapter.layers.keys() and not adapter.rank_stabilized
+    if not same or (adapter.rank, adapter.alpha) != (lora.rank, lora.alpha):
+        layers = sorted({name.rpartition(".")[2] for name in adapter.layers})
+        raise ValueError(
+            f"model.lora has rank {lora.rank}, alpha {lora.alpha} and targets {', '.join(lora.targets)}; the adapter "
+            f"{adapter.path} has rank {adapter.rank}, alpha {adapter.alpha:g} and targets {', '.join(layers)}. Use "
+            "these to train it further, or leave out model.lora to merge it and train all weights"
+        )
+    with torch.no_grad():
+        for name, matrices in adapter.layers.items():
+            for part, matrix in zip(("lora_A", "lora_B"), matrices, strict=True):
+                parameter = model.get_parameter(f"{name}.{part}.default.weight")
+                if parameter.shape != matrix.shape:
+                    raise ValueError(f"{adapter.path} does not fit its base model; use the model it was trained on")
+                parameter.copy_(matrix)
 
 
 def is_adapter(name: str) -> bool:
@@ -84,13 +114,25 @@ def _adapted_layers(model: PreTrainedModel) -> dict[str, Any]:
     return {name: layer for name, layer in model.named_modules() if hasattr(layer, "get_delta_weight")}
 
 
+def base_weights(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Return the weights by their Hugging Face names, as they are without adapters; tied weights appear once."""
+    return {
+        name.replace(ADAPTED, "."): weight.detach() for name, weight in model.named_parameters() if not is_adapter(name)
+    }
+
+
 def merge_adapters(model: PreTrainedModel) -> PreTrainedModel:
     """Return a copy with the adapters merged into the weights, or the model itself if it has none."""
     return plain_model(model, dict(merged_weights(model))) if _adapted_layers(model) else model
 
 
+def base_model(model: PreTrainedModel) -> PreTrainedModel:
+    """Return a copy of the model without its adapters."""
+    return plain_model(model, base_weights(model))
+
+
 def plain_model(model: PreTrainedModel, weights: dict[str, Tensor]) -> PreTrainedModel:
-    """Return an ordinary model of the same configuration with the given weights."""
+    """Return a model of the same architecture with these weights and without adapters."""
     with torch.random.fork_rng(devices=[]):  # random initial weights, replaced below
         plain: PreTrainedModel = AutoModelForCausalLM.from_config(model.config, dtype=model.dtype)
     torch.nn.Module.to(plain, device=next(iter(weights.values())).device)
