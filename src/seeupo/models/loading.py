@@ -75,6 +75,19 @@ def load_policy(
     return LoadedPolicy(model, tokenizer, source, _choose_packing(model, name_or_path))
 
 
+def load_tokenizer(name_or_path: str) -> tuple[PreTrainedTokenizerBase, int]:
+    """Return the tokenizer and the context length of a model, without loading its weights. `tiny` reads bytes."""
+    if name_or_path == "tiny":
+        return tiny_tokenizer(TinyConfig()), TinyConfig().context
+    path = _locate(name_or_path)
+    try:
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"{path} could not be loaded: {first_line(error)}") from None
+    return tokenizer, int(config.get_text_config().max_position_embeddings)
+
+
 def _locate(name_or_path: str) -> str:
     if name_or_path in CATALOG:
         folder = downloaded_folder(name_or_path)

@@ -11,7 +11,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
@@ -40,8 +40,9 @@ class RunDirectory:
     Iterations are counted from 1. Records from before the first have iteration 0.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, created: Sequence[Path] = ()) -> None:
         self.path = path
+        self._created = created
         self._lock = FileLock(path / LOCK, timeout=0)
 
     @classmethod
@@ -57,6 +58,7 @@ class RunDirectory:
                 raise RunError(occupied)
             if files := [each for each in (target, *target.parents) if each.exists() and not each.is_dir()]:
                 raise RunError(f"cannot create the run {path}: {files[0].name} is a file; choose another directory")
+            created = [each for each in target.parents if not each.exists()]
             target.parent.mkdir(parents=True, exist_ok=True)
             partial.mkdir()
             write_text(partial / ENV_INFO, described)
@@ -70,7 +72,7 @@ class RunDirectory:
             raise RunError(f"cannot create the run {path}: {error.strerror or error}; {hint}") from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
-        return cls(path)
+        return cls(path, created=created)
 
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
@@ -81,6 +83,25 @@ class RunDirectory:
         if missing := [name for name in (RECIPE, info) if not (path / name).is_file()]:
             raise RunError(f"{path} is not a run directory: it has no {' and no '.join(missing)}")
         return cls(path)
+
+    @property
+    def started(self) -> bool:
+        """True if the run has written anything besides recipe and env_info: a record, a trajectory or a checkpoint."""
+        folders = ("trajectories", "evaluations", "checkpoints")
+        return (self.path / METRICS).exists() or any(any((self.path / name).glob("*")) for name in folders)
+
+    @contextmanager
+    def removed_unless_started(self) -> Iterator[None]:
+        """Remove the directory, and the parents that `create` made, if an error ends the run before it has started."""
+        try:
+            yield
+        except Exception:
+            if not self.started:
+                shutil.rmtree(self.path, ignore_errors=True)
+                with suppress(OSError):  # not empty
+                    for parent in self._created:
+                        parent.rmdir()
+            raise
 
     def check_resumable(self) -> None:
         """Raise if the run was written in an older format, which can be evaluated and reported but not resumed."""

@@ -243,7 +243,7 @@ class Loop:
         settings, engine = self.recipe.warm_start, self.engine
         if settings is None or self._warm_started:
             return
-        self.callback.on_phase("demonstrations", settings.episodes)
+        self.callback.on_phase("demonstrations", settings.episodes if settings.file is None else None)
         with self._clock("demonstrations"):
             demonstrations = load_demonstrations(self.recipe, self.components, self._on_progress)
         if self.progress.warm_steps == 0:

@@ -83,7 +83,8 @@ def train(
             "custom_environment": None if factory is None else recipe.environment.name,
         }
         run = RunDirectory.create(path, recipe_to_toml(recipe), env_info)
-        return _run(recipe, components, run, callback, pause, on_finish=on_finish, resuming=False)
+        with run.removed_unless_started():
+            return _run(recipe, components, run, callback, pause, on_finish=on_finish, resuming=False)
 
 
 @renamed_arguments(folder="run_dir", listener="callback")
@@ -191,18 +192,22 @@ def _run(
 @contextmanager
 def _explained_errors(run: RunDirectory) -> Iterator[None]:
     """Turn PyTorch's numerical and memory errors into user errors that say what to change."""
+
+    def saved() -> str:
+        found = any((run.path / "checkpoints").glob("[0-9]*"))
+        return f". The last checkpoint is in {run.path}" if found else ""
+
     try:
         yield
     except FloatingPointError as error:
         raise TrainingError(
-            f"{error}; start again with a lower optimizer.learning_rate (or warm_start.learning_rate). "
-            f"The last checkpoint is in {run.path}"
+            f"{error}; start again with a lower optimizer.learning_rate (or warm_start.learning_rate){saved()}"
         ) from error
     except (RuntimeError, MemoryError) as error:
         if isinstance(error, MemoryError) or "alloc" in str(error) or "out of memory" in str(error):
             raise TrainingError(
                 f"out of memory: {first_line(error)}; start again with lower model.batch_tokens, agent.concurrency or "
-                f"collect.tasks, or with model.gradient_checkpointing. The last checkpoint is in {run.path}"
+                f"collect.tasks, or with model.gradient_checkpointing{saved()}"
             ) from error
         raise
 
