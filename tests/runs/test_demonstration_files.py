@@ -182,7 +182,6 @@ def test_any_json_is_read_or_refused(tmp_path_factory, row):
     path.write_text(json.dumps(row))
     try:
         (found,) = read_chat_file(path)
-    except DemonstrationFileError as error:
-        assert "line 1: " in str(error)
-    else:
-        assert found.trained
+    except DemonstrationFileError:
+        return
+    assert found.trained

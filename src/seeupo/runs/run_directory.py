@@ -58,7 +58,7 @@ class RunDirectory:
                 raise RunError(occupied)
             if files := [each for each in (target, *target.parents) if each.exists() and not each.is_dir()]:
                 raise RunError(f"cannot create the run {path}: {files[0].name} is a file; choose another directory")
-            created = [each for each in target.parents if not each.exists()]
+            created = [each for each in (target, *target.parents) if not each.exists()]
             target.parent.mkdir(parents=True, exist_ok=True)
             partial.mkdir()
             write_text(partial / ENV_INFO, described)
@@ -92,15 +92,16 @@ class RunDirectory:
 
     @contextmanager
     def removed_unless_started(self) -> Iterator[None]:
-        """Remove the directory, and the parents that `create` made, if an error ends the run before it has started."""
+        """Remove what `create` made if an error ends the run before it has started."""
         try:
             yield
         except Exception:
             if not self.started:
-                shutil.rmtree(self.path, ignore_errors=True)
-                with suppress(OSError):  # not empty
-                    for parent in self._created:
-                        parent.rmdir()
+                with suppress(OSError):
+                    for path in self.path.iterdir():
+                        shutil.rmtree(path) if path.is_dir() else path.unlink()
+                    for folder in self._created:
+                        folder.rmdir()
             raise
 
     def check_resumable(self) -> None:
