@@ -20,7 +20,7 @@ from seeupo.algorithms import PPO, SeeUPO
 from seeupo.config.loader import read_recipe, recipe_to_toml
 from seeupo.config.schema import TinySettings
 from seeupo.engines.local import LoraSettings
-from seeupo.errors import RunError, TrainingError
+from seeupo.errors import RunError, TrainingError, UserError
 from seeupo.models.loading import load_policy
 from seeupo.models.logprobs import padded_logprobs
 from seeupo.runs.evaluations import Evaluation
@@ -509,13 +509,48 @@ def test_a_run_with_only_damaged_checkpoints_is_left_unchanged(tmp_path):
     [
         ({"optimizer": {"trainable": ("nothing",)}}, "cannot be trained with these settings: .*matches no parameter"),
         ({"model": {"tiny": TinySettings(width=32, layers=1, heads=2, context=24)}}, "the longest demonstration has"),
-        ({"optimizer": {"learning_rate": 1e30}}, r"start again with a lower optimizer.learning_rate"),
-        ({"warm_start": {"file": "nowhere.gz"}}, "warm_start.file cannot be read"),
+        ({"warm_start": {"file": "nowhere.gz"}}, r"warm_start.file: nowhere.gz cannot be read"),
+        ({"warm_start": {"mistakes": {"no_such": 0.1}}}, "no_such"),
+        ({"model": {"name": "no/such/folder"}}, "unknown model"),
+        ({"environment": {"options": {"no_such_option": 1}}}, "no_such_option"),
+        ({"environment": {"train_split": "no-such-split"}}, "no-such-split"),
+        ({"environment": {"name": "dataset", "options": {"file": "nowhere.jsonl"}}}, "nowhere.jsonl"),
     ],
 )
-def test_impossible_settings_are_training_errors(tmp_path, sections, message):
-    with pytest.raises(TrainingError, match=message):
-        train(small(**sections), run_dir=tmp_path / "run")
+def test_impossible_settings_are_user_errors_and_leave_nothing_behind(tmp_path, sections, message):
+    with pytest.raises(UserError, match=message):
+        train(small(**sections), run_dir=tmp_path / "new" / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_diverges_is_a_training_error_and_keeps_its_checkpoints(tmp_path):
+    with pytest.raises(TrainingError, match=r"lower optimizer.learning_rate .*last checkpoint is in"):
+        train(small(optimizer={"learning_rate": 1e30}), run_dir=tmp_path / "run")
+    assert list((tmp_path / "run" / "checkpoints").glob("[0-9]*"))
+
+
+def test_environments_that_cannot_start_leave_nothing_behind(tmp_path):
+    class WithoutTasks(CountingFactory):
+        def tasks(self, split):
+            raise RuntimeError("the server is down")
+
+    class WithoutExpert(CountingFactory):
+        def expert(self, task):
+            raise RuntimeError("the server is down")
+
+    for factory in (WithoutTasks(), WithoutExpert()):
+        with pytest.raises(Exception, match="the server is down"):
+            train(of_counting(), run_dir=tmp_path / "run", environment=factory)
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_was_interrupted_before_its_first_step_can_be_resumed(tmp_path):
+    def interrupt():
+        raise Interrupted
+
+    with pytest.raises(Interrupted):
+        train(small(), run_dir=tmp_path / "run", pause=interrupt)
+    assert resume(tmp_path / "run").summary["iterations"] == 3
 
 
 def test_an_extended_run_stays_extended(tmp_path):
