@@ -1,5 +1,7 @@
 import gzip
 import json
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -157,6 +159,13 @@ def test_problems_name_the_line_and_what_is_expected(written, rows, problem):
         list(read_chat_file(path))
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400 + len(str(path))
+
+
+def test_documented_examples_are_valid(written):
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    chats, pairs = (block.splitlines() for block in re.findall(r"```jsonl\n(.*?)```", page, re.DOTALL))
+    assert [sorted(found.trained) for found in read_chat_file(written(*chats))] == [[2], [1, 3]]
+    assert [sorted(found.trained) for found in read_chat_file(written(*pairs))] == [[1], [3]]
 
 
 JSON = st.recursive(
