@@ -1,6 +1,7 @@
 import pytest
+from jinja2 import TemplateError
 
-from agents.tokenizers_like import TEMPLATES, tokenizer_like
+from agents.tokenizers_like import LLAMA, TEMPLATES, tokenizer_like
 from seeupo.agents.chat import chat_format
 from seeupo.types import Message, Tool, ToolCall
 
@@ -89,6 +90,26 @@ def test_calls_are_json_if_the_template_does_not_render_them(name):
     chat = chat_format(tokenizer_like(name))
     text = chat.response_text(Message("assistant", "I look.", (ToolCall("look", {"what": "é"}),)))
     assert text == 'I look.\n<tool_call>{"name": "look", "arguments": {"what": "é"}}</tool_call>'
+
+
+def test_template_may_write_one_call_instead_of_the_content():
+    """As the templates of Llama 3.1 do."""
+    tokenizer = tokenizer_like("llama")
+    tokenizer.chat_template = LLAMA.replace(
+        "{{ '<|header|>' + message",
+        "{% if message.tool_calls %}"
+        "{% if message.tool_calls | length > 1 %}{{ raise_exception('one call at a time') }}{% endif %}"
+        '{% set call = message.tool_calls[0].function %}{{ \'<|header|>assistant<|/header|>\n\n{"name": "\' }}'
+        "{{ call.name + '\", \"parameters\": ' }}{{ call.arguments | tojson + '}<|im_end|>' }}"
+        "{% else %}{{ '<|header|>' + message",
+        1,
+    ).replace("{% endfor %}", "{% endif %}{% endfor %}", 1)
+    chat, call = chat_format(tokenizer), ToolCall("look", {"what": "cat"})
+    assert chat.native_calls
+    text = chat.response_text(Message("assistant", "<think>where?</think>I look.", (call,)))
+    assert text == '<think>where?</think>{"name": "look", "parameters": {"what": "cat"}}'
+    with pytest.raises(TemplateError, match="one call at a time"):
+        chat.response_text(Message("assistant", "", (call, call)))
 
 
 def test_response_is_trimmed_where_the_template_trims_it():
