@@ -8,6 +8,9 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
+MAX_BYTES = 256_000_000
+"""Limit for files that are read as a whole: tables, metrics and results."""
+
 
 def open_plain(path: Path) -> BinaryIO:
     """Open a regular file for reading.
@@ -28,7 +31,7 @@ def open_plain(path: Path) -> BinaryIO:
     return os.fdopen(handle, "rb")
 
 
-def read_plain(path: Path, *, max_bytes: int) -> bytes:
+def read_plain(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:
     """Return the content of a regular file.
 
     Raises:
