@@ -29,7 +29,12 @@ from seeupo.utils.plain_files import read_plain
 
 RECIPE, ENV_INFO, METRICS, SUMMARY, LOCK = "recipe.toml", "env_info.json", "metrics.jsonl", "summary.json", ".lock"
 REPORT, POLICY = "report.html", "policy"
-TRAJECTORIES, EVALUATIONS, CHECKPOINTS, TRACKERS = "trajectories", "evaluations", "checkpoints", ("tensorboard", "wandb")
+TRAJECTORIES, EVALUATIONS, CHECKPOINTS, TRACKERS = (
+    "trajectories",
+    "evaluations",
+    "checkpoints",
+    ("tensorboard", "wandb"),
+)
 FORMAT, VERSION = "seeupo-run", 2
 OLD_ENV_INFO = "facts.json"
 """The name of env_info.json in format version 1, which can be read but not resumed."""
@@ -94,7 +99,7 @@ class RunDirectory:
             )
 
     def env_info(self) -> dict[str, Any]:
-        """Return versions, hardware and task panel, as written when the run started."""
+        """Return versions, hardware, task panel, and the recipe with its changes since the run started."""
         path = self.path / ENV_INFO
         try:
             info = dict(json.loads(read_plain(path)))
@@ -106,6 +111,13 @@ class RunDirectory:
                 f"{self.path} has run format {version}; this version of seeupo reads up to {VERSION}. Upgrade seeupo."
             )
         return info
+
+    def recorded_recipe(self) -> dict[str, Any] | None:
+        """Return the recipe that the run has used so far, as tables; None if an older version did not record it."""
+        recipe = self.env_info().get("recipe")
+        if recipe is not None and not isinstance(recipe, dict):
+            raise RunError(f"{self.path / ENV_INFO}: recipe is not a table; restore the file of this run")
+        return recipe
 
     @property
     def locked(self) -> bool:
@@ -204,10 +216,14 @@ class RunDirectory:
         check_count("iteration", iteration, 0)
         return self.path / EVALUATIONS / f"{iteration:05d}.json"
 
-    def write_recipe(self, recipe_toml: str) -> None:
-        """Replace the recipe, for a run that is resumed with other settings."""
+    def record_changes(self, recipe_toml: str, recipe: Mapping[str, Any], changes: Iterable[Mapping[str, Any]]) -> None:
+        """Replace the recipe of a run that is resumed with other settings, and add the changes to the env_info."""
+        info = self.env_info()
+        info["recipe"], info["changes"] = recipe, [*info.get("changes", ()), *changes]
         with self.writing(RECIPE):
             write_text(self.path / RECIPE, recipe_toml)
+        with self.writing(ENV_INFO):
+            write_text(self.path / ENV_INFO, json.dumps(_plain(info), indent=1, allow_nan=False) + "\n")
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         with self.writing(SUMMARY):

@@ -1,4 +1,4 @@
-"""Open files that came from elsewhere: never through a symbolic link, never a pipe or a device, with a limit of size."""
+"""Open files that came from elsewhere: no symbolic links, pipes or devices, and a limit of size."""
 
 from __future__ import annotations
 
