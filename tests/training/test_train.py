@@ -20,7 +20,7 @@ from seeupo.algorithms import PPO, SeeUPO
 from seeupo.config.loader import read_recipe, recipe_to_toml
 from seeupo.config.schema import TinySettings
 from seeupo.engines.local import LoraSettings
-from seeupo.errors import RunError, TrainingError
+from seeupo.errors import RunError, TrainingError, UserError
 from seeupo.models.loading import load_policy
 from seeupo.models.logprobs import padded_logprobs
 from seeupo.runs.evaluations import Evaluation
@@ -364,8 +364,8 @@ def of_counting(**sections):
 
 def test_a_custom_environment_trains_and_resumes(tmp_path):
     result = train(of_counting(), run_dir=tmp_path / "run", environment=CountingFactory())
-    assert result.summary["environment"] == "CountingFactory"
-    with pytest.raises(TrainingError, match=r"CountingFactory; resume it from Python: seeupo.resume"):
+    assert result.summary["environment"] == "envs.counting:CountingFactory"
+    with pytest.raises(UserError, match="--trust envs.counting:CountingFactory"):
         resume(tmp_path / "run")
     assert resume(tmp_path / "run", environment=CountingFactory()).summary["after"] == result.summary["after"]
 
