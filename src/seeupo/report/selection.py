@@ -20,7 +20,7 @@ from seeupo.runs.trajectory_rows import TrajectoryRow, read_rows
 TRAINING, BEFORE, AFTER = 0, 1, 2
 """Phases of a trajectory: training, the first evaluation, the last evaluation."""
 MAX_GROUP_BYTES = 100_000_000
-"""Bytes of a group before compression. The page decodes whole groups, and repetitive text compresses to almost nothing."""
+"""Bytes of a group before compression. Repetitive text compresses to little, but the page decodes whole groups."""
 EVALUATION_SHARE = 0.2
 """Share of a run's bytes that the trajectories of one evaluation may take."""
 
