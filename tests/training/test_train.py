@@ -366,7 +366,7 @@ def of_counting(**sections):
 def test_a_custom_environment_trains_and_resumes(tmp_path):
     result = train(of_counting(), run_dir=tmp_path / "run", environment=CountingFactory())
     assert result.summary["environment"] == "envs.counting:CountingFactory"
-    with pytest.raises(UserError, match=r"--trust envs.counting:CountingFactory"):
+    with pytest.raises(UserError, match=r"--trust envs\.counting:CountingFactory"):
         resume(tmp_path / "run")
     assert resume(tmp_path / "run", environment=CountingFactory()).summary["after"] == result.summary["after"]
 
