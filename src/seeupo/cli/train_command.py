@@ -10,11 +10,11 @@ from typing import Any
 from rich.table import Table
 
 from seeupo.cli.terminal import Terminal, echo, echo_text, note
-from seeupo.cli.train_display import make_display
 from seeupo.cli.trust import permissions_for
 from seeupo.config.loader import parse_value, read_recipe, recipe_to_toml
 from seeupo.config.schema import Recipe
 from seeupo.core.statistics import format_estimate
+from seeupo.display.train_display import make_display
 from seeupo.envs.trust import Permissions
 from seeupo.errors import TrainingError
 from seeupo.runs.evaluations import VERDICTS, verdict_of

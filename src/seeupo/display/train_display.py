@@ -14,8 +14,8 @@ from rich.console import Console, ConsoleOptions
 from rich.live import Live
 from rich.text import Text
 
-from seeupo.cli.terminal import Terminal
 from seeupo.core.statistics import format_estimate
+from seeupo.display.terminal import Terminal
 from seeupo.training.alarms import number
 from seeupo.training.callbacks import TrainingCallback
 from seeupo.utils.atomic_files import write_text

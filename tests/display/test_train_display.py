@@ -4,8 +4,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from seeupo.cli.terminal import Terminal
-from seeupo.cli.train_display import LiveDisplay, PlainDisplay, Status, make_display, save_screenshot
+from seeupo.display.terminal import Terminal
+from seeupo.display.train_display import LiveDisplay, PlainDisplay, Status, make_display, save_screenshot
 
 ESCAPE = "\x1b"
 
