@@ -112,7 +112,7 @@ def test_details_contain_only_known_values(run):
     assert details["Iterations"] == "2 of 2"
     assert details["Seed"] == "0"
     assert details["Time"] == "1.5 minutes"
-    assert details["Stop reason"] == "all 2 iterations are done"
+    assert details["Stop reason"] == "2 iterations done"
     assert all(isinstance(value, str) for value in details.values())
     for name in ("recipe.toml", "env_info.json", "summary.json"):
         (run / name).write_text("")

@@ -22,12 +22,12 @@ from seeupo.runs.env_info import collect_env_info
 from seeupo.runs.evaluations import Evaluation, compare, panel_of
 from seeupo.runs.export import export_policy, model_card
 from seeupo.runs.run_directory import POLICY, RECIPE, RunDirectory
+from seeupo.training.alarms import untrained_warning
 from seeupo.training.callbacks import CallbackList, NullCallback, TrainingCallback
 from seeupo.training.loop import Loop, Progress
 from seeupo.training.setup import Components, build
 from seeupo.training.trackers import make_trackers
 from seeupo.types import EnvFactory
-from seeupo.utils.renames import renamed_arguments
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,6 @@ class TrainingResult:
         return self.run_dir / POLICY
 
 
-@renamed_arguments(folder="run_dir", listener="callback")
 def train(
     recipe: Recipe | str = "tiny-pocket",
     *,
@@ -86,7 +85,6 @@ def train(
         return _run(recipe, components, run, callback, pause, on_finish=on_finish, resuming=False)
 
 
-@renamed_arguments(folder="run_dir", listener="callback")
 def resume(
     run_dir: Path | str,
     *,
@@ -181,6 +179,8 @@ def _run(
                 loop.restore()
             reason = loop.run()
         summary = summarize(recipe, components, run, loop.progress, reason)
+        for warning in summary["warnings"]:
+            callbacks.on_note(warning)
         with run.writing(POLICY):
             export_policy(components.engine.export, run.policy_path, model_card(summary, recipe_to_toml(recipe)))
         run.write_summary(summary)
@@ -213,8 +213,10 @@ def summarize(
     """Return the summary of a run: scores before and after on the same held-out tasks, and the cost."""
     before, after = (Evaluation.read(run.evaluation_path(number)) for number in (0, progress.evaluated))
     names = {algorithm: name for name, algorithm in ALGORITHMS.items()}
+    untrained = untrained_warning(run.metrics())
     return {
         "reason": reason,
+        "warnings": [] if untrained is None else [untrained],
         "model": recipe.model.name,
         "environment": components.pool.name,
         "algorithm": names.get(type(recipe.algorithm), type(recipe.algorithm).__name__),
