@@ -158,7 +158,7 @@ class Status:
                 continue
             row = Text.assemble((f"{label:<{LABEL}}", "dim"))
             for turn in columns:
-                cell = "…" if turn is None else f"t{turn['turn']}" if key == "turn" else _short(number(turn, key))
+                cell = "…" if turn is None else f"t{turn['turn'] + 1}" if key == "turn" else _short(number(turn, key))
                 row.append(f"{cell:<{CELL}}", style="dim" if key == "turn" else None)
             row.rstrip()
             yield _no_wrap(row)
