@@ -363,7 +363,7 @@ def test_notebooks_are_recognized(monkeypatch):
     ("scores", "text"),
     [
         ((0.2, 0.9), "avg@4 on held-out tasks 0.20 -> 0.90 (1 iteration done; 2.0 minutes)"),
-        ((0.2, None), "avg@4 on held-out tasks 0.20 -> avg@4 unknown (1 iteration done; 2.0 minutes)"),
+        ((0.2, None), "avg@4 on held-out tasks 0.20 -> unknown (1 iteration done; 2.0 minutes)"),
     ],
 )
 def test_the_result_line_shows_the_change_of_the_score(scores, text):

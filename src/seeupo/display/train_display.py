@@ -378,10 +378,11 @@ def _sparkline(values: Sequence[float], width: int) -> str:
 def _estimate(record: Mapping[str, Any], prefix: str, *, name: bool = True, interval: bool = True) -> str:
     """Return an evaluation's avg@k or pass@k, such as "avg@4 0.41 [0.36, 0.46]"."""
     key = next((key for key in record if key.startswith(prefix)), None)
-    if key is None or record[key] is None:
-        return f"{key or prefix + 'k'} unknown"
-    text = format_estimate(record[key], digits=2) if interval else f"{record[key]['value']:.2f}"
-    return f"{key} {text}" if name else text
+    estimate = None if key is None else record[key]
+    text = "unknown"
+    if estimate is not None:
+        text = format_estimate(estimate, digits=2) if interval else f"{estimate['value']:.2f}"
+    return f"{key or prefix + 'k'} {text}" if name else text
 
 
 def _short(value: float | None) -> str:
