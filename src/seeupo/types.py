@@ -323,7 +323,7 @@ class Sampler(Protocol):
     """Samples actions, many at a time; no request waits for the slowest."""
 
     def submit(self, request: GenerationRequest) -> None:
-        """Queue a request."""
+        """Queue a request; raise RuntimeError if shared weights have changed since the last sync."""
 
     def poll(self) -> list[Completion]:
         """Do some work and return the completions that have finished."""
