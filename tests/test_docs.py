@@ -16,7 +16,6 @@ import click
 import pytest
 import torch
 
-import seeupo
 from seeupo.algorithms import ALGORITHMS
 from seeupo.cli import main
 from seeupo.cli.train_command import parse_overrides
@@ -35,6 +34,7 @@ from seeupo.studies import algorithms as algorithms_study
 from seeupo.studies import reliability
 from seeupo.training.metrics import iteration_record
 from seeupo.training.trackers import scalars
+from seeupo.training.train import train
 from seeupo.types import Trajectory, Turn
 
 ROOT = Path(__file__).parent.parent
@@ -367,7 +367,7 @@ def records_of_a_run(tmp_path_factory) -> list[dict[str, object]]:
             ("warm_start.batch_episodes", "2"),
         ],
     )
-    result = seeupo.train(recipe, run_dir=tmp_path_factory.mktemp("run") / "run")
+    result = train(recipe, run_dir=tmp_path_factory.mktemp("run") / "run")
     return RunDirectory.open(result.run_dir).metrics()
 
 
