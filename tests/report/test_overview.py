@@ -183,3 +183,15 @@ def test_report_of_truncated_files(run):
     for path in [path for path in run.rglob("*") if path.is_file()]:
         cut(path)
     assert len(overview(run)["missing"]) > 3
+
+
+def test_a_run_without_an_optimizer_step_has_a_warning(run):
+    path = run / "metrics.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    for record in records:
+        if record["kind"] == "iteration":
+            record["algorithm"] = {**record.get("algorithm", {}), "optimizer_steps": 0}
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    last = overview(run)["warnings"][-1]
+    assert last["iteration"] == 2
+    assert last["text"].startswith("no optimizer step was made in 2 iterations")

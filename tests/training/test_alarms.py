@@ -6,7 +6,7 @@ import pytest
 
 from seeupo.algorithms import SeeUPO
 from seeupo.config.schema import Recipe, WarmStartSettings
-from seeupo.training.alarms import Alarms
+from seeupo.training.alarms import Alarms, untrained_warning
 
 
 def healthy(**changes) -> dict:
@@ -186,3 +186,23 @@ def test_alarms_name_existing_recipe_keys():
 
 def test_critic_warmup_raises_no_alarm():
     assert Run().check(5, algorithm={"optimizer_steps": 0.0, "critic_steps": 4.0}) == []
+
+
+@pytest.mark.parametrize(
+    ("steps", "warned"),
+    [([0], True), ([0, 0, 0], True), ([0, 3, 0], False), ([], False), ([None, None], False), ([0, None], False)],
+)
+def test_a_run_without_any_optimizer_step_is_warned_about(steps, warned):
+    """An algorithm that does not count its steps may have made some."""
+    counts = [{} if count is None else {"optimizer_steps": count} for count in steps]
+    records = [{"kind": "evaluation"}, *(healthy(algorithm=algorithm) for algorithm in counts)]
+    text = untrained_warning(records)
+    assert (text is not None) == warned
+    if text is not None:
+        assert f"in {len(steps)} iteration" in text
+        assert ("iterations" in text) == (len(steps) > 1)
+
+
+@pytest.mark.parametrize("algorithm", [None, [], "text", {"optimizer_steps": "0"}])
+def test_damaged_records_do_not_claim_that_nothing_was_trained(algorithm):
+    assert untrained_warning([healthy(algorithm=algorithm)]) is None
