@@ -219,7 +219,7 @@ def test_nonfinite_gradient_raises_and_keeps_the_weights():
     before = weights(local)
     broken = objective_for(local, TURNS)
     broken.advantages[TURNS[0].key] = math.inf
-    with pytest.raises(FloatingPointError, match="gradient norm of agent 2 is"):
+    with pytest.raises(FloatingPointError, match="gradient norm of turn 3 is"):
         local.step(TURNS, broken, normalizer=20, agent=2)
     assert torch.equal(weights(local), before)
 

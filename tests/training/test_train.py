@@ -75,7 +75,7 @@ def whole(tmp_path_factory):
 
 def test_a_run_directory_is_complete(whole):
     folder = whole.run_dir
-    assert whole.reason == "all 3 iterations are done"
+    assert whole.reason == "3 iterations done"
     kinds = [(record["kind"], record["iteration"]) for record in metrics(folder) if record["kind"] != "warm_start"]
     assert kinds == [
         ("evaluation", 0),
@@ -316,7 +316,7 @@ def test_a_damaged_checkpoint_is_skipped_with_a_note(whole, tmp_path):
 
 def test_a_finished_run_can_be_extended(whole, tmp_path):
     longer = train(small(run={"iterations": 2}), run_dir=tmp_path / "run")
-    assert longer.reason == "all 2 iterations are done"
+    assert longer.reason == "2 iterations done"
     again = resume(tmp_path / "run", changes={"run.iterations": 3})
     assert again.summary["iterations"] == 3
     assert weights(again.run_dir) == weights(whole.run_dir)
@@ -329,7 +329,7 @@ def test_a_run_stops_at_target_patience_and_time_limit(tmp_path):
         small(run={"patience": 1, "iterations": 30}, evaluation={"every": 1}, optimizer={"learning_rate": 0.0}),
         run_dir=tmp_path / "patience",
     )
-    assert by_patience.reason == "no improvement in the last 1 evaluations"
+    assert by_patience.reason == "no improvement in 1 evaluation"
     assert by_patience.summary["iterations"] < 30
     by_time = train(small(run={"max_minutes": 1e-6}), run_dir=tmp_path / "time")
     assert "time limit" in by_time.reason
@@ -580,11 +580,6 @@ def test_the_number_of_threads_belongs_to_the_run(tmp_path):
         assert torch.get_num_threads() == 3
 
 
-def test_former_argument_names_are_refused_with_the_current_ones(tmp_path):
-    with pytest.raises(TypeError, match="'folder' was renamed to 'run_dir'"):
-        train(small(), folder=tmp_path / "run")
-
-
 def with_scores(monkeypatch, scores):
     """Let the evaluations after each iteration have these scores."""
     original = Loop._evaluate
@@ -621,7 +616,7 @@ def test_the_best_checkpoint_is_always_kept_and_named(tmp_path, monkeypatch, sco
     assert {path.name for path in checkpoints.iterdir() if path.is_dir()} == {f"{best:05d}", "00004"}
     expected = {"iteration": best, "avg": scores[best], "checkpoint": f"checkpoints/{best:05d}"}
     assert result.summary["best"] == expected
-    extended = resume(tmp_path / "run", settings=replace(recipe.run, iterations=4))
+    extended = resume(tmp_path / "run", changes={"run.iterations": 4})
     assert extended.summary["best"] == expected
 
 

@@ -145,7 +145,7 @@ def _missing_parts(run: StoredRun) -> list[str]:
         wanted = run.setting("run", "iterations")
         of = f" of {wanted}" if isinstance(wanted, int) else ""
         found.append(
-            f"There is no {SUMMARY}: the run stopped or is still running, after {run.last_iteration}{of} iterations."
+            f"There is no {SUMMARY}: the run stopped or is still running, after iteration {run.last_iteration}{of}."
         )
     recorded = {record["iteration"] for record in run.records.get("iteration", [])}
     if not recorded:
@@ -160,7 +160,7 @@ def _missing_parts(run: StoredRun) -> list[str]:
         found.append("There is no evaluation on held-out tasks, so it is unknown whether the policy improved.")
     elif len(run.evaluations) == 1:
         (only,) = run.evaluations
-        when = "before training" if only.iteration == 0 else f"after {only.iteration} iterations"
+        when = "before training" if only.iteration == 0 else f"after iteration {only.iteration}"
         found.append(f"There is only one evaluation, {when}, and nothing to compare it with.")
     found += [
         f"The trajectories of evaluation {each.iteration:05d} are missing; only their scores are known."

@@ -28,6 +28,7 @@ from seeupo.training.setup import Components
 from seeupo.training.warm_start import load_demonstrations, warm_start_optimizer
 from seeupo.types import Trajectory
 from seeupo.utils.seeds import derive_seed
+from seeupo.utils.text import counted
 
 WARM_START_RECORDS = 20
 """Number of metrics records that a warm start leaves."""
@@ -156,7 +157,8 @@ class Loop:
         with self._clock("collect"):
             collected = self.collector.collect(self.progress.iteration + 1, policy_version=self.progress.iteration)
         if collected.failed_episodes:
-            self.callback.on_note(f"{collected.failed_episodes} episodes failed; the last failure: {collected.failure}")
+            failed = counted(collected.failed_episodes, "episode")
+            self.callback.on_note(f"{failed} failed; the last failure: {collected.failure}")
         return collected
 
     def update(self, collected: Collected) -> None:
@@ -242,11 +244,11 @@ class Loop:
         """Return why training should stop now, or None."""
         run, progress = self.recipe.run, self.progress
         if progress.iteration >= run.iterations:
-            return f"all {run.iterations} iterations are done"
+            return f"{counted(run.iterations, 'iteration')} done"
         if run.target is not None and progress.best >= run.target:
             return f"the target of {run.target:g} is reached"
         if run.patience is not None and progress.stale >= run.patience:
-            return f"no improvement in the last {progress.stale} evaluations"
+            return f"no improvement in {counted(progress.stale, 'evaluation')}"
         if run.max_minutes is not None and sum(progress.seconds.values()) >= 60 * run.max_minutes:
             return f"the time limit of {run.max_minutes:g} minutes is reached"
         return None

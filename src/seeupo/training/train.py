@@ -24,12 +24,12 @@ from seeupo.runs.env_info import collect_env_info
 from seeupo.runs.evaluations import Evaluation, compare, panel_of
 from seeupo.runs.export import export_policy, model_card
 from seeupo.runs.run_directory import POLICY, RECIPE, RunDirectory
+from seeupo.training.alarms import untrained_warning
 from seeupo.training.callbacks import CallbackList, NullCallback, TrainingCallback
 from seeupo.training.loop import Loop, Progress
 from seeupo.training.setup import Components, build
 from seeupo.training.trackers import make_trackers
 from seeupo.types import EnvFactory
-from seeupo.utils.renames import renamed_arguments
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,6 @@ class TrainingResult:
         return self.run_dir / POLICY
 
 
-@renamed_arguments(folder="run_dir", listener="callback")
 def train(
     recipe: Recipe | str = "tiny-pocket",
     *,
@@ -91,7 +90,6 @@ def train(
             return _run(recipe, components, run, callback, pause, on_finish=on_finish)
 
 
-@renamed_arguments(folder="run_dir", listener="callback")
 def resume(
     run_dir: Path | str,
     *,
@@ -114,8 +112,7 @@ def resume(
     Other arguments as in `train`.
     """
     run = RunDirectory.open(Path(run_dir))
-    overrides = [(key, "none" if value is None else toml(value)) for key, value in (changes or {}).items()]
-    recipe, changed = resumed_recipe(run, overrides, accept_changes=accept_changes)
+    recipe, changed = resumed_recipe(run, as_overrides(changes), accept_changes=accept_changes)
     return resume_run(
         run,
         recipe,
@@ -126,6 +123,11 @@ def resume(
         pause=pause,
         on_finish=on_finish,
     )
+
+
+def as_overrides(changes: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """Return new values of recipe keys as on a command line."""
+    return [(key, "none" if value is None else toml(value)) for key, value in (changes or {}).items()]
 
 
 def resumed_recipe(
@@ -223,6 +225,8 @@ def _run(
                 _record_changes(changes, recipe, run, loop.progress.iteration, callbacks)
             reason = loop.run()
         summary = summarize(recipe, components, run, loop.progress, reason)
+        for warning in summary["warnings"]:
+            callbacks.on_note(warning)
         with run.writing(POLICY):
             export_policy(components.engine.export, run.policy_path, model_card(summary, recipe_to_toml(recipe)))
         run.write_summary(summary)
@@ -270,8 +274,10 @@ def summarize(
     """Return the summary of a run: scores before and after on the same held-out tasks, and the cost."""
     before, after = (Evaluation.read(run.evaluation_path(number)) for number in (0, progress.evaluated))
     names = {algorithm: name for name, algorithm in ALGORITHMS.items()}
+    untrained = untrained_warning(run.metrics())
     return {
         "reason": reason,
+        "warnings": [] if untrained is None else [untrained],
         "model": recipe.model.name,
         "environment": components.pool.name,
         "algorithm": names.get(type(recipe.algorithm), type(recipe.algorithm).__name__),
