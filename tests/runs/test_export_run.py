@@ -16,8 +16,8 @@ from models.examples import SHAPE
 from models.test_loading import saved
 from seeupo.cli import main
 from seeupo.config.loader import read_recipe
-from seeupo.models.adapters import LoraSettings
 from seeupo.errors import CheckpointError, RunError
+from seeupo.models.adapters import LoraSettings
 from seeupo.models.logprobs import padded_logprobs
 from seeupo.runs import export as exporting
 from seeupo.runs.trajectory_files import read_trajectories

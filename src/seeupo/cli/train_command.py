@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 from rich.table import Table
 
 from seeupo.cli.terminal import Terminal, echo, echo_text, note
-from seeupo.cli.train_display import make_display
 from seeupo.cli.trust import permissions_for
 from seeupo.config.loader import parse_value, read_recipe, recipe_to_toml
 from seeupo.config.schema import Recipe
 from seeupo.core.statistics import format_estimate
+from seeupo.display.train_display import make_display, result_line
 from seeupo.envs.trust import Permissions
 from seeupo.errors import TrainingError
-from seeupo.runs.evaluations import VERDICTS, verdict_of
-from seeupo.runs.run_directory import RECIPE, REPORT, RunDirectory
+from seeupo.runs.run_directory import REPORT, RunDirectory
 from seeupo.training.interrupts import interruptible
 from seeupo.training.loop import Interrupted
 from seeupo.training.setup import build
-from seeupo.training.train import TrainingResult, next_run_dir, resume_run, train
+from seeupo.training.train import TrainingResult, next_run_dir, resume_run, resumed_recipe, train
+from seeupo.utils.text import counted
 
 DEFAULT = "tiny-pocket"
 SECTIONS = tuple(each.name for each in fields(Recipe))
@@ -53,6 +52,7 @@ def run_training(
     *,
     out: Path | None,
     resumed: Path | None,
+    accept_changes: bool,
     trust: Sequence[str],
     unsandboxed: bool,
     on_finish: Callable[[Path], None],
@@ -60,14 +60,10 @@ def run_training(
     """Train or resume with a progress display, and return the exit code."""
     pairs = parse_overrides(overrides)
     if resumed is not None:
-        run = RunDirectory.open(resumed)
-        run.check_resumable()
-        path = run.path
         if recipe_name is not None or out is not None:
             raise TrainingError("--resume uses the run's own recipe and directory; leave out RECIPE and --out")
-        if other := [key for key, _ in pairs if not key.startswith("run.")]:
-            raise TrainingError(f"--{other[0]}: only keys of [run] can change when a run is resumed")
-        recipe = read_recipe(str(path / RECIPE), pairs)
+        run, path = RunDirectory.open(resumed), resumed
+        recipe, changes = resumed_recipe(run, pairs, accept_changes=accept_changes)
     else:
         recipe = read_recipe(recipe_name or DEFAULT, pairs)
         path = out or next_run_dir(Path(recipe_name or DEFAULT).stem)
@@ -78,7 +74,7 @@ def run_training(
         with interruptible(display.on_note) as pause:
             if resumed is not None:
                 result = resume_run(
-                    run, recipe, permissions=permissions, callback=display, pause=pause, on_finish=on_finish
+                    run, recipe, changes, permissions=permissions, callback=display, pause=pause, on_finish=on_finish
                 )
             else:
                 result = train(
@@ -121,9 +117,10 @@ def show_result(result: TrainingResult, recipe: Recipe) -> None:
         scores = {when: summary[when][name] for when in ("before", "after", "difference")}
         cells = (format_estimate(estimate, signed=when == "difference", digits=2) for when, estimate in scores.items())
         table.add_row(name, *cells)
-    minutes = sum(summary["seconds"].values()) / 60
     echo()
-    echo(f"{verdict(summary)} ({result.reason}; {minutes:.1f} minutes)")
+    for warning in summary["warnings"]:
+        echo(f"warning: {warning}")
+    echo(result_line(summary))
     Terminal().print(table)
     if result.policy.is_dir():
         echo(f"policy    {result.policy}  (after iteration {summary['iterations']}; loads in transformers and vLLM)")
@@ -148,13 +145,6 @@ def best_line(result: TrainingResult) -> str:
     return f"{result.run_dir / best['checkpoint']}  ({score})"
 
 
-def verdict(summary: Mapping[str, Any]) -> str:
-    """Return one sentence on the change of avg@k."""
-    k = summary["k"]
-    before, after = (summary[when][f"avg@{k}"]["value"] for when in ("before", "after"))
-    return f"{VERDICTS[verdict_of(summary['difference'], k)]}: avg@{k} on held-out tasks {before:.2f} -> {after:.2f}"
-
-
 def show_plan(
     recipe_name: str | None, overrides: Sequence[str], *, trust: Sequence[str] = (), unsandboxed: bool = False
 ) -> None:
@@ -174,7 +164,8 @@ def show_plan(
     if (warm := recipe.warm_start) is not None:
         lines["warm start"] = f"{warm.batches} batches of {warm.batch_episodes} demonstrations"
     tasks, group_size = recipe.collect.tasks, recipe.collect.group_size
-    lines["training"] = f"{recipe.run.iterations} iterations of {tasks} tasks x {group_size} attempts"
+    iterations = counted(recipe.run.iterations, "iteration")
+    lines["training"] = f"{iterations} of {counted(tasks, 'task')} x {counted(group_size, 'attempt')}"
     for name, text in lines.items():
         echo(f"{name:<12} {text}")
     echo("Nothing was trained.")
