@@ -29,6 +29,9 @@ CHANGEABLE = (
     "algorithm",
     *(f"optimizer.{name}" for name in OPTIMIZER),
     *(f"critic.optimizer.{name}" for name in OPTIMIZER),
+    "engine",
+    "sampler",
+    "mismatch",
     "evaluation.every",
     "trackers",
 )

@@ -11,9 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from seeupo.algorithms import SeeUPO
+from seeupo.algorithms.mismatch import MismatchSettings
 from seeupo.core.checks import OptionError, check_at_least, check_count, check_unit_interval
+from seeupo.engines.cluster.settings import EngineSettings
 from seeupo.engines.local_critic import CriticSettings
 from seeupo.engines.optimizer import OptimizerSettings
+from seeupo.engines.samplers.settings import SamplerSettings
 from seeupo.models.adapters import LoraSettings
 from seeupo.models.tiny import TinyConfig
 from seeupo.types import Algorithm
@@ -287,6 +290,9 @@ class Recipe:
     Attributes:
         algorithm: Algorithm, selected by `name`, and its options.
         critic: Critic of the algorithms that need one (ppo); ignored by the others.
+        engine: Processes that train: this one, or ranks of a cluster.
+        sampler: Processes that sample.
+        mismatch: Differences between the log-probs of sampler and trainer.
         warm_start: Supervised learning before reinforcement learning; "none" skips it.
     """
 
@@ -298,6 +304,9 @@ class Recipe:
     algorithm: Algorithm = field(default_factory=SeeUPO)
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     critic: CriticSettings = field(default_factory=CriticSettings)
+    engine: EngineSettings = field(default_factory=EngineSettings)
+    sampler: SamplerSettings = field(default_factory=SamplerSettings)
+    mismatch: MismatchSettings = field(default_factory=MismatchSettings)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     warm_start: WarmStartSettings | None = None
     trackers: TrackerSettings = field(default_factory=TrackerSettings)

@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
+from seeupo.algorithms.mismatch import BehaviorEngine
 from seeupo.config.schema import Recipe
-from seeupo.errors import CheckpointError, TrainingError, first_line
+from seeupo.errors import CheckpointError, EngineLost, TrainingError, first_line
 from seeupo.evaluation.policies import ModelPolicy
 from seeupo.rollout.collector import Collected, Collector, shaped
 from seeupo.runs.checkpoints import Checkpoint
@@ -102,7 +103,20 @@ class Loop:
         self._lap: dict[str, float] = {}
 
     def run(self) -> str:
-        """Train until there is a reason to stop, and return that reason."""
+        """Train until there is a reason to stop, and return that reason.
+
+        If an engine loses its processes, training continues from the last checkpoint, as if it had been resumed.
+        """
+        while True:
+            try:
+                return self._run()
+            except EngineLost as lost:
+                if self.checkpoints.latest() is None:
+                    raise
+                self.callback.on_note(f"{lost}; training continues from the last checkpoint")
+                self.restore(replay=False)
+
+    def _run(self) -> str:
         try:
             self.warm_start()
             self.evaluate_if_due()
@@ -120,8 +134,11 @@ class Loop:
         self.checkpoint()
         return reason
 
-    def restore(self) -> None:
-        """Load the last checkpoint and discard everything that was written after it."""
+    def restore(self, *, replay: bool = True) -> None:
+        """Load the last checkpoint and discard everything that was written after it.
+
+        `replay` reports the earlier records to the callback.
+        """
         latest = self.checkpoints.latest()
         if latest is None and list(self.checkpoints.folder.glob("damaged-*")):
             raise TrainingError(
@@ -131,6 +148,8 @@ class Loop:
         if latest is not None:
             try:
                 self._load(latest)
+            except EngineLost:
+                raise
             except Exception as error:  # libraries raise many types for files that do not fit
                 raise CheckpointError(
                     f"the checkpoint {latest.path} does not fit this run: {type(error).__name__}: {first_line(error)}. "
@@ -138,9 +157,11 @@ class Loop:
                 ) from error
         self.collector.drawn = self.progress.drawn
         self.run_dir.discard_after(self.progress.iteration, self.progress.covers)
+        self.alarms = Alarms()
         for record in self.run_dir.metrics():
             self.alarms.check(record)
-            self.callback.on_record(record)
+            if replay:
+                self.callback.on_record(record)
 
     def _load(self, checkpoint: Checkpoint) -> None:
         self.progress = Progress(**checkpoint.state)
@@ -166,11 +187,12 @@ class Loop:
         self.callback.on_phase("updating")
         progress, iteration, tasks = self.progress, self.progress.iteration + 1, self.components.train_tasks
         self.engine.begin_iteration(iteration - 1)
-        gap = sampler_gap(self.engine, collected.trajectories)
+        gap = self._sampler_gap(collected)
+        engine = BehaviorEngine(self.engine, self.recipe.mismatch)
         generator = torch.Generator().manual_seed(derive_seed(self.recipe.run.seed, f"update {iteration}"))
         with self._clock("update"):
             trained_on = [shaped(trajectory, self.recipe.collect.shape) for trajectory in collected.trajectories]
-            update = self.recipe.algorithm.update(self.engine, trained_on, generator=generator)
+            update = self.recipe.algorithm.update(engine, trained_on, generator=generator)
         self.sampler.sync(self.engine, iteration)
 
         progress.iteration, progress.drawn = iteration, self.collector.drawn
@@ -181,6 +203,7 @@ class Loop:
             update,
             kinds,
             gap=gap,
+            mismatch=engine.metrics(),
             learning_rate=self.engine.learning_rate(iteration - 1),
             timings={"collect": self._lap["collect"], "update": self._lap["update"]},
         )
@@ -190,6 +213,20 @@ class Loop:
         with self._clock("write"):
             self.run_dir.write_trajectories(iteration, update.trajectories, {"iteration": iteration, "kinds": kinds})
             self._record(record)
+
+    def _sampler_gap(self, collected: Collected) -> float | None:
+        """Compare the log-probs of sampler and trainer; a gap above the limit stops training."""
+        settings = self.recipe.mismatch
+        if not settings.check_every or self.progress.iteration % settings.check_every:
+            return None
+        gap = sampler_gap(self.engine, collected.trajectories)
+        if settings.max_gap is not None and gap > settings.max_gap:
+            raise TrainingError(
+                f"the log-probs of sampler and trainer differ by {gap:.2g} per token on average; mismatch.max_gap is "
+                f"{settings.max_gap:g}. Ratios between policies are then mostly ratios between two computations. Check "
+                "that both use the same model, precision and temperature, or correct for it with mismatch.tis_cap"
+            )
+        return gap
 
     def evaluate_if_due(self, *, last: bool = False) -> None:
         """Evaluate on held-out tasks before the first iteration, every few iterations, and at the end; never twice."""

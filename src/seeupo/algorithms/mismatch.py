@@ -57,19 +57,13 @@ class MismatchSettings:
 
 
 class BehaviorEngine:
-    """An engine for one update, whose log-probs before the first step are those that the sampler recorded or computed.
+    """An engine for one update, which corrects gradients for the difference between sampler and trainer.
 
     Everything else goes to the engine unchanged.
-
-    Args:
-        engine: Engine that trains.
-        settings: Corrections of the gradients.
-        recorded: Whether ratios are relative to the policy that sampled, as the sampler recorded its log-probs. This is
-            needed if trajectories were sampled with older weights.
     """
 
-    def __init__(self, engine: TrainEngine, settings: MismatchSettings, *, recorded: bool) -> None:
-        self.engine, self.settings, self.recorded = engine, settings, recorded
+    def __init__(self, engine: TrainEngine, settings: MismatchSettings) -> None:
+        self.engine, self.settings = engine, settings
         self.weights: dict[TurnKey, Tensor] = {}
         self._stepped = False
 
@@ -77,15 +71,11 @@ class BehaviorEngine:
         return getattr(self.engine, name)
 
     def logprobs(self, turns: Sequence[Turn], *, policy: Literal["current", "reference"] = "current") -> list[Tensor]:
-        if policy == "reference" or self._stepped:
-            return self.engine.logprobs(turns, policy=policy)
-        sampled = recorded_logprobs(turns)
-        if self.recorded:
-            return [sampled[turn.key] for turn in turns]
-        computed = self.engine.logprobs(turns)
-        if self.settings.corrects:
-            self.weights |= importance_weights(turns, by_key(turns, computed), sampled, self.settings)
-        return computed
+        found = self.engine.logprobs(turns, policy=policy)
+        if self.settings.corrects and policy == "current" and not self._stepped:
+            # Before the first step these are the log-probs of the policy that sampled, as the trainer computes them.
+            self.weights |= importance_weights(turns, by_key(turns, found), recorded_logprobs(turns), self.settings)
+        return found
 
     def step(
         self, turns: Sequence[Turn], objective: Objective, *, normalizer: float, agent: int | None = None
