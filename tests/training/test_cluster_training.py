@@ -65,11 +65,11 @@ def test_a_lost_rank_is_replaced_and_the_run_continues_from_its_checkpoint(tmp_p
     assert again.summary["iterations"] == 4
     assert [record["iteration"] for record in trained_iterations(tmp_path / "lost")] == [1, 2, 3, 4]
 
-    monkeypatch.undo()
-    plain = small(run={"iterations": 3, "checkpoint_every": 1})
-    train(plain, run_dir=tmp_path / "plain")
+    # Neither the ranks nor the loss change what is learned.
+    train(small(run={"iterations": 3, "checkpoint_every": 1}), run_dir=tmp_path / "plain")
     for one, two in zip(trained_iterations(tmp_path / "plain"), found, strict=True):
-        assert two["algorithm"]["objective"] == pytest.approx(one["algorithm"]["objective"], abs=1e-3)
+        assert two["reward_mean"] == one["reward_mean"]
+        assert two["algorithm"] == pytest.approx(one["algorithm"], rel=1e-3, abs=1e-3)
 
 
 def test_a_request_for_too_many_resources_says_what_there_is(tmp_path, monkeypatch):
