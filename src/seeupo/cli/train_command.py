@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -15,16 +16,15 @@ from seeupo.cli.trust import permissions_for
 from seeupo.config.loader import parse_value, read_recipe, recipe_to_toml
 from seeupo.config.schema import Recipe
 from seeupo.core.statistics import format_estimate
-from seeupo.envs.trust import Permissions
+from seeupo.envs.trust import Permissions, named_code
 from seeupo.errors import TrainingError
 from seeupo.runs.evaluations import VERDICTS, verdict_of
 from seeupo.runs.run_directory import RECIPE, REPORT, RunDirectory
 from seeupo.training.interrupts import interruptible
 from seeupo.training.loop import Interrupted
 from seeupo.training.setup import build
-from seeupo.training.train import TrainingResult, next_run_dir, resume_run, train
+from seeupo.training.train import TrainingResult, default_recipe, next_run_dir, resume_run, train
 
-DEFAULT = "tiny-pocket"
 SECTIONS = tuple(each.name for each in fields(Recipe))
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
@@ -65,12 +65,12 @@ def run_training(
         path = run.path
         if recipe_name is not None or out is not None:
             raise TrainingError("--resume uses the run's own recipe and directory; leave out RECIPE and --out")
-        if other := [key for key, _ in pairs if not key.startswith("run.")]:
-            raise TrainingError(f"--{other[0]}: only keys of [run] can change when a run is resumed")
+        check_changes(run, [key for key, _ in pairs])
         recipe = read_recipe(str(path / RECIPE), pairs)
     else:
-        recipe = read_recipe(recipe_name or DEFAULT, pairs)
-        path = out or next_run_dir(Path(recipe_name or DEFAULT).stem)
+        recipe_name = recipe_name or default_recipe(dict(pairs).get("environment.name"))
+        recipe = read_recipe(recipe_name, pairs)
+        path = out or next_run_dir(Path(recipe_name).stem)
     permissions = permissions_of(recipe, pairs, trust, unsandboxed=unsandboxed)
     title = f"{recipe.model.name} on {recipe.environment.name}: {path}"
     display = make_display(Terminal(stderr=True), title=title, iterations=recipe.run.iterations)
@@ -91,15 +91,32 @@ def run_training(
                     on_finish=on_finish,
                 )
     except Interrupted:
-        note(f"Stopped and saved. Resume with: seeupo train --resume {path}")
+        note(f"Stopped and saved. Resume with: seeupo train --resume {path}{trust_flags(recipe)}")
         return INTERRUPTED
     except KeyboardInterrupt:
-        note(f"Stopped. Resume from the last checkpoint with: seeupo train --resume {path}")
+        note(f"Stopped. Resume from the last checkpoint with: seeupo train --resume {path}{trust_flags(recipe)}")
         return INTERRUPTED
     finally:
         display.close()
     show_result(result, recipe)
     return 0
+
+
+def check_changes(run: RunDirectory, keys: Sequence[str]) -> None:
+    """Refuse overrides of a resumed run that would change it.
+
+    A custom environment that Python code passed as an object can be named, because the run may not know how to create it.
+    """
+    custom = run.env_info().get("custom_environment")
+    changeable = ("run.", "environment.name", "environment.options") if custom else ("run.",)
+    if other := [key for key in keys if not key.startswith(changeable)]:
+        raise TrainingError(f"--{other[0]}: only keys of [run] can change when a run is resumed")
+
+
+def trust_flags(recipe: Recipe) -> str:
+    """Return the options with which later commands trust the code that the recipe names."""
+    settings = recipe.environment
+    return "".join(f" --trust {shlex.quote(code)}" for code in named_code(settings.name, settings.options))
 
 
 def permissions_of(
@@ -130,8 +147,9 @@ def show_result(result: TrainingResult, recipe: Recipe) -> None:
     if (page := result.run_dir / REPORT).exists():
         echo(f"report    {page}  (open it in a browser)")
     echo(f"run       {result.run_dir}  (summary.json, metrics.jsonl, trajectories; see docs/run-directory.md)")
-    echo(f"evaluate  seeupo eval {result.run_dir}")
-    echo(f"continue  seeupo train --resume {result.run_dir} --run.iterations {2 * recipe.run.iterations}")
+    flags = trust_flags(recipe)
+    echo(f"evaluate  seeupo eval {result.run_dir}{flags}")
+    echo(f"continue  seeupo train --resume {result.run_dir} --run.iterations {2 * recipe.run.iterations}{flags}")
 
 
 def verdict(summary: Mapping[str, Any]) -> str:
@@ -146,7 +164,7 @@ def show_plan(
 ) -> None:
     """Print the resolved recipe and a summary of the planned run, without training."""
     pairs = parse_overrides(overrides)
-    recipe = read_recipe(recipe_name or DEFAULT, pairs)
+    recipe = read_recipe(recipe_name or default_recipe(dict(pairs).get("environment.name")), pairs)
     echo_text(recipe_to_toml(recipe))
     permissions = permissions_of(recipe, pairs, trust, unsandboxed=unsandboxed)
     with build(recipe, permissions=permissions) as components:

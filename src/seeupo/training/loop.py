@@ -143,7 +143,8 @@ class Loop:
         with self._clock("collect"):
             collected = self.collector.collect(self.progress.iteration + 1, policy_version=self.progress.iteration)
         if collected.failed_episodes:
-            self.callback.on_note(f"{collected.failed_episodes} episodes failed; the last failure: {collected.failure}")
+            last = collected.failure.partition("\n")[0]
+            self.callback.on_note(f"{collected.failed_episodes} episodes failed; the last failure: {last}")
         return collected
 
     def update(self, collected: Collected) -> None:

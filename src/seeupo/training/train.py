@@ -16,6 +16,7 @@ from seeupo.algorithms import ALGORITHMS
 from seeupo.config.loader import read_recipe, recipe_to_table, recipe_to_toml
 from seeupo.config.schema import Recipe, RunSettings
 from seeupo.envs.references import reference_to
+from seeupo.envs.registry import EnvSpec
 from seeupo.envs.trust import NOTHING_ALLOWED, Permissions, named_code
 from seeupo.errors import TrainingError, first_line
 from seeupo.runs.env_info import collect_env_info
@@ -46,10 +47,10 @@ class TrainingResult:
 
 @renamed_arguments(folder="run_dir", listener="callback")
 def train(
-    recipe: Recipe | str = "tiny-pocket",
+    recipe: Recipe | str | None = None,
     *,
     run_dir: Path | str | None = None,
-    environment: EnvFactory | str | None = None,
+    environment: EnvFactory | EnvSpec | str | None = None,
     trust: Collection[str] = (),
     unsandboxed: bool = False,
     callback: TrainingCallback | None = None,
@@ -59,16 +60,19 @@ def train(
     """Train a policy as a recipe describes.
 
     Args:
-        recipe: A recipe, the name of one, or the path of a TOML file.
+        recipe: A recipe, the name of one, or the path of a TOML file. Default: `tiny-pocket`, or `custom` if another
+            environment is given.
         run_dir: New or empty run directory; the next free one in `runs` by default.
-        environment: Environment that replaces the recipe's: a name, "module:Factory", or a factory object, which is
-            trusted and runs in this process.
+        environment: Environment that replaces the recipe's: a name, "module:Factory", an `EnvSpec`, or a factory
+            object, which is trusted and runs in this process.
         trust: Code that the recipe may name, such as "rewards.py:exact"; a recipe that names other code is refused.
         unsandboxed: Run environment workers without a sandbox.
         callback: Observes the run.
         pause: Called wherever the run can be interrupted; raises `Interrupted` to do so.
         on_finish: Called with the complete run directory: `seeupo.train` writes the report there.
     """
+    if recipe is None:
+        recipe = default_recipe(environment)
     name = recipe if isinstance(recipe, str) else "run"
     recipe = with_threads(read_recipe(recipe) if isinstance(recipe, str) else recipe)
     recipe, factory, permissions = choose_environment(recipe, environment, Permissions(tuple(trust), unsandboxed))
@@ -76,7 +80,9 @@ def train(
     with build(recipe, factory, permissions) as components:
         env_info = {
             **collect_env_info(),
-            "trusted_code": [] if factory else named_code(recipe.environment.name, recipe.environment.options),
+            "trusted_code": named_code(
+                recipe.environment.name if factory is None else factory, recipe.environment.options
+            ),
             "unsandboxed": unsandboxed,
             "panel": panel_of(components.test_tasks),
             "model": recipe.model.name,
@@ -90,7 +96,7 @@ def train(
 def resume(
     run_dir: Path | str,
     *,
-    environment: EnvFactory | str | None = None,
+    environment: EnvFactory | EnvSpec | str | None = None,
     trust: Collection[str] = (),
     unsandboxed: bool = False,
     settings: RunSettings | None = None,
@@ -118,7 +124,7 @@ def resume_run(
     run: RunDirectory,
     recipe: Recipe,
     *,
-    environment: EnvFactory | str | None = None,
+    environment: EnvFactory | EnvSpec | str | None = None,
     permissions: Permissions = NOTHING_ALLOWED,
     callback: TrainingCallback | None = None,
     pause: Callable[[], None] = lambda: None,
@@ -136,20 +142,26 @@ def resume_run(
         return _run(recipe, components, run, callback, pause, on_finish=on_finish, resuming=True)
 
 
-def choose_environment(
-    recipe: Recipe, environment: EnvFactory | str | None, permissions: Permissions
-) -> tuple[Recipe, EnvFactory | None, Permissions]:
-    """Return the recipe of the environment that is used, its factory object if there is one, and what it may do.
+def default_recipe(environment: object) -> str:
+    """Return the recipe for an environment; None means the recipe's own."""
+    return "tiny-pocket" if environment in (None, "pocket") else "custom"
 
-    A factory object is recorded by its class, so that a run never claims another environment. Its options are unknown.
+
+def choose_environment(
+    recipe: Recipe, environment: EnvFactory | EnvSpec | str | None, permissions: Permissions
+) -> tuple[Recipe, EnvFactory | EnvSpec | None, Permissions]:
+    """Return the recipe of the environment that is used, its factory object or spec if given, and what it may do.
+
+    A factory object is recorded by its class, so that a run never claims another environment.
     """
     if environment is None:
         return recipe, None, permissions
+    factory = None if isinstance(environment, str) else environment
     if isinstance(environment, str):
-        factory, name = None, environment
+        name = environment
         permissions = replace(permissions, trust=(*permissions.trust, environment))
     else:
-        factory, name = environment, reference_to(environment)
+        name = environment.factory if isinstance(environment, EnvSpec) else reference_to(environment)
     options = recipe.environment.options if name == recipe.environment.name else {}
     return replace(recipe, environment=replace(recipe.environment, name=name, options=options)), factory, permissions
 

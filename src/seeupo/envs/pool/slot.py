@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from seeupo.envs.failures import CallTimedOut, EnvFailure, EnvRaised, NotReproducible, PoolClosed, WorkerLost
-from seeupo.envs.pool.serve import Host
+from seeupo.envs.pool.serve import Host, explain
 from seeupo.envs.pool.wire import WireError
 from seeupo.envs.pool.worker import ACTION_CAUSES, FailureCause, Launch, Worker, WorkerFailure
 from seeupo.errors import EnvError
@@ -81,7 +81,7 @@ class InProcess:
         except EnvError:
             raise
         except BaseException as error:  # also SystemExit: an environment must not end the program
-            raise WorkerFailure(FailureCause.RAISED, f"{type(error).__name__}: {error}") from error
+            raise WorkerFailure(FailureCause.RAISED, explain(error, request["op"])) from error
 
     def kill(self) -> None: ...
 
@@ -286,7 +286,7 @@ class Slot:
             environment=self.name,
             task=None if session is None else session.task,
             action=request.get("text") or (None if session is None else session.last_action),
-            reason=f"{request['op']} failed: {failure.reason}",
+            reason=failure.reason if failure.cause is FailureCause.RAISED else f"{request['op']} failed: {failure.reason}",
         )
 
     def _closed(self) -> PoolClosed:
@@ -298,7 +298,7 @@ def parse_answer(parse: Callable[[Any], T], value: Any) -> T:
     try:
         return parse(value)
     except WireError as error:
-        raise WorkerFailure(FailureCause.RAISED, str(error)) from None
+        raise WorkerFailure(FailureCause.RAISED, f"the answer is malformed: {error}") from None
 
 
 def digest(value: Any) -> bytes:
