@@ -23,8 +23,9 @@ def explain_exception(error: BaseException) -> str:
     """
     shown = traceback.TracebackException.from_exception(error)
     message = str(shown).partition("\n")[0]
-    place = ""
-    if not isinstance(error, SyntaxError):  # its message has the place
+    if isinstance(error, SyntaxError):  # its message has the place, and all frames are those of the import
+        place, shown.stack = "", traceback.StackSummary()
+    else:
         place = _hide_own_frames(_chain(shown))
     trace = "".join(shown.format())[-LONGEST:].rstrip()
     return f"{type(error).__name__}{': ' if message else ''}{message}{place}\n{trace}"
