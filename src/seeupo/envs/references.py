@@ -72,6 +72,12 @@ def reference_to(factory: object) -> str:
     return f"{module}:{kind.__qualname__}{'' if _has_default_arguments(factory) else ARGUMENTS}"
 
 
+def same_environment(one: str, other: str) -> bool:
+    """Return whether two names may mean the same environment: a class can be named by its module or by its file."""
+    classes = [name.rpartition(":")[2].removesuffix(ARGUMENTS) for name in (one, other)]
+    return one == other or (":" in one and ":" in other and classes[0] == classes[1])
+
+
 def why_not_importable(reference: str) -> str | None:
     """Return why a recorded reference does not suffice to create the same environment again; None if it does."""
     module, _, name = reference.rpartition(":")
@@ -137,9 +143,9 @@ def _main_module() -> str:
     main = sys.modules["__main__"]
     if (spec := getattr(main, "__spec__", None)) is not None:  # python -m module
         return str(spec.name)
-    file = Path(getattr(main, "__file__", None) or "").absolute()
-    is_script = file.suffix == ".py" and file.is_file() and file.is_relative_to(Path.cwd())
-    return file.relative_to(Path.cwd()).as_posix() if is_script else "__main__"
+    file, here = Path(getattr(main, "__file__", None) or "").resolve(), Path.cwd().resolve()
+    is_script = file.suffix == ".py" and file.is_file() and file.is_relative_to(here)
+    return file.relative_to(here).as_posix() if is_script else "__main__"
 
 
 def _has_default_arguments(factory: object) -> bool:

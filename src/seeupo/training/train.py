@@ -156,12 +156,15 @@ def choose_environment(
     """
     if environment is None:
         return recipe, None, permissions
-    factory = None if isinstance(environment, str) else environment
+    factory: EnvFactory | EnvSpec | None = None
     if isinstance(environment, str):
         name = environment
         permissions = replace(permissions, trust=(*permissions.trust, environment))
+    elif isinstance(environment, EnvSpec):
+        name = environment.factory
+        factory = replace(environment, name=name)
     else:
-        name = environment.factory if isinstance(environment, EnvSpec) else reference_to(environment)
+        factory, name = environment, reference_to(environment)
     options = recipe.environment.options if name == recipe.environment.name else {}
     return replace(recipe, environment=replace(recipe.environment, name=name, options=options)), factory, permissions
 
