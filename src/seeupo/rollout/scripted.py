@@ -46,13 +46,13 @@ class CheckResult:
     @property
     def problem(self) -> str | None:
         """Return what is wrong, in one line; None if the result is as expected."""
-        if self.failures:
-            return f"split {self.split}: {len(self.failures)} episodes of the {self.policy} policy failed"
         if self.as_expected:
             return None
-        who = "expert" if self.policy == "expert" else "no-op policy"
+        who, count = "expert" if self.policy == "expert" else "no-op policy", len(self.episodes)
+        if self.failures:
+            return f"split {self.split}: {len(self.failures)} of {count} episodes of the {who} failed"
         expected = "all" if self.policy == "expert" else "none, because it does nothing"
-        return f"split {self.split}: the {who} solved {self.solved} of {len(self.episodes)} tasks; expected {expected}"
+        return f"split {self.split}: the {who} solved {self.solved} of {count} tasks; expected {expected}"
 
     def to_json(self) -> dict[str, Any]:
         scores = [episode.score for episode in self.episodes if episode.score is not None]
