@@ -57,7 +57,7 @@ class ShopDbEnv:
     def close(self) -> None:
         self.database.close()
 '''
-EXPERT = '''
+EXPERT = """
         def act(result: StepResult) -> str:
             last = result.messages[-1].content
             if last.startswith("[("):
@@ -65,7 +65,7 @@ EXPERT = '''
             return f"sql SELECT COUNT(*) FROM customers WHERE city = '{task.payload['city']}'"
 
         return act
-'''
+"""
 SMALL = {
     "run": {"iterations": 1, "threads": 1},
     "model": {"name": "./qwen"},

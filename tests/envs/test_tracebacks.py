@@ -83,6 +83,8 @@ def test_modules_that_cannot_be_loaded_are_shown_with_their_line(project, refere
 
 @pytest.mark.filterwarnings("ignore:environments run without a sandbox")
 def test_a_missing_module_is_a_line_that_says_where_it_is_expected(project):
-    with pytest.raises(EnvError, match=r"there is no module 'nowhere'.*name its file: path/to/nowhere/env.py:F") as caught:
+    with pytest.raises(
+        EnvError, match=r"there is no module 'nowhere'.*name its file: path/to/nowhere/env.py:F"
+    ) as caught:
         EnvPool("nowhere.env:F", workers=1, trust=["nowhere.env:F"])
     assert len(caught.value.lines) == 1

@@ -268,7 +268,9 @@ def test_references_are_accepted_wherever_an_environment_is_named(run, tmp_path)
 def test_options_reach_the_factory(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = (run.parent / "my_box.py").read_text()
-    init = '    splits = ("train", "test")\n\n    def __init__(self, *, count: int = 100):\n        self.count = count\n'
+    init = (
+        '    splits = ("train", "test")\n\n    def __init__(self, *, count: int = 100):\n        self.count = count\n'
+    )
     text = text.replace('    splits = ("train", "test")\n', init).replace("range(100)", "range(self.count)")
     (tmp_path / "counted.py").write_text(text)
     name = "counted:MyBoxFactory"

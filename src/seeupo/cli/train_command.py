@@ -105,7 +105,7 @@ def run_training(
 def check_changes(run: RunDirectory, keys: Sequence[str]) -> None:
     """Refuse overrides of a resumed run that would change it.
 
-    A custom environment that Python code passed as an object can be named, because the run may not know how to create it.
+    A custom environment that was passed as an object can be named, because the run may not know how to create it.
     """
     custom = run.env_info().get("custom_environment")
     changeable = ("run.", "environment.name", "environment.options") if custom else ("run.",)

@@ -18,7 +18,6 @@ from seeupo.envs.declare import Role, declares, requirement
 from seeupo.envs.tracebacks import explain_exception, is_installed
 from seeupo.errors import EnvError
 
-
 ARGUMENTS = "(...)"
 SIMPLE = (str, int, float, tuple, type(None))
 
@@ -174,4 +173,3 @@ def _path_of(spec: ModuleSpec | None) -> Path | None:
     if spec.submodule_search_locations:
         return Path(next(iter(spec.submodule_search_locations)))
     return Path(spec.origin) if spec.origin and spec.has_location else None
-

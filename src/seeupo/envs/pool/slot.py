@@ -286,7 +286,9 @@ class Slot:
             environment=self.name,
             task=None if session is None else session.task,
             action=request.get("text") or (None if session is None else session.last_action),
-            reason=failure.reason if failure.cause is FailureCause.RAISED else f"{request['op']} failed: {failure.reason}",
+            reason=failure.reason
+            if failure.cause is FailureCause.RAISED
+            else f"{request['op']} failed: {failure.reason}",
         )
 
     def _closed(self) -> PoolClosed:
