@@ -29,12 +29,13 @@ class ShopDbEnv:
     def reset(self, task: Task, *, seed: int) -> StepResult:
         generator = random.Random(task.seed)
         self.city, self.solved, self.actions = task.payload["city"], False, 0
-        self.database = sqlite3.connect(":memory:", check_same_thread=False)
+        self.database = sqlite3.connect(":memory:")
         self.database.execute("CREATE TABLE customers (name TEXT, city TEXT)")
         rows = [(f"customer {n}", generator.choice(CITIES)) for n in range(20)]
         self.database.executemany("INSERT INTO customers VALUES (?, ?)", rows)
         self.database.execute("PRAGMA query_only = ON")
-        return StepResult((Message("user", f"customers(name, city): how many in {self.city}? Reply sql ... or answer N"),))
+        question = f"customers(name, city): how many in {self.city}? Reply with sql QUERY or answer NUMBER"
+        return StepResult((Message("user", question),))
 
     def step(self, text: str) -> StepResult:
         self.actions += 1

@@ -55,11 +55,10 @@ def test_workers_show_only_the_users_frames(project, unsandboxed):
 
 
 def test_frames_of_this_package_are_kept_if_there_are_no_others():
-    try:
+    with pytest.raises(EnvError) as caught:
         EnvPool("pocket", workers=0)
-    except EnvError as error:
-        error.__traceback__ = error.__traceback__.tb_next
-        assert "pool.py" in explain_exception(error)
+    own = caught.value.with_traceback(caught.value.__traceback__.tb_next)
+    assert "pool.py" in explain_exception(own)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Runs on a custom environment name it everywhere, and either use it or say that it must be given; never another one."""
+"""Runs on a custom environment name it everywhere, and use it or say that it must be given; never another one."""
 
 import importlib
 import json

@@ -167,7 +167,7 @@ def is_sequence_of(value: Any, kind: type) -> bool:
 def is_finite(value: Any) -> bool:
     """Return whether a value is a finite number, NumPy's included; a bool is none."""
     try:
-        return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+        return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
     except OverflowError:
         return False
 

@@ -282,13 +282,12 @@ class Slot:
 
     def _failure(self, failure: WorkerFailure, session: Session | None, request: Mapping[str, Any]) -> EnvFailure:
         types = {FailureCause.TIMEOUT: CallTimedOut, FailureCause.RAISED: EnvRaised}
+        prefix = "" if failure.cause is FailureCause.RAISED else f"{request['op']} failed: "
         return types.get(failure.cause, WorkerLost)(
             environment=self.name,
             task=None if session is None else session.task,
             action=request.get("text") or (None if session is None else session.last_action),
-            reason=failure.reason
-            if failure.cause is FailureCause.RAISED
-            else f"{request['op']} failed: {failure.reason}",
+            reason=f"{prefix}{failure.reason}",
         )
 
     def _closed(self) -> PoolClosed:
