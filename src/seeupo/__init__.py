@@ -1,6 +1,6 @@
 """SeeUPO: train language-model agents over many turns by sequence-level sequential policy updates.
 
-`train`, `resume`, `evaluate` and `write_report` are what the command line calls; a `Recipe` says what to do.
+`train`, `resume`, `evaluate`, `export` and `write_report` are what the command line calls; a `Recipe` says what to do.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from seeupo.envs.declare import reward_function as reward_function
     from seeupo.evaluation.evaluate import evaluate as evaluate
     from seeupo.report.report import write_report as write_report
+    from seeupo.runs.export import export as export
     from seeupo.training.train import resume as resume
     from seeupo.training.train import train as train
 
@@ -23,6 +24,7 @@ __all__ = [
     "env_maker",
     "evaluate",
     "expert_maker",
+    "export",
     "resume",
     "reward_function",
     "train",
@@ -34,6 +36,7 @@ _PLACES = {
     "env_maker": "envs.declare",
     "evaluate": "evaluation.evaluate",
     "expert_maker": "envs.declare",
+    "export": "runs.export",
     "resume": "api",
     "reward_function": "envs.declare",
     "train": "api",

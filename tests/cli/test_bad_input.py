@@ -17,6 +17,7 @@ CASES = [
     ("train tiny-pocket --out file", "file"),
     ("train tiny-pocket --model.name no-such-model", "no-such-model"),
     ("train tiny-pocket --model.name empty", "empty"),
+    ("train tiny-pocket --model.name bad-adapter", "bad-adapter"),
     ("train tiny-pocket --environment.name no-such-env", "no-such-env"),
     ("train tiny-pocket --environment.options.no_such_option 1", "no_such_option"),
     ("train --resume missing", "missing"),
@@ -26,8 +27,18 @@ CASES = [
     ("report missing", "missing"),
     ("report empty", "empty"),
     ("report file", "file"),
+    ("export missing out", "missing"),
+    ("export file out", "file"),
+    ("export empty out", "empty"),
+    ("export bad-run file", "already exists"),
+    ("export bad-run out", "no final policy"),
+    ("export bad-run --checkpoint 3 out", "no checkpoint 3"),
+    ("export bad-run --best out", "bad-run"),
     ("eval bad-run", "agent.max_turns"),
     ("eval missing --env pocket", "missing"),
+    ("eval tiny --env pocket --checkpoint best", "run directory"),
+    ("eval tiny --env pocket --checkpoint last", "'last'"),
+    ("eval bad-adapter --env pocket", "bad-adapter"),
     ("eval empty --env pocket", "empty"),
     ("eval expert --env no-such-env", "no-such-env"),
     ("eval expert --env pocket --split no-such-split", "no-such-split"),
@@ -38,6 +49,7 @@ CASES = [
     ("eval --compare missing file", "missing"),
     ("agents show --model bad-run", "agent.max_turns"),
     ("agents show --model missing --env pocket", "missing"),
+    ("agents show --model bad-adapter --env pocket", "bad-adapter"),
     ("agents show --model tiny --env no-such-env", "no-such-env"),
     ("agents show --model tiny --env pocket --task no-such-task", "no-such-task"),
     ("models fetch no-such-model", "no-such-model"),
@@ -67,6 +79,8 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "not-text.toml").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "file").write_text("not a run, not a result")
     (tmp_path / "empty").mkdir()
+    (tmp_path / "bad-adapter").mkdir()
+    (tmp_path / "bad-adapter" / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 1, "lora_alpha": 1}')
     (tmp_path / "bad-run").mkdir()
     (tmp_path / "bad-run" / "recipe.toml").write_text(BAD_RECIPE)
     (tmp_path / "bad-run" / "env_info.json").write_text('{"format": "seeupo-run", "version": 2}')

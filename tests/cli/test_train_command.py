@@ -39,7 +39,10 @@ def finished(tmp_path_factory):
 def test_the_result_shows_scores_paths_and_next_commands(finished):
     folder, result = finished
     assert result.exit_code == 0, result.output
-    for words in ("avg@2", "before", "after", str(folder / "policy"), "seeupo eval", "seeupo train --resume"):
+    best = json.loads((folder / "summary.json").read_text())["best"]
+    where = "best      the policy above" if best["iteration"] == 3 else f"best      {folder / best['checkpoint']}"
+    commands = ("seeupo eval", f"seeupo export {folder} OUT", "seeupo train --resume")
+    for words in ("avg@2", "before", "after", str(folder / "policy"), where, *commands):
         assert words in result.output.replace("\n", ""), words
     assert "\x1b" not in result.output
     assert json.loads((folder / "summary.json").read_text())["iterations"] == 3

@@ -5,8 +5,10 @@ Every misbehavior is bounded, so that a hole in a sandbox or a limit cannot take
 
 import contextlib
 import ctypes
+import mmap
 import os
 import random
+import signal
 import socket
 import sys
 import time
@@ -29,6 +31,7 @@ class Toy:
         self.closed = False
 
     def reset(self, task, *, seed):
+        self.factory.block("reset")
         self.count = seed
         self.target = task.payload["target"]
         if task.payload.get("breaks_reset"):
@@ -43,6 +46,7 @@ class Toy:
         return getattr(self, f"do_{command}", self.unknown)(rest)
 
     def score(self):
+        self.factory.block("score")
         if self.factory.bad_score:
             return self.factory.bad_score_value()
         return 1.0 if self.count == self.target else 0.0
@@ -51,6 +55,7 @@ class Toy:
         return {"count": self.count}
 
     def close(self):
+        self.factory.block("close")
         if self.factory.close_raises:
             raise RuntimeError("close is broken")
 
@@ -169,6 +174,64 @@ class Toy:
         processes = [entry for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
         return said("", info={"uid": os.getuid(), "environ": dict(os.environ), "processes": len(processes)})
 
+    def do_files(self, rest):
+        """Report what the open descriptors refer to."""
+        names = []
+        for entry in list(Path("/proc/self/fd").iterdir()):
+            try:
+                names.append(str(entry.readlink()))
+            except OSError:  # the descriptor that listed them
+                names.append("gone")
+        return said("", info={"files": names})
+
+    def do_syscall(self, rest):
+        """Make a system call with these numbers and report its error, or 0."""
+        number, *arguments = map(int, rest.split())
+        libc = ctypes.CDLL(None, use_errno=True)
+        here = os.getpid()
+        failed = libc.syscall(ctypes.c_long(number), *map(ctypes.c_long, arguments)) == -1
+        if os.getpid() != here:
+            os._exit(0)
+        return said(str(ctypes.get_errno() if failed else 0))
+
+    def do_call32(self, rest):
+        """Ask for the process id as a 32-bit program does: mov eax, 20; int 0x80; ret."""
+        page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+        page.write(b"\xb8\x14\0\0\0\xcd\x80\xc3")
+        address = ctypes.addressof(ctypes.c_char.from_buffer(page))
+        return said(str(ctypes.CFUNCTYPE(ctypes.c_int)(address)()))
+
+    def do_sockets(self, rest):
+        """Report the families and protocols of sockets that can be created."""
+        families = [family for family in range(64) if can_create(family, socket.SOCK_DGRAM, 0)]
+        protocols = [number for number in range(264) if can_create(socket.AF_INET, socket.SOCK_STREAM, number)]
+        return said("", info={"families": families, "protocols": protocols})
+
+    def do_stop(self, rest):
+        """Stop this process, or in a sandbox the one that has the number."""
+        os.kill(int(rest or os.getpid()), signal.SIGSTOP)
+        return said("continued")
+
+    def do_gather(self, rest):
+        """Fork children that hold so many MB each, and shared ones beside; they live for minutes."""
+        count, own, shared = map(int, rest.split())
+        common = b"x" * (shared << 20)
+        for _ in range(count):
+            ready, done = os.pipe()
+            if os.fork() == 0:
+                mine = b"y" * (own << 20)
+                os.write(done, b"1")
+                time.sleep(600)
+                os._exit(len(mine) + len(common))
+            os.read(ready, 1)
+        return said("gathered")
+
+    def do_files_of(self, rest):
+        """Create so many empty files in the scratch space."""
+        for number in range(int(rest)):
+            Path(f"/tmp/{number}").touch()
+        return said("created")
+
     def do_kill(self, rest):
         """Kill this process and its group (0), or all others that can be reached (-1)."""
         if os.getpid() > 2:
@@ -217,17 +280,24 @@ class ToyFactory:
         has_expert: bool = True,
         close_raises: bool = False,
         bad_score: Literal["", "nan", "text", "raise", "exit"] = "",
+        blocks: str = "",
     ):
         self.size = size
         self.has_expert = has_expert
         self.close_raises = close_raises
         self.bad_score = bad_score
+        self.blocks = blocks
         if note == "refuse":
             raise EnvError("the data is missing; fetch it")
         if note == "raise":
             raise RuntimeError("the factory is broken")
         if note == "hang":
             time.sleep(600)
+
+    def block(self, op):
+        """Never return from a call if the options say so."""
+        while op == self.blocks:
+            time.sleep(0.1)
 
     def bad_score_value(self):
         if self.bad_score == "raise":
@@ -241,12 +311,14 @@ class ToyFactory:
         return ["train", "test"]
 
     def tasks(self, split):
+        self.block("tasks")
         return [Task(f"{split}-{number}", split, payload={"target": number + 3}) for number in range(self.size)]
 
     def make(self):
         return Toy(self)
 
     def expert(self, task):
+        self.block("expert")
         if not self.has_expert:
             return None
         target = task.payload["target"]
@@ -254,6 +326,7 @@ class ToyFactory:
 
         def act(result):
             nonlocal counted
+            self.block("advise")
             counted += 1
             return "add 1" if counted <= target else "done"
 
@@ -276,6 +349,14 @@ def mounts(options, *, role):
     """Mount the folder of the answers for the judge only."""
     folder = Path(options["answers"]).parent
     return {folder: folder} if role == "judge" else {}
+
+
+def can_create(family, kind, protocol):
+    try:
+        socket.socket(family, kind, protocol).close()
+    except OSError:
+        return False
+    return True
 
 
 def said(text, **fields):

@@ -1,14 +1,18 @@
-"""The toy environment as a spec, with and without a sandbox, and helpers that look at processes."""
+"""The toy environment as a spec and as a worker, with and without a sandbox, and helpers that look at processes."""
 
 import os
 import signal
+import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from seeupo.envs.pool.sandbox import Bubblewrap, Limits, find_bubblewrap
-from seeupo.envs.pool.worker import Worker
+from envs import toy
+from seeupo.envs.pool.sandbox import Bubblewrap, Limits, find_bubblewrap, probe
+from seeupo.envs.pool.wire import result_from_json
+from seeupo.envs.pool.worker import Launch, Worker
 from seeupo.envs.registry import EnvSpec
 
 HANG_SECONDS = 0.5
@@ -22,11 +26,53 @@ everywhere = pytest.mark.parametrize(
 )
 
 
+def sandboxes():
+    """Return the sandbox of this machine, and for root the one of ordinary users too; skipped with the reason."""
+    found = find_bubblewrap()
+    kinds = [pytest.param(found, marks=needs_sandbox, id="this user's")]
+    if HAS_SANDBOX and found.drops_user:
+        other = replace(found, drops_user=False, disables_userns=found.disables_userns or can_disable_userns(found))
+        problem = probe(other)
+        skip = pytest.mark.skipif(bool(problem), reason=f"no user namespaces here: {problem}")
+        kinds.append(pytest.param(other, marks=skip, id="ordinary user's"))
+    return kinds
+
+
+def can_disable_userns(found):
+    return not probe(replace(found, drops_user=False, disables_userns=True))
+
+
+every_sandbox = pytest.mark.parametrize("sandbox", sandboxes())
+
+
 def generous(**limits):
     return Limits(**{"call_seconds": 600.0, "start_seconds": 600.0, "memory_mb": 512, **limits})
 
 
 TOY = EnvSpec(name="toy", factory="envs.toy:ToyFactory", limits=generous())
+
+RESET = {"op": "reset", "session": "1", "task": {"id": "t", "split": "s", "kind": "", "seed": 0}, "seed": 0}
+RESET["task"]["payload"] = {"target": 3}
+
+
+def launch(unsandboxed, **changes):
+    """Return the settings of a worker that hosts the toy environment."""
+    plain = Launch(
+        python=Path(sys.executable),
+        factory="envs.toy:ToyFactory",
+        packages=(Path(toy.__file__).parent,),
+        limits=generous(),
+        sandbox=None if unsandboxed else find_bubblewrap(),
+    )
+    return replace(plain, **changes)
+
+
+def step(worker, text):
+    return result_from_json(worker.call({"op": "step", "session": "1", "text": text}))
+
+
+def observation(worker, text):
+    return step(worker, text).messages[0].content
 
 
 def quick(**limits):

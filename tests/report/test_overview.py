@@ -121,6 +121,13 @@ def test_details_contain_only_known_values(run):
     }  # fmt: skip
 
 
+def test_details_name_the_best_checkpoint(run):
+    summary = json.loads((run / "summary.json").read_text())
+    summary["best"] = {"iteration": 1, "avg": 0.5, "checkpoint": "checkpoints/00001"}
+    (run / "summary.json").write_text(json.dumps(summary))
+    assert dict(overview(run)["details"])["Best checkpoint"] == "checkpoints/00001 (after iteration 1, avg@2 0.50)"
+
+
 def test_model_folder_is_shown_without_its_path(run):
     recipe = (run / "recipe.toml").read_text()
     (run / "recipe.toml").write_text(recipe.replace('"tiny"', '"/home/user/models/mine"'))

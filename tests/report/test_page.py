@@ -60,10 +60,42 @@ def test_same_chunks_give_the_same_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
 
 
-def test_missing_libraries_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("several", [False, True])
+def test_without_the_chart_library_values_are_shown_as_tables(
+    open_page: OpenPage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, several: bool
+) -> None:
+    chunks = odd_payload.several_runs() if several else odd_payload.odd_chunks()
+    with_charts = open_page(chunks).page
     monkeypatch.setattr(page_module, "LIBRARIES", tmp_path / "nothing")
-    with pytest.raises(ReportError, match=r"d3\.min\.js .*pip install"):
-        write_page(tmp_path / "report.html", odd_payload.empty_page())
+    page = open_page(chunks).page
+    assert "pip install --force-reinstall --no-deps" in page.inner_text("#no-charts")
+    assert with_charts.locator("#no-charts").count() == 0
+    assert page.locator(".chart").count() == 0
+    for part in ("#curves-grid", "#turns-grid"):
+        panels = page.locator(f"{part} .panel")
+        assert panels.count() == with_charts.locator(f"{part} .panel").count() > 0
+        page.wait_for_function(f"document.querySelectorAll('{part} .panel td').length > 0")
+        assert panels.locator("details[open] table").count() == panels.count()
+    assert page.inner_text("#cards .scores table >> nth=0") == with_charts.inner_text("#cards .scores table >> nth=0")
+    assert page.inner_text("#count") == with_charts.inner_text("#count")
+    page.locator("#list tbody tr a").first.click()
+    page.wait_for_selector("#viewer[open] .credit-trace p")
+
+
+def test_arrays_agree_with_d3(open_page: OpenPage) -> None:
+    """The scripts of the page are private to it, so this one is loaded again."""
+    page = open_page(odd_payload.empty_page(), bypass_csp=True).page
+    page.add_script_tag(content=(PAGE / "arrays.js").read_text().replace("const arrays", "window.arrays"))
+    assert page.evaluate("""() => {
+        const lists = [[], [3], [null, 2, NaN, undefined, -1, 2, 10, 0.5], [5, 4, 4, 1]];
+        const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
+        return lists.every((list) =>
+            ["min", "max", "extent", "mean"].every((name) => same(arrays[name](list), d3[name](list))) &&
+            [0, 0.3, 0.98, 1].every((share) => same(arrays.quantile(list, share), d3.quantile(list, share))) &&
+            same(arrays.sort(list, (x) => x), d3.sort(list, (x) => x)) &&
+            same([...arrays.group(list, (x) => x > 1)], [...d3.group(list, (x) => x > 1)]) &&
+            same(arrays.range(-1, list.length), d3.range(-1, list.length)));
+    }""")
 
 
 def test_scripts_never_turn_text_into_markup() -> None:

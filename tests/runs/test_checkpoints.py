@@ -62,6 +62,19 @@ def test_the_latest_and_the_best_are_kept(made):
     assert made.best().iteration == 6
 
 
+def test_checkpoints_are_found_by_number_and_verified(made):
+    for iteration in (1, 2):
+        write(made, iteration, best=iteration == 1)
+    reader = Checkpoints(made.folder, keep=1, read_only=True)
+    assert (reader.best_iteration(), reader.find(1).state) == (1, {"n": 1})
+    with pytest.raises(CheckpointError, match="no checkpoint 3; available: 1, 2"):
+        reader.find(3)
+    (made.folder / "00001" / "weights.bin").write_text("something else")
+    with pytest.raises(CheckpointError, match=r"is damaged.*choose another one"):
+        reader.find(1)
+    assert (made.folder / "00001").is_dir()
+
+
 def test_checkpoints_are_ordered_by_number(made):
     for iteration in (99_999, 100_000):
         write(made, iteration)

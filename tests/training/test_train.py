@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ from seeupo.models.logprobs import padded_logprobs
 from seeupo.runs.evaluations import Evaluation
 from seeupo.runs.trajectory_files import read_header, read_trajectories, write_trajectories
 from seeupo.training.callbacks import NullCallback
-from seeupo.training.loop import Interrupted
+from seeupo.training.loop import Interrupted, Loop
 from seeupo.training.setup import build, num_threads
 from seeupo.training.train import resume, train
 from seeupo.types import Message, Trajectory, Turn
@@ -548,3 +549,61 @@ def test_the_number_of_threads_belongs_to_the_run(tmp_path):
 def test_former_argument_names_are_refused_with_the_current_ones(tmp_path):
     with pytest.raises(TypeError, match="'folder' was renamed to 'run_dir'"):
         train(small(), folder=tmp_path / "run")
+
+
+def with_scores(monkeypatch, scores):
+    """Let the evaluations after each iteration have these scores."""
+    original = Loop._evaluate
+
+    def evaluate(loop):
+        evaluation, trajectories = original(loop)
+        for key, result in evaluation.results.items():
+            evaluation.results[key] = replace(result, score=scores[loop.progress.iteration])
+        return evaluation, trajectories
+
+    monkeypatch.setattr(Loop, "_evaluate", evaluate)
+
+
+@pytest.mark.parametrize(
+    ("scores", "best"),
+    [
+        ([0.5, 0.2, 0.5, 0.1, 0.4], 0),  # before training; of equal scores the earliest
+        ([0.1, 0.2, 0.9, 0.5, 0.9], 2),
+        ([0.1, 0.2, 0.3, 0.4, 0.5], 4),
+        ([0.0, 0.0, 0.0, 0.0, 0.0], 0),
+    ],
+)
+@pytest.mark.parametrize("warm", [True, False])
+def test_the_best_checkpoint_is_always_kept_and_named(tmp_path, monkeypatch, scores, best, warm):
+    with_scores(monkeypatch, scores)
+    recipe = small(
+        run={"iterations": 4, "checkpoint_every": 10, "keep_checkpoints": 1},
+        evaluation={"every": 1},
+        **({} if warm else {"warm_start": None}),
+    )
+    result = train(recipe, run_dir=tmp_path / "run")
+    checkpoints = tmp_path / "run" / "checkpoints"
+    assert (checkpoints / "BEST").read_text() == f"{best:05d}\n"
+    assert {path.name for path in checkpoints.iterdir() if path.is_dir()} == {f"{best:05d}", "00004"}
+    expected = {"iteration": best, "avg": scores[best], "checkpoint": f"checkpoints/{best:05d}"}
+    assert result.summary["best"] == expected
+    extended = resume(tmp_path / "run", settings=replace(recipe.run, iterations=4))
+    assert extended.summary["best"] == expected
+
+
+def test_the_best_checkpoint_survives_an_interrupt_in_its_evaluation(tmp_path, monkeypatch):
+    with_scores(monkeypatch, [0.1, 0.9, 0.2, 0.2])
+    recipe = small(run={"checkpoint_every": 10, "keep_checkpoints": 1}, evaluation={"every": 1}, warm_start=None)
+    original = Loop._evaluate
+
+    def interrupted(loop):
+        if loop.progress.iteration == 1:
+            raise Interrupted
+        return original(loop)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "_evaluate", interrupted)
+        with pytest.raises(Interrupted):
+            train(recipe, run_dir=tmp_path / "run")
+    assert resume(tmp_path / "run").summary["best"]["checkpoint"] == "checkpoints/00001"
+    assert (tmp_path / "run" / "checkpoints" / "00001").is_dir()

@@ -16,6 +16,7 @@ def main() -> None:
 for command in (
     training.train_command,
     training.report,
+    training.export_command,
     training.recipes,
     training.algorithms,
     studies.theory,

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from seeupo.cli.options import env_options, trust_options
+from seeupo.cli.options import checkpoint_option, env_options, trust_options
 from seeupo.cli.terminal import Terminal
 
 
@@ -18,6 +18,7 @@ def agents() -> None:
 @agents.command("show")
 @click.option("--env", "environment", help="Environment: a name or module:Factory.  [default: the run's]")
 @click.option("--model", required=True, help="Run directory, model name or model folder.")
+@checkpoint_option
 @click.option("--task", "task_id", help="Task id.  [default: the first task of the last split]")
 @env_options
 @trust_options

@@ -9,7 +9,7 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from seeupo.cli.options import env_options, renamed_option, trust_options
+from seeupo.cli.options import checkpoint_option, env_options, renamed_option, trust_options
 from seeupo.cli.terminal import Terminal, echo, echo_json
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 @click.command("eval")
 @click.argument("policy", required=False)
+@checkpoint_option
 @click.option("--env", "environment", help="Environment: a name or module:Factory.")
 @click.option("--split", help="Task split.  [default: the last one]")
 @env_options

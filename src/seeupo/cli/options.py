@@ -40,6 +40,20 @@ env_options = click.option(
 )  # fmt: skip
 
 
+def parse_checkpoint(_: click.Context, __: click.Parameter, value: str | None) -> int | str | None:
+    if value is None or value == "best":
+        return value
+    if not value.isdecimal() or len(value) > 9:
+        raise click.BadParameter(f"{value!r}: expected the number of a checkpoint, or best")
+    return int(value)
+
+
+checkpoint_option = click.option(
+    "--checkpoint", callback=parse_checkpoint, metavar="N|best",
+    help="Checkpoint of the run, by its iteration or best.  [default: the final policy]",
+)  # fmt: skip
+
+
 def trust_options(command: F) -> F:
     """Add the options with which the user allows what a recipe or a run cannot allow itself."""
     trust = click.option(

@@ -143,13 +143,27 @@ def show_result(result: TrainingResult, recipe: Recipe) -> None:
     echo(f"{verdict(summary)} ({result.reason}; {minutes:.1f} minutes)")
     Terminal().print(table)
     if result.policy.is_dir():
-        echo(f"policy    {result.policy}  (loads in transformers and vLLM)")
+        echo(f"policy    {result.policy}  (after iteration {summary['iterations']}; loads in transformers and vLLM)")
+    echo(f"best      {best_line(result)}")
     if (page := result.run_dir / REPORT).exists():
         echo(f"report    {page}  (open it in a browser)")
     echo(f"run       {result.run_dir}  (summary.json, metrics.jsonl, trajectories; see docs/run-directory.md)")
     flags = trust_flags(recipe)
-    echo(f"evaluate  seeupo eval {result.run_dir}{flags}")
+    echo(f"evaluate  seeupo eval {result.run_dir}{flags}  (or a checkpoint: --checkpoint best)")
+    echo(f"export    seeupo export {result.run_dir} OUT  (or a checkpoint: --best)")
     echo(f"continue  seeupo train --resume {result.run_dir} --run.iterations {2 * recipe.run.iterations}{flags}")
+
+
+def best_line(result: TrainingResult) -> str:
+    """Return where the policy with the best held-out score is."""
+    summary = result.summary
+    best = summary["best"]
+    score = f"avg@{summary['k']} {best['avg']:.2f} after iteration {best['iteration']}"
+    if best["iteration"] == summary["iterations"]:
+        return f"the policy above  ({score})"
+    if best["checkpoint"] is None:
+        return f"not kept  ({score})"
+    return f"{result.run_dir / best['checkpoint']}  ({score})"
 
 
 def verdict(summary: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""`seeupo train`, `report`, `recipes` and `algorithms`."""
+"""`seeupo train`, `report`, `export`, `recipes` and `algorithms`."""
 
 from __future__ import annotations
 
@@ -74,6 +74,7 @@ def report(*, runs: tuple[Path, ...], out: Path | None, max_mb: int) -> None:
     It shows curves, turns and the credit of every trajectory; several runs are shown side by side. Open the file in a
     browser; it needs no network and no server. For interrupted or damaged runs, the report lists what is missing.
     """
+    from seeupo.report.page import NO_CHARTS
     from seeupo.report.report import write_report
     from seeupo.runs.run_directory import REPORT
 
@@ -83,6 +84,31 @@ def report(*, runs: tuple[Path, ...], out: Path | None, max_mb: int) -> None:
         for text in missing:
             echo(f"  missing: {text}")
     echo(f"{page.path}: {page.size / 10**6:.1f} MB, {page.kept} of {page.total} trajectories included")
+    if not page.charts:
+        echo(NO_CHARTS)
+
+
+@click.command("export")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path))
+@click.option("--best", is_flag=True, help="Export the best checkpoint instead of the final policy.")
+@click.option("--checkpoint", type=click.IntRange(min=0), metavar="N", help="Export the checkpoint after N iterations.")
+@click.option("--merge", is_flag=True, help="Merge LoRA adapters into the weights of their base model.")
+def export_command(*, run: Path, out: Path, best: bool, checkpoint: int | None, merge: bool) -> None:
+    """Write the policy of RUN into the new folder OUT, for transformers and vLLM.
+
+    The folder has weights, tokenizer, chat template and model card. A run with LoRA gives an adapter folder for peft,
+    or full weights with --merge.
+    """
+    from seeupo.runs.export import export
+    from seeupo.training.interrupts import terminable
+
+    if best and checkpoint is not None:
+        raise click.UsageError("--best and --checkpoint exclude each other; remove one")
+    with terminable():
+        exported = export(run, out, checkpoint="best" if best else checkpoint, merge=merge)
+    kind = "full weights" if exported.base is None else f"an adapter for {exported.base}"
+    echo(f"{exported.path}: the policy after {exported.iteration} iterations, {kind}")
 
 
 @click.group()

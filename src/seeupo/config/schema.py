@@ -36,8 +36,9 @@ class RunSettings:
         max_minutes: Time limit in minutes, checked after each iteration; "none" means no limit.
         target: Value of avg@k at which training stops after an evaluation; "none" means never.
         patience: Number of evaluations without a new best after which training stops; "none" means never.
-        checkpoint_every: Iterations between checkpoints; the last iteration always writes one.
-        keep_checkpoints: Number of recent checkpoints to keep; the best one is kept as well.
+        checkpoint_every: Iterations between checkpoints; each new best evaluation and the last iteration write one as
+            well.
+        keep_checkpoints: Number of recent checkpoints to keep; the best one is always kept as well.
         deterministic: Bit-identical results for the same seed, concurrency and number of threads. Episodes then advance
             turn by turn together, which takes longer where environments are slow.
         threads: Number of PyTorch threads; "none" means one per core.
@@ -93,12 +94,14 @@ class ModelSettings:
     """The policy and its memory use.
 
     Attributes:
-        name: `tiny`, a model of `seeupo models list`, a folder with safetensors, or owner/name on a model hub.
+        name: `tiny`, a model of `seeupo models list`, a folder with safetensors (a model, or a LoRA adapter that names
+            its base model), or owner/name on a model hub.
         device: PyTorch device, such as "cpu" or "cuda".
         dtype: Data type of the weights. On CPUs float32 is the fastest.
         tiny: Size of the model `tiny`.
         lora: LoRA adapters to train instead of the weights; "none" trains all weights, or those selected by
-            optimizer.trainable.
+            optimizer.trainable. If `name` is a LoRA adapter, it is trained further with the same settings, and merged
+            with "none".
         batch_tokens: Number of tokens per forward pass in an update.
         row_tokens: Length of a tree-packed row in tokens; "none" means four times the width of the model.
         gradient_checkpointing: Recomputation of activations in the backward pass, which saves memory and takes longer.

@@ -20,7 +20,8 @@ from transformers import PreTrainedModel
 from seeupo.core.checks import check_count
 from seeupo.engines.local_critic import CriticSettings, LocalCritic
 from seeupo.engines.optimizer import Optimizer, OptimizerSettings
-from seeupo.models.adapters import merge_adapters, merged_weights
+from seeupo.models.adapter_folders import BASE, Adapter, write_base_name
+from seeupo.models.adapters import base_model, merge_adapters, merged_weights
 from seeupo.models.batching import PaddedBatch, micro_batches
 from seeupo.models.loading import LoadedPolicy
 from seeupo.models.logprobs import ActionLogProbs, action_logprobs
@@ -104,7 +105,7 @@ class LocalEngine:
         self.iteration = 0
         self.lora = lora
         if lora is not None:
-            _add_adapters(policy.model, lora)
+            _add_adapters(policy, lora)
         self._reference: PreTrainedModel | None = None
         if reference:
             self.snapshot_reference()
@@ -182,6 +183,9 @@ class LocalEngine:
         save_model(self.policy.model, self.policy.tokenizer, path)
         if self.lora is not None:
             save_file({name: p.detach().contiguous() for name, p in self._trained.items()}, path / ADAPTERS)
+            write_base_name(path, self.policy.base or BASE)
+            if self.policy.base is None:  # nothing else could make the adapters usable
+                save_model(base_model(self.policy.model), self.policy.tokenizer, path / BASE)
         if self._reference is not None and self._reference is not self.policy.model:
             reference = self._reference.named_parameters()  # tied weights appear once
             save_file({name: p.detach().contiguous() for name, p in reference}, path / REFERENCE)
@@ -266,18 +270,45 @@ class LocalEngine:
         return trained
 
 
-def _add_adapters(model: PreTrainedModel, lora: LoraSettings) -> None:
+def _add_adapters(policy: LoadedPolicy, lora: LoraSettings) -> None:
+    """Add the adapters to train: new ones, or the adapter that the policy was loaded with."""
     if importlib.util.find_spec("peft") is None:
         raise ValueError("lora needs peft: pip install 'seeupo[lora]'")
     from peft import LoraConfig
 
-    config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, target_modules=list(lora.targets), lora_dropout=0.0)
+    model, targets = policy.model, list(lora.targets)
+    config = LoraConfig(
+        r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, lora_dropout=0.0, task_type="CAUSAL_LM"
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(lora.seed)
         model.add_adapter(config)
+    config.base_model_name_or_path = None  # with a name, peft looks for the model on the hub in each save
     for name, parameter in model.named_parameters():
         if "lora_" in name:
             parameter.data = parameter.data.to(model.dtype)
+    if policy.adapter is not None:
+        _load_adapter(model, policy.adapter, lora)
+
+
+def _load_adapter(model: PreTrainedModel, adapter: Adapter, lora: LoraSettings) -> None:
+    """Set the adapters of a model to those of a folder, which must have the same shape."""
+    adapted = {name.partition(".lora_A.")[0] for name, _ in model.named_parameters() if ".lora_A." in name}
+    same = adapted == adapter.layers.keys() and not adapter.rank_stabilized
+    if not same or (adapter.rank, adapter.alpha) != (lora.rank, lora.alpha):
+        layers = sorted({name.rpartition(".")[2] for name in adapter.layers})
+        raise ValueError(
+            f"model.lora has rank {lora.rank}, alpha {lora.alpha} and targets {', '.join(lora.targets)}; the adapter "
+            f"{adapter.path} has rank {adapter.rank}, alpha {adapter.alpha:g} and targets {', '.join(layers)}. Use "
+            "these to train it further, or leave out model.lora to merge it and train all weights"
+        )
+    with torch.no_grad():
+        for name, matrices in adapter.layers.items():
+            for part, matrix in zip(("lora_A", "lora_B"), matrices, strict=True):
+                parameter = model.get_parameter(f"{name}.{part}.default.weight")
+                if parameter.shape != matrix.shape:
+                    raise ValueError(f"{adapter.path} does not fit its base model; use the model it was trained on")
+                parameter.copy_(matrix)
 
 
 @contextmanager

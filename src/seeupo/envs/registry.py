@@ -141,7 +141,7 @@ SPECS: tuple[EnvSpec, ...] = (
         factory="seeupo.envs.dataset.env:DatasetFactory",
         code_options=("reward",),
         file_options=("train", "test"),
-        limits=Limits(memory_mb=8192, message_mb=256),
+        limits=Limits(memory_mb=8192, total_mb=10240, message_mb=256),
     ),
 )
 BUILT_IN: Mapping[str, EnvSpec] = MappingProxyType({spec.name: spec for spec in SPECS})

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from seeupo.agents.chat import ChatFormat
 from seeupo.agents.template import Template
@@ -23,7 +23,7 @@ from seeupo.evaluation.policies import EvaluatedPolicy, ModelPolicy, endpoint_po
 from seeupo.models.loading import load_policy
 from seeupo.rollout.runner import Runner, RunnerSettings, make_runner
 from seeupo.runs.evaluations import Evaluation, EvaluationPlan, panel_of, planned_attempts
-from seeupo.runs.run_directory import POLICY, RECIPE
+from seeupo.runs.run_directory import RECIPE, RunDirectory
 from seeupo.types import Attempt, EnvFactory, SamplingParameters, Trajectory
 from seeupo.utils.renames import renamed_arguments
 
@@ -38,6 +38,7 @@ class EvaluationOptions:
     """Options of an evaluation, all resolved. `docs/evaluation.md` describes them."""
 
     policy: str | None = None
+    checkpoint: int | None = None
     environment: str | None = None
     split: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -56,7 +57,8 @@ class EvaluationOptions:
 
     @property
     def name(self) -> str:
-        return self.policy or f"{self.model} at {self.endpoint}"
+        checkpoint = "" if self.checkpoint is None else f", checkpoint {self.checkpoint}"
+        return f"{self.policy}{checkpoint}" if self.policy else f"{self.model} at {self.endpoint}"
 
     @property
     def template(self) -> Template:
@@ -72,8 +74,15 @@ class EvaluationOptions:
 
 
 def resolve_options(**given: Any) -> EvaluationOptions:
-    """Return the given options, completed by the settings of the run if the policy is one, then by defaults."""
+    """Return the given options, completed by the settings of the run if the policy is one, then by defaults.
+
+    The checkpoint "best" becomes the number of that checkpoint, which results are named after.
+    """
     defaults = run_settings(given["policy"]) if given.get("policy") is not None else {}
+    if given.get("checkpoint") is not None:
+        if not defaults:
+            raise EvaluationError(f"checkpoint {given['checkpoint']}: only a run directory has checkpoints; name one")
+        given["checkpoint"] = RunDirectory(Path(given["policy"])).checkpoint_number(given["checkpoint"])
     chosen = {name: value for name, value in given.items() if value is not None and value != {}}
     if defaults and chosen.get("environment", defaults["environment"]) != defaults["environment"]:
         # In another environment the split and the options of the run have no meaning.
@@ -98,14 +107,19 @@ def run_settings(policy: str) -> dict[str, Any]:
     }
 
 
-def model_of(policy: str) -> str:
+def model_of(policy: str, checkpoint: int | None = None) -> str:
     """Return the model folder of a run directory, or `policy` itself if it is a model."""
-    run_dir = Path(policy)
-    if not (run_dir / RECIPE).is_file():
+    if not (Path(policy) / RECIPE).is_file():
         return policy
-    if not (run_dir / POLICY).is_dir():
-        raise EvaluationError(f"{run_dir} has no policy yet; finish the run first: seeupo train --resume {run_dir}")
-    return str(run_dir / POLICY)
+    run = RunDirectory(Path(policy))
+    if checkpoint is not None:
+        return str(run.checkpoints().find(checkpoint).path)
+    if not run.policy_path.is_dir():
+        raise EvaluationError(
+            f"{run.path} has no policy yet; finish the run first (seeupo train --resume {run.path}), or choose a "
+            "checkpoint: --checkpoint best"
+        )
+    return str(run.policy_path)
 
 
 def run_evaluation(
@@ -152,6 +166,7 @@ def evaluate(
     *,
     split: str | None = None,
     options: Mapping[str, Any] | None = None,
+    checkpoint: int | Literal["best"] | None = None,
     trust: Collection[str] = (),
     unsandboxed: bool = False,
     tasks: int | None = None,
@@ -174,6 +189,7 @@ def evaluate(
             own.
         split: Task split; the last one by default.
         options: Options of a named environment.
+        checkpoint: Checkpoint of a run directory, by its number or "best"; the final policy by default.
         trust: Code that the settings of a run may name; other code is refused. What `environment` and `options` name
             is trusted.
         unsandboxed: Run environment workers without a sandbox.
@@ -189,6 +205,7 @@ def evaluate(
     named = environment if isinstance(environment, str) else None
     resolved = resolve_options(
         policy=str(policy),
+        checkpoint=checkpoint,
         environment=named,
         split=split,
         options=dict(options or {}),
@@ -305,7 +322,7 @@ def model_runner(options: EvaluationOptions, pool: EnvPool) -> Runner:
     settings = RunnerSettings(
         parameters=parameters, max_turns=options.max_turns, concurrency=options.concurrency, deterministic=True
     )
-    policy = load_policy(model_of(options.policy or ""))
+    policy = load_policy(model_of(options.policy or "", options.checkpoint))
     return make_runner(policy, pool, options.template, settings, training=False)
 
 

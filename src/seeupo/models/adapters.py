@@ -1,4 +1,4 @@
-"""Merge LoRA adapters into the weights that they adapt."""
+"""Merge LoRA adapters into the weights that they adapt, or remove them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ ADAPTED = ".base_layer."
 
 def merged_weights(model: PreTrainedModel) -> dict[str, Tensor]:
     """Return the weights by their Hugging Face names, adapters merged; tied weights appear once."""
-    weights: dict[str, Tensor] = {
-        name.replace(ADAPTED, "."): weight.detach() for name, weight in model.named_parameters() if ".lora_" not in name
-    }
+    weights = base_weights(model)
     for name, layer in _adapted_layers(model).items():
         (adapter,) = layer.active_adapters
         weights[f"{name}.weight"] = weights[f"{name}.weight"] + layer.get_delta_weight(adapter).detach()
@@ -27,16 +25,31 @@ def _adapted_layers(model: PreTrainedModel) -> dict[str, Any]:
     return {name: layer for name, layer in model.named_modules() if hasattr(layer, "get_delta_weight")}
 
 
+def base_weights(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Return the weights by their Hugging Face names, as they are without adapters; tied weights appear once."""
+    return {
+        name.replace(ADAPTED, "."): weight.detach() for name, weight in model.named_parameters() if ".lora_" not in name
+    }
+
+
 def merge_adapters(model: PreTrainedModel) -> PreTrainedModel:
     """Return a copy with the adapters merged into the weights, or the model itself if it has none."""
-    if not _adapted_layers(model):
-        return model
+    return _plain_model(model, merged_weights(model)) if _adapted_layers(model) else model
+
+
+def base_model(model: PreTrainedModel) -> PreTrainedModel:
+    """Return a copy of the model without its adapters."""
+    return _plain_model(model, base_weights(model))
+
+
+def _plain_model(model: PreTrainedModel, weights: dict[str, Tensor]) -> PreTrainedModel:
+    """Return a model of the same architecture with these weights and without adapters."""
     with torch.random.fork_rng(devices=[]):  # random initial weights, replaced below
-        merged = AutoModelForCausalLM.from_config(model.config, dtype=model.dtype)
-    merged.to(model.device)
-    merged.load_state_dict(merged_weights(model), strict=False)
-    merged.tie_weights()
+        plain = AutoModelForCausalLM.from_config(model.config, dtype=model.dtype)
+    plain.to(model.device)
+    plain.load_state_dict(weights, strict=False)
+    plain.tie_weights()
     if model.generation_config is not None:
-        merged.generation_config = model.generation_config
-    plain: PreTrainedModel = merged
-    return plain
+        plain.generation_config = model.generation_config
+    made: PreTrainedModel = plain
+    return made

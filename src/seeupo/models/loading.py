@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from huggingface_hub import snapshot_download
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils.peft_utils import find_adapter_config_file
 
 from seeupo.errors import ModelError, first_line, suggest
+from seeupo.models.adapter_folders import Adapter, base_name, is_adapter, read_adapter
 from seeupo.models.batching import Packing
 from seeupo.models.catalog import CATALOG, downloaded_folder
 from seeupo.models.exact_norm import use_exact_norms
@@ -19,6 +22,8 @@ from seeupo.models.tiny import TinyConfig, tiny_model, tiny_tokenizer
 from seeupo.models.tree import pack_batches
 from seeupo.types import Turn
 
+ADAPTER_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
+"""Files of an adapter on a model hub that are downloaded: data only."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
 
@@ -29,12 +34,16 @@ class LoadedPolicy:
     Attributes:
         source: Name, path or configuration that the model was loaded from.
         packing: "tree" if log-probs of many turns can share prefixes, "padded" if each turn needs a separate row.
+        base: Name by which the weights can be loaded again, for adapters that are trained on them, or None.
+        adapter: Adapter that belongs to the model and is not merged into its weights.
     """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     source: str
     packing: Packing
+    base: str | None = None
+    adapter: Adapter | None = None
 
     @property
     def context_length(self) -> int:
@@ -43,12 +52,20 @@ class LoadedPolicy:
 
 
 def load_policy(
-    name_or_path: str, *, device: str = "cpu", dtype: str = "float32", tiny: TinyConfig | None = None
+    name_or_path: str,
+    *,
+    device: str = "cpu",
+    dtype: str = "float32",
+    tiny: TinyConfig | None = None,
+    merge: bool = True,
 ) -> LoadedPolicy:
-    """Load `tiny`, a model of the catalog, a folder with safetensors, or a Hugging Face id.
+    """Load `tiny`, a model of the catalog, a folder with safetensors (a model or a LoRA adapter), or a Hugging Face id.
 
     Remote code is never run, and weights are read from safetensors only. CUDA devices and half precision are passed to
     PyTorch; this project has been tested on CPUs in float32 and float64 only.
+
+    Args:
+        merge: Merge an adapter into the weights of its base model; otherwise the caller adds it.
     """
     if dtype not in DTYPES:
         raise ModelError(f"dtype = {dtype!r}: expected one of {', '.join(DTYPES)}")
@@ -57,6 +74,7 @@ def load_policy(
         torch.empty(0, device=target)
     except (RuntimeError, AssertionError) as error:
         raise ModelError(f"device {device!r} cannot be used: {first_line(error)}") from None
+    adapter = base = None
     if name_or_path == "tiny":
         config = tiny or TinyConfig()
         tokenizer: PreTrainedTokenizerBase = tiny_tokenizer(config)
@@ -64,15 +82,25 @@ def load_policy(
         source = repr(config)
     else:
         path = _locate(name_or_path)
-        model, tokenizer = _from_pretrained(path)
         source = name_or_path if path == name_or_path else f"{name_or_path} ({path})"
+        if (folder := _adapter_folder(path)) is not None:
+            adapter = read_adapter(folder)
+            model, tokenizer = _load_base(adapter)
+            if merge:
+                adapter.merge_into(model)
+            else:
+                base = base_name(adapter.base)
+        else:
+            model, tokenizer = _from_pretrained(path)
+            base = base_name(name_or_path)
     _check_vocabulary(model, tokenizer, name_or_path)
     torch.nn.Module.to(model, device=target, dtype=DTYPES[dtype])
     if dtype == "float64":
         use_exact_norms(model)
     _disable_dropout(model)
     model.eval()
-    return LoadedPolicy(model, tokenizer, source, _choose_packing(model, name_or_path))
+    packing = _choose_packing(model, name_or_path)
+    return LoadedPolicy(model, tokenizer, source, packing, base, None if merge else adapter)
 
 
 def _locate(name_or_path: str) -> str:
@@ -83,6 +111,8 @@ def _locate(name_or_path: str) -> str:
         return str(folder)
     path = Path(name_or_path)
     if path.is_dir():
+        if is_adapter(path):
+            return str(path)
         if not (path / "config.json").exists():
             raise ModelError(f"{path} has no config.json; expected a model folder")
         if not list(path.glob("*.safetensors")):
@@ -94,7 +124,37 @@ def _locate(name_or_path: str) -> str:
     raise ModelError(f"unknown model {name_or_path!r}; {hint}")
 
 
-def _from_pretrained(path: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def _adapter_folder(path: str) -> Path | None:
+    """Return the folder of an adapter, downloaded if `path` is a name on a model hub; None if it is a model.
+
+    transformers would load adapters itself, together with whatever model or module their configuration names.
+    """
+    if Path(path).is_dir():
+        return Path(path) if is_adapter(Path(path)) else None
+    try:
+        if find_adapter_config_file(path) is None:
+            return None
+        return Path(snapshot_download(path, allow_patterns=ADAPTER_FILES))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} could not be loaded: {first_line(error)}") from None
+
+
+def _load_base(adapter: Adapter) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load the base model of an adapter, with the adapter's tokenizer if it has one."""
+    try:
+        path = _locate(adapter.base)
+        if _adapter_folder(path) is not None:
+            raise ModelError(f"{adapter.base} is an adapter itself; merge it into its base model first")
+        tokenizer = str(adapter.path) if (adapter.path / "tokenizer_config.json").exists() else None
+        return _from_pretrained(path, tokenizer)
+    except ModelError as error:
+        raise ModelError(
+            f"{adapter.path} is an adapter, and its base model cannot be loaded: {error}. Folders are looked up in the "
+            "working directory; base_model_name_or_path in adapter_config.json names the base model"
+        ) from None
+
+
+def _from_pretrained(path: str, tokenizer_path: str | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     try:
         with no_progress_bars():
             config = AutoConfig.from_pretrained(path, trust_remote_code=False)
@@ -106,7 +166,7 @@ def _from_pretrained(path: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBas
                 attn_implementation="sdpa",
                 dtype=torch.float32,
             )
-            tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+            tokenizer = AutoTokenizer.from_pretrained(tokenizer_path or path, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"{path} could not be loaded: {first_line(error)}") from None
     return model, tokenizer

@@ -150,6 +150,7 @@ def _details(run: StoredRun) -> list[list[str]]:
     found: list[tuple[str, object]] = [
         ("Iterations", done),
         ("Stop reason", run.summary.get("reason")),
+        ("Best checkpoint", _best(run)),
         ("Seed", run.setting("run", "seed")),
         ("Algorithm", algorithm_of(run)),
         ("Update order", run.setting("algorithm", "order")),
@@ -164,6 +165,16 @@ def _details(run: StoredRun) -> list[list[str]]:
         ("Commit", _commit(git)),
     ]
     return [[label, str(value)] for label, value in found if value is not None and value != ""]
+
+
+def _best(run: StoredRun) -> str | None:
+    """Return the checkpoint with the best held-out score, as the summary names it."""
+    best, k = run.summary.get("best"), evaluation_k(run)
+    if not isinstance(best, Mapping) or not best.get("checkpoint"):
+        return None
+    score = finite_number(best.get("avg"))
+    shown = "" if score is None else f", avg@{k} {score:.2f}"
+    return f"{best['checkpoint']} (after iteration {best.get('iteration')}{shown})"
 
 
 def _minutes(run: StoredRun) -> str | None:

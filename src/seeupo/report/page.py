@@ -1,7 +1,8 @@
 """Write the report as one HTML file: markup, style, scripts and libraries, then the data chunk by chunk.
 
 Text from a run is never written as markup. Data are base64 in elements that browsers do not run, and the page's
-content security policy allows exactly the scripts written here, by their hashes.
+content security policy allows exactly the scripts written here, by their hashes. Without the chart library, which an
+installation from the sources may lack, the page shows tables instead of charts and says how to add them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,14 @@ from seeupo.utils.atomic_files import atomic_write
 PAGE = Path(__file__).with_name("page")
 LIBRARIES = Path(__file__).with_name("libraries")
 LIBRARY_SCRIPTS = ("d3.min.js", "plot.umd.min.js")
+LICENSES = "LICENSES.txt"
+NO_CHARTS = (
+    "This report has tables instead of charts: npm or its registry could not be reached when seeupo was installed from "
+    "its sources. To add charts, install it again with network access "
+    "(pip install --force-reinstall --no-deps SOURCES) and write the report again (seeupo report RUN)."
+)
 SCRIPTS = (
+    "arrays.js",
     "dom.js",
     "data.js",
     "charts.js",
@@ -59,10 +67,17 @@ def write_page(path: Path, chunks: Iterable[tuple[str, bytes]]) -> None:
         file.write(b"</body>\n</html>\n")
 
 
+def has_charts() -> bool:
+    """Return whether the chart library is installed."""
+    return all((LIBRARIES / name).is_file() for name in (*LIBRARY_SCRIPTS, LICENSES))
+
+
 def _skeleton() -> str:
     """Return everything before the data."""
+    charts = has_charts()
+    libraries = [_read(LIBRARIES / name) for name in LIBRARY_SCRIPTS] if charts else []
     page_scripts = "\n".join(_read(PAGE / name) for name in SCRIPTS)
-    scripts = [*(_library(name) for name in LIBRARY_SCRIPTS), f'"use strict";\n(() => {{\n{page_scripts}}})();\n']
+    scripts = [*libraries, f'"use strict";\n(() => {{\n{page_scripts}}})();\n']
     for script in scripts:
         if ENDS_SCRIPT.search(script):
             raise ReportError("a script of the page contains </script or <!--, which would end it early")
@@ -70,7 +85,8 @@ def _skeleton() -> str:
         "policy": _content_security_policy(scripts),
         "style": _read(PAGE / "style.css"),
         "scripts": "\n".join(f"<script>{script}</script>" for script in scripts),
-        "licenses": html.escape(_library("LICENSES.txt")),
+        "licenses": html.escape(_read(LIBRARIES / LICENSES)) if charts else "This file contains no libraries.",
+        "no_charts": "" if charts else f'  <p class="note" id="no-charts">{html.escape(NO_CHARTS)}</p>\n',
     }
     return PLACEHOLDER.sub(lambda match: parts[match[1]], _read(PAGE / "page.html"))
 
@@ -89,16 +105,6 @@ def _content_security_policy(scripts: Iterable[str]) -> str:
         "trusted-types 'none'",
     )
     return html.escape("; ".join(rules), quote=False)
-
-
-def _library(name: str) -> str:
-    path = LIBRARIES / name
-    if not path.is_file():
-        raise ReportError(
-            f"the chart library {name} is not in {LIBRARIES}; installing seeupo fetches it. Install seeupo again "
-            "(pip install --force-reinstall --no-deps seeupo, or pip install --no-deps -e . from the sources)"
-        )
-    return _read(path)
 
 
 def _read(path: Path) -> str:

@@ -137,6 +137,23 @@ class Checkpoints:
         """Return the newest intact checkpoint that was the best when it was written; None if there is none."""
         return self._first_intact(self._marked_best())
 
+    def best_iteration(self) -> int | None:
+        """Return the iteration of the best checkpoint, without verifying its files; None if there is none."""
+        return next(iter(self._marked_best()), None)
+
+    def find(self, iteration: int) -> Checkpoint:
+        """Return the checkpoint of an iteration. One that is missing or damaged is an error, and stays in place."""
+        found = self._found()
+        if iteration not in found:
+            there = ", ".join(map(str, sorted(found))) or "none"
+            raise CheckpointError(f"{self.folder} has no checkpoint {iteration}; available: {there}")
+        try:
+            return Checkpoint(found[iteration], iteration, _read_verified(found[iteration]))
+        except _DamageError as error:
+            raise CheckpointError(
+                f"the checkpoint {found[iteration]} is damaged: it {error}; choose another one"
+            ) from None
+
     def _found(self) -> dict[int, Path]:
         if not self.folder.is_dir():
             return {}

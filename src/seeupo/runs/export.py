@@ -1,23 +1,137 @@
-"""Export the trained policy as a Hugging Face folder with a model card."""
+"""Export the policy of a run as a Hugging Face folder with a model card."""
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from safetensors import SafetensorError
+
+import seeupo
 from seeupo.core.statistics import format_estimate
+from seeupo.errors import RunError
+from seeupo.models.adapter_folders import BASE, is_adapter, read_adapter
+from seeupo.models.catalog import CATALOG
+from seeupo.models.loading import load_policy
+from seeupo.models.saving import save_model
+from seeupo.runs.checkpoints import Checkpoint
+from seeupo.runs.reader import StoredRun, read_run
+from seeupo.runs.run_directory import RECIPE, RunDirectory
+from seeupo.utils.atomic_files import sync, sync_folder
+
+CARD_FILE = "README.md"
+MODEL_SUFFIXES = {".json", ".safetensors", ".jinja", ".txt", ".model", ".md"}
+TRAINING_FILES = {"state.json", "manifest.json", "adapters.safetensors", "reference.safetensors"}
+"""Files of a checkpoint that only a resumed run needs."""
+
+
+@dataclass(frozen=True)
+class ExportedPolicy:
+    """An exported policy: its folder, the iterations before it, and the base model if the folder is an adapter."""
+
+    path: Path
+    iteration: int
+    base: str | None
+
+
+def export(
+    run_dir: Path | str,
+    out: Path | str,
+    *,
+    checkpoint: int | Literal["best"] | None = None,
+    merge: bool = False,
+) -> ExportedPolicy:
+    """Write the policy of a run as a folder for transformers: weights, tokenizer, chat template and model card.
+
+    The folder appears when it is complete. A LoRA run gives an adapter folder for peft unless `merge` is set.
+
+    Args:
+        run_dir: Run directory.
+        out: New folder.
+        checkpoint: Iteration of a checkpoint, or "best"; the final policy by default.
+        merge: Merge LoRA adapters into the weights of the base model. Has no effect on full weights.
+    """
+    run, out = RunDirectory.open(Path(run_dir)), Path(out)
+    _check_new(out)
+    source, iteration, card = _source(run, checkpoint, merge=merge)
+    adapter = read_adapter(source) if is_adapter(source) else None
+    partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
+    try:
+        partial.mkdir()
+        if adapter is not None and merge:
+            policy = load_policy(str(source), dtype=str(read_run(run.path).setting("model", "dtype") or "float32"))
+            save_model(policy.model, policy.tokenizer, partial)
+        else:
+            _copy_model(source, partial)
+        if card is not None:
+            (partial / CARD_FILE).write_text(card, encoding="utf-8")
+        for file in partial.rglob("*"):
+            sync(file) if file.is_file() else sync_folder(file)
+        _check_new(out)
+        partial.rename(out)
+        sync_folder(out.parent)
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise RunError(f"{out} cannot be written: {reason}; nothing was left behind") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return ExportedPolicy(out, iteration, None if adapter is None or merge else adapter.base)
+
+
+def _check_new(out: Path) -> None:
+    if os.path.lexists(out):
+        raise RunError(f"{out} already exists; choose a new folder")
+    if not out.absolute().parent.is_dir():
+        raise RunError(f"{out} cannot be written: the directory {out.parent} does not exist; create it first")
+
+
+def _source(
+    run: RunDirectory, checkpoint: int | Literal["best"] | None, *, merge: bool
+) -> tuple[Path, int, str | None]:
+    """Return the folder of the policy to export, its iteration, and its model card unless the folder has one."""
+    stored = read_run(run.path)
+    if checkpoint is None:
+        if not run.policy_path.is_dir() or type(stored.summary.get("iterations")) is not int:
+            raise RunError(
+                f"{run.path} has no final policy yet; finish the run (seeupo train --resume {run.path}), or export a "
+                "checkpoint: --best or --checkpoint N"
+            )
+        iteration: int = stored.summary["iterations"]
+        if merge or not isinstance(stored.setting("model", "lora"), Mapping):
+            return run.policy_path, iteration, None  # adapters are merged there
+        checkpoint = iteration
+    chosen = run.checkpoints().find(run.checkpoint_number(checkpoint))
+    recipe = (run.path / RECIPE).read_text(encoding="utf-8")
+    return chosen.path, chosen.iteration, model_card(_summary(stored, chosen), recipe, _usage(chosen.path, merge=merge))
+
+
+def _copy_model(source: Path, target: Path) -> None:
+    """Copy the files of a model, an adapter or a tokenizer. Links are left out: they may lead anywhere."""
+    for path in sorted(source.iterdir()):
+        if path.is_symlink() or path.name in TRAINING_FILES:
+            continue
+        if path.is_file() and path.suffix in MODEL_SUFFIXES:
+            shutil.copyfile(path, target / path.name)
+        elif path.is_dir() and path.name == BASE:
+            (target / BASE).mkdir()
+            _copy_model(path, target / BASE)
+    if not list(target.glob("*.safetensors")):
+        raise RunError(f"{source} has no weights to export; expected .safetensors files")
 
 
 def export_policy(export: Callable[[Path], None], path: Path, card: str) -> None:
-    """Export the policy and its model card into a folder, completely or not at all."""
+    """Export the final policy and its model card into a folder, completely or not at all; replaces an older one."""
     partial = path.with_name(f".{path.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
         export(partial)
-        (partial / "README.md").write_text(card, encoding="utf-8")
+        (partial / CARD_FILE).write_text(card, encoding="utf-8")
         if path.exists():
             shutil.rmtree(path)
         partial.rename(path)
@@ -26,7 +140,7 @@ def export_policy(export: Callable[[Path], None], path: Path, card: str) -> None
 
 
 CARD = """---
-library_name: transformers
+library_name: {library}
 pipeline_tag: text-generation
 tags: [seeupo, reinforcement-learning, agent]
 ---
@@ -35,14 +149,7 @@ tags: [seeupo, reinforcement-learning, agent]
 
 `{model}` was trained on tasks of `{environment}` by reinforcement learning: {iterations} iterations,
 {optimizer_steps} optimizer steps, with seeupo {version}.
-
-On {tasks} held-out tasks (panel {panel}), each attempted {attempts} times, with 95% intervals over tasks:
-
-| | avg@{k} | pass@{k} |
-|---|---|---|
-| before | {before} |
-| after | {after} |
-
+{usage}{scores}
 It was trained for this environment only and has not been evaluated elsewhere. The recipe that repeats the run:
 
 ```toml
@@ -50,13 +157,75 @@ It was trained for this environment only and has not been evaluated elsewhere. T
 ```
 """
 
+SCORES = """
+On {tasks} held-out tasks (panel {panel}), each attempted {attempts} times, with 95% intervals over tasks:
 
-def model_card(summary: Mapping[str, Any], recipe_toml: str) -> str:
+| | avg@{k} | pass@{k} |
+|---|---|---|
+| before | {before} |
+| after | {after} |
+"""
+
+ADAPTER_USAGE = """
+This folder has the LoRA adapter only. Load it onto its base model{where}, with FOLDER for the path of this folder:
+
+```python
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({base}), "FOLDER")
+```
+"""
+
+
+def model_card(summary: Mapping[str, Any], recipe_toml: str, usage: str = "") -> str:
     """Return the model card: where the policy comes from, its scores, and the recipe that repeats the run."""
     k = summary["k"]
-    scores = {
-        when: " | ".join(format_estimate(summary[when][f"{name}@{k}"]) for name in ("avg", "pass"))
+    rows = {
+        when: " | ".join(
+            "not evaluated" if summary[when] is None else format_estimate(summary[when][f"{name}@{k}"])
+            for name in ("avg", "pass")
+        )
         for when in ("before", "after")
     }
-    version = summary["versions"]["seeupo"]
-    return CARD.format(**{**summary, **scores}, version=version, recipe=recipe_toml.rstrip())
+    return CARD.format(
+        **summary,
+        library="peft" if usage else "transformers",
+        version=summary["versions"]["seeupo"],
+        usage=usage,
+        scores="" if k is None else SCORES.format(**{**summary, **rows}),
+        recipe=recipe_toml.rstrip(),
+    )
+
+
+def _usage(folder: Path, *, merge: bool) -> str:
+    """Return the section of the model card that says how to load an adapter; empty for full weights."""
+    if merge or not is_adapter(folder):
+        return ""
+    base = read_adapter(folder).base
+    if Path(base).is_relative_to(folder):
+        return ADAPTER_USAGE.format(base=json.dumps(f"FOLDER/{BASE}"), where=f", the folder `{BASE}`")
+    where = f" from the catalog of seeupo (`seeupo models fetch {base}`)" if base in CATALOG else ""
+    return ADAPTER_USAGE.format(base=json.dumps(base), where=where)
+
+
+def _summary(run: StoredRun, checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return what the model card of a checkpoint says: as the summary of a run that ended there."""
+    evaluations = {each.iteration: each for each in run.evaluations}
+    before, after = (evaluations.get(number) for number in (0, checkpoint.iteration))
+    known = after or before or next(iter(evaluations.values()), None)
+    plan = None if known is None else known.evaluation.plan
+    return {
+        "model": run.setting("model", "name"),
+        "environment": plan.environment if plan else run.setting("environment", "name"),
+        "algorithm": run.setting("algorithm", "name"),
+        "iterations": checkpoint.iteration,
+        "optimizer_steps": checkpoint.state.get("optimizer_steps", 0),
+        "k": plan.k if plan else None,
+        "attempts": plan.attempts if plan else None,
+        "tasks": known.summary["tasks"] if known else None,
+        "panel": plan.panel if plan else None,
+        "before": before.summary if before else None,
+        "after": after.summary if after else None,
+        "versions": {"seeupo": seeupo.__version__},
+    }

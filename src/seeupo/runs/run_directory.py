@@ -215,9 +215,18 @@ class RunDirectory:
         """The folder of the trained policy."""
         return self.path / POLICY
 
-    def checkpoints(self, keep: int) -> Checkpoints:
-        """Return the run's checkpoints; read-only unless this object holds the lock."""
+    def checkpoints(self, keep: int = 1) -> Checkpoints:
+        """Return the run's checkpoints; read-only unless this object holds the lock, and `keep` is then unused."""
         return Checkpoints(self.path / "checkpoints", keep, read_only=not self.locked)
+
+    def checkpoint_number(self, which: int | Literal["best"]) -> int:
+        """Return the iteration of a checkpoint that is chosen by number, which need not exist, or as "best"."""
+        if which != "best":
+            return which
+        best = self.checkpoints().best_iteration()
+        if best is None:
+            raise RunError(f"{self.path} has no checkpoint marked as the best; choose one by its number")
+        return best
 
     def _records(self) -> Iterator[tuple[bytes, dict[str, Any]]]:
         """Yield the lines of the metrics, each with its record."""

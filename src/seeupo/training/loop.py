@@ -47,7 +47,7 @@ class Progress:
         iteration: Last finished iteration.
         evaluated: Last iteration with an evaluation; -1 before the first.
         drawn: Number of tasks drawn so far.
-        best, best_iteration: Best evaluation; `stale` counts the evaluations since.
+        best, best_iteration: Best evaluation, the earliest of equal ones; `stale` counts the evaluations since.
         optimizer_steps: Number of optimizer steps in all iterations.
         seconds, tokens: Seconds by phase and tokens by kind so far.
     """
@@ -104,6 +104,7 @@ class Loop:
         try:
             self.warm_start()
             self.evaluate_if_due()
+            self.checkpoint_if_due()
             while (reason := self.reason_to_stop()) is None:
                 collected = self.collect()
                 self.update(collected)
@@ -194,7 +195,7 @@ class Loop:
         score = summary[f"avg@{settings.k}"]["value"] if summary[f"avg@{settings.k}"] else 0.0
         progress.evaluated = iteration
         progress.stale += 1
-        if score > progress.best:
+        if score > progress.best:  # of equal scores the earliest is the best
             progress.best, progress.best_iteration, progress.stale = score, iteration, 0
         self._record(
             {"kind": "evaluation", "iteration": iteration, **summary, "timings": {"seconds": self._lap["evaluate"]}}
@@ -271,7 +272,8 @@ class Loop:
         self.checkpoint()
 
     def checkpoint_if_due(self) -> None:
-        if self.progress.iteration % self.recipe.run.checkpoint_every == 0:
+        """Write a checkpoint every few iterations, and whenever an evaluation is the best so far."""
+        if self._is_best or self.progress.iteration % self.recipe.run.checkpoint_every == 0:
             self.checkpoint()
 
     def checkpoint(self) -> None:
@@ -279,8 +281,12 @@ class Loop:
         self.callback.on_phase("checkpoint")
         progress = self.progress
         with self._clock("checkpoint"):
-            best = progress.best_iteration == progress.iteration == progress.evaluated
-            self.checkpoints.write(progress.iteration, asdict(progress), self.engine.save, best=best)
+            self.checkpoints.write(progress.iteration, asdict(progress), self.engine.save, best=self._is_best)
+
+    @property
+    def _is_best(self) -> bool:
+        """Whether the evaluation of the current policy is the best so far."""
+        return self.progress.best_iteration == self.progress.iteration == self.progress.evaluated
 
     @property
     def _warm_started(self) -> bool:

@@ -118,7 +118,8 @@ def open_pool(
 def load_model(settings: ModelSettings, pool: EnvPool, *, seed: int) -> LoadedPolicy:
     """Load the model that a run starts from."""
     if settings.name != "tiny":
-        return load_policy(settings.name, device=settings.device, dtype=settings.dtype)
+        merge = settings.lora is None  # otherwise the adapter itself is trained further
+        return load_policy(settings.name, device=settings.device, dtype=settings.dtype, merge=merge)
     tiny = settings.tiny
     config = TinyConfig(
         width=tiny.width,

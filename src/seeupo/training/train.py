@@ -242,11 +242,18 @@ def summarize(
         "before": before.summary(),
         "after": after.summary(),
         "difference": compare(before, after),
-        "best": {"iteration": progress.best_iteration, "avg": progress.best},
+        "best": best_checkpoint(run, progress),
         "seconds": progress.seconds,
         "tokens": progress.tokens,
         "versions": {"seeupo": seeupo.__version__},
     }
+
+
+def best_checkpoint(run: RunDirectory, progress: Progress) -> dict[str, Any]:
+    """Return the best evaluation, and the checkpoint of its policy: null if it was lost to a damaged disk."""
+    best = run.checkpoints().best_iteration()
+    path = f"checkpoints/{best:05d}" if best is not None and best == progress.best_iteration else None
+    return {"iteration": progress.best_iteration, "avg": progress.best, "checkpoint": path}
 
 
 def next_run_dir(name: str) -> Path:

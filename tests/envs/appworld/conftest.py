@@ -1,6 +1,7 @@
 """Fixtures that run AppWorld's real engine on made-up tasks."""
 
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,3 +67,12 @@ def env(pool):
     env = pool.env()
     yield env
     env.close()
+
+
+@pytest.fixture(scope="session")
+def landlock():
+    """Skip the test if the kernel cannot hide a folder from a process."""
+    program = "from pathlib import Path; from seeupo.envs.appworld.landlock import hide; print(hide(Path('/none')))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    if done.stdout.strip() != "True":
+        pytest.skip("the kernel has no Landlock")

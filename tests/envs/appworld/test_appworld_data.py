@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from seeupo.envs.appworld.data import mounts, task_ids
+from seeupo.envs.appworld.data import IN_SANDBOX, mounts, task_ids
 from seeupo.envs.appworld.factory import AppWorldFactory
 from seeupo.errors import EnvError
 
@@ -66,7 +66,7 @@ def test_the_expert_runs_the_solution_if_there_is_one(folder):
 
 def test_workers_that_run_model_code_see_no_ground_truth(folder):
     ((inside, outside),) = mounts({}, role="run").items()
-    assert inside == folder
+    assert inside == IN_SANDBOX
     names = {str(path.relative_to(outside)) for path in outside.rglob("*") if path.is_file()}
     assert names == {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} - {
         "tasks/abc1234_1/ground_truth/answer.json",
@@ -75,14 +75,14 @@ def test_workers_that_run_model_code_see_no_ground_truth(folder):
         "tasks/abc1234_2/ground_truth/compiled_solution.py",
     }
     assert not any(ANSWER in path.read_text() for path in outside.rglob("*") if path.is_file())
-    assert mounts({}, role="judge") == {folder: folder}
+    assert mounts({}, role="judge") == {IN_SANDBOX: folder}
 
 
 def test_the_copy_without_answers_is_renewed_when_the_data_changes(folder):
-    first = mounts({}, role="run")[folder]
-    assert mounts({}, role="run")[folder] == first
+    first = mounts({}, role="run")[IN_SANDBOX]
+    assert mounts({}, role="run")[IN_SANDBOX] == first
     (folder / "tasks" / "new1234_1" / "dbs").mkdir(parents=True)
     (folder / "tasks" / "new1234_1" / "specs.json").write_text("{}")
-    second = mounts({}, role="run")[folder]
+    second = mounts({}, role="run")[IN_SANDBOX]
     assert second != first
     assert (second / "tasks" / "new1234_1" / "specs.json").is_file()

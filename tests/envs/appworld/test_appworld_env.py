@@ -93,14 +93,15 @@ def test_an_episode_over_several_turns(env, tasks):
 
 
 def test_side_effects_cannot_be_hidden_by_resetting_change_counters(env, tasks):
-    """AppWorld checks only tables whose counter has changed, and model code can reach the counters."""
+    """AppWorld checks only tables whose counter has changed. Model code has a copy of the counters, without effect."""
     env.reset(tasks["quest"], seed=0)
     harm = f"{LOGIN}\napis.simple_note.delete_note(access_token=token, note_id=2)"
     done = "apis.supervisor.complete_task(answer=2)"
     hide = (
         "handler = __import__('importlib').import_module('appworld.apps.model_lib').ModelHashHandler\n"
-        "for counters in handler.data.values(): counters['simple_note']['Note'] = 3\n"
-        "print([counters['simple_note']['Note'] for counters in handler.data.values()])"
+        "home = ':memory:task_output-quest01_1'\n"
+        "handler.data[home]['simple_note']['Note'] = 3\n"
+        "print(handler.data[home]['simple_note']['Note'])"
     )
     assert "3" in shown(env.step(python(f"{harm}\n{done}\n{hide}")))
     assert env.score() == 0.0
@@ -129,24 +130,25 @@ def test_an_action_that_kills_the_engine_ends_the_episode_with_the_state_before_
     assert env.score() == 0.0
 
 
-def test_an_engine_that_was_killed_from_outside_is_replaced(pool, env, tasks):
+@pytest.mark.parametrize("which", [0, 1], ids=["apps", "code"])
+def test_an_engine_that_was_killed_from_outside_is_replaced(pool, env, tasks, which):
     env.reset(tasks["quest"], seed=0)
     env.step(python("kept = 2"))
-    assert kill(episode_process(pool))
+    assert kill(episode_processes(pool)[which])
     assert env.step(python("apis.supervisor.complete_task(answer=kept)")).terminated
     assert env.score() == 1.0
 
 
-def episode_process(pool):
-    """Return the process that runs an episode's code: forked by the engine process, with the same command line."""
+def episode_processes(pool):
+    """Return the processes of the apps and of the code, forked by the engine process in this order."""
     engines = {
         process
         for worker in pool.worker_pids
         for process in children(worker)
         if b"appworld.engine_process" in Path(f"/proc/{process}/cmdline").read_bytes()
     }
-    (found,) = [process for process in engines if not children(process)]
-    return found
+    apps, code = sorted(process for process in engines if not children(process))
+    return apps, code
 
 
 def test_episodes_cannot_pass_on_information(env, tasks):
@@ -179,6 +181,6 @@ def test_the_same_actions_give_the_same_results(env, tasks):
 
 
 def test_appworld_refuses_to_run_without_a_sandbox(data, monkeypatch):
-    monkeypatch.setattr("seeupo.envs.pool.pool.find_bubblewrap", lambda: "bubblewrap is not installed")
+    monkeypatch.setattr("seeupo.envs.pool.plan.find_bubblewrap", lambda: "bubblewrap is not installed")
     with pytest.raises(EnvError, match="appworld executes what the model writes and needs a sandbox"):
         EnvPool("appworld", options={"data": str(data)}, workers=1)

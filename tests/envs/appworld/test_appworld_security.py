@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import seeupo
+from seeupo.envs.appworld.data import IN_SANDBOX
 
 SECRET = "a-secret-of-the-host"
 IN_THE_CHECKS = "ground_truth_answer"
@@ -229,11 +230,11 @@ def test_there_are_enough_payloads():
 
 
 @pytest.mark.parametrize("name", [*PAYLOADS, *LOOPS])
-def test_a_hostile_action_has_no_effect(pools, tasks, data, host, name):
+def test_a_hostile_action_has_no_effect(pools, tasks, host, name):
     """Code may also be stopped by the time limit, unless it has to report what it found."""
     code = {**PAYLOADS, **LOOPS}[name]
     if name not in SIZES:
-        code = code.format(canary=host.canary, data=data, port=host.port())
+        code = code.format(canary=host.canary, data=IN_SANDBOX, port=host.port())
     patient, impatient = pools
     env = (patient if name in FINDS_NOTHING else impatient).env()
     observation = run_hostile(code, env, tasks["quest"], host)

@@ -32,7 +32,7 @@ results = st.builds(
     StepResult,
     st.lists(messages, max_size=3).map(tuple),
     st.none() | st.lists(st.builds(Tool, texts, texts, objects), max_size=2).map(tuple),
-    st.floats(allow_nan=False),
+    st.floats(allow_nan=False, allow_infinity=False),
     st.booleans(),
     st.booleans(),
     objects,

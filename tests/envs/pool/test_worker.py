@@ -3,53 +3,28 @@ import socket
 import sys
 import tempfile
 import uuid
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from envs.worlds import HANG_SECONDS, alive, children, everywhere, generous, kill, needs_sandbox, time_out_hangs
+from envs.worlds import (
+    HANG_SECONDS,
+    RESET,
+    alive,
+    children,
+    every_sandbox,
+    everywhere,
+    generous,
+    kill,
+    launch,
+    needs_sandbox,
+    observation,
+    step,
+    time_out_hangs,
+)
 from seeupo.envs.pool.sandbox import find_bubblewrap
-from seeupo.envs.pool.wire import result_from_json
-from seeupo.envs.pool.worker import FailureCause, Launch, Worker, WorkerFailure
+from seeupo.envs.pool.worker import FailureCause, Worker, WorkerFailure
 from seeupo.errors import EnvError
-
-RESET = {"op": "reset", "session": "1", "task": {"id": "t", "split": "s", "kind": "", "seed": 0}, "seed": 0}
-RESET["task"]["payload"] = {"target": 3}
-
-
-def launch(unsandboxed, **changes):
-    sandbox = None if unsandboxed else find_bubblewrap()
-    plain = Launch(python=Path(sys.executable), factory="envs.toy:ToyFactory", limits=generous(), sandbox=sandbox)
-    return replace(plain, **changes)
-
-
-@pytest.fixture
-def started():
-    """Start workers with an episode in each, and check that no process or file is left of them."""
-    workers = []
-
-    def start(unsandboxed, **changes):
-        worker = Worker(launch(unsandboxed, **changes))
-        workers.append(worker)
-        worker.load()
-        worker.call(RESET)
-        return worker
-
-    before = children()
-    yield start
-    for worker in workers:
-        worker.discard()
-        assert not worker.folder.exists()
-    assert not alive(children() - before)
-
-
-def step(worker, text):
-    return result_from_json(worker.call({"op": "step", "session": "1", "text": text}))
-
-
-def observation(worker, text):
-    return step(worker, text).messages[0].content
 
 
 @everywhere
@@ -190,20 +165,33 @@ def test_the_sandbox_is_read_only_except_for_its_own_tmp(started, tmp_path):
     assert not Path("/tmp", name).exists()
 
 
-@needs_sandbox
-def test_the_sandbox_of_an_ordinary_user_is_as_tight(started, tmp_path):
+@every_sandbox
+def test_every_kind_of_sandbox_is_tight(started, sandbox, tmp_path):
     """Root's workers change to another user; those of other users are in a user namespace, where they own `/`."""
-    sandbox = replace(find_bubblewrap(), drops_user=False)
-    try:
-        worker = started(False, sandbox=sandbox)
-    except WorkerFailure as failure:
-        pytest.skip(f"no user namespaces here: {failure}")
-    for folder in ("/", "/etc", tmp_path, sys.prefix):
+    worker = started(False, sandbox=sandbox)
+    for folder in ("/", "/etc", "/dev", "/dev/pts", "/proc", tmp_path, sys.prefix):
         path = Path(folder) / f"seeupo-{uuid.uuid4()}"
         assert observation(worker, f"write {path}").startswith("Error: "), path
     assert step(worker, "look").info["uid"] not in (0, os.getuid())
     with socket.create_server(("127.0.0.1", 0)) as server:
         assert observation(worker, f"network {server.getsockname()[1]}") == "refused"
+
+
+@every_sandbox
+def test_a_sandboxed_worker_has_no_capabilities(started, sandbox):
+    text = observation(started(False, sandbox=sandbox), "read /proc/self/status")
+    status = {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
+    for name in ("CapInh", "CapPrm", "CapEff", "CapAmb"):
+        assert int(status[name], 16) == 0, name
+    assert status["NoNewPrivs"] == "1"
+    assert status["Seccomp"] == "2"  # filtered
+
+
+@every_sandbox
+def test_a_sandboxed_worker_inherits_no_files_of_the_trainer(started, sandbox):
+    """Only the ends of its own pipes, and what it opened itself."""
+    opened = step(started(False, sandbox=sandbox), "files").info["files"]
+    assert all(name.startswith("pipe:") or name in ("/dev/null", "gone") for name in opened), opened
 
 
 @needs_sandbox
@@ -245,12 +233,12 @@ def test_a_worker_dies_with_its_trainer(unsandboxed, monkeypatch, tmp_path):
             step(worker, "hang")
         finally:
             os._exit(1)
+    os.close(writer)
     pid = int(os.read(reader, 20))
     family = {pid} | children(pid)
     kill(trainer)
     os.waitpid(trainer, 0)
     os.close(reader)
-    os.close(writer)
     survivors = alive(family)
     for pid in survivors:
         kill(pid)

@@ -13,11 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from seeupo.envs.appworld.scratch import in_sandbox
 from seeupo.errors import EnvError
 from seeupo.utils.cache import cache_folder
 
 SPLITS = ("train", "dev", "test_normal", "test_challenge")
 PUBLIC_FOLDERS = ("api_docs", "base_dbs", "datasets")
+IN_SANDBOX = Path("/appworld-data")
+"""Path of the data in a sandbox: a directory in the root, which can be hidden from model code."""
 
 
 def home() -> Path:
@@ -27,6 +30,8 @@ def home() -> Path:
 
 def data_folder(data: str | None) -> Path:
     """Return the folder with the tasks: the option `data`, or the default target of the download."""
+    if in_sandbox():
+        return IN_SANDBOX
     folder = home() / "data" if data is None else Path(data).expanduser().absolute()
     if not (folder / "tasks").is_dir() or not (folder / "datasets").is_dir():
         raise EnvError(
@@ -52,7 +57,7 @@ def mounts(options: Mapping[str, Any], *, role: Literal["run", "judge"]) -> dict
     Model code runs in workers of the role "run", which see a copy without answers.
     """
     folder = data_folder(options.get("data"))
-    return {folder: folder if role == "judge" else without_answers(folder)}
+    return {IN_SANDBOX: folder if role == "judge" else without_answers(folder)}
 
 
 def without_answers(folder: Path) -> Path:

@@ -27,7 +27,6 @@ LONGEST_HEAD = 1 << 16
 HEAD = re.compile(
     rb"HTTP/1\.1 (\d{3}) [^\r\n]*\r\n(?:[^\r\n]+\r\n)*?content-length: (\d{1,12})\r\n(?:[^\r\n]+\r\n)*\r\n"
 )
-EXPERIMENT = "episode"
 
 
 class EngineLost(Exception):
@@ -39,7 +38,7 @@ class NoAnswer(EngineLost):
 
 
 class Engine:
-    """Runs one fresh server process per episode, one episode at a time.
+    """Runs fresh processes for each episode, one episode at a time.
 
     Data from a server that has run model code is hostile: it is read up to a limit of time and size, and checked.
     """
@@ -52,21 +51,36 @@ class Engine:
         # AppWorld expects its data and its output in one folder; the data itself is read-only.
         self.root = Path(tempfile.mkdtemp(prefix="appworld-"))
 
-    def output(self, task: str) -> Path:
-        """Return the folder in which the server saves the state of a task after each execution."""
-        return self.root / "experiments" / "outputs" / EXPERIMENT / "tasks" / task
+    def start(self, task: str, *, execution_seconds: int) -> dict[str, Any]:
+        """Start the processes of an episode and return the description of its task.
 
-    def start(self) -> None:
-        """Start a fresh server. The previous one, its processes and its files are removed first."""
+        The previous episode, its processes and its files are removed first.
+        """
         if self.source is not None:
             self._command("stop")
         self._clear()
         if self.source is None:
             self.source = self._load()
-        self.port = int(self._command("start"))
+        options = json.dumps({"task": task, "execution_seconds": execution_seconds})
+        answer = self._command(f"start {options}")
+        if "error" in answer:
+            raise EngineLost(answer["error"])
+        self.port = answer["port"]
+        described: dict[str, Any] = answer["task"]
+        return described
+
+    def state(self) -> dict[str, Any]:
+        """Return the state of the apps: `completed`, and `changes` as lines for each app.
+
+        It comes from the process that owns the databases. No model code runs there.
+        """
+        answer = self._command("state")
+        if "error" in answer:
+            raise EngineLost(answer["error"])
+        return answer
 
     def stop(self) -> None:
-        """Stop the episode's server and all processes that it started. `start` detects an engine that is lost."""
+        """Stop the episode and all processes that it started. `start` detects an engine that is lost."""
         if self.source is not None and self.source.poll() is None:
             self._command("stop")
 
@@ -122,7 +136,11 @@ class Engine:
             "TZ": "UTC",
         }
         return subprocess.Popen(
-            [sys.executable, "-m", "seeupo.envs.appworld.engine_process", str(self.memory_mb * 2**20)],
+            [
+                *(sys.executable, "-m", "seeupo.envs.appworld.engine_process"),
+                str(self.memory_mb * 2**20),
+                str(self.data) if in_sandbox() else "",
+            ],
             env=places,
             cwd="/",
             stdin=subprocess.PIPE,
@@ -130,7 +148,7 @@ class Engine:
             text=True,
         )
 
-    def _command(self, command: str) -> str:
+    def _command(self, command: str) -> dict[str, Any]:
         """Return the engine process's answer. Without one, an episode's processes can no longer be found and killed."""
         assert self.source is not None
         assert self.source.stdin is not None
@@ -140,8 +158,11 @@ class Engine:
             self.source.stdin.write(f"{command}\n")
             self.source.stdin.flush()
             ready, _, _ = select.select([self.source.stdout], [], [], ANSWER_SECONDS)
-            line = self.source.stdout.readline().strip() if ready else ""
-        return line or give_up("AppWorld's engine process has ended or does not answer")
+            line = self.source.stdout.readline() if ready else ""
+        if not line:
+            give_up("AppWorld's engine process has ended or does not answer")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
 
 def give_up(reason: str) -> NoReturn:

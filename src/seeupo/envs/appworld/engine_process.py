@@ -1,27 +1,35 @@
 """Fork server of AppWorld's engine: `python -m seeupo.envs.appworld.engine_process`.
 
-It loads AppWorld once (seconds) and then forks a server for each episode (milliseconds). Model code runs only in the
-forks, so no episode can affect the memory of the next. Two commands are read from stdin, one per line: `start` kills
-the processes of the last episode, forks a server and prints its port on the loopback interface; `stop` only kills.
+It loads AppWorld once (seconds) and then forks two processes for each episode (milliseconds): one owns the apps and
+their databases (`apps_process`), the other runs model code and can only call their APIs (`code_process`). So no episode
+can affect the memory of the next, and no code reaches a database. Commands are read from stdin and answered with JSON,
+one per line: `start` with JSON ends the last episode and starts one, `state` asks for its changes, `stop` ends it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
+import json
 import os
 import resource
 import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any
+
+from seeupo.envs.appworld import apps_process, code_process
 
 PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 LONGEST_QUEUE = 16
 KILL_SECONDS = 20.0
+SETUP_SECONDS = 60.0
+STATE_SECONDS = 20.0
 
 
 def load() -> None:
@@ -43,26 +51,92 @@ def load() -> None:
         pass
 
 
-def serve(listener: socket.socket, memory_bytes: int) -> NoReturn:
-    """Run an episode's server until killed. Of all open files only the listening socket is kept."""
-    import uvicorn
-    from appworld.serve.environment import app
-
-    os.setsid()
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(nothing, stream)
-    os.closerange(3, listener.fileno())
-    os.closerange(listener.fileno() + 1, 1024)
-    _, most = resource.getrlimit(resource.RLIMIT_AS)
-    limit = memory_bytes if most == resource.RLIM_INFINITY else min(memory_bytes, most)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+def fork(work: Callable[[], None], *keep: socket.socket, memory_bytes: int) -> None:
+    """Run something in a child process, which keeps no open files but the given sockets."""
+    if os.fork():
+        return
     try:
-        # The event loop and parser without extra packages are fast enough: an episode is not many requests.
-        config = uvicorn.Config(app, loop="asyncio", http="h11", ws="none", lifespan="off", log_config=None)
-        uvicorn.Server(config).run(sockets=[listener])
+        os.setsid()
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(nothing, stream)
+        first = 3
+        for kept in sorted(each.fileno() for each in keep):
+            os.closerange(first, kept)
+            first = kept + 1
+        os.closerange(first, 1024)
+        _, most = resource.getrlimit(resource.RLIMIT_AS)
+        limit = memory_bytes if most == resource.RLIM_INFINITY else min(memory_bytes, most)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        work()
     finally:
         os._exit(1)
+
+
+class Episode:
+    """The two processes of an episode.
+
+    Attributes:
+        answer: What the `start` command returns: the port of the code's server and the description of the task.
+    """
+
+    def __init__(self, task: str, *, execution_seconds: int, memory_bytes: int, hidden: Path | None) -> None:
+        address = str(Path(os.environ["APPWORLD_ROOT"]) / "apis")
+        self.apps, apps_end = socket.socketpair()
+        code, code_end = socket.socketpair()
+        with (
+            apps_end,
+            code,
+            code_end,
+            socket.socket(socket.AF_UNIX) as calls,
+            socket.create_server(("127.0.0.1", 0), backlog=LONGEST_QUEUE) as listener,
+        ):
+            calls.bind(address)
+            calls.listen(LONGEST_QUEUE)
+            fork(lambda: apps_process.serve(task, apps_end, calls), apps_end, calls, memory_bytes=memory_bytes)
+            run_code = functools.partial(
+                code_process.serve,
+                task,
+                code_end,
+                listener,
+                address=address,
+                execution_seconds=execution_seconds,
+                hidden=hidden,
+            )
+            fork(run_code, code_end, listener, memory_bytes=memory_bytes)
+            apps_end.close()
+            code_end.close()
+            task_or_error = read_answer(self.apps, SETUP_SECONDS)
+            nothing_or_error = read_answer(code, SETUP_SECONDS)
+            if "error" in task_or_error or "error" in nothing_or_error:
+                self.answer = task_or_error | nothing_or_error
+            else:
+                self.answer = {"task": task_or_error, "port": listener.getsockname()[1]}
+
+    def state(self) -> dict[str, Any]:
+        """Return the state of the apps. Nothing that model code has written or patched takes part in this."""
+        try:
+            self.apps.sendall(b"?")
+        except OSError as error:
+            return {"error": f"the apps are gone: {error}"}
+        return read_answer(self.apps, STATE_SECONDS)
+
+
+def read_answer(process: socket.socket, seconds: float) -> dict[str, Any]:
+    """Return a process's answer, a line of JSON; an error if there is none in time."""
+    received = bytearray()
+    deadline = time.monotonic() + seconds
+    try:
+        while not received.endswith(b"\n"):
+            process.settimeout(max(0.001, deadline - time.monotonic()))
+            chunk = process.recv(1 << 20)
+            if not chunk:
+                return {"error": "the process has ended"}
+            received += chunk
+    except OSError as error:
+        return {"error": f"the process does not answer: {error}"}
+    answer: dict[str, Any] = json.loads(received)
+    return answer
 
 
 def descendants() -> list[int]:
@@ -99,19 +173,23 @@ def kill_all() -> None:
 
 def main() -> None:
     memory_bytes = int(sys.argv[1])
+    hidden = Path(sys.argv[2]) if sys.argv[2] else None
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
     load()
     libc.prctl(PR_SET_DUMPABLE, 0)  # model code runs as the same user: keep it out of this process's memory
+    episode: Episode | None = None
     for line in sys.stdin:
-        kill_all()
-        if line.strip() == "start":
-            with socket.create_server(("127.0.0.1", 0), backlog=LONGEST_QUEUE) as listener:
-                if os.fork() == 0:
-                    serve(listener, memory_bytes)
-                print(listener.getsockname()[1], flush=True)
+        command, _, options = line.strip().partition(" ")
+        answer: dict[str, Any] = {}
+        if command == "state" and episode is not None:
+            answer = episode.state()
         else:
-            print("stopped", flush=True)
+            kill_all()
+            if command == "start":
+                episode = Episode(**json.loads(options), memory_bytes=memory_bytes, hidden=hidden)
+                answer = episode.answer
+        print(json.dumps(answer), flush=True)
     kill_all()
 
 

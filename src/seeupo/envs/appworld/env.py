@@ -1,17 +1,15 @@
-"""AppWorld as an environment: run the code in each action on AppWorld's server and save the state it leaves."""
+"""AppWorld as an environment: run the code in each action on AppWorld's server and keep the state of the apps."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from seeupo.envs.appworld.code_block import first_code_block
-from seeupo.envs.appworld.engine import EXPERIMENT, Engine, EngineLost, NoAnswer
+from seeupo.envs.appworld.engine import Engine, EngineLost, NoAnswer
 from seeupo.envs.appworld.prompt import first_messages
-from seeupo.envs.appworld.state import SavedState, UnreadableState, read_state
 from seeupo.envs.observation import cut
 from seeupo.types import Message, StepResult, Task
 
-SETUP_SECONDS = 60.0
 SHORTEST_GRACE_SECONDS = 2.0
 LONGEST_CODE = 100_000
 HALTED = "Error: this code brought the apps to a halt, so the task ends here, as it was before the code."
@@ -26,17 +24,15 @@ class AppWorldEnv:
         self.observation_characters = observation_characters
         self.task = ""
         self.executed: list[str] = []
-        self.at_start = SavedState({})
-        self.saved = SavedState({})
+        self.changes: dict[str, list[str]] = {}
 
     def reset(self, task: Task, *, seed: int) -> StepResult:
         """Set up a task. AppWorld's tasks do not depend on the seed."""
         del seed
         self.task = task.id
         self.executed = []
+        self.changes = {}
         described = self._set_up()
-        self.at_start = read_state(self.engine.output(self.task))
-        self.saved = self.at_start
         return StepResult(first_messages(described), tools=())
 
     def step(self, text: str) -> StepResult:
@@ -66,39 +62,28 @@ class AppWorldEnv:
 
     def save(self) -> dict[str, list[str]]:
         """Return the episode's changes to each app's database, for `AppWorldFactory.judge`."""
-        return self.saved.since(self.at_start)
+        return self.changes
 
     def close(self) -> None:
         self.engine.stop()
 
     def _set_up(self) -> dict[str, Any]:
-        self.engine.start()
-        request = {
-            "task_id": self.task,
-            "experiment_name": EXPERIMENT,
-            "load_ground_truth": False,
-            "timeout_seconds": self.execution_seconds,
-        }
         try:
-            described: dict[str, Any] = self.engine.post("/initialize", request, seconds=SETUP_SECONDS)
+            return self.engine.start(self.task, execution_seconds=self.execution_seconds)
         except EngineLost as error:
             raise RuntimeError(f"task {self.task} cannot be set up: {error}") from None
-        return described
 
     def _execute(self, code: str) -> tuple[str, bool]:
-        """Return what the code printed and whether it completed the task, and keep the saved state."""
+        """Return what the code printed and whether the task is completed, and keep the state of the apps."""
         # The engine stops code with an exception, which the code may catch, so there is a second limit.
         grace = max(self.execution_seconds / 4, SHORTEST_GRACE_SECONDS)
         limit = self.execution_seconds + grace
         printed = self.engine.post("/execute", {"task_id": self.task, "code": code}, seconds=limit)
-        completed = self.engine.post("/task_completed", {"task_id": self.task}, seconds=grace)
-        if not isinstance(printed, str) or not isinstance(completed, bool):
+        if not isinstance(printed, str):
             raise EngineLost("the server's answer is malformed")
-        try:
-            self.saved = read_state(self.engine.output(self.task))
-        except UnreadableState as error:
-            raise EngineLost(str(error)) from None
-        return printed, completed
+        state = self.engine.state()
+        self.changes = state["changes"]
+        return printed, state["completed"]
 
     def _restore(self) -> None:
         """Restore the state before this action in a fresh engine."""

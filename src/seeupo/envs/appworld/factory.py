@@ -36,7 +36,7 @@ class AppWorldFactory:
             data: Folder with AppWorld's tasks. Default: `appworld/data` in the cache folder.
             execution_seconds: Wall-clock limit of one action's code.
             observation_characters: Maximum length of the output that the model sees.
-            memory_mb: Address space of the process that runs an episode's code.
+            memory_mb: Address space of each of the two processes of an episode.
         """
         self.data = data_folder(data)
         self.execution_seconds = execution_seconds

@@ -1,7 +1,7 @@
 """Score a saved state with AppWorld's own evaluation, in a process that never runs model code.
 
-The state is a list of SQL statements that hostile code may have written. Before AppWorld applies them, they run on a
-copy of the databases under an authorizer that only allows changes of rows in the apps' own tables.
+The state is a list of SQL statements, which are not trusted. Before AppWorld applies them, they run on a copy of
+the databases under an authorizer that only allows changes of rows in the apps' own tables.
 """
 
 from __future__ import annotations

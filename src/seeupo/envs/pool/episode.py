@@ -21,6 +21,7 @@ CAUSE_MESSAGES = {
     FailureCause.TIMEOUT: "it took longer than the time limit",
     FailureCause.MEMORY: "it needed more memory than there is",
     FailureCause.RECURSION: "it was nested too deeply",
+    FailureCause.STOPPED: "it stopped the environment's process",
     FailureCause.CRASH: "it made the environment's process end",
 }
 

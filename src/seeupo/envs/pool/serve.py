@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import struct
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from seeupo.errors import EnvError
 from seeupo.types import EnvFactory, Expert
 
 PR_SET_PDEATHSIG = 1
+CAPABILITY_VERSION = 0x20080522
 
 
 class Host:
@@ -150,6 +152,13 @@ class Channel:
             rest = rest[os.write(self.sink, rest) :]
 
 
+def drop_capabilities() -> None:
+    """Clear the inheritable capabilities too, which remain when root changes to another user."""
+    header = struct.pack("=Ii", CAPABILITY_VERSION, 0)
+    if ctypes.CDLL(None, use_errno=True).capset(header, bytes(24)) != 0:
+        raise OSError(ctypes.get_errno(), "capabilities cannot be dropped")
+
+
 def restrict(limits: Mapping[str, int | None], *, user: int | None) -> None:
     """Drop privileges and set the limits of this process and its children. None leaves a limit unchanged."""
     import resource  # Unix only
@@ -158,6 +167,7 @@ def restrict(limits: Mapping[str, int | None], *, user: int | None) -> None:
         os.setgroups([])
         os.setgid(user)
         os.setuid(user)
+        drop_capabilities()
     kinds = {
         "memory_bytes": resource.RLIMIT_AS,
         "cpu_seconds": resource.RLIMIT_CPU,

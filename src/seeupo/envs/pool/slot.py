@@ -6,12 +6,13 @@ replaces it. A session is restored by replaying its requests when it is next cal
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import queue
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -25,6 +26,8 @@ from seeupo.types import EnvFactory
 T = TypeVar("T")
 ATTEMPTS = 2
 """A failed call is retried once, in a fresh worker."""
+JOIN_SECONDS = 10.0
+"""Time that a slot's thread has to end. An environment in this process may block it forever."""
 
 
 class ActionBrokeWorker(Exception):
@@ -104,6 +107,7 @@ class Slot:
         self.closing = False
         self.lock = threading.Lock()
         self.calls: queue.SimpleQueue[tuple[Callable[[Slot], Any], Future[Any]] | None] = queue.SimpleQueue()
+        self.running: Future[Any] | None = None
         self.thread: threading.Thread | None = None
 
     @property
@@ -140,24 +144,43 @@ class Slot:
                 self.backend.kill()
 
     def join(self) -> None:
-        """Wait until the slot's thread has cleaned up, but not forever: an in-process environment may keep it busy."""
+        """Wait until the slot's thread has cleaned up. If an environment blocks it, its calls fail without it."""
         if self.thread is not None and self.thread is not threading.current_thread():
-            self.thread.join(timeout=10)
+            self.thread.join(timeout=JOIN_SECONDS)
+            if self.thread.is_alive():
+                self._abandon()
 
     def _run(self) -> None:
         while (item := self.calls.get()) is not None:
             call, future = item
             if future.set_running_or_notify_cancel():
+                self.running = future
                 try:
                     if self.closing:
                         raise self._closed()
                     value = call(self)
                 except BaseException as error:  # re-raised by the future
-                    future.set_exception(error)
+                    with contextlib.suppress(InvalidStateError):  # abandoned
+                        future.set_exception(error)
                 else:
-                    future.set_result(value)
+                    with contextlib.suppress(InvalidStateError):
+                        future.set_result(value)
+                self.running = None
             del item, call, future  # do not keep them alive while waiting for the next call
         self._discard_backend()
+
+    def _abandon(self) -> None:
+        """Fail the running call and those behind it. The thread is a daemon and does not keep the program alive."""
+        waiting = [self.running]
+        with contextlib.suppress(queue.Empty):
+            while True:
+                item = self.calls.get_nowait()
+                waiting.append(None if item is None else item[1])
+        self.calls.put(None)
+        for future in waiting:
+            with contextlib.suppress(InvalidStateError):
+                if future is not None:
+                    future.set_exception(self._closed())
 
     def ask(self, request: Mapping[str, Any], parse: Callable[[Any], T], *, about: Session | None = None) -> T:
         """Make a request that belongs to no session of this slot; `about` is a session of another slot, for errors."""

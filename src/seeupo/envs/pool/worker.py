@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import random
 import select
-import shutil
 import signal
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -18,7 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import seeupo
-from seeupo.envs.pool.sandbox import FIRST_USER, LAST_USER, Bubblewrap, Limits, runtime
+from seeupo.envs.pool.interpreter import find_runtime
+from seeupo.envs.pool.sandbox import FIRST_USER, LAST_USER, Bubblewrap, Limits
+from seeupo.envs.pool.seccomp import open_filter
+from seeupo.envs.pool.temporary import TemporaryFolder
+from seeupo.envs.pool.watchdog import Verdict, Watchdog
 from seeupo.envs.pool.wire import WireError, decode, encode
 from seeupo.errors import EnvError
 from seeupo.utils.cache import cache_folder
@@ -39,11 +41,12 @@ class FailureCause(StrEnum):
     CRASH = "crash"
     MEMORY = "memory"
     RECURSION = "recursion"
+    STOPPED = "stopped"
     KILLED = "killed"
     RAISED = "raised"
 
 
-ACTION_CAUSES = (FailureCause.TIMEOUT, FailureCause.CRASH, FailureCause.MEMORY, FailureCause.RECURSION)
+ACTION_CAUSES = frozenset(FailureCause) - {FailureCause.KILLED, FailureCause.RAISED}
 """Failures that an action can cause. A kill from outside and an exception of the environment are not among them."""
 
 
@@ -92,15 +95,18 @@ class Worker:
         """Start the process. Call `load` next."""
         self.launch = launch
         self.limits = launch.limits
-        self.folder = Path(tempfile.mkdtemp(prefix="seeupo-worker-"))
+        self.temporary = TemporaryFolder.create()
+        self.folder = self.temporary.path
         self.errors = bytearray()
         self.answers = bytearray()
         self.requests = 0
         self.ending = threading.Lock()
+        self.verdict: Verdict | None = None
         self.user = random.SystemRandom().randint(FIRST_USER, LAST_USER)
+        filters = () if launch.sandbox is None else (open_filter(),)
         try:
             self.process = subprocess.Popen(
-                self._command(),
+                self._command(*filters),
                 env=self._environment(),
                 cwd=self.folder,
                 stdin=subprocess.PIPE,
@@ -108,16 +114,25 @@ class Worker:
                 stderr=subprocess.PIPE,
                 bufsize=0,
                 start_new_session=True,
+                pass_fds=filters,
             )
         except OSError as error:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self.temporary.remove()
             raise EnvError(f"the worker could not be started: {error}") from None
+        except EnvError:
+            self.temporary.remove()
+            raise
+        finally:
+            for descriptor in filters:
+                os.close(descriptor)
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         assert self.process.stderr is not None
         self.stdin, self.stdout, self.stderr = self.process.stdin, self.process.stdout, self.process.stderr
         for stream in (self.stdin, self.stdout, self.stderr):
             os.set_blocking(stream.fileno(), False)
+        self.watchdog = Watchdog(self.process.pid, self.limits, self._condemn, sandboxed=launch.sandbox is not None)
+        self.watchdog.start()
 
     def load(self) -> None:
         """Set the limits and load the factory."""
@@ -156,6 +171,7 @@ class Worker:
             if self.process.returncode is None:
                 os.killpg(self.process.pid, signal.SIGKILL)
                 self.process.wait()
+        self.watchdog.stop()
 
     def discard(self) -> None:
         """Kill the worker and release its pipes and folder. Only the thread that calls the worker may do this."""
@@ -168,7 +184,12 @@ class Worker:
             select.select([self.stderr], [], [], POLL_SECONDS)
         self.stdout.close()
         self.stderr.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.temporary.remove()
+
+    def _condemn(self, verdict: Verdict) -> None:
+        """Kill the worker for the watchdog's reason, which the next or current call reports."""
+        self.verdict = verdict
+        self.kill()
 
     def _exchange(self, line: bytes, seconds: float) -> bytes:
         """Send a line and wait for the answer, draining what the worker prints so that it never blocks."""
@@ -226,7 +247,10 @@ class Worker:
 
     def _ended(self) -> WorkerFailure:
         """Return why the process has ended."""
-        if (code := self._exit(wait=True)) is None:
+        code = self._exit(wait=True)
+        if self.verdict is not None:
+            return WorkerFailure(FailureCause(self.verdict.cause), self.verdict.reason)
+        if code is None:
             return WorkerFailure(FailureCause.CRASH, f"the worker closed its pipe{self._printed()}")
         if -code in EXTERNAL_SIGNALS:
             return WorkerFailure(FailureCause.KILLED, f"the worker was killed ({signal.Signals(-code).name})")
@@ -264,14 +288,18 @@ class Worker:
             text = text.replace(str(inside), str(outside))
         return text
 
-    def _command(self) -> list[str]:
+    def _command(self, filter_fd: int | None = None) -> list[str]:
         launch = self.launch
         program = [str(launch.python), "-s", "-c", "from seeupo.envs.pool.serve import main; main()"]
         packages = self._packages()
-        if launch.sandbox is not None:
-            interpreter = {folder: folder for folder in runtime(launch.python)}
-            mounts = interpreter | dict(launch.mounts) | packages
-            return launch.sandbox.command(program, read_only=mounts, scratch_mb=launch.limits.scratch_mb)
+        if launch.sandbox is not None and filter_fd is not None:
+            return launch.sandbox.command(
+                program,
+                runtime=find_runtime(launch.python),
+                read_only=dict(launch.mounts) | packages,
+                scratch_mb=launch.limits.scratch_mb,
+                filter_fd=filter_fd,
+            )
         for name in ("home", "packages"):
             (self.folder / name).mkdir()
         for link, place in packages.items():

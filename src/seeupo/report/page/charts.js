@@ -1,4 +1,7 @@
 // Charts, drawn by Observable Plot when they come near the viewport, and again when their width changes.
+// Without this library, which an installation may lack, their values are shown as tables.
+
+const HAS_CHARTS = typeof Plot !== "undefined";
 
 const CHART_HEIGHT = 190;
 const TIP = { lineHeight: 1.3, fontSize: 12, textPadding: 9 };
@@ -24,6 +27,7 @@ function whenIdle(work) {
 
 // A chart that is drawn later. Its height is reserved, so that nothing moves then.
 function lazyChart(height, label, draw) {
+  if (!HAS_CHARTS) return null;
   const box = el("div", { class: "chart", role: "img", "aria-label": label });
   box.style.minHeight = `${height}px`;
   box.draw = () => {
@@ -63,12 +67,13 @@ function panelsOf(runs) {
     return runs[0].curves.map((curve) => ({ ...curve, lines: curve.series.map(({ name, points }, style) => ({ name, points, style })) }));
   }
   const panels = new Map();
-  const names = d3.rollup(runs.flatMap((run) => run.curves), (curves) => new Set(curves.flatMap((curve) => curve.series.map((series) => series.name))), (curve) => curve.key);
+  const curves = arrays.group(runs.flatMap((run) => run.curves), (curve) => curve.key);
+  const seriesOf = (key) => new Set(curves.get(key).flatMap((curve) => curve.series.map((series) => series.name)));
   runs.forEach((run, style) => {
     for (const curve of run.curves) {
       for (const { name, points } of curve.series) {
         const key = JSON.stringify([curve.key, name]);
-        const title = names.get(curve.key).size === 1 ? curve.title : `${curve.title}: ${name}`;
+        const title = seriesOf(curve.key).size === 1 ? curve.title : `${curve.title}: ${name}`;
         if (!panels.has(key)) panels.set(key, { ...curve, title, lines: [] });
         panels.get(key).lines.push({ name: run.name, points, style });
       }
@@ -84,16 +89,23 @@ function curvePanel(panel) {
   if (lines.length === 0) return null;
   const several = lines.length > 1;
   const chart = lazyChart(CHART_HEIGHT, summaryOf(panel, lines), (width) => curveChart(panel, lines, width));
-  const numbers = el("details", { class: "numbers" }, el("summary", null, "Values"));
-  numbers.addEventListener("toggle", () => numbers.childElementCount === 1 && numbers.append(curveTable(panel, lines)));
   return el(
     "figure",
     { class: "panel" },
     el("figcaption", null, el("h3", null, visible(panel.title)), el("p", null, visible(panel.help))),
     el("div", { class: "legend inside" }, several && panel.ownLegend ? lines.map((line) => el("span", { class: "legend-entry" }, swatch(line.style), visible(line.name))) : null),
     chart,
-    numbers,
+    numbers(panel.title, () => curveTable(panel, lines)),
   );
+}
+
+// The values of a chart, in a table that is made when it is opened. Without charts it is open.
+function numbers(title, makeTable) {
+  const details = el("details", { class: "numbers" }, el("summary", null, "Values"));
+  const show = () => details.childElementCount === 1 && details.append(el("div", { class: "scroll low", role: "region", tabindex: "0", "aria-label": visible(`Values of ${title}`) }, makeTable()));
+  details.addEventListener("toggle", show);
+  details.open = !HAS_CHARTS;
+  return details;
 }
 
 function summaryOf(panel, lines) {
@@ -115,7 +127,7 @@ function curveTable(panel, lines) {
       low === null || high === null ? NONE : `${inUnit(low, panel.unit)} to ${inUnit(high, panel.unit)}`,
     ]),
   );
-  return el("div", { class: "scroll low", role: "region", tabindex: "0", "aria-label": visible(`Values of ${panel.title}`) }, table(["Series", "Iteration", "Value", "95% interval"], rows, { class: "plain" }));
+  return table(["Series", "Iteration", "Value", "95% interval"], rows, { class: "plain" });
 }
 
 function curveChart(panel, lines, width) {
@@ -125,17 +137,17 @@ function curveChart(panel, lines, width) {
   const values = points.flatMap(({ y, low, high }) => [y, low, high]).filter(Number.isFinite);
   const positive = values.filter((value) => value > 0);
   // A logarithmic scale has ticks at powers of ten only; a narrow range is clearer on a linear one.
-  const log = panel.unit === "log" && positive.length > 0 && d3.max(positive) / d3.min(positive) > 30 && points.every(({ y }) => Number.isNaN(y) || y > 0);
+  const log = panel.unit === "log" && positive.length > 0 && arrays.max(positive) / arrays.min(positive) > 30 && points.every(({ y }) => Number.isNaN(y) || y > 0);
   if (log) {
-    const floor = d3.min(points, (point) => point.y) / 3;
+    const floor = arrays.min(points, (point) => point.y) / 3;
     for (const point of points) if (point.low <= 0) point.low = floor;
   }
   const [first, last] = panel.iterations;
   const y = { label: null, grid: true, nice: true, ticks: 4, tickFormat: (value) => num(value) };
-  if (panel.unit === "share") y.domain = [Math.min(0, d3.min(values)), Math.max(1, d3.max(values))];
+  if (panel.unit === "share") y.domain = [Math.min(0, arrays.min(values)), Math.max(1, arrays.max(values))];
   if (panel.unit === "seconds" || panel.unit === "tokens") y.zero = true;
   if (log) {
-    const powers = d3.range(Math.floor(Math.log10(d3.min(positive))), Math.ceil(Math.log10(d3.max(positive))) + 1);
+    const powers = arrays.range(Math.floor(Math.log10(arrays.min(positive))), Math.ceil(Math.log10(arrays.max(positive))) + 1);
     Object.assign(y, { type: "log", nice: false, domain: [10 ** powers[0], 10 ** powers.at(-1)], ticks: powers.map((power) => 10 ** power) });
   }
   if (new Set(values).size === 1 && !y.domain && !log) y.domain = values[0] === 0 ? [-1, 1] : [values[0] - Math.abs(values[0]), values[0] + Math.abs(values[0])].sort((a, b) => a - b);
@@ -176,7 +188,7 @@ function curveChart(panel, lines, width) {
 function showCurves(runs) {
   const several = runs.length > 1;
   byId("curves-legend").append(...(several ? legend(runs.map((run) => run.name)) : []));
-  const iterations = d3.extent(runs.flatMap((run) => run.curves.flatMap((curve) => curve.series.flatMap((series) => series.points.map((point) => point[0])))));
+  const iterations = arrays.extent(runs.flatMap((run) => run.curves.flatMap((curve) => curve.series.flatMap((series) => series.points.map((point) => point[0])))));
   const panels = panelsOf(runs).map((panel) => curvePanel({ ...panel, iterations, ownLegend: !several })).filter((panel) => panel !== null);
   byId("curves-grid").append(...(panels.length ? panels : [el("p", { class: "note" }, "There are no metrics by iteration: the run stopped before its first iteration ended, or metrics.jsonl is missing.")]));
 }

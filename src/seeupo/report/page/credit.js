@@ -100,7 +100,7 @@ function effectText(step, weight) {
 function creditTable(steps, row, carried) {
   const weights = steps.map((step) => (carried ? step.before : (step.weight ?? row.advantage)));
   const most = Math.max(...weights.map((weight) => Math.abs(weight ?? 0)));
-  const digits = carried ? d3.max(steps, (step) => distinctDigits(step.before, step.after)) : 3;
+  const digits = carried ? arrays.max(steps, (step) => distinctDigits(step.before, step.after)) : 3;
   const head = [...(carried ? ["Order"] : []), "Turn", carried ? "M before" : "Weight", "Direction", "Ratio", "Clip", ...(carried ? ["M after"] : []), "Effect"];
   const rows = steps.map((step, n) => [
     ...(carried ? [step.position] : []),

@@ -4,12 +4,12 @@ const ROW_HEIGHT = 22;
 const COLORED = { sequential: 0.98, diverging: 0.9 }; // share of the cells within the color scale
 const SEQUENTIAL = (share) => d3.interpolateCividis(0.1 + 0.9 * share); // its darkest end would vanish on a dark page
 // Orange is less and blue is more, as for tokens. Both ends are dark, so that lightness shows the distance from the center.
-const DIVERGING = d3.piecewise(d3.interpolateLab, ["#9a4a00", "#e08a2e", "#f4f1ec", "#5aa5d6", "#07508a"]);
+const DIVERGING = HAS_CHARTS && d3.piecewise(d3.interpolateLab, ["#9a4a00", "#e08a2e", "#f4f1ec", "#5aa5d6", "#07508a"]);
 
 function orderOf(cells) {
-  const byIteration = d3.group(cells, (cell) => cell.iteration);
+  const byIteration = arrays.group(cells, (cell) => cell.iteration);
   const is = (sign) =>
-    [...byIteration.values()].every((list) => d3.pairs(d3.sort(list, (cell) => cell.turn)).every(([a, b]) => sign * (b.position - a.position) > 0));
+    [...byIteration.values()].every((list) => arrays.sort(list, (cell) => cell.turn).every((cell, n, sorted) => n === 0 || sign * (cell.position - sorted[n - 1].position) > 0));
   if (cells.some((cell) => cell.position === null)) return "together";
   if (!cells.length || new Set(cells.map((cell) => cell.turn)).size < 2) return "single";
   if (is(-1)) return "reverse";
@@ -21,10 +21,10 @@ function mapPanel(map) {
     .map(([iteration, turn, value, position]) => ({ iteration, turn, value, position }))
     .filter((cell) => cell.value !== null);
   if (cells.length === 0) return null;
-  const turns = d3.max(cells, (cell) => cell.turn);
+  const turns = arrays.max(cells, (cell) => cell.turn);
   const height = turns * Math.max(ROW_HEIGHT, 88 / turns) + 44;
   const order = orderOf(cells);
-  const [low, high] = d3.extent(cells, (cell) => cell.value);
+  const [low, high] = arrays.extent(cells, (cell) => cell.value);
   const color = mapColor(map, cells);
   const beyond = low < color.domain[0] - 1e-12 || high > color.domain[1] + 1e-12;
   const label = visible(`${map.title} by turn and iteration, from ${num(low)} to ${num(high)}`);
@@ -34,9 +34,10 @@ function mapPanel(map) {
     el("figcaption", null, el("h3", null, visible(map.title)), el("p", null, visible(map.help))),
     lazyChart(46, `Colors: ${label}`, () => mapLegend(map, color)),
     lazyChart(height, label, (width) => mapChart(map, cells, { width, height, turns, order, color })),
-    beyond ? el("p", { class: "hint" }, `The color scale covers ${num(color.domain[0])} to ${num(color.domain[1])}; values range from ${num(low)} to ${num(high)}.`) : null,
-    absent(cells, ...d3.extent(cells, (cell) => cell.iteration), turns).length ? el("p", { class: "hint" }, "A dot means that no attempt reached this turn, or that none of them had an advantage.") : null,
-    order === "mixed" ? el("p", { class: "hint" }, "The update order differs between iterations: point at a cell to see it.") : null,
+    HAS_CHARTS && beyond ? el("p", { class: "hint" }, `The color scale covers ${num(color.domain[0])} to ${num(color.domain[1])}; values range from ${num(low)} to ${num(high)}.`) : null,
+    HAS_CHARTS && absent(cells, ...arrays.extent(cells, (cell) => cell.iteration), turns).length ? el("p", { class: "hint" }, "A dot means that no attempt reached this turn, or that none of them had an advantage.") : null,
+    HAS_CHARTS && order === "mixed" ? el("p", { class: "hint" }, "The update order differs between iterations: point at a cell to see it.") : null,
+    numbers(map.title, () => table(["Iteration", "Turn", "Value", "Updated"], cells.map(({ iteration, turn, value, position }) => [iteration, turn, num(value, 4), position === null ? "together" : ordinal(position)]), { class: "plain" })),
   );
 }
 
@@ -47,11 +48,11 @@ function mapColor(map, cells) {
   if (map.scale === "diverging") {
     const center = map.center ?? 0;
     const far = values.map((value) => Math.abs(value - center));
-    const reach = d3.quantile(far, COLORED.diverging) || d3.max(far) || 1e-3;
+    const reach = arrays.quantile(far, COLORED.diverging) || arrays.max(far) || 1e-3;
     return { ...linear, domain: [center - reach, center + reach], interpolate: DIVERGING };
   }
-  const [low, high] = d3.extent(values);
-  const end = d3.quantile(values, COLORED.sequential);
+  const [low, high] = arrays.extent(values);
+  const end = arrays.quantile(values, COLORED.sequential);
   return { ...linear, domain: [low, end > low ? end : high > low ? high : low + (Math.abs(low) || 1)], interpolate: SEQUENTIAL };
 }
 
@@ -60,7 +61,7 @@ function mapLegend(map, color) {
 }
 
 function mapChart(map, cells, { width, height, turns, order, color }) {
-  const [first, last] = d3.extent(cells, (cell) => cell.iteration);
+  const [first, last] = arrays.extent(cells, (cell) => cell.iteration);
   const arrows = order === "reverse" || order === "natural";
   const marginRight = arrows ? 78 : 12;
   const cellWidth = (width - 46 - marginRight) / (last - first + 1);
@@ -84,7 +85,7 @@ function mapChart(map, cells, { width, height, turns, order, color }) {
     style: { fontSize: "11px" },
     color,
     x: { label: "iteration", labelArrow: "none", domain: [first - 0.5, last + 0.5], ticks: Math.min(8, last - first + 1), tickFormat: (value) => (Number.isInteger(value) ? String(value) : "") },
-    y: { label: null, domain: [turns + 0.5, 0.5], reverse: false, ticks: d3.range(1, turns + 1), tickFormat: (turn) => `turn ${turn}`, tickSize: 0, range: [height - 36, 6] },
+    y: { label: null, domain: [turns + 0.5, 0.5], reverse: false, ticks: arrays.range(1, turns + 1), tickFormat: (turn) => `turn ${turn}`, tickSize: 0, range: [height - 36, 6] },
     marks: [
       Plot.rect(cells, { x1: (cell) => cell.iteration - 0.5, x2: (cell) => cell.iteration + 0.5, y1: (cell) => cell.turn - 0.5, y2: (cell) => cell.turn + 0.5, fill: "value", inset }),
       Plot.dot(absent(cells, first, last, turns), { x: "0", y: "1", r: Math.min(1.5, cellWidth / 5), fill: "var(--muted)" }),
@@ -97,7 +98,8 @@ function mapChart(map, cells, { width, height, turns, order, color }) {
 // [iteration, turn] of cells without a value, which must not look like a pale one.
 function absent(cells, first, last, turns) {
   const there = new Set(cells.map((cell) => `${cell.iteration}/${cell.turn}`));
-  return d3.cross(d3.range(first, last + 1), d3.range(1, turns + 1)).filter(([iteration, turn]) => !there.has(`${iteration}/${turn}`));
+  const all = arrays.range(first, last + 1).flatMap((iteration) => arrays.range(1, turns + 1).map((turn) => [iteration, turn]));
+  return all.filter(([iteration, turn]) => !there.has(`${iteration}/${turn}`));
 }
 
 function showTurns(runs) {

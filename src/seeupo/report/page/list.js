@@ -34,7 +34,7 @@ class List {
       el("table", { class: index.lists.kinds.some((kind) => kind !== "") ? "list" : "list kindless" }, el("caption", { class: "visually-hidden" }, "Trajectories"), el("thead", null, el("tr", null, ["Task", "Kind", "When", "Reward", "Advantage", "Turns", "Stop reason"].map((cell, n) => el("th", { scope: "col", class: `c${n}` }, cell)))), this.body),
       this.more,
     );
-    this.most = d3.quantile(index.columns.advantage, 0.98, (value) => Math.abs(value ?? 0)) ?? 0; // not the largest, which may be extreme
+    this.most = arrays.quantile(index.columns.advantage, 0.98, (value) => Math.abs(value ?? 0)) ?? 0; // not the largest, which may be extreme
     this.apply();
   }
 
@@ -43,7 +43,7 @@ class List {
     const { columns, lists } = index;
     const any = [["", "any"]];
     const texts = (list) => list.map((text, n) => [n, visible(text) || "(none)"]);
-    const iterations = d3.extent(columns.iteration);
+    const iterations = arrays.extent(columns.iteration);
     const phases = [...new Set(columns.phase)].sort();
     const tasks = el("datalist", { id: "tasks" }, lists.tasks.slice(0, TASKS_OFFERED).map((task) => el("option", { value: visible(task) })));
     const number = (name, value) => el("input", { type: "number", name, min: iterations[0] ?? 0, max: iterations[1] ?? 0, placeholder: value ?? "", inputmode: "numeric" });
@@ -107,12 +107,12 @@ class List {
     const found = [];
     for (let i = 0; i < this.index.rows; i++) if (tests.every((test) => test(i))) found.push(i);
     const key = ORDERS[values.order ?? "sampled"][1];
-    return d3.sort(found, key(columns));
+    return arrays.sort(found, key(columns));
   }
 
   // Searches the texts chunk by chunk and shows matches as they are found.
   async runSearch(mine, candidates, text) {
-    const chunks = d3.group(candidates, (i) => this.index.columns.chunk[i]);
+    const chunks = arrays.group(candidates, (i) => this.index.columns.chunk[i]);
     const hits = new Set();
     let done = 0;
     byId("progress").hidden = false;

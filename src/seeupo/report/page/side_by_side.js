@@ -12,8 +12,8 @@ function commonPrefix(texts) {
 // `own` is the row that was open, if any.
 function sideBySide(index, rows, bodies, own = null) {
   const attempts = rows.map((i, n) => ({ row: index.row(i), body: bodies[n], actions: bodies[n].turns.map(actionOf), own: i === own }));
-  for (const phase of d3.group(attempts, ({ row }) => row.phase).values()) phase.forEach((attempt, n) => (attempt.number = n + 1));
-  const turns = d3.max(attempts, ({ actions }) => actions.length) ?? 0;
+  for (const phase of arrays.group(attempts, ({ row }) => row.phase).values()) phase.forEach((attempt, n) => (attempt.number = n + 1));
+  const turns = arrays.max(attempts, ({ actions }) => actions.length) ?? 0;
   const grid = el("div", { class: "side" });
   grid.style.setProperty("--attempts", attempts.length);
   grid.append(...attempts.map(attemptHead));
@@ -78,7 +78,7 @@ function comparable(index) {
     if (!tasks.has(key)) tasks.set(key, { run: columns.run[i], task: index.lists.tasks[columns.task[i]], before: [], after: [] });
     tasks.get(key)[columns.phase[i] === BEFORE ? "before" : "after"].push(i);
   }
-  const mean = (rows) => d3.mean(rows.map((i) => columns.reward[i]).filter((reward) => reward !== null));
+  const mean = (rows) => arrays.mean(rows.map((i) => columns.reward[i]).filter((reward) => reward !== null));
   const both = [...tasks.values()].filter(({ before, after }) => before.length && after.length);
   for (const entry of both) Object.assign(entry, { was: mean(entry.before), is: mean(entry.after) });
   for (const entry of both) entry.change = (entry.is ?? 0) - (entry.was ?? 0);
@@ -97,7 +97,7 @@ function showComparison(index) {
   let wanted = 0;
   const show = async (entry) => {
     const mine = ++wanted;
-    const rows = d3.range(Math.max(entry.before.length, entry.after.length)).flatMap((n) => [entry.before[n], entry.after[n]]).filter((i) => i !== undefined);
+    const rows = arrays.range(0, Math.max(entry.before.length, entry.after.length)).flatMap((n) => [entry.before[n], entry.after[n]]).filter((i) => i !== undefined);
     const bodies = await Promise.all(rows.map((i) => index.body(i)));
     if (mine !== wanted) return;
     const better = entry.change > 0 ? "improved" : entry.change < 0 ? "regressed" : "no change";

@@ -125,7 +125,7 @@ function detail(label, value) {
 
 function trajectoryView(row, body, position) {
   const changes = body.turns.flatMap((turn) => turn.tokens.map((token) => token[1])).filter((change) => change !== null);
-  const reach = d3.max(changes, Math.abs) ?? 0;
+  const reach = arrays.max(changes, Math.abs) ?? 0;
   return [
     creditTrace(row, body, position),
     el(

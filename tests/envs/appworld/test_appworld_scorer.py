@@ -1,7 +1,6 @@
-"""Saved states are hostile: reading them must not hang, and only changes of rows are applied."""
+"""Saved states are not trusted: only changes of rows are applied."""
 
 import json
-import os
 import sqlite3
 
 import pytest
@@ -9,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seeupo.envs.appworld.scorer import Forged, dry_run, parse
-from seeupo.envs.appworld.state import LARGEST_STATE, SavedState, UnreadableState, read_state
 
 INSERT = "INSERT INTO notes (title) VALUES (?)"
 
@@ -134,54 +132,3 @@ def test_any_line_is_a_statement_or_forged(line):
     assert isinstance(sql, str)
     assert isinstance(parameters, list | dict)
     assert isinstance(many, bool)
-
-
-@pytest.fixture
-def output(tmp_path):
-    (tmp_path / "output" / "dbs").mkdir(parents=True)
-    (tmp_path / "output" / "dbs" / "notes.jsonl").write_text("first\n\nsecond\n")
-    (tmp_path / "output" / "dbs" / "model_hashes.json").write_text("{}")
-    return tmp_path / "output"
-
-
-def test_since_returns_only_added_lines(output):
-    before = read_state(output)
-    assert before == SavedState({"notes": ["first", "second"]})
-    (output / "dbs" / "notes.jsonl").write_text("first\nsecond\nthird\n")
-    (output / "dbs" / "mail.jsonl").write_text("fourth")
-    (output / "dbs" / "empty.jsonl").write_text("")
-    assert read_state(output).since(before) == {"notes": ["third"], "mail": ["fourth"]}
-
-
-def test_reading_does_not_block_or_follow_links(output, tmp_path):
-    secret = tmp_path / "secret"
-    secret.write_text("secret")
-    place = output / "dbs" / "notes.jsonl"
-
-    def replace_by(make):
-        place.unlink()
-        make()
-        with pytest.raises(UnreadableState):
-            read_state(output)
-
-    replace_by(lambda: place.symlink_to(secret))
-    replace_by(lambda: place.symlink_to(place))
-    replace_by(lambda: os.mkfifo(place))
-    replace_by(lambda: place.symlink_to("/dev/zero"))
-    place.unlink()
-    place.mkdir()
-    with pytest.raises(UnreadableState):
-        read_state(output)
-
-
-def test_the_size_of_a_state_is_limited(output):
-    with (output / "dbs" / "notes.jsonl").open("wb") as file:
-        file.truncate(LARGEST_STATE + 1)
-    with pytest.raises(UnreadableState, match="more than"):
-        read_state(output)
-    with pytest.raises(UnreadableState):
-        read_state(output / "nowhere")
-    for number in range(100):
-        (output / "dbs" / f"{number}.jsonl").touch()
-    with pytest.raises(UnreadableState, match="101 databases"):
-        read_state(output)
