@@ -134,14 +134,12 @@ def here(project, monkeypatch):
     return project
 
 
-def check_run(run, *, sentence):
-    """Check that a run tells the truth about its environment and that its policy loads in transformers."""
+def check_run(run, exported, *, sentence):
+    """Check that a run tells the truth about its environment and that its exported policy loads in transformers."""
     assert tomllib.loads((run / "recipe.toml").read_text())["environment"]["name"] == NAME
     assert json.loads((run / "summary.json").read_text())["environment"] == NAME
     assert NAME in sentence
     assert f"An agent for {NAME}" in (run / "policy/README.md").read_text()
-    # `seeupo export RUN OUT` will stand here; until then the run's own policy folder is loaded.
-    exported = run / "policy"
     model = AutoModelForCausalLM.from_pretrained(exported)
     tokenizer = AutoTokenizer.from_pretrained(exported)
     assert model.config.model_type == "qwen2"
@@ -163,7 +161,8 @@ def test_through_the_command_line(here):
         "eval", "by-cli", "--trust", NAME, "--tasks", 2, "--attempts", 1, "-k", 1, "--out", "cli.json", "--json"
     )
     assert json.loads(evaluated.stdout)["plan"]["environment"] == NAME
-    check_run(here / "by-cli", sentence=reported.stdout)
+    cli("export", "by-cli", "cli-exported")
+    check_run(here / "by-cli", here / "cli-exported", sentence=reported.stdout)
 
 
 def test_through_python(here, monkeypatch):
@@ -174,8 +173,9 @@ def test_through_python(here, monkeypatch):
         result = seeupo.train(seeupo.Recipe.from_table(table), run_dir="by-python", environment=factory)
         page = seeupo.write_report([result.run_dir], here / "report.html")
         evaluation = seeupo.evaluate(result.run_dir, factory, tasks=2, attempts=1, k=1)
+        seeupo.export(result.run_dir, here / "python-exported")
     finally:
         del sys.modules["shop_db"]
     assert evaluation.plan.environment == NAME
     assert evaluation.summary()["failures"] == 0
-    check_run(result.run_dir, sentence=page.sentences[0])
+    check_run(result.run_dir, here / "python-exported", sentence=page.sentences[0])
