@@ -19,8 +19,8 @@ from seeupo.agents.chat import chat_format
 from seeupo.cli import main
 from seeupo.cli.terminal import Terminal, echo, visible_diagnostics
 from seeupo.cli.token_view import print_tokens
-from seeupo.cli.train_display import make_display
 from seeupo.config.loader import recipe_to_toml
+from seeupo.display.train_display import make_display
 from seeupo.envs import registry
 from seeupo.envs.registry import EnvSpec
 from seeupo.types import Trajectory, Turn

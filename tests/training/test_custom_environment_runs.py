@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from seeupo import evaluate, resume, train, write_report
 from seeupo.cli import main
-from seeupo.config.schema import Recipe, RunSettings
+from seeupo.config.schema import Recipe
 from seeupo.envs.references import reference_to, same_environment
 from seeupo.envs.registry import EnvSpec
 from seeupo.envs.skeleton import write_skeleton
@@ -28,7 +28,7 @@ TABLE = {
     "collect": {"tasks": 2, "group_size": 2},
     "evaluation": {"tasks": 2, "attempts": 1, "k": 1},
 }
-MORE = RunSettings(iterations=2, threads=1)
+MORE = {"run.iterations": 2}
 
 
 def small(**sections):
@@ -114,7 +114,7 @@ def test_python_uses_it_with_consent_only(run):
         evaluate(run, attempts=1, k=1)
     assert evaluate(run, trust=[NAME], tasks=1, attempts=1, k=1).plan.environment == NAME
     with pytest.raises(TrustError, match=NAME):
-        resume(run, settings=MORE)
+        resume(run, changes=MORE)
 
 
 def copied(run, tmp_path):
@@ -140,6 +140,8 @@ def test_resume_takes_it_from_the_command_line(run, tmp_path):
     assert result.exit_code == 0, result.output
     recipe = tomllib.loads((copy / "recipe.toml").read_text())
     assert recipe["environment"]["name"] == "my_box.py:MyBoxFactory"
+    changes = json.loads((copy / "env_info.json").read_text())["changes"]
+    assert [each["key"] for each in changes] == ["run.iterations", "environment.name"]
 
 
 def test_results_are_comparable_if_only_the_module_is_named_differently():
@@ -190,8 +192,8 @@ def test_objects_are_recorded_by_their_class():
 )
 def test_an_environment_that_cannot_be_created_again_must_be_given(run, tmp_path, name, advice):
     copy = copied(run, tmp_path)
-    text = (copy / "recipe.toml").read_text()
-    (copy / "recipe.toml").write_text(text.replace(NAME, name))
+    for file in (copy / "recipe.toml", copy / "env_info.json"):
+        file.write_text(file.read_text().replace(NAME, name))
     for command in (["eval", copy], ["agents", "show", "--model", copy], ["train", "--resume", copy]):
         result = cli(*command, "--trust", name)
         assert result.exit_code == 1
@@ -200,7 +202,7 @@ def test_an_environment_that_cannot_be_created_again_must_be_given(run, tmp_path
         assert result.output.count("\n") == 1
     factory = sys.modules["my_box"].MyBoxFactory()
     assert evaluate(copy, factory, tasks=1, attempts=1, k=1).plan.environment == NAME
-    assert resume(copy, environment=factory, settings=MORE).summary["environment"] == NAME
+    assert resume(copy, environment=factory, changes=MORE).summary["environment"] == NAME
     assert f'name = "{NAME}"' in (copy / "recipe.toml").read_text()
 
 
@@ -243,13 +245,14 @@ def test_the_recipe_for_other_environments_is_custom(run, tmp_path, monkeypatch)
     assert f"{NAME}: 100 training tasks" in result.stdout
     assert "pocket" not in result.stdout
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(TrainingError, match="stop here"):
-        train(environment=sys.modules["my_box"].MyBoxFactory(), pause=stop)
-    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["custom-001"]
+    monkeypatch.setattr("seeupo.training.train.build", stop)
+    for environment, name in ((sys.modules["my_box"].MyBoxFactory(), NAME), (None, "pocket")):
+        with pytest.raises(TrainingError, match=f"^{name}$"):
+            train(environment=environment)
 
 
-def stop():
-    raise TrainingError("stop here")
+def stop(recipe, *_):
+    raise TrainingError(recipe.environment.name)
 
 
 def test_references_are_accepted_wherever_an_environment_is_named(run, tmp_path):

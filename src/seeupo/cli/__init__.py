@@ -3,7 +3,7 @@
 import click
 
 import seeupo
-from seeupo.cli import agents, environments, evaluation, models, studies, training
+from seeupo.cli import agents, data, environments, evaluation, models, studies, training
 from seeupo.cli.errors import CommandGroup
 
 
@@ -25,5 +25,6 @@ for command in (
     models.models,
     evaluation.eval_command,
     agents.agents,
+    data.data,
 ):
     main.add_command(command)

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 from rich.table import Table
 
 from seeupo.cli.terminal import Terminal, echo, echo_text, note
-from seeupo.cli.train_display import make_display
 from seeupo.cli.trust import permissions_for
 from seeupo.config.loader import parse_value, read_recipe, recipe_to_toml
 from seeupo.config.schema import Recipe
 from seeupo.core.statistics import format_estimate
+from seeupo.display.train_display import make_display, result_line
 from seeupo.envs.trust import Permissions, named_code
 from seeupo.errors import TrainingError
-from seeupo.runs.evaluations import VERDICTS, verdict_of
-from seeupo.runs.run_directory import RECIPE, REPORT, RunDirectory
+from seeupo.runs.run_directory import REPORT, RunDirectory
 from seeupo.training.interrupts import interruptible
 from seeupo.training.loop import Interrupted
 from seeupo.training.setup import build
-from seeupo.training.train import TrainingResult, default_recipe, next_run_dir, resume_run, train
+from seeupo.training.train import (
+    TrainingResult,
+    default_recipe,
+    next_run_dir,
+    resume_run,
+    resumed_recipe,
+    train,
+)
+from seeupo.utils.text import counted
 
 SECTIONS = tuple(each.name for each in fields(Recipe))
 INTERRUPTED = 130
@@ -53,6 +59,7 @@ def run_training(
     *,
     out: Path | None,
     resumed: Path | None,
+    accept_changes: bool,
     trust: Sequence[str],
     unsandboxed: bool,
     on_finish: Callable[[Path], None],
@@ -60,13 +67,10 @@ def run_training(
     """Train or resume with a progress display, and return the exit code."""
     pairs = parse_overrides(overrides)
     if resumed is not None:
-        run = RunDirectory.open(resumed)
-        run.check_resumable()
-        path = run.path
         if recipe_name is not None or out is not None:
             raise TrainingError("--resume uses the run's own recipe and directory; leave out RECIPE and --out")
-        check_changes(run, [key for key, _ in pairs])
-        recipe = read_recipe(str(path / RECIPE), pairs)
+        run, path = RunDirectory.open(resumed), resumed
+        recipe, changes = resumed_recipe(run, pairs, accept_changes=accept_changes)
     else:
         recipe_name = recipe_name or default_recipe(dict(pairs).get("environment.name"))
         recipe = read_recipe(recipe_name, pairs)
@@ -78,7 +82,7 @@ def run_training(
         with interruptible(display.on_note) as pause:
             if resumed is not None:
                 result = resume_run(
-                    run, recipe, permissions=permissions, callback=display, pause=pause, on_finish=on_finish
+                    run, recipe, changes, permissions=permissions, callback=display, pause=pause, on_finish=on_finish
                 )
             else:
                 result = train(
@@ -100,17 +104,6 @@ def run_training(
         display.close()
     show_result(result, recipe)
     return 0
-
-
-def check_changes(run: RunDirectory, keys: Sequence[str]) -> None:
-    """Refuse overrides of a resumed run that would change it.
-
-    A custom environment that was passed as an object can be named, because the run may not know how to create it.
-    """
-    custom = run.env_info().get("custom_environment")
-    changeable = ("run.", "environment.name", "environment.options") if custom else ("run.",)
-    if other := [key for key in keys if not key.startswith(changeable)]:
-        raise TrainingError(f"--{other[0]}: only keys of [run] can change when a run is resumed")
 
 
 def trust_flags(recipe: Recipe) -> str:
@@ -138,9 +131,10 @@ def show_result(result: TrainingResult, recipe: Recipe) -> None:
         scores = {when: summary[when][name] for when in ("before", "after", "difference")}
         cells = (format_estimate(estimate, signed=when == "difference", digits=2) for when, estimate in scores.items())
         table.add_row(name, *cells)
-    minutes = sum(summary["seconds"].values()) / 60
     echo()
-    echo(f"{verdict(summary)} ({result.reason}; {minutes:.1f} minutes)")
+    for warning in summary["warnings"]:
+        echo(f"warning: {warning}")
+    echo(result_line(summary))
     Terminal().print(table)
     if result.policy.is_dir():
         echo(f"policy    {result.policy}  (after iteration {summary['iterations']}; loads in transformers and vLLM)")
@@ -166,13 +160,6 @@ def best_line(result: TrainingResult) -> str:
     return f"{result.run_dir / best['checkpoint']}  ({score})"
 
 
-def verdict(summary: Mapping[str, Any]) -> str:
-    """Return one sentence on the change of avg@k."""
-    k = summary["k"]
-    before, after = (summary[when][f"avg@{k}"]["value"] for when in ("before", "after"))
-    return f"{VERDICTS[verdict_of(summary['difference'], k)]}: avg@{k} on held-out tasks {before:.2f} -> {after:.2f}"
-
-
 def show_plan(
     recipe_name: str | None, overrides: Sequence[str], *, trust: Sequence[str] = (), unsandboxed: bool = False
 ) -> None:
@@ -192,7 +179,8 @@ def show_plan(
     if (warm := recipe.warm_start) is not None:
         lines["warm start"] = f"{warm.batches} batches of {warm.batch_episodes} demonstrations"
     tasks, group_size = recipe.collect.tasks, recipe.collect.group_size
-    lines["training"] = f"{recipe.run.iterations} iterations of {tasks} tasks x {group_size} attempts"
+    iterations = counted(recipe.run.iterations, "iteration")
+    lines["training"] = f"{iterations} of {counted(tasks, 'task')} x {counted(group_size, 'attempt')}"
     for name, text in lines.items():
         echo(f"{name:<12} {text}")
     echo("Nothing was trained.")

@@ -238,8 +238,9 @@ class WarmStartSettings:
         episodes: Number of demonstrations by the environment's expert on training tasks.
         noisy: Fraction of demonstrations by the noisy expert, if the environment has one.
         mistakes: Rate of each mistake of the noisy expert, by the environment's names; empty for its defaults.
-        file: Trajectory file with demonstrations; "none" means demonstrations of the expert.
-        min_reward: Minimum reward of the trajectories used from the file.
+        file: File of demonstrations: JSON lines of chat messages or of prompt/completion pairs, or a trajectory file;
+            "none" means demonstrations of the expert.
+        min_reward: Minimum reward of the trajectories used from a trajectory file.
         batches: Number of optimizer steps.
         batch_episodes: Number of demonstrations per step.
         learning_rate: Peak learning rate; it decays to 0 along a cosine.

@@ -162,7 +162,8 @@ class LocalEngine:
             if loss.requires_grad:
                 loss.backward()
             total -= float(loss.detach())
-        metrics = self._optimizer.step(self.iteration, agent, owner="the policy" if agent is None else f"agent {agent}")
+        owner = "the policy" if agent is None else f"turn {agent + 1}"
+        metrics = self._optimizer.step(self.iteration, agent, owner=owner)
         return StepMetrics(agent, {**metrics, "objective": total})
 
     def values(self, trajectories: Sequence[Trajectory]) -> list[Tensor]:

@@ -23,7 +23,7 @@ from seeupo.evaluation.policies import EvaluatedPolicy, ModelPolicy, endpoint_po
 from seeupo.models.loading import load_policy
 from seeupo.rollout.runner import Runner, RunnerSettings, make_runner
 from seeupo.runs.evaluations import Evaluation, EvaluationPlan, panel_of, planned_attempts
-from seeupo.runs.run_directory import RECIPE, RunDirectory
+from seeupo.runs.run_directory import RECIPE, RunDirectory, refuse_links
 from seeupo.types import Attempt, EnvFactory, SamplingParameters, Trajectory
 from seeupo.utils.renames import renamed_arguments
 
@@ -94,6 +94,7 @@ def run_settings(policy: str) -> dict[str, Any]:
     """Return the environment and agent settings of a run directory; empty if `policy` is not one."""
     if not (Path(policy) / RECIPE).is_file():
         return {}
+    refuse_links(Path(policy))
     recipe = read_recipe(str(Path(policy) / RECIPE), migrate=True)
     return {
         "environment": recipe.environment.name,
@@ -111,6 +112,7 @@ def model_of(policy: str, checkpoint: int | None = None) -> str:
     """Return the model folder of a run directory, or `policy` itself if it is a model."""
     if not (Path(policy) / RECIPE).is_file():
         return policy
+    refuse_links(Path(policy))
     run = RunDirectory(Path(policy))
     if checkpoint is not None:
         return str(run.checkpoints().find(checkpoint).path)

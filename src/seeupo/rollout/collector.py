@@ -131,8 +131,9 @@ def check_versions(trajectories: Iterable[Trajectory], version: int) -> None:
         for turn in trajectory.turns:
             if turn.policy_version != version:
                 raise RuntimeError(
-                    f"turn {turn.index} of trajectory {turn.trajectory} was sampled with version {turn.policy_version} "
-                    f"of the weights; expected version {version}. Call sampler.sync after every update."
+                    f"turn {turn.index + 1} of trajectory {turn.trajectory} was sampled with version "
+                    f"{turn.policy_version} of the weights; expected version {version}. Call sampler.sync after every "
+                    "update."
                 )
 
 

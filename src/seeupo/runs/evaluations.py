@@ -18,6 +18,7 @@ from seeupo.envs.references import same_environment
 from seeupo.errors import EvaluationError
 from seeupo.types import Attempt, Task
 from seeupo.utils.atomic_files import write_text
+from seeupo.utils.plain_files import read_plain
 from seeupo.utils.seeds import derive_seed
 
 FORMAT, VERSION = "seeupo-evaluation", 2
@@ -168,12 +169,12 @@ class Evaluation:
     @classmethod
     def read(cls, path: Path) -> Evaluation:
         try:
-            record = json.loads(path.read_text(encoding="utf-8"))
+            record = json.loads(read_plain(path.resolve()))
             if record["format"] != FORMAT or record["version"] > VERSION:
                 raise ValueError(f"format {record['format']!r}, version {record['version']}")
             results = [AttemptResult(**_renamed(entry)) for entry in record["episodes"]]
             return cls(EvaluationPlan(**_renamed(record["plan"])), {result.key: result for result in results})
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise EvaluationError(f"{path} is not a readable evaluation result: {error}") from None
 
     def check_continues(self, plan: EvaluationPlan) -> None:

@@ -15,9 +15,10 @@ from typing import Any
 import torch
 
 from seeupo.config.schema import Recipe
-from seeupo.errors import TrainingError
+from seeupo.errors import CheckpointError, TrainingError, first_line
 from seeupo.evaluation.policies import ModelPolicy
 from seeupo.rollout.collector import Collected, Collector, shaped
+from seeupo.runs.checkpoints import Checkpoint
 from seeupo.runs.evaluations import Evaluation, EvaluationPlan, panel_of, planned_attempts
 from seeupo.runs.run_directory import RunDirectory
 from seeupo.training.alarms import Alarms
@@ -27,6 +28,7 @@ from seeupo.training.setup import Components
 from seeupo.training.warm_start import load_demonstrations, warm_start_optimizer
 from seeupo.types import Trajectory
 from seeupo.utils.seeds import derive_seed
+from seeupo.utils.text import counted
 
 WARM_START_RECORDS = 20
 """Number of metrics records that a warm start leaves."""
@@ -127,16 +129,27 @@ class Loop:
                 "or restore a checkpoint from a backup"
             )
         if latest is not None:
-            self.progress = Progress(**latest.state)
-            if self.recipe.warm_start is not None and not self._warm_started:
-                self.engine.set_optimizer(warm_start_optimizer(self.recipe.warm_start))
-            self.engine.load(latest.path)
-            self.sampler.sync(self.engine, self.progress.iteration)
+            try:
+                self._load(latest)
+            except Exception as error:  # libraries raise many types for files that do not fit
+                raise CheckpointError(
+                    f"the checkpoint {latest.path} does not fit this run: {type(error).__name__}: {first_line(error)}. "
+                    "Restore the files of this run, or start a new one."
+                ) from error
         self.collector.drawn = self.progress.drawn
         self.run_dir.discard_after(self.progress.iteration, self.progress.covers)
         for record in self.run_dir.metrics():
             self.alarms.check(record)
             self.callback.on_record(record)
+
+    def _load(self, checkpoint: Checkpoint) -> None:
+        self.progress = Progress(**checkpoint.state)
+        if self.progress.iteration != checkpoint.iteration:
+            raise ValueError(f"its state is of iteration {self.progress.iteration}")
+        if self.recipe.warm_start is not None and not self._warm_started:
+            self.engine.set_optimizer(warm_start_optimizer(self.recipe.warm_start))
+        self.engine.load(checkpoint.path)
+        self.sampler.sync(self.engine, self.progress.iteration)
 
     def collect(self) -> Collected:
         """Sample the groups of the next iteration."""
@@ -144,8 +157,9 @@ class Loop:
         with self._clock("collect"):
             collected = self.collector.collect(self.progress.iteration + 1, policy_version=self.progress.iteration)
         if collected.failed_episodes:
+            failed = counted(collected.failed_episodes, "episode")
             last = collected.failure.partition("\n")[0]
-            self.callback.on_note(f"{collected.failed_episodes} episodes failed; the last failure: {last}")
+            self.callback.on_note(f"{failed} failed; the last failure: {last}")
         return collected
 
     def update(self, collected: Collected) -> None:
@@ -231,11 +245,11 @@ class Loop:
         """Return why training should stop now, or None."""
         run, progress = self.recipe.run, self.progress
         if progress.iteration >= run.iterations:
-            return f"all {run.iterations} iterations are done"
+            return f"{counted(run.iterations, 'iteration')} done"
         if run.target is not None and progress.best >= run.target:
             return f"the target of {run.target:g} is reached"
         if run.patience is not None and progress.stale >= run.patience:
-            return f"no improvement in the last {progress.stale} evaluations"
+            return f"no improvement in {counted(progress.stale, 'evaluation')}"
         if run.max_minutes is not None and sum(progress.seconds.values()) >= 60 * run.max_minutes:
             return f"the time limit of {run.max_minutes:g} minutes is reached"
         return None
@@ -245,7 +259,7 @@ class Loop:
         settings, engine = self.recipe.warm_start, self.engine
         if settings is None or self._warm_started:
             return
-        self.callback.on_phase("demonstrations", settings.episodes)
+        self.callback.on_phase("demonstrations", settings.episodes if settings.file is None else None)
         with self._clock("demonstrations"):
             demonstrations = load_demonstrations(self.recipe, self.components, self._on_progress)
         if self.progress.warm_steps == 0:

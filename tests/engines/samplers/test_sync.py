@@ -57,6 +57,33 @@ def test_sampler_on_the_engines_model_copies_nothing(sampler_class, lora, monkey
     assert sampler.version == 1
 
 
+@SAMPLERS
+@pytest.mark.parametrize("lora", [None, LoraSettings(rank=2)], ids=["full", "lora"])
+def test_sampling_from_shared_weights_that_changed_without_sync_is_refused(sampler_class, lora):
+    local = engine(lora=lora)
+    sampler = sampler_class(local.policy)
+    for version in (1, 2):
+        largest_difference(local, sampler)
+        train(local)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match=rf"since version {version - 1} was synced; call sampler\.sync"):
+                sampler.submit(request("a", (1, 2, 3)))
+        sampler.sync(local, version)
+    assert largest_difference(local, sampler) < 1e-10
+
+
+def test_loading_a_checkpoint_without_sync_is_noticed(tmp_path):
+    local = engine()
+    sampler = LocalSampler(local.policy)
+    local.save(tmp_path)
+    sampler.submit(request("a", (1, 2)))
+    while not sampler.poll():
+        pass
+    local.load(tmp_path)
+    with pytest.raises(RuntimeError, match="the weights have changed"):
+        sampler.submit(request("b", (1, 2)))
+
+
 def test_sync_drops_cached_prompts_and_episodes():
     local = engine()
     sampler = LocalSampler(local.policy)
