@@ -14,7 +14,9 @@ import seeupo
 from agents.tokenizers_like import tokenizer_like
 from seeupo.cli import main
 
-pytestmark = pytest.mark.filterwarnings("ignore:environments run without a sandbox")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:environments run without a sandbox", "ignore:no optimizer step was made"
+)
 
 GAME = '''
 import random

@@ -18,7 +18,9 @@ from seeupo.envs.skeleton import write_skeleton
 from seeupo.envs.trust import TrustError
 from seeupo.errors import EnvError, TrainingError
 
-pytestmark = pytest.mark.filterwarnings("ignore:environments run without a sandbox")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:environments run without a sandbox", "ignore:no optimizer step was made"
+)
 
 NAME = "my_box:MyBoxFactory"
 TABLE = {
