@@ -12,7 +12,9 @@ from seeupo.agents.template import Template
 from seeupo.config.schema import AgentSettings, ModelSettings, Recipe
 from seeupo.engines.local import LocalEngine
 from seeupo.engines.local_critic import CriticSettings
+from seeupo.envs.pool.first_task import try_task
 from seeupo.envs.pool.pool import EnvPool
+from seeupo.envs.registry import EnvSpec
 from seeupo.envs.trust import NOTHING_ALLOWED, Permissions
 from seeupo.errors import TrainingError
 from seeupo.models.loading import LoadedPolicy, load_policy
@@ -47,12 +49,13 @@ class Components:
 
 @contextmanager
 def build(
-    recipe: Recipe, environment: EnvFactory | None = None, permissions: Permissions = NOTHING_ALLOWED
+    recipe: Recipe, environment: EnvFactory | EnvSpec | None = None, permissions: Permissions = NOTHING_ALLOWED
 ) -> Iterator[Components]:
     """Build a run's components; `environment` replaces the one that the recipe names."""
     with num_threads(recipe.run.threads), open_pool(recipe, environment, permissions) as pool:
         train_tasks = pool.first_tasks(recipe.environment.train_split, None)
         test_tasks = pool.first_tasks(recipe.environment.test_split, recipe.evaluation.tasks)
+        try_task(pool, train_tasks[0])
         policy = load_model(recipe.model, pool, seed=recipe.run.seed)
         engine = make_engine(recipe, policy)
         runner = make_runner(policy, pool, template_of(recipe.agent), runner_settings(recipe), training=True)
@@ -97,14 +100,14 @@ def critic_settings(recipe: Recipe) -> CriticSettings | None:
 
 
 def open_pool(
-    recipe: Recipe, environment: EnvFactory | None = None, permissions: Permissions = NOTHING_ALLOWED
+    recipe: Recipe, environment: EnvFactory | EnvSpec | None = None, permissions: Permissions = NOTHING_ALLOWED
 ) -> EnvPool:
-    """Start the environment of a recipe, or a custom one."""
+    """Start the environment of a recipe, or a custom one. The arguments of a factory object are its own."""
     settings = recipe.environment
-    if environment is not None:
+    if environment is not None and not isinstance(environment, EnvSpec):
         return EnvPool(environment, workers=settings.workers)
     return EnvPool(
-        settings.name,
+        environment or settings.name,
         options=settings.options,
         workers=settings.workers,
         trust=permissions.trust,

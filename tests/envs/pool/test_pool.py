@@ -88,7 +88,7 @@ def test_an_in_process_spec_takes_options(pool_of):
 def test_an_exception_in_this_process_fails_the_episode_and_keeps_its_cause(pool_of):
     pool = pool_of(ToyFactory())
     episode, other = started(pool), started(pool)
-    with pytest.raises(EnvRaised, match="ToyFactory, task train-0, last action 'raise wrong'") as raised:
+    with pytest.raises(EnvRaised, match=r"ToyFactory\(\.\.\.\), task train-0, last action 'raise wrong'") as raised:
         episode.step("raise wrong").result()
     assert isinstance(raised.value.__cause__, ValueError)
     with pytest.raises(EnvRaised, match="wrong"):
@@ -116,7 +116,7 @@ def test_wrong_options_raise_when_the_pool_is_created(pool_of, options, message)
 def test_a_broken_factory_raises_when_the_pool_is_created(pool_of):
     with pytest.raises(EnvRaised, match="the factory is broken"):
         pool_of(options={"note": "raise"})
-    with pytest.raises(EnvError, match="No module named"):
+    with pytest.raises(EnvError, match=r"there is no module 'envs\.nowhere'"):
         pool_of(replace(TOY, factory="envs.nowhere:Factory"))
 
 
@@ -250,7 +250,11 @@ def test_a_reset_that_fails_twice_is_an_infrastructure_failure(pool_of):
 
 @pytest.mark.parametrize(
     ("action", "reason"),
-    [("raise wrong", "ValueError: wrong"), ("shapeless", "message role is"), ("unsendable", "not JSON")],
+    [
+        ("raise wrong", r"step raised ValueError: wrong \(.*toy.py:\d+\)"),
+        ("shapeless", "step returned a Message with role 'stranger'"),
+        ("unsendable", "it must be a table of JSON values"),
+    ],
 )
 def test_an_exception_of_the_environment_fails_the_episode(pool_of, action, reason):
     pool = pool_of()
@@ -264,8 +268,8 @@ def test_an_exception_of_the_environment_fails_the_episode(pool_of, action, reas
 @pytest.mark.parametrize(
     ("bad_score", "kind", "reason"),
     [
-        ("nan", EnvRaised, "score is nan; expected a finite number"),
-        ("text", EnvRaised, "score is str; expected a number"),
+        ("nan", EnvRaised, "score must return a number from 0 to 1, got nan"),
+        ("text", EnvRaised, "score must return a number from 0 to 1, got str"),
         ("raise", EnvRaised, "the checker is broken"),
         ("exit", WorkerLost, "exited with code 9"),
     ],
