@@ -63,6 +63,16 @@ def prompt(text: str) -> str:
     return str(click.prompt(text, default="", show_default=False))
 
 
+def is_interactive() -> bool:
+    """Return whether a user can see a question on standard error and answer it."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def confirm(question: str) -> bool:
+    """Ask a yes/no question on standard error; raise `click.Abort` at the end of the input."""
+    return click.confirm(question, err=True)
+
+
 def _write(text: str, *, err: bool = False) -> None:
     # By default, click writes UTF-8 to a stream whose encoding is ASCII.
     click.echo(text, file=sys.stderr if err else sys.stdout)
