@@ -14,6 +14,7 @@ from envs.toy import ToyFactory
 from envs.worlds import TOY, alive, children, everywhere, generous, kill, needs_sandbox, time_out_hangs
 from seeupo.envs.failures import CallTimedOut, EnvRaised, NotReproducible, PoolClosed, WorkerLost
 from seeupo.envs.pool.pool import EnvPool, Mistakes
+from seeupo.envs.pool.watchdog import Verdict, Watchdog
 from seeupo.errors import EnvError
 from seeupo.types import Task
 
@@ -305,6 +306,16 @@ def test_a_close_that_raises_is_reported_and_frees_the_worker(pool_of):
         episode = started(pool)
         with pytest.raises(EnvRaised, match="close is broken"):
             episode.close().result()
+
+
+@pytest.mark.parametrize("cause", ["memory", "stopped"])
+def test_a_worker_that_the_watchdog_kills_during_a_close_is_no_failure(pool_of, monkeypatch, cause):
+    pool = pool_of(options={"blocks": "close"})
+    episode = started(pool)
+    with monkeypatch.context() as patch:
+        patch.setattr(Watchdog, "check", lambda dog: Verdict(cause, "too much"))
+        episode.close().result()
+    assert say(started(pool), "add 1") == "1"
 
 
 def test_a_start_that_hangs_is_a_failure(pool_of):

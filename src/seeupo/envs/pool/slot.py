@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 from seeupo.envs.failures import CallTimedOut, EnvFailure, EnvRaised, NotReproducible, PoolClosed, WorkerLost
 from seeupo.envs.pool.serve import Host, explain
 from seeupo.envs.pool.wire import WireError
-from seeupo.envs.pool.worker import ACTION_CAUSES, FailureCause, Launch, Worker, WorkerFailure
+from seeupo.envs.pool.worker import ACTION_CAUSES, KILL_CAUSES, FailureCause, Launch, Worker, WorkerFailure
 from seeupo.errors import EnvError
 from seeupo.types import EnvFactory
 
@@ -200,7 +200,7 @@ class Slot:
         return self._attempt(session, request, parse)
 
     def close(self, session: Session) -> None:
-        """End a session; does nothing if its worker is gone."""
+        """End a session; does nothing if its worker is gone. A worker that is killed meanwhile has ended it too."""
         if session.generation != self.generation or self.backend is None:
             return
         session.generation = None
@@ -209,7 +209,7 @@ class Slot:
             self.backend.call(request)
         except WorkerFailure as failure:
             self._drop_worker()
-            if failure.cause is not FailureCause.KILLED:
+            if failure.cause not in KILL_CAUSES:
                 raise self._failure(failure, session, request) from failure.__cause__
 
     def dismiss(self, session: Session) -> None:

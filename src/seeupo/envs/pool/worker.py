@@ -48,6 +48,8 @@ class FailureCause(StrEnum):
 
 ACTION_CAUSES = frozenset(FailureCause) - {FailureCause.KILLED, FailureCause.RAISED}
 """Failures that an action can cause. A kill from outside and an exception of the environment are not among them."""
+KILL_CAUSES = frozenset({FailureCause.KILLED, FailureCause.MEMORY, FailureCause.STOPPED})
+"""Causes of kills, from outside or by the watchdog."""
 
 
 class WorkerFailure(Exception):
