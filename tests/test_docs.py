@@ -159,6 +159,12 @@ def check_name(name: str | None, known: typing.Iterable[str], page: Path) -> Non
         assert name in {*known, *names_defined_on(page)}, name
 
 
+def check_environment(name: str | None, page: Path) -> None:
+    """A name, or the factory of a custom environment of the reader."""
+    if name is not None and not re.fullmatch(r"[\w./]+:\w+Factory", name):
+        check_name(name, environment_names(), page)
+
+
 def check_model(name: str | None) -> None:
     if name is not None and "/" not in name:
         check_name(name, ["tiny", *CATALOG], ROOT / "README.md")
@@ -170,7 +176,7 @@ def check_recipe(name: str | None, overrides: list[tuple[str, str]], page: Path)
         assert name in recipe_names(), name
     algorithm = dict(overrides).get("algorithm.name")
     check_name(algorithm, ALGORITHMS, page)
-    check_name(dict(overrides).get("environment.name"), environment_names(), page)
+    check_environment(dict(overrides).get("environment.name"), page)
     check_model(dict(overrides).get("model.name"))
     if algorithm is None or algorithm in ALGORITHMS:
         read_recipe(name if shipped else "tiny-pocket", overrides)
@@ -202,12 +208,12 @@ def test_commands_parse(page):
             check_name(found.get("name") or found.get("recipe"), recipe_names(), page)
         elif path == "algorithms show":
             check_name(found["name"], ALGORITHMS, page)
-        elif path.startswith("envs ") and "name" in found:
-            check_name(found["name"], environment_names(), page)
+        elif path.startswith("envs ") and path != "envs new" and "name" in found:
+            check_environment(found["name"], page)
         elif path.startswith("models ") and "name" in found:
             check_model(found["name"])
         for option in ("env", "environment"):
-            check_name(found.get(option), environment_names(), page)
+            check_environment(found.get(option), page)
 
 
 @each_page

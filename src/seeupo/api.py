@@ -17,8 +17,8 @@ from seeupo.config.loader import read_recipe
 from seeupo.config.schema import Recipe
 from seeupo.display.terminal import Terminal
 from seeupo.display.train_display import make_display, result_line
-from seeupo.envs.references import reference_to
-from seeupo.envs.trust import Permissions
+from seeupo.envs.registry import EnvSpec
+from seeupo.envs.trust import NOTHING_ALLOWED, Permissions
 from seeupo.errors import ReportError, RunError
 from seeupo.report.report import write_report
 from seeupo.runs.run_directory import REPORT, RunDirectory
@@ -36,10 +36,10 @@ LOGGER = logging.getLogger("seeupo")
 
 @renamed_arguments(folder="run_dir", listener="callback")
 def train(
-    recipe: Recipe | str = "tiny-pocket",
+    recipe: Recipe | str | None = None,
     *,
     run_dir: Path | str | None = None,
-    environment: EnvFactory | str | None = None,
+    environment: EnvFactory | EnvSpec | str | None = None,
     trust: Collection[str] = (),
     unsandboxed: bool = False,
     callback: TrainingCallback | None = None,
@@ -51,16 +51,19 @@ def train(
     `seeupo.resume` continues the run. A run that made no optimizer step causes a warning.
 
     Args:
-        recipe: A recipe, the name of one, or the path of a TOML file.
+        recipe: A recipe, the name of one, or the path of a TOML file. Default: `tiny-pocket`, or `custom` if another
+            environment is given.
         run_dir: New or empty run directory; the next free one in `runs` by default.
-        environment: Environment that replaces the recipe's: a name, "module:Factory", or a factory object, which is
-            trusted and runs in this process.
+        environment: Environment that replaces the recipe's: a name, "module:Factory", an `EnvSpec`, or a factory
+            object, which is trusted and runs in this process.
         trust: Code that the recipe may name, such as "rewards.py:exact"; a recipe that names other code is refused.
         unsandboxed: Run environment workers without a sandbox.
         callback: Observes the run, besides the display.
         progress: Show progress on standard error: a live display on a terminal or in a notebook, plain lines elsewhere.
             Without it, alarms and other notes are warnings of the logger "seeupo".
     """
+    if recipe is None:
+        recipe = training.default_recipe(environment)
     name = recipe if isinstance(recipe, str) else "run"
     recipe = read_recipe(recipe) if isinstance(recipe, str) else recipe
     path = Path(run_dir) if run_dir is not None else next_run_dir(Path(name).stem)
@@ -82,7 +85,7 @@ def train(
 def resume(
     run_dir: Path | str,
     *,
-    environment: EnvFactory | str | None = None,
+    environment: EnvFactory | EnvSpec | str | None = None,
     trust: Collection[str] = (),
     unsandboxed: bool = False,
     changes: Mapping[str, Any] | None = None,
@@ -94,8 +97,7 @@ def resume(
 
     Args:
         run_dir: Run directory.
-        environment, trust, unsandboxed, callback, progress: As in `train`. A run that was started with a factory object
-            needs it again.
+        environment, trust, unsandboxed, callback, progress: As in `train`.
         changes: New values of recipe keys, such as {"run.iterations": 200, "optimizer.learning_rate": 5e-5}.
         accept_changes: Whether settings other than the run's length may differ from those that the run has used so
             far, in `changes` or because its recipe.toml was edited. They are recorded in its env_info.json.
@@ -134,16 +136,15 @@ class LoggedNotes(NullCallback):
 @contextmanager
 def _observed(
     recipe: Recipe,
-    environment: EnvFactory | str | None,
+    environment: EnvFactory | EnvSpec | str | None,
     path: Path,
     callback: TrainingCallback | None,
     *,
     progress: bool,
 ) -> Iterator[tuple[TrainingCallback, Callable[[], None]]]:
     """Yield the callbacks of a run, its display included, and the function that interrupts it after Ctrl-C."""
-    used = recipe.environment.name if environment is None else environment
-    name = used if isinstance(used, str) else reference_to(used)
-    title = f"{recipe.model.name} on {name}: {path}"
+    used, _, _ = training.choose_environment(recipe, environment, NOTHING_ALLOWED)
+    title = f"{recipe.model.name} on {used.environment.name}: {path}"
     display: TrainingCallback = LoggedNotes()
     if progress:
         display = make_display(Terminal(stderr=True), title=title, iterations=recipe.run.iterations)

@@ -68,6 +68,8 @@ CASES = [
     ("envs check pocket --split no-such-split", "no-such-split"),
     ("envs check pocket -o no_such_option=1", "no_such_option"),
     ("envs check gymnasium -o make=no_such_module:make", "no_such_module"),
+    ("envs check no_such_module:Factory", "no_such_module"),
+    ("envs new not-a-name", "not-a-name"),
     ("envs play no-such-env", "no-such-env"),
     ("envs play pocket --task no-such-task", "no-such-task"),
     ("recipes show no-such-recipe", "no-such-recipe"),

@@ -80,7 +80,8 @@ def test_temperature_zero_is_greedy(model_folder):
 
 def test_custom_environment_is_evaluated(model_folder):
     found = evaluate("expert", CountingFactory(), split="easy", attempts=1, k=1)
-    assert (found.plan.environment, found.plan.split, found.plan.options) == ("CountingFactory", "easy", {})
+    assert found.plan.environment == "envs.counting:CountingFactory"
+    assert (found.plan.split, found.plan.options) == ("easy", {})
     assert found.summary()["avg@1"]["value"] == 1.0
     assert evaluate(model_folder, EchoFactory(), attempts=1, k=1, **SHORT).summary()["episodes"] == 8
     with pytest.raises(EnvError, match="options"):

@@ -30,7 +30,7 @@ from seeupo.training.callbacks import NullCallback
 from seeupo.training.loop import Interrupted, Loop
 from seeupo.training.setup import build, num_threads
 from seeupo.training.train import resume, train
-from seeupo.types import Message, Trajectory, Turn
+from seeupo.types import Message, StepResult, Trajectory, Turn
 from training.small_runs import small
 
 
@@ -396,7 +396,7 @@ class Broken(CountingFactory):
 
     def make(self):
         env = super().make()
-        env.step = lambda text: 1 / 0
+        env.step = lambda text: 1 / 0 if text else StepResult(())  # an empty action is tried before training
         return env
 
 

@@ -19,7 +19,17 @@ import click
 from seeupo.display.terminal import Terminal
 from seeupo.utils.text import one_line, visible
 
-__all__ = ["Terminal", "echo", "echo_json", "echo_text", "note", "prompt", "visible_diagnostics"]
+__all__ = [
+    "Terminal",
+    "confirm",
+    "echo",
+    "echo_json",
+    "echo_text",
+    "is_interactive",
+    "note",
+    "prompt",
+    "visible_diagnostics",
+]
 
 
 def echo(line: object = "", *, err: bool = False) -> None:
@@ -44,6 +54,16 @@ def note(text: object) -> None:
 def prompt(text: str) -> str:
     """Ask for one line of input; raise `click.Abort` at its end."""
     return str(click.prompt(text, default="", show_default=False))
+
+
+def is_interactive() -> bool:
+    """Return whether a user can see a question on standard error and answer it."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def confirm(question: str) -> bool:
+    """Ask a yes/no question on standard error; raise `click.Abort` at the end of the input."""
+    return click.confirm(question, err=True)
 
 
 def _write(text: str, *, err: bool = False) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -14,16 +15,22 @@ from seeupo.config.loader import parse_value, read_recipe, recipe_to_toml
 from seeupo.config.schema import Recipe
 from seeupo.core.statistics import format_estimate
 from seeupo.display.train_display import make_display, result_line
-from seeupo.envs.trust import Permissions
+from seeupo.envs.trust import Permissions, named_code
 from seeupo.errors import TrainingError
 from seeupo.runs.run_directory import REPORT, RunDirectory
 from seeupo.training.interrupts import interruptible
 from seeupo.training.loop import Interrupted
 from seeupo.training.setup import build
-from seeupo.training.train import TrainingResult, next_run_dir, resume_run, resumed_recipe, train
+from seeupo.training.train import (
+    TrainingResult,
+    default_recipe,
+    next_run_dir,
+    resume_run,
+    resumed_recipe,
+    train,
+)
 from seeupo.utils.text import counted
 
-DEFAULT = "tiny-pocket"
 SECTIONS = tuple(each.name for each in fields(Recipe))
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
@@ -65,8 +72,9 @@ def run_training(
         run, path = RunDirectory.open(resumed), resumed
         recipe, changes = resumed_recipe(run, pairs, accept_changes=accept_changes)
     else:
-        recipe = read_recipe(recipe_name or DEFAULT, pairs)
-        path = out or next_run_dir(Path(recipe_name or DEFAULT).stem)
+        recipe_name = recipe_name or default_recipe(dict(pairs).get("environment.name"))
+        recipe = read_recipe(recipe_name, pairs)
+        path = out or next_run_dir(Path(recipe_name).stem)
     permissions = permissions_of(recipe, pairs, trust, unsandboxed=unsandboxed)
     title = f"{recipe.model.name} on {recipe.environment.name}: {path}"
     display = make_display(Terminal(stderr=True), title=title, iterations=recipe.run.iterations)
@@ -87,15 +95,21 @@ def run_training(
                     on_finish=on_finish,
                 )
     except Interrupted:
-        note(f"Stopped and saved. Resume with: seeupo train --resume {path}")
+        note(f"Stopped and saved. Resume with: seeupo train --resume {path}{trust_flags(recipe)}")
         return INTERRUPTED
     except KeyboardInterrupt:
-        note(f"Stopped. Resume from the last checkpoint with: seeupo train --resume {path}")
+        note(f"Stopped. Resume from the last checkpoint with: seeupo train --resume {path}{trust_flags(recipe)}")
         return INTERRUPTED
     finally:
         display.close()
     show_result(result, recipe)
     return 0
+
+
+def trust_flags(recipe: Recipe) -> str:
+    """Return the options with which later commands trust the code that the recipe names."""
+    settings = recipe.environment
+    return "".join(f" --trust {shlex.quote(code)}" for code in named_code(settings.name, settings.options))
 
 
 def permissions_of(
@@ -128,9 +142,10 @@ def show_result(result: TrainingResult, recipe: Recipe) -> None:
     if (page := result.run_dir / REPORT).exists():
         echo(f"report    {page}  (open it in a browser)")
     echo(f"run       {result.run_dir}  (summary.json, metrics.jsonl, trajectories; see docs/run-directory.md)")
-    echo(f"evaluate  seeupo eval {result.run_dir}  (or a checkpoint: --checkpoint best)")
+    flags = trust_flags(recipe)
+    echo(f"evaluate  seeupo eval {result.run_dir}{flags}  (or a checkpoint: --checkpoint best)")
     echo(f"export    seeupo export {result.run_dir} OUT  (or a checkpoint: --best)")
-    echo(f"continue  seeupo train --resume {result.run_dir} --run.iterations {2 * recipe.run.iterations}")
+    echo(f"continue  seeupo train --resume {result.run_dir} --run.iterations {2 * recipe.run.iterations}{flags}")
 
 
 def best_line(result: TrainingResult) -> str:
@@ -150,7 +165,7 @@ def show_plan(
 ) -> None:
     """Print the resolved recipe and a summary of the planned run, without training."""
     pairs = parse_overrides(overrides)
-    recipe = read_recipe(recipe_name or DEFAULT, pairs)
+    recipe = read_recipe(recipe_name or default_recipe(dict(pairs).get("environment.name")), pairs)
     echo_text(recipe_to_toml(recipe))
     permissions = permissions_of(recipe, pairs, trust, unsandboxed=unsandboxed)
     with build(recipe, permissions=permissions) as components:

@@ -35,8 +35,9 @@ def train_command(
 ) -> None:
     """Train an agent.
 
-    RECIPE is a name (see `seeupo recipes list`) or a TOML file; tiny-pocket by default. Override any key of the recipe
-    with --section.key VALUE, for example --run.seed 1 or --algorithm.order natural.
+    RECIPE is a name (see `seeupo recipes list`) or a TOML file; tiny-pocket by default, or custom with another
+    --environment.name. Override any key of the recipe with --section.key VALUE, for example --run.seed 1 or
+    --environment.name my_module:MyFactory.
     Ctrl-C finishes the current step and saves; a second Ctrl-C stops at once.
     """
     from seeupo.api import write_run_report

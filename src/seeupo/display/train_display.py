@@ -165,15 +165,15 @@ class Status:
 
 
 class LiveDisplay:
-    """Renders the status in place; notes scroll above it."""
+    """Renders the status in place, from the first phase on; notes scroll above it."""
 
     def __init__(self, console: Console, status: Status) -> None:
         self._console, self._status = console, status
         # What a callback prints appears above the status, unless it goes to a file.
         self._live = Live(status, console=console, refresh_per_second=4, redirect_stdout=sys.stdout.isatty())
-        self._live.start()
 
     def on_phase(self, name: str, total: int | None = None) -> None:
+        self._live.start()  # not before: a run that is refused shows only the refusal
         self._status.on_phase(name, total)
 
     def on_progress(self, done: int, text: str = "") -> None:
@@ -246,16 +246,18 @@ class NotebookDisplay:
 
 
 class PlainDisplay:
-    """Prints one line per event, for logs, pipes and terminals without cursor control."""
+    """Prints one line per event, from the first phase on, for logs, pipes and terminals without cursor control."""
 
     def __init__(self, console: Console, status: Status) -> None:
         self._console, self._status = console, status
         self._every = 1 if status.iterations <= 20 else max(1, round(status.iterations / 50))
-        self._phase_printed = self._closed = False
+        self._started = self._phase_printed = self._closed = False
         self._long_phases: set[str] = set()
-        self._print(f"{status.title}: {counted(status.iterations, 'iteration')}")
 
     def on_phase(self, name: str, total: int | None = None) -> None:
+        if not self._started:  # not before: a run that is refused shows only the refusal
+            self._started = True
+            self._print(f"{self._status.title}: {counted(self._status.iterations, 'iteration')}")
         self._print_long_phase()
         if self._status.replaying and self._status.iteration:
             self._print(f"resumed after iteration {self._status.iteration}")
@@ -282,7 +284,7 @@ class PlainDisplay:
         self._print(f"note: {text}")
 
     def close(self) -> None:
-        if self._closed:
+        if self._closed or not self._started:
             return
         self._closed = True
         self._print_long_phase()

@@ -76,10 +76,11 @@ class Collector:
             collected.replaced += len(equal)
             self._add_groups([f"{name.partition('~')[0]}~{round_}" for name in equal], collected)
         if not collected.groups:
-            raise TrainingError(
+            problem = (
                 f"every group of iteration {iteration} had a failed episode, in {self.settings.failed_rounds + 1} "
                 f"rounds; check the environment. The last failure: {collected.failure}"
             )
+            raise TrainingError(*problem.split("\n"))
         check_versions(collected.trajectories, policy_version)
         return collected
 

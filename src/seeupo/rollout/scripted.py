@@ -43,6 +43,17 @@ class CheckResult:
         """Return whether nothing failed, and the expert solved all tasks or the no-op policy none."""
         return not self.failures and self.solved == (len(self.episodes) if self.policy == "expert" else 0)
 
+    @property
+    def problem(self) -> str | None:
+        """Return what is wrong, in one line; None if the result is as expected."""
+        if self.as_expected:
+            return None
+        who, count = "expert" if self.policy == "expert" else "no-op policy", len(self.episodes)
+        if self.failures:
+            return f"split {self.split}: {len(self.failures)} of {count} episodes of the {who} failed"
+        expected = "all" if self.policy == "expert" else "none, because it does nothing"
+        return f"split {self.split}: the {who} solved {self.solved} of {count} tasks; expected {expected}"
+
     def to_json(self) -> dict[str, Any]:
         scores = [episode.score for episode in self.episodes if episode.score is not None]
         return {

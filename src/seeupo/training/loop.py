@@ -179,7 +179,8 @@ class Loop:
             collected = self.collector.collect(self.progress.iteration + 1, policy_version=self.progress.iteration)
         if collected.failed_episodes:
             failed = counted(collected.failed_episodes, "episode")
-            self.callback.on_note(f"{failed} failed; the last failure: {collected.failure}")
+            last = collected.failure.partition("\n")[0]
+            self.callback.on_note(f"{failed} failed; the last failure: {last}")
         return collected
 
     def update(self, collected: Collected) -> None:

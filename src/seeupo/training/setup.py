@@ -19,7 +19,9 @@ from seeupo.engines.cluster.ray_cluster import ray_cluster
 from seeupo.engines.local import LocalEngine
 from seeupo.engines.local_critic import CriticSettings
 from seeupo.engines.optimizer import OptimizerSettings
+from seeupo.envs.pool.first_task import try_task
 from seeupo.envs.pool.pool import EnvPool
+from seeupo.envs.registry import EnvSpec
 from seeupo.envs.trust import NOTHING_ALLOWED, Permissions
 from seeupo.errors import TrainingError
 from seeupo.models.loading import LoadedPolicy, load_policy
@@ -54,7 +56,7 @@ class Components:
 
 @contextmanager
 def build(
-    recipe: Recipe, environment: EnvFactory | None = None, permissions: Permissions = NOTHING_ALLOWED
+    recipe: Recipe, environment: EnvFactory | EnvSpec | None = None, permissions: Permissions = NOTHING_ALLOWED
 ) -> Iterator[Components]:
     """Build a run's components; `environment` replaces the one that the recipe names."""
     with ExitStack() as stack:
@@ -62,6 +64,7 @@ def build(
         pool = stack.enter_context(open_pool(recipe, environment, permissions))
         train_tasks = pool.first_tasks(recipe.environment.train_split, None)
         test_tasks = pool.first_tasks(recipe.environment.test_split, recipe.evaluation.tasks)
+        try_task(pool, train_tasks[0])
         load = model_loader(recipe.model, pool, seed=recipe.run.seed)
         policy = load()
         engine: TrainableEngine
@@ -136,14 +139,14 @@ def critic_settings(recipe: Recipe) -> CriticSettings | None:
 
 
 def open_pool(
-    recipe: Recipe, environment: EnvFactory | None = None, permissions: Permissions = NOTHING_ALLOWED
+    recipe: Recipe, environment: EnvFactory | EnvSpec | None = None, permissions: Permissions = NOTHING_ALLOWED
 ) -> EnvPool:
-    """Start the environment of a recipe, or a custom one."""
+    """Start the environment of a recipe, or a custom one. The arguments of a factory object are its own."""
     settings = recipe.environment
-    if environment is not None:
+    if environment is not None and not isinstance(environment, EnvSpec):
         return EnvPool(environment, workers=settings.workers)
     return EnvPool(
-        settings.name,
+        environment or settings.name,
         options=settings.options,
         workers=settings.workers,
         trust=permissions.trust,

@@ -18,6 +18,7 @@ from seeupo.config.loader import read_recipe, recipe_from_table, recipe_to_table
 from seeupo.config.schema import Recipe
 from seeupo.config.toml import toml
 from seeupo.envs.references import reference_to
+from seeupo.envs.registry import EnvSpec
 from seeupo.envs.trust import NOTHING_ALLOWED, Permissions, named_code
 from seeupo.errors import TrainingError, first_line
 from seeupo.runs.env_info import collect_env_info
@@ -47,10 +48,10 @@ class TrainingResult:
 
 
 def train(
-    recipe: Recipe | str = "tiny-pocket",
+    recipe: Recipe | str,
     *,
     run_dir: Path | str | None = None,
-    environment: EnvFactory | str | None = None,
+    environment: EnvFactory | EnvSpec | str | None = None,
     trust: Collection[str] = (),
     unsandboxed: bool = False,
     callback: TrainingCallback | None = None,
@@ -62,8 +63,8 @@ def train(
     Args:
         recipe: A recipe, the name of one, or the path of a TOML file.
         run_dir: New or empty run directory; the next free one in `runs` by default.
-        environment: Environment that replaces the recipe's: a name, "module:Factory", or a factory object, which is
-            trusted and runs in this process.
+        environment: Environment that replaces the recipe's: a name, "module:Factory", an `EnvSpec`, or a factory
+            object, which is trusted and runs in this process.
         trust: Code that the recipe may name, such as "rewards.py:exact"; a recipe that names other code is refused.
         unsandboxed: Run environment workers without a sandbox.
         callback: Observes the run.
@@ -77,7 +78,9 @@ def train(
     with build(recipe, factory, permissions) as components:
         env_info = {
             **collect_env_info(),
-            "trusted_code": [] if factory else named_code(recipe.environment.name, recipe.environment.options),
+            "trusted_code": named_code(
+                recipe.environment.name if factory is None else factory, recipe.environment.options
+            ),
             "unsandboxed": unsandboxed,
             "panel": panel_of(components.test_tasks),
             "model": recipe.model.name,
@@ -93,7 +96,7 @@ def train(
 def resume(
     run_dir: Path | str,
     *,
-    environment: EnvFactory | str | None = None,
+    environment: EnvFactory | EnvSpec | str | None = None,
     trust: Collection[str] = (),
     unsandboxed: bool = False,
     changes: Mapping[str, Any] | None = None,
@@ -144,7 +147,13 @@ def resumed_recipe(
     recipe, recorded = with_threads(read_recipe(path, overrides)), run.recorded_recipe()
     used = with_threads(read_recipe(path) if recorded is None else recipe_from_table(recorded))
     changes = recipe_changes(recipe_to_table(used), recipe_to_table(recipe))
-    check_changes(changes, typed=[key for key, _ in overrides], accepted=accept_changes)
+    typed = [key for key, _ in overrides]
+    if run.env_info().get("custom_environment") and any(key.startswith("environment.") for key in typed):
+        # The run was started with a factory object, which may now be named.
+        checked = [each for each in changes if not each.key.startswith(("environment.name", "environment.options"))]
+    else:
+        checked = changes
+    check_changes(checked, typed=typed, accepted=accept_changes)
     if other := sorted(recipe.algorithm.needs ^ used.algorithm.needs):
         changed = ", ".join(str(each) for each in changes if each.key.startswith("algorithm."))
         raise TrainingError(
@@ -160,7 +169,7 @@ def resume_run(
     recipe: Recipe,
     changes: Sequence[Change],
     *,
-    environment: EnvFactory | str | None = None,
+    environment: EnvFactory | EnvSpec | str | None = None,
     permissions: Permissions = NOTHING_ALLOWED,
     callback: TrainingCallback | None = None,
     pause: Callable[[], None] = lambda: None,
@@ -180,18 +189,27 @@ def resume_run(
         return _run(recipe, components, run, callback, pause, on_finish=on_finish, changes=changes)
 
 
-def choose_environment(
-    recipe: Recipe, environment: EnvFactory | str | None, permissions: Permissions
-) -> tuple[Recipe, EnvFactory | None, Permissions]:
-    """Return the recipe of the environment that is used, its factory object if there is one, and what it may do.
+def default_recipe(environment: object) -> str:
+    """Return the recipe for an environment; None means the recipe's own."""
+    return "tiny-pocket" if environment in (None, "pocket") else "custom"
 
-    A factory object is recorded by its class, so that a run never claims another environment. Its options are unknown.
+
+def choose_environment(
+    recipe: Recipe, environment: EnvFactory | EnvSpec | str | None, permissions: Permissions
+) -> tuple[Recipe, EnvFactory | EnvSpec | None, Permissions]:
+    """Return the recipe of the environment that is used, its factory object or spec if given, and what it may do.
+
+    A factory object is recorded by its class, so that a run never claims another environment.
     """
     if environment is None:
         return recipe, None, permissions
+    factory: EnvFactory | EnvSpec | None = None
     if isinstance(environment, str):
-        factory, name = None, environment
+        name = environment
         permissions = replace(permissions, trust=(*permissions.trust, environment))
+    elif isinstance(environment, EnvSpec):
+        name = environment.factory
+        factory = replace(environment, name=name)
     else:
         factory, name = environment, reference_to(environment)
     options = recipe.environment.options if name == recipe.environment.name else {}

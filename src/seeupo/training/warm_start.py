@@ -144,7 +144,8 @@ def demonstrate(
         name = f"demonstration {number}"
         result = yield from text_rollout(pool, Attempt(name, name, task, task_seed), policy, max_turns=max_turns)
         if result.failure is not None:
-            raise TrainingError(f"a demonstration of task {task.id} of {pool.name} failed: {result.failure}")
+            problem = f"a demonstration of task {task.id} of {pool.name} failed: {result.failure}"
+            raise TrainingError(*problem.split("\n"))
         conversation, turns = Conversation.start(chat, template, answers[0]), []
         for index, action in enumerate(actions):
             ids = chat.response(action.result())
