@@ -5,10 +5,11 @@ import torch
 
 from engines.examples import engine, objective_for, policy, request, run, trajectories
 from models.examples import random_turns
-from seeupo.engines.local import LocalEngine, LoraSettings
+from seeupo.engines.local import LocalEngine
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.engines.samplers.local import LocalSampler
 from seeupo.engines.samplers.padded import PaddedSampler
+from seeupo.models.adapters import LoraSettings
 from seeupo.types import Turn, turns_of
 
 SAMPLERS = pytest.mark.parametrize("sampler_class", [LocalSampler, PaddedSampler])
