@@ -1,0 +1,164 @@
+"""Run directories with damaged files: the reader, evaluations and the data of the report."""
+
+import gzip
+import json
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fuzz.guard import nothing_executes
+from fuzz.mutation import ODD_TEXTS, TEXTS, damaged, mutated, mutated_json, to_text
+from report.decoding import decoded
+from report.made_runs import made_run, odd_run
+from seeupo.errors import EvaluationError, RunError
+from seeupo.runs.evaluations import Evaluation, compare, verdict_of
+from seeupo.runs.reader import read_run
+
+
+@cache
+def scratch():
+    return tempfile.TemporaryDirectory(prefix="seeupo-fuzz-")
+
+
+@cache
+def base_runs():
+    """Return the files of valid runs: relative path -> content."""
+    folder = Path(scratch().name)
+    runs = [made_run(folder / "made", iterations=2, groups=1, turns=2), odd_run(folder / "odd")]
+    return [
+        {path.relative_to(run).as_posix(): path.read_bytes() for path in sorted(run.rglob("*")) if path.is_file()}
+        for run in runs
+    ]
+
+
+def written(files) -> Path:
+    """Write a run with these files, in place of the one before it."""
+    run = Path(scratch().name) / "run"
+    shutil.rmtree(run, ignore_errors=True)
+    for name, content in files.items():
+        path = run / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return run
+
+
+@st.composite
+def changed_file(draw, name, content):
+    """Return a damaged version of a file, by its structure where it has one."""
+    packed = name.endswith(".gz")
+    if name.endswith("tokenizer.json") or draw(st.integers(0, 3)) == 0:
+        return draw(damaged(content))
+    plain = gzip.decompress(content) if packed else content
+    if name.endswith(".toml"):
+        changed = draw(damaged(plain))
+    elif name.endswith((".jsonl", ".gz")):
+        lines = plain.splitlines()
+        number = draw(st.integers(0, len(lines) - 1))
+        lines[number] = draw(mutated_json(json.loads(lines[number]))).encode(errors="surrogatepass")
+        changed = b"".join(line + b"\n" for line in lines)
+    else:
+        changed = draw(mutated_json(json.loads(plain))).encode(errors="surrogatepass")
+    return gzip.compress(changed, 1, mtime=0) if packed else changed
+
+
+@st.composite
+def damaged_runs(draw):
+    files = dict(draw(st.sampled_from(base_runs())))
+    for name in draw(st.lists(st.sampled_from(sorted(files)), min_size=1, max_size=3, unique=True)):
+        if draw(st.integers(0, 7)):
+            files[name] = draw(changed_file(name, files[name]))
+        else:
+            del files[name]
+    return files
+
+
+@given(damaged_runs())
+def test_damaged_runs_are_read_and_reported(files):
+    run = written(files)
+    with nothing_executes():
+        try:
+            read_run(run)
+        except RunError:
+            return
+        report = decoded(run)
+    assert len(report.runs) == 1
+    for row, body in report.rows():
+        assert isinstance(row["id"], str)
+        assert isinstance(body["turns"], list)
+
+
+STRINGS = st.lists(TEXTS | ODD_TEXTS, min_size=1, max_size=4)
+
+
+@given(STRINGS, st.data())
+def test_reports_of_any_strings_hold_them_as_data(strings, data):
+    """Replace all strings of the trajectories and of an evaluation, except those with a fixed meaning."""
+    files = dict(base_runs()[0])
+    for name in [name for name in files if name.endswith(".jsonl.gz")]:
+        lines = [json.loads(line) for line in gzip.decompress(files[name]).splitlines()]
+        for record in lines[1:]:
+            record["task"] = data.draw(st.sampled_from(strings))
+            record["opening"] = strings[0]
+            for turn in record["turns"]:
+                turn["response"], turn["observation"] = strings[-1], data.draw(st.sampled_from(strings))
+        files[name] = gzip.compress("".join(f"{json.dumps(line)}\n" for line in lines).encode(), 1, mtime=0)
+    rows = list(decoded(written(files)).rows())
+    shown = {_valid(text) for text in strings}
+    assert rows
+    assert {row["task"] for row, _ in rows} <= shown
+    assert {body["opening"] for _, body in rows} == {_valid(strings[0])}
+    assert {turn["observation"] for _, body in rows for turn in body["turns"]} <= shown
+
+
+def _valid(text):
+    """Return the text with lone surrogates replaced, as UTF-8 requires."""
+    return "".join("\ufffd" if "\ud800" <= letter <= "\udfff" else letter for letter in text)
+
+
+@cache
+def evaluations():
+    return [
+        json.loads(content)
+        for files in base_runs()
+        for name, content in files.items()
+        if name.startswith("evaluations/") and name.endswith(".json")
+    ]
+
+
+@given(st.deferred(lambda: st.sampled_from(evaluations()).flatmap(lambda each: mutated(each, most=4))), st.data())
+def test_mutated_evaluations_are_read_or_rejected(record, data):
+    path, other = Path(scratch().name) / "evaluation.json", Path(scratch().name) / "other.json"
+    path.write_bytes(data.draw(st.just(to_text(record).encode(errors="surrogatepass"))))
+    other.write_text(json.dumps(evaluations()[0]))
+    with nothing_executes(), suppress(EvaluationError):
+        found = Evaluation.read(path)
+        found.summary()
+        difference = compare(found, Evaluation.read(other))
+        verdict_of(difference, found.plan.k)
+        found.write(path)
+        assert Evaluation.read(path).results.keys() == found.results.keys()
+
+
+NAMES = st.sampled_from(["trajectories/00009.jsonl.gz", "evaluations/00009.json", "recipe.toml", "metrics.jsonl"])
+
+
+@given(st.lists(NAMES, min_size=1, unique=True), st.sampled_from(["pipe", "directory", "loop", "device", "outside"]))
+def test_files_that_are_not_files_are_skipped(names, kind):
+    run = written(base_runs()[0])
+    for name in names:
+        path = run / name
+        path.unlink(missing_ok=True)
+        if kind == "pipe":
+            os.mkfifo(path)
+        elif kind == "directory":
+            path.mkdir()
+        else:
+            path.symlink_to({"loop": path.name, "device": "/dev/zero", "outside": "/nowhere/at/all"}[kind])
+    with nothing_executes(), suppress(RunError):
+        decoded(run)
