@@ -57,6 +57,14 @@ class Property:
         self._known: set[str] = set()
         self._inner: Callable[..., Any] = test.hypothesis.inner_test
         test.hypothesis.inner_test = self._counted
+        hypothesis.settings(
+            max_examples=EXAMPLES,
+            deadline=None,
+            database=None,
+            print_blob=False,
+            report_multiple_bugs=False,
+            suppress_health_check=list(hypothesis.HealthCheck),
+        )(test)
 
     def _counted(self, *arguments: Any, **options: Any) -> Any:
         self.inputs += 1
@@ -81,17 +89,9 @@ class Property:
 
     def run(self, seed: int) -> None:
         start = time.process_time()
-        options = hypothesis.settings(
-            max_examples=EXAMPLES,
-            deadline=None,
-            database=None,
-            print_blob=False,
-            report_multiple_bugs=False,
-            suppress_health_check=list(hypothesis.HealthCheck),
-        )
         try:
-            hypothesis.seed(seed)(options(self.test))()
-        except KeyboardInterrupt:
+            hypothesis.seed(seed)(self.test)()
+        except (KeyboardInterrupt, hypothesis.errors.HypothesisException):
             raise
         except BaseException as error:
             place = fingerprint(error)
@@ -176,8 +176,8 @@ def main() -> None:
         for each in found:
             if each.target == target:
                 each.run(random.SystemRandom().getrandbits(64))
+                write(found, time.monotonic() - start, options.out, earlier)
         spent[target] = sum(each.seconds for each in found if each.target == target)
-        write(found, time.monotonic() - start, options.out, earlier)
     print(f"{sum(each.inputs for each in found)} inputs, {sum(len(each.findings) for each in found)} findings: {options.out}")
 
 

@@ -17,6 +17,7 @@ from fuzz.mutation import ODD_TEXTS, TEXTS, damaged, mutated, mutated_json, to_t
 from report.decoding import decoded
 from report.made_runs import made_run, odd_run
 from seeupo.errors import EvaluationError, RunError
+from seeupo.report.index import shortened
 from seeupo.runs.evaluations import Evaluation, compare, verdict_of
 from seeupo.runs.reader import read_run
 
@@ -111,7 +112,7 @@ def test_reports_of_any_strings_hold_them_as_data(strings, data):
     rows = list(decoded(written(files)).rows())
     shown = {_valid(text) for text in strings}
     assert rows
-    assert {row["task"] for row, _ in rows} <= shown
+    assert {row["task"] for row, _ in rows} <= {shortened(text) for text in shown}
     assert {body["opening"] for _, body in rows} == {_valid(strings[0])}
     assert {turn["observation"] for _, body in rows for turn in body["turns"]} <= shown
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -89,13 +90,13 @@ def thought_token_ranges(texts: Sequence[str], special: Sequence[bool]) -> list[
     Special tokens are skipped, because they were not part of the text in which the agent found thoughts.
     """
     plain = ["" if mark else text for text, mark in zip(texts, special, strict=True)]
-    ranges = thought_ranges("".join(plain))
+    ranges = deque(thought_ranges("".join(plain)))
     found: list[list[int]] = []
     start = 0
     for number, text in enumerate(plain):
         end = start + len(text)
         while ranges and ranges[0][1] <= start:
-            ranges.pop(0)
+            ranges.popleft()
         if ranges and ranges[0][0] < end and start < end:
             if found and found[-1][1] == number:
                 found[-1][1] = number + 1

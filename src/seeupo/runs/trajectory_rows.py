@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from seeupo.runs.trajectory_files import parse_header, upgraded
+from seeupo.runs.trajectory_files import MALFORMED, parse_header, upgraded
 from seeupo.utils.numbers import finite_number
 
 MAX_PARSED_BYTES = 8_000_000
@@ -79,7 +79,7 @@ def read_rows(path: Path) -> TrajectoryRows:
             row = _row(upgraded(json.loads(line)), line if size >= MAX_PARSED_BYTES else None)
             groups.setdefault(row.group, []).append(row)
             count += 1
-    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (OSError, EOFError, zlib.error, *MALFORMED):
         damage = f"{path.parent.name}/{path.name} is damaged"
         damage += f" after its first {count} trajectories." if count else " and cannot be read."
         # The mean of a group that lost a member would be wrong.

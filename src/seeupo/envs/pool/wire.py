@@ -25,7 +25,7 @@ def encode(message: Mapping[str, Any]) -> bytes:
     """Return the message as one line of JSON."""
     try:
         return json.dumps(message, separators=(",", ":"), ensure_ascii=False).encode(errors="surrogatepass") + b"\n"
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise WireError(f"not JSON: {error}") from None
 
 
