@@ -1,7 +1,7 @@
 """Run the properties of `tests/fuzz` for a time budget, with fresh random inputs, and record inputs and findings.
 
 Targets take turns, and results are written after each turn, so that an interrupt loses nothing. A run adds a session to
-the results that are already there: delete the file to start again. A finding is an
+the results that are already there, and several may run at once: delete the file to start again. A finding is an
 exception that a property does not allow, an input that takes too long, or one that needs too much memory. Hypothesis
 shrinks the first input of each finding; later inputs with the same finding are only counted.
 """
@@ -21,10 +21,12 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import hypothesis
+from filelock import FileLock
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
@@ -37,9 +39,10 @@ TARGETS = {
     "run reader and report": "test_fuzz_runs",
     "action parsers": "test_fuzz_actions",
 }
+SESSION = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 EXAMPLES = 500
 """Inputs per property and turn."""
-INPUT_SECONDS = 30
+INPUT_SECONDS = 60
 MEMORY_BYTES = 6 * 2**30
 
 
@@ -91,7 +94,7 @@ class Property:
         start = time.process_time()
         try:
             hypothesis.seed(seed)(self.test)()
-        except (KeyboardInterrupt, hypothesis.errors.HypothesisException):
+        except (KeyboardInterrupt, hypothesis.errors.InvalidArgument):
             raise
         except BaseException as error:
             place = fingerprint(error)
@@ -130,8 +133,8 @@ def properties() -> Iterator[Property]:
                 yield Property(target, name, test)
 
 
-def write(found: list[Property], wall: float, path: Path, earlier: list[dict[str, Any]]) -> None:
-    """Write this session after those that the file already had."""
+def write(found: list[Property], start: float, path: Path) -> None:
+    """Write this session into the results, beside those of earlier and of concurrent processes."""
     targets = {}
     for target in dict.fromkeys(each.target for each in found):
         own = [each for each in found if each.target == target]
@@ -144,16 +147,20 @@ def write(found: list[Property], wall: float, path: Path, earlier: list[dict[str
     session = {
         "inputs": sum(each["inputs"] for each in targets.values()),
         "cpu_minutes": round(sum(each["cpu_minutes"] for each in targets.values()), 1),
-        "wall_minutes": round(wall / 60, 1),
+        "wall_minutes": round((time.monotonic() - start) / 60, 1),
         "findings": sum(each["findings"] for each in targets.values()),
         "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         "targets": targets,
     }
-    sessions = [*earlier, session]
-    totals = {name: round(sum(each[name] for each in sessions), 1) for name in ("inputs", "cpu_minutes", "findings")}
     versions = {"python": platform.python_version(), "hypothesis": hypothesis.__version__}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({**totals, "versions": versions, "sessions": sessions}, indent=1) + "\n", encoding="utf-8")
+    with FileLock(f"{path}.lock"):
+        sessions = json.loads(path.read_text(encoding="utf-8"))["sessions"] if path.exists() else {}
+        sessions[SESSION] = session
+        names = ("inputs", "cpu_minutes", "findings")
+        totals = {name: round(sum(each[name] for each in sessions.values()), 1) for name in names}
+        record = {**totals, "versions": versions, "sessions": sessions}
+        path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def main() -> None:
@@ -165,10 +172,10 @@ def main() -> None:
     faulthandler.enable()
     sys.path[:0] = [str(TESTS)]
     warnings.simplefilter("error")
+    warnings.simplefilter("ignore", hypothesis.errors.HypothesisWarning)  # about the size of inputs
     signal.signal(signal.SIGALRM, _too_slow)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     found = [each for each in properties() if options.only in each.target]
-    earlier = json.loads(options.out.read_text(encoding="utf-8"))["sessions"] if options.out.exists() else []
     start = time.monotonic()
     spent = {each.target: 0.0 for each in found}
     while sum(spent.values()) < options.minutes * 60:
@@ -176,9 +183,11 @@ def main() -> None:
         for each in found:
             if each.target == target:
                 each.run(random.SystemRandom().getrandbits(64))
-                write(found, time.monotonic() - start, options.out, earlier)
+                write(found, start, options.out)
         spent[target] = sum(each.seconds for each in found if each.target == target)
-    print(f"{sum(each.inputs for each in found)} inputs, {sum(len(each.findings) for each in found)} findings: {options.out}")
+    findings = sum(len(each.findings) for each in found)
+    print(f"{sum(each.inputs for each in found)} inputs, {findings} findings: {options.out}")
+    sys.exit(1 if findings else 0)
 
 
 def _too_slow(*_: object) -> None:

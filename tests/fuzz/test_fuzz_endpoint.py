@@ -64,7 +64,7 @@ STATUSES = st.sampled_from(
 )  # fmt: skip
 PORTS = ["", ":", ":0", ":80", ":99999999", ":x", ":-1"]
 LOCATIONS = st.sampled_from(
-    ["/", "", "//", "?", "#", "/v1/x", "http://[", "http://[::1]:x/", "ftp://a/", "file:///etc/passwd", "data:,x", "a\tb"]
+    ["/", "", "//", "?", "#", "/v1/x", "http://[", "http://[::1]:x/", "ftp://a/", "file:///x", "data:,x", "a\tb"]
     + [f"{scheme}://127.0.0.1{port}/" for scheme in ("http", "https", "HTTP", "javascript") for port in PORTS]
 ) | TEXTS  # fmt: skip
 NUMBERS = st.sampled_from(["0", "1", "-1", "+5", "1e3", "nan", "inf", "99999999999", " ", "0x10", "5, 5", "1_0", "²"])
@@ -148,11 +148,12 @@ def test_any_completion_is_text_or_a_value_error(response):
             return
 
 
+SCHEMES = st.sampled_from(["http://", "https://"])
 HOSTS = st.sampled_from(["127.0.0.1", "[::1", "[]", "", "a b", "\u2100", "x" * 300, "a..b", "127.0.0.1@", "%00"])
 
 
 @given(
-    url=st.tuples(st.sampled_from(["http://", "https://"]), HOSTS, st.sampled_from([*PORTS, ":1"]), ODD_TEXTS).map("".join),
+    url=st.tuples(SCHEMES, HOSTS, st.sampled_from([*PORTS, ":1"]), ODD_TEXTS).map("".join),
     key=st.sampled_from([KEY, f"{KEY}\n", f"{KEY}\r\nX: y", f"{KEY}\u2026", f"{KEY}\ud800", "", None]),
     model=ODD_TEXTS,
     content=TEXTS | ODD_TEXTS,

@@ -1,14 +1,11 @@
 """The recipe reader: any file and any override is a recipe or a list of problems."""
 
-import tempfile
-from functools import cache
-from pathlib import Path
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fuzz.guard import nothing_executes
 from fuzz.mutation import ODD_TEXTS, TEXTS, VALUES, Raw, damaged_text, mutated
+from fuzz.scratch import scratch
 from seeupo.config.keys import _recipe_keys
 from seeupo.config.loader import (
     read_recipe,
@@ -41,13 +38,8 @@ def check(read):
         assert recipe_from_table(recipe_to_table(recipe)) == recipe
 
 
-@cache
-def scratch():
-    return tempfile.TemporaryDirectory(prefix="seeupo-fuzz-")
-
-
 def read_file(content, overrides=(), *, migrate=False):
-    path = Path(scratch().name) / "recipe.toml"
+    path = scratch() / "recipe.toml"
     path.write_bytes(content)
     return read_recipe(str(path), overrides, migrate=migrate)
 

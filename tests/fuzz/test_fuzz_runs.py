@@ -4,7 +4,6 @@ import gzip
 import json
 import os
 import shutil
-import tempfile
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 
 from fuzz.guard import nothing_executes
 from fuzz.mutation import ODD_TEXTS, TEXTS, damaged, mutated, mutated_json, to_text
+from fuzz.scratch import scratch
 from report.decoding import decoded
 from report.made_runs import made_run, odd_run
 from seeupo.errors import EvaluationError, RunError
@@ -23,14 +23,9 @@ from seeupo.runs.reader import read_run
 
 
 @cache
-def scratch():
-    return tempfile.TemporaryDirectory(prefix="seeupo-fuzz-")
-
-
-@cache
 def base_runs():
     """Return the files of valid runs: relative path -> content."""
-    folder = Path(scratch().name)
+    folder = scratch()
     runs = [made_run(folder / "made", iterations=2, groups=1, turns=2), odd_run(folder / "odd")]
     return [
         {path.relative_to(run).as_posix(): path.read_bytes() for path in sorted(run.rglob("*")) if path.is_file()}
@@ -38,9 +33,20 @@ def base_runs():
     ]
 
 
+class Files(dict):
+    """The files of a run by relative path, and which of them are damaged."""
+
+    def __init__(self, files) -> None:
+        super().__init__(files)
+        self.changes = {}
+
+    def __repr__(self) -> str:
+        return f"Files(changes={self.changes!r})"[:4000]
+
+
 def written(files) -> Path:
     """Write a run with these files, in place of the one before it."""
-    run = Path(scratch().name) / "run"
+    run = scratch() / "run"
     shutil.rmtree(run, ignore_errors=True)
     for name, content in files.items():
         path = run / name
@@ -70,11 +76,12 @@ def changed_file(draw, name, content):
 
 @st.composite
 def damaged_runs(draw):
-    files = dict(draw(st.sampled_from(base_runs())))
+    files = Files(draw(st.sampled_from(base_runs())))
     for name in draw(st.lists(st.sampled_from(sorted(files)), min_size=1, max_size=3, unique=True)):
         if draw(st.integers(0, 7)):
-            files[name] = draw(changed_file(name, files[name]))
+            files[name] = files.changes[name] = draw(changed_file(name, files[name]))
         else:
+            files.changes[name] = None
             del files[name]
     return files
 
@@ -134,7 +141,7 @@ def evaluations():
 
 @given(st.deferred(lambda: st.sampled_from(evaluations()).flatmap(lambda each: mutated(each, most=4))), st.data())
 def test_mutated_evaluations_are_read_or_rejected(record, data):
-    path, other = Path(scratch().name) / "evaluation.json", Path(scratch().name) / "other.json"
+    path, other = scratch() / "evaluation.json", scratch() / "other.json"
     path.write_bytes(data.draw(st.just(to_text(record).encode(errors="surrogatepass"))))
     other.write_text(json.dumps(evaluations()[0]))
     with nothing_executes(), suppress(EvaluationError):

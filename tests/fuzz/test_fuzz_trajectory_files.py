@@ -2,16 +2,14 @@
 
 import gzip
 import json
-import tempfile
 import warnings
-from functools import cache
-from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fuzz.guard import nothing_executes
 from fuzz.mutation import ODD_TEXTS, TEXTS, damaged, mutated, mutated_json
+from fuzz.scratch import scratch
 from seeupo.errors import TrajectoryFileError
 from seeupo.runs.trajectory_files import FORMAT, VERSION, read_header, read_trajectories, to_json, write_trajectories
 from seeupo.runs.trajectory_rows import read_rows
@@ -41,14 +39,9 @@ OLD = {
 RECORDS = [json.loads(json.dumps(to_json(each))) for each in (OK, LOST)] + [OLD]
 
 
-@cache
-def scratch():
-    return tempfile.TemporaryDirectory(prefix="seeupo-fuzz-")
-
-
 def check(content: bytes) -> None:
     """Check that a file is read, or rejected with the declared errors."""
-    path = Path(scratch().name) / "00001.jsonl.gz"
+    path = scratch() / "00001.jsonl.gz"
     path.write_bytes(content)
     with warnings.catch_warnings(), nothing_executes():
         warnings.simplefilter("ignore", UserWarning)
@@ -73,9 +66,9 @@ def gzipped(lines, *, members: bool) -> bytes:
 
 FILES = st.builds(
     gzipped,
-    st.tuples(
-        mutated_json(HEADER, most=1), st.lists(st.sampled_from(RECORDS).flatmap(mutated_json), max_size=3)
-    ).map(lambda parts: [parts[0], *parts[1]]),
+    st.tuples(mutated_json(HEADER, most=1), st.lists(st.sampled_from(RECORDS).flatmap(mutated_json), max_size=3)).map(
+        lambda parts: [parts[0], *parts[1]]
+    ),
     members=st.booleans(),
 )
 
@@ -125,7 +118,7 @@ def trajectories(draw):
 
 @given(st.lists(trajectories(), max_size=3), st.lists(trajectories(), max_size=2), mutated(HEADER["kinds"]))
 def test_files_survive_the_round_trip(first, more, kinds):
-    path = Path(scratch().name) / "00002.jsonl.gz"
+    path = scratch() / "00002.jsonl.gz"
     path.unlink(missing_ok=True)
     header = {"kinds": kinds if isinstance(kinds, dict) and all(isinstance(v, str) for v in kinds.values()) else {}}
     write_trajectories(path, first, header=header)

@@ -50,7 +50,12 @@ ANSWERS = [
     {"id": 1, "error": "usage", "text": "no such option"},
 ]
 LINES = st.sampled_from(ANSWERS).flatmap(mutated_json).map(lambda text: text.encode(errors="surrogatepass") + b"\n")
-READERS = [result_from_json, task_from_json, score_from_json, lambda value: [task_from_json(each) for each in value[:1]]]
+READERS = [
+    result_from_json,
+    task_from_json,
+    score_from_json,
+    lambda value: [task_from_json(each) for each in value[:1]],
+]
 
 
 @given(LINES | LINES.flatmap(damaged))

@@ -37,6 +37,13 @@ def test_repeated_ids_become_unique():
     assert len(set(keys)) == len(keys)
 
 
+def test_many_equal_ids_are_numbered_in_one_pass():
+    index = TrajectoryIndex()
+    index.add(rows(*["a"] * 300_000), {}, run=0, phase=0, iteration=1, location=(0, 0))  # hours, if quadratic
+    names = decoded(index)["columns"]["id"]
+    assert (names[0], names[-1], len(set(names))) == ("a", "a~300000", 300_000)
+
+
 def test_index_bytes_are_an_upper_bound():
     index, limit = TrajectoryIndex(), 0
     for group in range(300):

@@ -16,6 +16,7 @@ from seeupo.runs.trajectory_files import (
     upgraded,
     write_trajectories,
 )
+from seeupo.runs.trajectory_rows import read_rows
 from seeupo.types import Credit, Failure, FailureKind, StopReason, Trajectory, Turn, TurnCredit, TurnText
 
 IDS = st.lists(st.integers(0, 9), max_size=8).map(tuple)
@@ -138,6 +139,8 @@ def test_record_cut_by_an_interrupt_is_skipped(tmp_path):
         ([json.dumps({"format": FORMAT, "version": None})], "not a readable trajectory file"),
         ([json.dumps({"format": FORMAT, "version": 2}), "{}"], "line 2: KeyError: 'turns'"),
         ([json.dumps({"format": FORMAT, "version": 2}), "not json"], "line 2: JSONDecodeError"),
+        (["[" * 100_000], "not a readable trajectory file"),
+        ([json.dumps({"format": FORMAT, "version": 2}), "[" * 100_000], "line 2: RecursionError"),
     ],
 )
 def test_invalid_files_are_refused(tmp_path, lines, message):
@@ -151,3 +154,76 @@ def test_files_that_are_not_gzip_are_refused(tmp_path):
     (tmp_path / "other").write_bytes(b"plain text")
     with pytest.raises(TrajectoryFileError, match="damaged"):
         list(read_trajectories(tmp_path / "other"))
+
+
+def change(record, path, value):
+    *parents, last = path
+    for step in parents:
+        record = record[step]
+    record[last] = value
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("id",), 5),
+        (("opening",), None),
+        (("reward",), float("nan")),
+        (("reward",), 10**400),
+        (("reward",), "1"),
+        (("score",), float("inf")),
+        (("multiplicity",), None),
+        (("timings",), None),
+        (("timings", "seconds"), "1"),
+        (("truncated_responses",), 1.5),
+        (("turns",), 5),
+        (("turns", 0), None),
+        (("turns", 0, "prompt"), [1.5]),
+        (("turns", 0, "prompt"), [-1]),
+        (("turns", 0, "action"), ["3"]),
+        (("turns", 1, "shared"), -1),
+        (("turns", 1, "shared"), True),
+        (("turns", 0, "logprobs"), [None]),
+        (("turns", 0, "policy_version"), "1"),
+        (("turns", 0, "response"), 5),
+        (("turns", 0, "observation"), None),
+        (("credit", "advantage"), None),
+        (("credit", "turns", 0, "new_logprobs"), ["x"]),
+        (("credit", "turns", 0, "ratio"), float("nan")),
+        (("failure",), {"kind": "timed_out", "message": None}),
+        (("failure",), {"kind": "unheard of", "message": ""}),
+    ],
+)
+def test_fields_of_wrong_types_are_refused(tmp_path, path, value):
+    credit = Credit(0.5, (TurnCredit(0, 1.1, 0.5, 0.55, False, (-0.5,)),))
+    texts = (TurnText("read", "mail"), TurnText("done", "ok"))
+    record = json.loads(json.dumps(to_json(example(timings={"seconds": 1.5}, turn_texts=texts, credit=credit))))
+    change(record, path, value)
+    file = tmp_path / "some.jsonl.gz"
+    header = {"format": FORMAT, "version": VERSION}
+    file.write_bytes(gzip.compress(f"{json.dumps(header)}\n{json.dumps(record)}\n".encode()))
+    with pytest.raises(TrajectoryFileError, match="line 2"):
+        list(read_trajectories(file))
+
+
+def test_an_overflow_in_a_record_of_version_1_is_refused(tmp_path):
+    file = tmp_path / "some.jsonl.gz"
+    record = {**VERSION_1, "timings": {"cut_responses": float("inf")}}
+    file.write_bytes(gzip.compress(f"{json.dumps({'format': FORMAT, 'version': 1})}\n{json.dumps(record)}\n".encode()))
+    with pytest.raises(TrajectoryFileError, match="line 2: OverflowError"):
+        list(read_trajectories(file))
+    assert "damaged" in read_rows(file).damage
+
+
+@pytest.mark.parametrize("copies", [1, 5])
+def test_prompts_that_repeat_one_another_without_end_are_refused(tmp_path, monkeypatch, copies):
+    monkeypatch.setattr("seeupo.runs.trajectory_files.MAX_PROMPT_TOKENS", 5000)
+    turn = {"action": [], "logprobs": None, "policy_version": None, "response": None, "observation": None}
+    first = {**turn, "shared": 0, "prompt": [0] * 100}
+    more = {**turn, "shared": 100, "prompt": []}
+    record = {**to_json(example()), "turns": [first, *[more] * (60 // copies)]}
+    file = tmp_path / "some.jsonl.gz"
+    lines = [{"format": FORMAT, "version": VERSION}, *[record] * copies]
+    file.write_bytes(gzip.compress("".join(f"{json.dumps(line)}\n" for line in lines).encode()))
+    with pytest.raises(TrajectoryFileError, match="more than 5000 tokens"):
+        list(read_trajectories(file))

@@ -100,7 +100,7 @@ class Endpoint:
 
 
 class NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Refuses redirects: another origin must see neither the API key nor the prompts, and no redirect repeats a POST."""
+    """Refuses redirects: another origin must see neither the key nor the prompts, and a POST is not repeated anyway."""
 
     def redirect_request(  # noqa: PLR0917 (the standard library's signature)
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str

@@ -8,7 +8,6 @@ import platform
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
@@ -223,21 +222,19 @@ def _mean(values: Sequence[float]) -> float | None:
 
 RENAMED = {"samples": "attempts", "sample": "attempt", "cut_responses": "truncated_responses"}
 """Fields of version 1."""
+FIELD_TYPES: Mapping[type, Mapping[str, Any]] = {kind: get_type_hints(kind) for kind in (AttemptResult, EvaluationPlan)}
 
 
 def _checked(kind: type[T], record: Mapping[str, Any]) -> T:
     """Return a record of either version as a dataclass; raise `TypeError` if a field has another type."""
     values = {RENAMED.get(name, name): value for name, value in record.items()}
-    for name, hint in _hints(kind).items():
+    for name, hint in FIELD_TYPES[kind].items():
         value = values.get(name)
         if name in values and not any(fits(value, each) for each in choices(hint) or (dict,)):
             raise TypeError(f"{name} is {type(value).__name__}")
         if isinstance(value, int | float) and not -(2**63) <= value < 2**63:
             raise TypeError(f"{name} is not finite or too large")
     return kind(**values)
-
-
-_hints = cache(get_type_hints)
 
 
 VERDICTS = {

@@ -190,7 +190,7 @@ def from_json(record: Mapping[str, Any]) -> Trajectory:
         score=None if record["score"] is None else _number(record["score"], "score"),
         multiplicity=_number(record["multiplicity"], "multiplicity"),
         stop=StopReason(record["stop"]),
-        failure=None if failure is None else Failure(FailureKind(failure["kind"]), _text(failure["message"], "message")),
+        failure=None if failure is None else _failure_from_json(failure),
         truncated_responses=_count(record["truncated_responses"], "truncated_responses"),
         timings={name: _number(seconds, "timings") for name, seconds in record["timings"].items()},
         opening=_text(record["opening"], "opening"),
@@ -219,6 +219,10 @@ def _number(value: object, name: str) -> float:
 
 def _numbers(values: Iterable[object], name: str) -> tuple[float, ...]:
     return tuple(_number(value, name) for value in values)
+
+
+def _failure_from_json(record: Mapping[str, Any]) -> Failure:
+    return Failure(FailureKind(record["kind"]), _text(record["message"], "failure"))
 
 
 def _credit_to_json(credit: Credit) -> dict[str, Any]:

@@ -94,6 +94,16 @@ def test_hostile_lines_are_errors(line):
         decode(line)
 
 
+def test_values_that_are_nested_too_deeply_cannot_be_sent():
+    value = []
+    for _ in range(100_000):
+        value = [value]
+    with pytest.raises(WireError, match="not JSON"):
+        encode({"value": value})
+    while value:  # freeing it at once would be recursive, too
+        value = value[0]
+
+
 def test_values_that_are_not_json_cannot_be_sent():
     with pytest.raises(WireError, match="set is not JSON serializable"):
         encode({"value": {1, 2}})
