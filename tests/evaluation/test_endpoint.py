@@ -236,11 +236,6 @@ def test_a_key_that_cannot_be_sent_is_refused_without_showing_it(key):
     assert "secret" not in str(raised.value)
 
 
-def test_a_port_that_does_not_exist_is_an_endpoint_error():
-    with pytest.raises(EndpointError, match="no completion"):
-        Endpoint(url="http://127.0.0.1:99999/v1", model="m", attempts=1).complete([Message("user", "x")], seed=0)
-
-
 @pytest.mark.parametrize(
     "answer",
     [

@@ -177,4 +177,4 @@ def _resolve(host, port, *_, **__):
     if host != "127.0.0.1":
         host.encode("idna")
         raise socket.gaierror(f"{host} is unknown")
-    return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port))]
+    return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port % 2**16))]  # as the C library does

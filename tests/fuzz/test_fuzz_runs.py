@@ -18,6 +18,8 @@ from report.decoding import decoded
 from report.made_runs import made_run, odd_run
 from seeupo.errors import EvaluationError, RunError
 from seeupo.report.index import shortened
+from seeupo.report.overview import run_overview
+from seeupo.report.selection import Selection
 from seeupo.runs.evaluations import Evaluation, compare, verdict_of
 from seeupo.runs.reader import read_run
 
@@ -99,6 +101,36 @@ def test_damaged_runs_are_read_and_reported(files):
     for row, body in report.rows():
         assert isinstance(row["id"], str)
         assert isinstance(body["turns"], list)
+
+
+@cache
+def records():
+    """Return the records of a run's metrics, its summary and its environment info."""
+    files = base_runs()[0]
+    lines = [json.loads(line) for line in files["metrics.jsonl"].splitlines()]
+    return {
+        "metrics.jsonl": [line for line in lines if line["kind"] != "evaluation"] + lines[:1],
+        "summary.json": json.loads(files["summary.json"]),
+        "env_info.json": json.loads(files["env_info.json"]),
+    }
+
+
+@st.composite
+def mutated_metrics(draw):
+    files = {"recipe.toml": base_runs()[0]["recipe.toml"]}
+    for name, content in records().items():
+        changed = draw(mutated(content, most=6))
+        lines = changed if isinstance(changed, list) and name.endswith(".jsonl") else [changed]
+        files[name] = "".join(f"{to_text(line)}\n" for line in lines).encode(errors="surrogatepass")
+    return files
+
+
+@given(mutated_metrics())
+def test_mutated_metrics_are_reported(files):
+    run = written(files)
+    with nothing_executes():
+        overview = run_overview(read_run(run), "run", Selection())
+    json.dumps(overview, allow_nan=False)
 
 
 STRINGS = st.lists(TEXTS | ODD_TEXTS, min_size=1, max_size=4)

@@ -77,7 +77,7 @@ class Endpoint:
                 if error.code not in RETRIED_STATUS:
                     break
                 pause = _retry_after(error.headers.get("Retry-After", ""), pause)
-            except (OSError, ValueError, OverflowError, http.client.HTTPException, RecursionError) as error:
+            except (OSError, ValueError, http.client.HTTPException, RecursionError) as error:
                 problem = f"{type(error).__name__}: {error}"
             if attempt + 1 < self.attempts:
                 time.sleep(pause)

@@ -100,7 +100,7 @@ def test_a_kill_from_outside_is_identified(started, unsandboxed):
 
 
 def test_a_signal_without_a_name_is_identified(started):
-    worker = started(True)
+    worker = started(True, packages=(Path(__file__).parents[1],))
     os.kill(worker.process.pid, 40)  # a real-time signal
     with pytest.raises(WorkerFailure, match="signal 40") as failure:
         step(worker, "add 1")
