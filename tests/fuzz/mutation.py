@@ -182,7 +182,8 @@ def damaged(draw, content: bytes, *, most=3):
 
 INSERTED = [
     b"\x00", b"\n", b"\r\n", b"\xff\xfe", b"\xed\xa0\x80", b"\xef\xbb\xbf", b'"', b"'''", b"{", b"}", b"[[", b"]", b"=",
-    b"-", b"1e999", b"9" * 5000, b"0x" + b"f" * 5000, b"[" * 3000, b"a." * 3000, b"\x1f\x8b\x08\x00", b"\x1b[2J",
+    b"-", b"1e999", b"9" * 5000, b"0x" + b"f" * 5000, b"[" * 3000,
+    b"a." * 900, b"a." * 30_000, b"\x1f\x8b\x08\x00", b"\x1b[2J",
 ]  # fmt: skip
 
 
