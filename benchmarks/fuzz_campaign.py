@@ -12,6 +12,7 @@ import argparse
 import faulthandler
 import importlib
 import json
+import os
 import platform
 import random
 import resource
@@ -170,6 +171,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="part of a target's name")
     options = parser.parse_args()
     faulthandler.enable()
+    os.environ["RUST_BACKTRACE"] = "0"  # the tokenizers library prints its panics
     sys.path[:0] = [str(TESTS)]
     warnings.simplefilter("error")
     warnings.simplefilter("ignore", hypothesis.errors.HypothesisWarning)  # about the size of inputs

@@ -15,11 +15,12 @@ from fuzz.guard import nothing_executes
 from fuzz.mutation import ODD_TEXTS, TEXTS, damaged, mutated, mutated_json, to_text
 from fuzz.scratch import scratch
 from report.decoding import decoded
-from report.made_runs import made_run, odd_run
+from report.made_runs import made_run, odd_run, tokenizer
 from seeupo.errors import EvaluationError, RunError
 from seeupo.report.index import shortened
 from seeupo.report.overview import run_overview
 from seeupo.report.selection import Selection
+from seeupo.report.token_text import TokenDecoder
 from seeupo.runs.evaluations import Evaluation, compare, verdict_of
 from seeupo.runs.reader import read_run
 
@@ -131,6 +132,41 @@ def test_mutated_metrics_are_reported(files):
     with nothing_executes():
         overview = run_overview(read_run(run), "run", Selection())
     json.dumps(overview, allow_nan=False)
+
+
+DECODERS = [
+    {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+    {"type": "ByteFallback"},
+    {"type": "Strip", "content": "a", "start": 5, "stop": 5},
+    {"type": "CTC", "pad_token": "a", "word_delimiter_token": "|", "cleanup": True},
+    {"type": "BPEDecoder", "suffix": "a"},
+    {"type": "Metaspace", "replacement": "_", "prepend_scheme": "always", "split": True},
+    {"type": "Fuse"},
+    {"type": "Replace", "pattern": {"Regex": "a+"}, "content": "b"},
+    {"type": "WordPiece", "prefix": "a", "cleanup": True},
+]
+MODELS = [
+    {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "": 2}, "unk_token": "a"},
+    {"type": "Unigram", "unk_id": 0, "vocab": [["a", 0.0], ["b", -1.0]], "byte_fallback": True},
+    {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2, "\u0120": 3}, "merges": [["a", "b"]], "ignore_merges": False},
+]
+
+
+@st.composite
+def tokenizers(draw):
+    """Return the file of a tokenizer of any kind, mutated."""
+    base = json.loads(tokenizer().to_str())
+    decoder = {"type": "Sequence", "decoders": draw(st.lists(st.sampled_from(DECODERS), max_size=3))}
+    return draw(mutated_json({**base, "decoder": decoder, "model": draw(st.sampled_from(MODELS))}))
+
+
+@given(tokenizers(), st.lists(st.integers(0, 5) | st.sampled_from([-1, 2**31, 2**32, 2**64, 0.5, None]), max_size=5))
+def test_mutated_tokenizers_decode_or_raise_value_errors(text, ids):
+    path = scratch() / "tokenizer.json"
+    path.write_bytes(text.encode(errors="surrogatepass"))
+    with nothing_executes(), suppress(ValueError, TypeError):
+        texts, counts = TokenDecoder(path).token_texts(ids)
+        assert (len(texts), sum(counts)) == (len(counts), len(ids))
 
 
 STRINGS = st.lists(TEXTS | ODD_TEXTS, min_size=1, max_size=4)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -20,10 +21,8 @@ class TokenDecoder:
     """Decodes the tokens of a run. The text of each token is computed once."""
 
     def __init__(self, path: Path) -> None:
-        try:
+        with _errors_of_the_library():
             self._tokenizer = Tokenizer.from_file(str(path))
-        except Exception as error:  # the library raises plain exceptions
-            raise ValueError(f"{path.name} is not a readable tokenizer: {error}") from None
         self._special = {n for n, token in self._tokenizer.get_added_tokens_decoder().items() if token.special}
         self._anchor = self._find_anchor()
         self._first_text = cache(lambda token: self._decode((token,), first=True))
@@ -31,7 +30,8 @@ class TokenDecoder:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of all tokens, special tokens included."""
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+        with _errors_of_the_library():
+            return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
 
     def is_special(self, token: int) -> bool:
         """Return whether a token is a mark, such as the end of a turn, and not part of the response."""
@@ -76,6 +76,17 @@ class TokenDecoder:
             if token not in self._special and text.isascii() and text.isalnum():
                 return token, text
         return None
+
+
+@contextmanager
+def _errors_of_the_library() -> Iterator[None]:
+    """Raise `ValueError` for the plain exceptions of the tokenizers library, and for its panics."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":  # which has no public name
+            raise ValueError(f"tokenizer.json cannot be used: {error}") from None
+        raise
 
 
 def has_thoughts(texts: Sequence[str]) -> bool:
