@@ -1,7 +1,8 @@
 import pytest
 
 from agents.tokenizers_like import TEMPLATES, tokenizer_like
-from seeupo.agents.chat import chat_format
+from seeupo.agents.chat import PLAIN_TEMPLATE, chat_format
+from seeupo.errors import ModelError
 from seeupo.types import Message, Tool
 
 SYSTEM, TASK, RESULT = Message("system", "be brief"), Message("user", "the cat?"), Message("tool", "on the mat")
@@ -57,3 +58,18 @@ def test_default_of_several_named_templates_is_used():
     own = tokenizer.chat_template
     tokenizer.chat_template = {"default": own, "rag": "{{ 'rag' }}"}
     assert chat_format(tokenizer).template == own
+
+
+@pytest.mark.parametrize("template", ["{{ 1 / 0 }}", "{{ messages + 1 }}", "{% for %}", "{{ x() }}"])
+def test_template_that_fails_is_replaced_with_a_warning(template):
+    tokenizer = tokenizer_like("llama")
+    tokenizer.chat_template = template
+    with pytest.warns(UserWarning, match="cannot be spliced"):
+        assert chat_format(tokenizer).template == PLAIN_TEMPLATE
+
+
+def test_template_that_fails_later_is_a_user_error():
+    tokenizer = tokenizer_like("llama")
+    tokenizer.chat_template += "{% if 'odd' in messages[0]['content'] %}{{ 1 / 0 }}{% endif %}"
+    with pytest.raises(ModelError, match="the chat template failed: ZeroDivisionError"):
+        chat_format(tokenizer).opening([Message("user", "odd")], ())

@@ -1,21 +1,27 @@
 """The parsers of a model's text: any text is an action or a declared error, and is never executed."""
 
 import json
+import warnings
+from contextlib import suppress
 from functools import cache
 from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agents.tokenizers_like import TEMPLATES, tokenizer_like
 from fuzz.guard import nothing_executes
 from fuzz.mutation import ODD_TEXTS, TEXTS, damaged, mutated_json
 from report.made_runs import tokenizer
+from seeupo.agents.chat import chat_format
 from seeupo.agents.reasoning import CLOSE, OPEN, action_of, thought_ranges, without_thoughts
 from seeupo.envs.appworld.code_block import first_code_block
 from seeupo.envs.bfcl.calls import PARSERS, Call, DecodeError, canonical, write_action
 from seeupo.envs.pocket import PocketFactory
 from seeupo.envs.pocket.world import ActionError
 from seeupo.envs.textworld.commands import LONGEST_COMMAND, PLAIN_WORDS, CommandError, read_command
+from seeupo.errors import ModelError
+from seeupo.types import Message
 
 PIECES = st.sampled_from(
     [
@@ -109,6 +115,30 @@ def test_thoughts_are_separated_from_any_text(text):
     # What surrounds a thought may form a new tag; the parser that follows must not see a complete one otherwise.
     if OPEN not in text and CLOSE not in text:
         assert action == text.strip()
+
+
+JINJA = st.sampled_from(
+    ["{{ 1 / 0 }}", "{{ x }}", "{% for i in range(99999999) %}{% endfor %}", "{{ messages + 1 }}", "{{ ''.__class__ }}",
+     "{{ cycler.__init__.__globals__ }}", "{% include 'x' %}", "{{ 'a' | map('b') }}", "{%", "{{ (1).bit_length() }}"]
+)  # fmt: skip
+
+
+@cache
+def chat_tokenizer():
+    return tokenizer_like("llama")
+
+
+@given(st.sampled_from([text for text in TEMPLATES.values() if text]), st.data(), TEXTS | ODD_TEXTS)
+def test_any_chat_template_is_used_or_replaced(template, data, text):
+    changed = data.draw(damaged(template.encode())).decode(errors="replace")
+    place = data.draw(st.integers(0, len(changed)))
+    changed = changed[:place] + data.draw(st.just("") | JINJA) + changed[place:]
+    chat_tokenizer().chat_template = changed
+    with warnings.catch_warnings(), suppress(ModelError):
+        warnings.simplefilter("ignore", UserWarning)
+        chat = chat_format(chat_tokenizer())
+        chat.opening([Message("user", text)], ())
+        chat.between([Message("tool", text)])
 
 
 @given(st.lists(st.integers(0, 319), max_size=30) | ACTIONS.map(lambda text: _ids(text[:2000])))
