@@ -29,7 +29,7 @@ from seeupo.runs.reader import read_run
 def base_runs():
     """Return the files of valid runs: relative path -> content."""
     folder = scratch()
-    runs = [made_run(folder / "made", iterations=2, groups=1, turns=2), odd_run(folder / "odd")]
+    runs = [made_run(folder / "made", iterations=1, groups=1, turns=2), odd_run(folder / "odd")]
     return [
         {path.relative_to(run).as_posix(): path.read_bytes() for path in sorted(run.rglob("*")) if path.is_file()}
         for run in runs
