@@ -26,7 +26,7 @@ VALUES = st.recursive(
 )
 RAW = {
     name: text
-    for depth in (50, 330, 900, 930, 940, 950, 960, 970, 980, 3000, 100_000)
+    for depth in (50, 90, 330, 900, 930, 940, 950, 960, 970, 980, 3000, 100_000)
     for name, text in {
         f"lists-{depth}": "[" * depth + "]" * depth,
         f"objects-{depth}": '{"a":' * depth + "1" + "}" * depth,

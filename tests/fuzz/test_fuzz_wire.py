@@ -10,8 +10,11 @@ from types import SimpleNamespace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agents.tokenizers_like import tokenizer_like
 from fuzz.guard import nothing_executes
 from fuzz.mutation import ODD_TEXTS, TEXTS, VALUES, damaged, mutated, mutated_json
+from seeupo.agents.chat import chat_format
+from seeupo.agents.template import Conversation, Template
 from seeupo.envs.failures import EnvFailure
 from seeupo.envs.pocket import PocketFactory
 from seeupo.envs.pool.episode import score_from_json
@@ -70,6 +73,25 @@ def test_any_line_is_a_message_that_can_be_sent_on(line):
             sent = encode(message)
             assert sent.count(b"\n") == 1
             assert repr(decode(sent)) == repr(message)  # NaN differs from itself
+
+
+@cache
+def chats():
+    return [chat_format(tokenizer_like(name)) for name in ("qwen2.5", "llama")]
+
+
+@given(mutated_json({"value": RESULT}, most=2), st.integers(0, 1), st.booleans())
+def test_any_result_of_a_worker_becomes_a_prompt(text, number, reasoning):
+    try:
+        result = result_from_json(decode(text.encode(errors="surrogatepass")).get("value"))
+    except WireError:
+        return
+    template = Template(reasoning=reasoning, max_observation_tokens=50, max_prompt_tokens=200)
+    conversation = Conversation.start(chats()[number], template, result)
+    with nothing_executes():
+        before = conversation.prompt_ids()
+        conversation.add([5, 6], result)
+        assert all(isinstance(token, int) for token in (*before, *conversation.prompt_ids()))
 
 
 @given(VALUES)

@@ -32,7 +32,7 @@ results = st.builds(
     StepResult,
     st.lists(messages, max_size=3).map(tuple),
     st.none() | st.lists(st.builds(Tool, texts, texts, objects), max_size=2).map(tuple),
-    st.floats(allow_nan=False),
+    st.floats(allow_nan=False, allow_infinity=False),
     st.booleans(),
     st.booleans(),
     objects,
@@ -84,6 +84,13 @@ def test_any_line_is_a_message_or_an_error(line):
 def test_fields_of_wrong_types_are_errors(fields):
     with pytest.raises(WireError, match="expected"):
         result_from_json(fields)
+
+
+@pytest.mark.parametrize("nested", [b"[" * 99 + b"[[]]" + b"]" * 99, b'{"a":' * 100 + b"[]" + b"}" * 100])
+def test_deeply_nested_messages_are_errors(nested):
+    assert decode(b'{"value":' + b"[" * 98 + b'{"a":1}' + b"]" * 98 + b"}")
+    with pytest.raises(WireError, match="nested more than 100 deep"):
+        decode(b'{"value":' + nested + b"}")
 
 
 @pytest.mark.parametrize(
