@@ -23,6 +23,7 @@ from seeupo.report.selection import Selection
 from seeupo.report.token_text import TokenDecoder
 from seeupo.runs.evaluations import Evaluation, compare, verdict_of
 from seeupo.runs.reader import read_run
+from seeupo.runs.run_directory import RunDirectory
 
 
 @cache
@@ -131,6 +132,10 @@ def test_mutated_metrics_are_reported(files):
     run = written(files)
     with nothing_executes():
         overview = run_overview(read_run(run), "run", Selection())
+        with suppress(RunError):
+            RunDirectory.open(run).env_info()
+        with suppress(RunError):
+            RunDirectory.open(run).metrics()
     json.dumps(overview, allow_nan=False)
 
 

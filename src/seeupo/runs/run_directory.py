@@ -96,7 +96,7 @@ class RunDirectory:
         try:
             info = dict(json.loads(path.read_text(encoding="utf-8")))
             version = int(info["version"])
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             raise RunError(f"{path} cannot be read: {error}; restore the file of this run") from error
         if version > VERSION:
             raise RunError(
@@ -231,7 +231,7 @@ class RunDirectory:
                 record = json.loads(line)
                 check_count("iteration", record["iteration"], 0)
                 yield line, record
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
                 raise RunError(
                     f"{path}, line {number} is not a record ({type(error).__name__}: {error}); remove the line"
                 ) from None
