@@ -20,6 +20,7 @@ import seeupo
 from seeupo.algorithms import ALGORITHMS
 from seeupo.cli import main
 from seeupo.cli.train_command import parse_overrides
+from seeupo.config.changes import Change, check_changes
 from seeupo.config.loader import read_recipe, recipe_names
 from seeupo.config.schema import Recipe
 from seeupo.engines.local import LocalEngine
@@ -193,7 +194,9 @@ def test_commands_parse(page):
                 recipe, overrides = None, [recipe, *overrides]
             pairs = parse_overrides(overrides)
             check_recipe(recipe, pairs, page)
-            assert found["resumed"] is None or all(key.startswith("run.") for key, _ in pairs), words
+            if found["resumed"] is not None:
+                accepted = found["accept_changes"]
+                check_changes([Change(key, 0, 1) for key, _ in pairs], typed=dict(pairs), accepted=accepted)
         elif path in ("recipes show", "study reliability", "study algorithms"):
             check_name(found.get("name") or found.get("recipe"), recipe_names(), page)
         elif path == "algorithms show":

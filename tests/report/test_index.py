@@ -37,11 +37,11 @@ def test_repeated_ids_become_unique():
     assert len(set(keys)) == len(keys)
 
 
-def test_many_equal_ids_are_numbered_in_one_pass():
+def test_many_equal_ids_are_numbered_in_order():
+    """One search per id: comparing each id with all earlier ones would take hours for a file of one repeated id."""
     index = TrajectoryIndex()
-    index.add(rows(*["a"] * 300_000), {}, run=0, phase=0, iteration=1, location=(0, 0))  # hours, if quadratic
-    names = decoded(index)["columns"]["id"]
-    assert (names[0], names[-1], len(set(names))) == ("a", "a~300000", 300_000)
+    index.add(rows(*["a"] * 50_000), {}, run=0, phase=0, iteration=1, location=(0, 0))
+    assert decoded(index)["columns"]["id"] == ["a", *(f"a~{number}" for number in range(2, 50_001))]
 
 
 def test_index_bytes_are_an_upper_bound():

@@ -20,7 +20,7 @@ from seeupo.algorithms import PPO, SeeUPO
 from seeupo.config.loader import read_recipe, recipe_to_toml
 from seeupo.config.schema import TinySettings
 from seeupo.engines.local import LoraSettings
-from seeupo.errors import RunError, TrainingError
+from seeupo.errors import RunError, TrainingError, UserError
 from seeupo.models.loading import load_policy
 from seeupo.models.logprobs import padded_logprobs
 from seeupo.runs.evaluations import Evaluation
@@ -316,8 +316,7 @@ def test_a_damaged_checkpoint_is_skipped_with_a_note(whole, tmp_path):
 def test_a_finished_run_can_be_extended(whole, tmp_path):
     longer = train(small(run={"iterations": 2}), run_dir=tmp_path / "run")
     assert longer.reason == "all 2 iterations are done"
-    recipe = small()
-    again = resume(tmp_path / "run", settings=recipe.run)
+    again = resume(tmp_path / "run", changes={"run.iterations": 3})
     assert again.summary["iterations"] == 3
     assert weights(again.run_dir) == weights(whole.run_dir)
 
@@ -365,8 +364,8 @@ def of_counting(**sections):
 
 def test_a_custom_environment_trains_and_resumes(tmp_path):
     result = train(of_counting(), run_dir=tmp_path / "run", environment=CountingFactory())
-    assert result.summary["environment"] == "CountingFactory"
-    with pytest.raises(TrainingError, match=r"CountingFactory; resume it from Python: seeupo.resume"):
+    assert result.summary["environment"] == "envs.counting:CountingFactory"
+    with pytest.raises(UserError, match=r"--trust envs\.counting:CountingFactory"):
         resume(tmp_path / "run")
     assert resume(tmp_path / "run", environment=CountingFactory()).summary["after"] == result.summary["after"]
 
@@ -509,7 +508,7 @@ def test_a_run_with_only_damaged_checkpoints_is_left_unchanged(tmp_path):
     [
         ({"optimizer": {"trainable": ("nothing",)}}, "cannot be trained with these settings: .*matches no parameter"),
         ({"model": {"tiny": TinySettings(width=32, layers=1, heads=2, context=24)}}, "the longest demonstration has"),
-        ({"optimizer": {"learning_rate": 1e30}}, r"start again with a lower optimizer.learning_rate"),
+        ({"optimizer": {"learning_rate": 1e30}}, r"with a lower optimizer.learning_rate and --accept-changes"),
         ({"warm_start": {"file": "nowhere.gz"}}, "warm_start.file cannot be read"),
     ],
 )
@@ -521,7 +520,7 @@ def test_impossible_settings_are_training_errors(tmp_path, sections, message):
 def test_an_extended_run_stays_extended(tmp_path):
     train(small(run={"iterations": 1}), run_dir=tmp_path / "run")
     with pytest.raises(Interrupted):
-        resume(tmp_path / "run", settings=small().run, pause=InterruptAt(20))
+        resume(tmp_path / "run", changes={"run.iterations": 3}, pause=InterruptAt(20))
     assert resume(tmp_path / "run").summary["iterations"] == 3
 
 

@@ -143,6 +143,8 @@ def play_env(
     typed = tuple(strings_in([name, options]))
     with EnvPool(name, options=options, workers=1, trust=typed, unsandboxed=unsandboxed) as pool:
         tasks = [task for each in ([split] if split else pool.splits) for task in pool.tasks(each)]
+        if not tasks:
+            pool.first_tasks(split or pool.splits[0], None)  # raises
         task = next((task for task in tasks if task_id in (None, task.id)), None)
         if task is None:
             known = [task.id for task in tasks][:50]

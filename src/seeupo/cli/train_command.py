@@ -18,11 +18,11 @@ from seeupo.core.statistics import format_estimate
 from seeupo.envs.trust import Permissions
 from seeupo.errors import TrainingError
 from seeupo.runs.evaluations import VERDICTS, verdict_of
-from seeupo.runs.run_directory import RECIPE, REPORT, RunDirectory
+from seeupo.runs.run_directory import REPORT, RunDirectory
 from seeupo.training.interrupts import interruptible
 from seeupo.training.loop import Interrupted
 from seeupo.training.setup import build
-from seeupo.training.train import TrainingResult, next_run_dir, resume_run, train
+from seeupo.training.train import TrainingResult, next_run_dir, resume_run, resumed_recipe, train
 
 DEFAULT = "tiny-pocket"
 SECTIONS = tuple(each.name for each in fields(Recipe))
@@ -53,6 +53,7 @@ def run_training(
     *,
     out: Path | None,
     resumed: Path | None,
+    accept_changes: bool,
     trust: Sequence[str],
     unsandboxed: bool,
     on_finish: Callable[[Path], None],
@@ -60,14 +61,10 @@ def run_training(
     """Train or resume with a progress display, and return the exit code."""
     pairs = parse_overrides(overrides)
     if resumed is not None:
-        run = RunDirectory.open(resumed)
-        run.check_resumable()
-        path = run.path
         if recipe_name is not None or out is not None:
             raise TrainingError("--resume uses the run's own recipe and directory; leave out RECIPE and --out")
-        if other := [key for key, _ in pairs if not key.startswith("run.")]:
-            raise TrainingError(f"--{other[0]}: only keys of [run] can change when a run is resumed")
-        recipe = read_recipe(str(path / RECIPE), pairs)
+        run, path = RunDirectory.open(resumed), resumed
+        recipe, changes = resumed_recipe(run, pairs, accept_changes=accept_changes)
     else:
         recipe = read_recipe(recipe_name or DEFAULT, pairs)
         path = out or next_run_dir(Path(recipe_name or DEFAULT).stem)
@@ -78,7 +75,7 @@ def run_training(
         with interruptible(display.on_note) as pause:
             if resumed is not None:
                 result = resume_run(
-                    run, recipe, permissions=permissions, callback=display, pause=pause, on_finish=on_finish
+                    run, recipe, changes, permissions=permissions, callback=display, pause=pause, on_finish=on_finish
                 )
             else:
                 result = train(

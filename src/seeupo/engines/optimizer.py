@@ -106,7 +106,12 @@ class Optimizer:
     def load_state(self, state: Mapping[int | None, Any]) -> None:
         self.by_agent.clear()
         for agent, moments in state.items():
-            self._optimizer_for(agent).load_state_dict(moments)
+            optimizer = self._optimizer_for(agent)
+            chosen = [{name: value for name, value in g.items() if name != "params"} for g in optimizer.param_groups]
+            optimizer.load_state_dict(moments)
+            # The state contains the settings that it was saved with; those of this run may differ.
+            for group, settings in zip(optimizer.param_groups, chosen, strict=True):
+                group.update(settings)
 
     def _optimizer_for(self, agent: int | None) -> torch.optim.AdamW:
         key = agent if self.settings.moments == "per_agent" else None

@@ -21,7 +21,7 @@ from seeupo.evaluation.policies import EvaluatedPolicy, ModelPolicy, endpoint_po
 from seeupo.models.loading import load_policy
 from seeupo.rollout.runner import Runner, RunnerSettings, make_runner
 from seeupo.runs.evaluations import Evaluation, EvaluationPlan, panel_of, planned_attempts
-from seeupo.runs.run_directory import POLICY, RECIPE
+from seeupo.runs.run_directory import POLICY, RECIPE, refuse_links
 from seeupo.types import Attempt, EnvFactory, SamplingParameters, Trajectory
 from seeupo.utils.renames import renamed_arguments
 
@@ -83,6 +83,7 @@ def run_settings(policy: str) -> dict[str, Any]:
     """Return the environment and agent settings of a run directory; empty if `policy` is not one."""
     if not (Path(policy) / RECIPE).is_file():
         return {}
+    refuse_links(Path(policy))
     recipe = read_recipe(str(Path(policy) / RECIPE), migrate=True)
     return {
         "environment": recipe.environment.name,
@@ -101,6 +102,7 @@ def model_of(policy: str) -> str:
     run_dir = Path(policy)
     if not (run_dir / RECIPE).is_file():
         return policy
+    refuse_links(run_dir)
     if not (run_dir / POLICY).is_dir():
         raise EvaluationError(f"{run_dir} has no policy yet; finish the run first: seeupo train --resume {run_dir}")
     return str(run_dir / POLICY)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
@@ -98,17 +99,27 @@ def _from_pretrained(path: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBas
     try:
         with no_progress_bars():
             config = AutoConfig.from_pretrained(path, trust_remote_code=False)
-            model = AutoModelForCausalLM.from_pretrained(
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
                 path,
                 config=config,
                 use_safetensors=True,
                 trust_remote_code=False,
                 attn_implementation="sdpa",
                 dtype=torch.float32,
+                output_loading_info=True,
             )
+            model, found = loaded
             tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"{path} could not be loaded: {first_line(error)}") from None
+    except Exception as error:  # damaged files raise many types, plain Exception among them
+        raise ModelError(
+            f"{path} could not be loaded: {first_line(error)}. Expected config.json, safetensors and a tokenizer of "
+            "the same model; download or copy it again."
+        ) from None
+    if missing := sorted(found["missing_keys"]):
+        raise ModelError(
+            f"{path} has no weights for {missing[0]}{f' and {len(missing) - 1} more' if len(missing) > 1 else ''}; "
+            "its safetensors files are incomplete or belong to another config.json. Download or copy the model again."
+        )
     return model, tokenizer
 
 
@@ -116,9 +127,10 @@ def _check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
     embeddings = model.get_input_embeddings()
     assert isinstance(embeddings, torch.nn.Embedding)
     rows = embeddings.num_embeddings
-    if len(tokenizer) > rows:
+    highest = max(tokenizer.get_vocab().values(), default=0)
+    if highest >= rows:
         raise ModelError(
-            f"{name}: the tokenizer has {len(tokenizer)} tokens but the model has only {rows} embeddings; "
+            f"{name}: the tokenizer has token ids up to {highest} but the model has only {rows} embeddings; "
             "use the tokenizer that belongs to the model"
         )
     if tokenizer.eos_token_id is None:

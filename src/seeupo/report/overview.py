@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
+from seeupo.config.changes import changes_text
 from seeupo.errors import EvaluationError
 from seeupo.report.curves import curves, evaluation_k, evaluation_summaries, turn_maps, turn_records
 from seeupo.report.packing import rounded
@@ -155,6 +156,7 @@ def _details(run: StoredRun) -> list[list[str]]:
         ("Update order", run.setting("algorithm", "order")),
         ("Attempts per iteration", f"{tasks} tasks x {size} attempts" if tasks and size else None),
         ("Learning rate", run.setting("optimizer", "learning_rate")),
+        ("Changed on resume", changes_text(run.env_info.get("changes"))),
         ("Held-out attempts per task", None if plan is None else plan.attempts),
         ("Held-out task panel", None if plan is None else plan.panel),
         ("Time", _minutes(run)),

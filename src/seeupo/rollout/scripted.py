@@ -62,6 +62,8 @@ def check_environment(
     pool: EnvPool, splits: Sequence[str], policies: Sequence[ScriptedPolicy], *, tasks: int | None = None
 ) -> Iterator[CheckResult]:
     """Run each policy on the first `tasks` tasks of each split; skip the expert if the environment has none."""
+    if not any(pool.tasks(split) for split in splits):
+        pool.first_tasks(splits[0], tasks)  # raises
     for split in splits:
         chosen = pool.tasks(split)[:tasks]
         order = {task.id: number for number, task in enumerate(chosen)}

@@ -19,6 +19,7 @@ from seeupo.envs.options import choices, fits
 from seeupo.errors import EvaluationError
 from seeupo.types import Attempt, Task
 from seeupo.utils.atomic_files import write_text
+from seeupo.utils.plain_files import read_plain
 from seeupo.utils.seeds import derive_seed
 
 T = TypeVar("T")
@@ -170,7 +171,7 @@ class Evaluation:
     @classmethod
     def read(cls, path: Path) -> Evaluation:
         try:
-            record = json.loads(path.read_text(encoding="utf-8"))
+            record = json.loads(read_plain(path.resolve()))
             if record["format"] != FORMAT or record["version"] > VERSION:
                 raise ValueError(f"format {record['format']!r}, version {record['version']}")
             results = [_checked(AttemptResult, entry) for entry in record["episodes"]]

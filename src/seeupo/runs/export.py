@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from seeupo.config.changes import changes_text
 from seeupo.core.statistics import format_estimate
 
 
@@ -43,7 +44,7 @@ On {tasks} held-out tasks (panel {panel}), each attempted {attempts} times, with
 | before | {before} |
 | after | {after} |
 
-It was trained for this environment only and has not been evaluated elsewhere. The recipe that repeats the run:
+It was trained for this environment only and has not been evaluated elsewhere. {recipe_note}:
 
 ```toml
 {recipe}
@@ -58,5 +59,8 @@ def model_card(summary: Mapping[str, Any], recipe_toml: str) -> str:
         when: " | ".join(format_estimate(summary[when][f"{name}@{k}"]) for name in ("avg", "pass"))
         for when in ("before", "after")
     }
-    version = summary["versions"]["seeupo"]
-    return CARD.format(**{**summary, **scores}, version=version, recipe=recipe_toml.rstrip())
+    version, changes = summary["versions"]["seeupo"], changes_text(summary["changes"])
+    note = "The recipe that repeats the run"
+    if changes is not None:
+        note = f"Settings were changed during the run, {changes}. Its last recipe"
+    return CARD.format(**{**summary, **scores}, version=version, recipe=recipe_toml.rstrip(), recipe_note=note)

@@ -11,7 +11,7 @@ null or {"kind", "message"}. `credit` is null or {"advantage", "turns": [{"turn"
 
 `response` and `observation` are null for turns without text. Version 1 had no score beside the reward, named the turns
 `samples`, and kept all text in one list `texts`; it is still read. Files grow by whole gzip members, so an interrupt
-can only cost the last one.
+can only cost the last one. `seeupo.runs.gzip_lines` has the limits of size.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ from pathlib import Path
 from typing import Any
 
 from seeupo.errors import TrajectoryFileError
+from seeupo.runs.gzip_lines import LimitExceeded, read_gzip_lines
 from seeupo.types import Credit, Failure, FailureKind, StopReason, Trajectory, Turn, TurnCredit, TurnText
 from seeupo.utils.numbers import finite_number
 from seeupo.utils.sequences import common_prefix_length
 
 FORMAT, VERSION = "seeupo-trajectories", 2
-MAX_PROMPT_TOKENS = 2**28
-"""Limit on the prompts of a file, which take far more memory than the file: each turn repeats those before it."""
+MAX_TOKENS = 20_000_000
+"""Tokens in all turns of a trajectory: shared prompts make a short line stand for many."""
+MAX_FILE_TOKENS = 2**28
+"""Tokens in all prompts of a file."""
 MALFORMED = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError)
 """Exceptions of parsing a record that another program has written."""
 
@@ -56,8 +59,8 @@ def read_trajectories(path: Path) -> Iterator[Trajectory]:
         except MALFORMED as error:
             raise TrajectoryFileError(f"{path}, line {number}: {type(error).__name__}: {error}") from None
         tokens += sum(len(turn.prompt_ids) for turn in trajectory.turns)
-        if tokens > MAX_PROMPT_TOKENS:
-            raise TrajectoryFileError(f"{path}, line {number}: the prompts have more than {MAX_PROMPT_TOKENS} tokens")
+        if tokens > MAX_FILE_TOKENS:
+            raise TrajectoryFileError(f"{path}, line {number}: the prompts have more than {MAX_FILE_TOKENS:,} tokens")
         yield trajectory
 
 
@@ -84,16 +87,16 @@ def parse_header(line: str | bytes) -> dict[str, Any]:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        try:
-            for line in file:
-                if not line.endswith("\n"):
-                    raise EOFError
-                yield line
-        except EOFError:
-            warnings.warn(f"{path} ends in the middle of a record, which is skipped", stacklevel=3)
-        except (gzip.BadGzipFile, zlib.error, UnicodeDecodeError) as error:
-            raise TrajectoryFileError(f"{path} is damaged: {error}") from None
+    try:
+        yield from map(bytes.decode, read_gzip_lines(path))
+    except EOFError:
+        warnings.warn(f"{path} ends in the middle of a record, which is skipped", stacklevel=3)
+    except (gzip.BadGzipFile, zlib.error, UnicodeDecodeError) as error:
+        raise TrajectoryFileError(f"{path} is damaged: {error}") from None
+    except LimitExceeded as error:
+        raise TrajectoryFileError(f"{path} is too large: {error}. Expected a trajectory file of a run.") from None
+    except OSError as error:
+        raise TrajectoryFileError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
 def to_json(trajectory: Trajectory) -> dict[str, Any]:
@@ -168,18 +171,19 @@ def from_json(record: Mapping[str, Any]) -> Trajectory:
     before: tuple[int, ...] = ()
     turns, texts, tokens = [], [], 0
     for index, entry in enumerate(record["turns"]):
-        shared = _count(entry["shared"], "shared")
-        tokens += min(shared, len(before)) + len(entry["prompt"])
-        if tokens > MAX_PROMPT_TOKENS:
-            raise ValueError(f"the prompts have more than {MAX_PROMPT_TOKENS} tokens")
-        prompt = (*before[:shared], *(_count(token, "prompt") for token in entry["prompt"]))
-        action = tuple(_count(token, "action") for token in entry["action"])
+        prompt = (*before[: _count(entry["shared"], "shared")], *entry["prompt"])
+        action = tuple(entry["action"])
         logprobs = None if entry["logprobs"] is None else _numbers(entry["logprobs"], "logprobs")
         version = None if entry["policy_version"] is None else _count(entry["policy_version"], "policy_version")
         turns.append(Turn(_text(record["id"], "id"), index, prompt, action, logprobs, version))
         if entry["response"] is not None:
             texts.append(TurnText(_text(entry["response"], "response"), _text(entry["observation"], "observation")))
         before = prompt + action
+        tokens += len(before)
+        if tokens > MAX_TOKENS:
+            raise ValueError(f"its turns have more than {MAX_TOKENS:,} tokens")
+        if not all(type(token) is int and token >= 0 for token in (*entry["prompt"], *entry["action"])):
+            raise ValueError(f"turn {index} has tokens that are not integers of at least 0")
     failure = record["failure"]
     return Trajectory(
         id=_text(record["id"], "id"),

@@ -15,9 +15,10 @@ from typing import Any
 import torch
 
 from seeupo.config.schema import Recipe
-from seeupo.errors import TrainingError
+from seeupo.errors import CheckpointError, TrainingError, first_line
 from seeupo.evaluation.policies import ModelPolicy
 from seeupo.rollout.collector import Collected, Collector, shaped
+from seeupo.runs.checkpoints import Checkpoint
 from seeupo.runs.evaluations import Evaluation, EvaluationPlan, panel_of, planned_attempts
 from seeupo.runs.run_directory import RunDirectory
 from seeupo.training.alarms import Alarms
@@ -126,16 +127,27 @@ class Loop:
                 "or restore a checkpoint from a backup"
             )
         if latest is not None:
-            self.progress = Progress(**latest.state)
-            if self.recipe.warm_start is not None and not self._warm_started:
-                self.engine.set_optimizer(warm_start_optimizer(self.recipe.warm_start))
-            self.engine.load(latest.path)
-            self.sampler.sync(self.engine, self.progress.iteration)
+            try:
+                self._load(latest)
+            except Exception as error:  # libraries raise many types for files that do not fit
+                raise CheckpointError(
+                    f"the checkpoint {latest.path} does not fit this run: {type(error).__name__}: {first_line(error)}. "
+                    "Restore the files of this run, or start a new one."
+                ) from error
         self.collector.drawn = self.progress.drawn
         self.run_dir.discard_after(self.progress.iteration, self.progress.covers)
         for record in self.run_dir.metrics():
             self.alarms.check(record)
             self.callback.on_record(record)
+
+    def _load(self, checkpoint: Checkpoint) -> None:
+        self.progress = Progress(**checkpoint.state)
+        if self.progress.iteration != checkpoint.iteration:
+            raise ValueError(f"its state is of iteration {self.progress.iteration}")
+        if self.recipe.warm_start is not None and not self._warm_started:
+            self.engine.set_optimizer(warm_start_optimizer(self.recipe.warm_start))
+        self.engine.load(checkpoint.path)
+        self.sampler.sync(self.engine, self.progress.iteration)
 
     def collect(self) -> Collected:
         """Sample the groups of the next iteration."""

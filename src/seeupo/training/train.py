@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,10 @@ import torch
 
 import seeupo
 from seeupo.algorithms import ALGORITHMS
-from seeupo.config.loader import read_recipe, recipe_to_table, recipe_to_toml
-from seeupo.config.schema import Recipe, RunSettings
+from seeupo.config.changes import Change, check_changes, recipe_changes
+from seeupo.config.loader import read_recipe, recipe_from_table, recipe_to_table, recipe_to_toml
+from seeupo.config.schema import Recipe
+from seeupo.config.toml import toml
 from seeupo.envs.references import reference_to
 from seeupo.envs.trust import NOTHING_ALLOWED, Permissions, named_code
 from seeupo.errors import TrainingError, first_line
@@ -81,9 +83,11 @@ def train(
             "panel": panel_of(components.test_tasks),
             "model": recipe.model.name,
             "custom_environment": None if factory is None else recipe.environment.name,
+            "recipe": recipe_to_table(recipe),
+            "changes": [],
         }
         run = RunDirectory.create(path, recipe_to_toml(recipe), env_info)
-        return _run(recipe, components, run, callback, pause, on_finish=on_finish, resuming=False)
+        return _run(recipe, components, run, callback, pause, on_finish=on_finish)
 
 
 @renamed_arguments(folder="run_dir", listener="callback")
@@ -93,19 +97,28 @@ def resume(
     environment: EnvFactory | str | None = None,
     trust: Collection[str] = (),
     unsandboxed: bool = False,
-    settings: RunSettings | None = None,
+    changes: Mapping[str, Any] | None = None,
+    accept_changes: bool = False,
     callback: TrainingCallback | None = None,
     pause: Callable[[], None] = lambda: None,
     on_finish: Callable[[Path], None] = lambda run_dir: None,
 ) -> TrainingResult:
-    """Continue a run from its last checkpoint; `settings` may change when it ends. Other arguments as in `train`."""
+    """Continue a run from its last checkpoint.
+
+    Args:
+        changes: New values of recipe keys, such as {"run.iterations": 200, "optimizer.learning_rate": 5e-5}.
+        accept_changes: Whether settings other than the run's length may differ from those that the run has used so
+            far, in `changes` or because its recipe.toml was edited. They are recorded in its env_info.json.
+
+    Other arguments as in `train`.
+    """
     run = RunDirectory.open(Path(run_dir))
-    run.check_resumable()
-    recipe = read_recipe(str(run.path / RECIPE))
-    recipe = recipe if settings is None else replace(recipe, run=settings)
+    overrides = [(key, "none" if value is None else toml(value)) for key, value in (changes or {}).items()]
+    recipe, changed = resumed_recipe(run, overrides, accept_changes=accept_changes)
     return resume_run(
         run,
         recipe,
+        changed,
         environment=environment,
         permissions=Permissions(tuple(trust), unsandboxed),
         callback=callback,
@@ -114,9 +127,35 @@ def resume(
     )
 
 
+def resumed_recipe(
+    run: RunDirectory, overrides: Sequence[tuple[str, str]], *, accept_changes: bool
+) -> tuple[Recipe, list[Change]]:
+    """Return the recipe to resume a run with, and its differences from the recipe that the run has used so far.
+
+    Args:
+        overrides: Keys and values as on a command line.
+        accept_changes: Whether settings other than the run's length may differ.
+    """
+    run.check_resumable()
+    path = str(run.path / RECIPE)
+    recipe, recorded = with_threads(read_recipe(path, overrides)), run.recorded_recipe()
+    used = with_threads(read_recipe(path) if recorded is None else recipe_from_table(recorded))
+    changes = recipe_changes(recipe_to_table(used), recipe_to_table(recipe))
+    check_changes(changes, typed=[key for key, _ in overrides], accepted=accept_changes)
+    if other := sorted(recipe.algorithm.needs ^ used.algorithm.needs):
+        changed = ", ".join(str(each) for each in changes if each.key.startswith("algorithm."))
+        raise TrainingError(
+            f"{changed}: this cannot change "
+            f"when a run is resumed, because checkpoints depend on the {' and '.join(other)}. Undo it, or start "
+            "a new run"
+        )
+    return recipe, changes
+
+
 def resume_run(
     run: RunDirectory,
     recipe: Recipe,
+    changes: Sequence[Change],
     *,
     environment: EnvFactory | str | None = None,
     permissions: Permissions = NOTHING_ALLOWED,
@@ -124,8 +163,10 @@ def resume_run(
     pause: Callable[[], None] = lambda: None,
     on_finish: Callable[[Path], None] = lambda run_dir: None,
 ) -> TrainingResult:
-    """Continue a run with its recipe, of which only the section [run] may have changed."""
-    recipe, factory, permissions = choose_environment(with_threads(recipe), environment, permissions)
+    """Continue a run with the recipe and the changes that `resumed_recipe` returned."""
+    before = recipe_to_table(recipe)
+    recipe, factory, permissions = choose_environment(recipe, environment, permissions)
+    changes = [*changes, *recipe_changes(before, recipe_to_table(recipe))]
     with build(recipe, factory, permissions) as components:
         started, now = run.env_info()["panel"], panel_of(components.test_tasks)
         if started != now:
@@ -133,7 +174,7 @@ def resume_run(
                 f"the held-out tasks of {run.path} are panel {started}; the environment now has panel {now}. "
                 "Resume with the environment and options that the run was started with."
             )
-        return _run(recipe, components, run, callback, pause, on_finish=on_finish, resuming=True)
+        return _run(recipe, components, run, callback, pause, on_finish=on_finish, changes=changes)
 
 
 def choose_environment(
@@ -170,15 +211,15 @@ def _run(
     pause: Callable[[], None],
     *,
     on_finish: Callable[[Path], None],
-    resuming: bool,
+    changes: Sequence[Change] | None = None,
 ) -> TrainingResult:
+    """Run the loop to its end; `changes` are those of a resumed run, None for a new run."""
     with run.lock(), _callbacks(callback or NullCallback(), recipe, run) as callbacks:
-        if resuming:
-            run.write_recipe(recipe_to_toml(recipe))  # the section [run] may have changed
         loop = Loop(recipe, components, run, callbacks, pause)
         with _explained_errors(run):
-            if resuming:
+            if changes is not None:
                 loop.restore()
+                _record_changes(changes, recipe, run, loop.progress.iteration, callbacks)
             reason = loop.run()
         summary = summarize(recipe, components, run, loop.progress, reason)
         with run.writing(POLICY):
@@ -188,6 +229,16 @@ def _run(
     return TrainingResult(run.path, reason, summary)
 
 
+def _record_changes(
+    changes: Sequence[Change], recipe: Recipe, run: RunDirectory, iteration: int, callback: TrainingCallback
+) -> None:
+    """Write the changes of a resumed run into its directory, and show them."""
+    if changes:
+        callback.on_note(f"Changed after iteration {iteration}: {', '.join(map(str, changes))}")
+        records = [{"iteration": iteration, **asdict(change)} for change in changes]
+        run.record_changes(recipe_to_toml(recipe), recipe_to_table(recipe), records)
+
+
 @contextmanager
 def _explained_errors(run: RunDirectory) -> Iterator[None]:
     """Turn PyTorch's numerical and memory errors into user errors that say what to change."""
@@ -195,14 +246,14 @@ def _explained_errors(run: RunDirectory) -> Iterator[None]:
         yield
     except FloatingPointError as error:
         raise TrainingError(
-            f"{error}; start again with a lower optimizer.learning_rate (or warm_start.learning_rate). "
-            f"The last checkpoint is in {run.path}"
+            f"{error}; resume {run.path} with a lower optimizer.learning_rate and --accept-changes. In a warm start, "
+            "start again with a lower warm_start.learning_rate"
         ) from error
     except (RuntimeError, MemoryError) as error:
         if isinstance(error, MemoryError) or "alloc" in str(error) or "out of memory" in str(error):
             raise TrainingError(
-                f"out of memory: {first_line(error)}; start again with lower model.batch_tokens, agent.concurrency or "
-                f"collect.tasks, or with model.gradient_checkpointing. The last checkpoint is in {run.path}"
+                f"out of memory: {first_line(error)}; resume {run.path} with lower model.batch_tokens, "
+                "agent.concurrency or collect.tasks, or with model.gradient_checkpointing, and --accept-changes"
             ) from error
         raise
 
@@ -230,6 +281,7 @@ def summarize(
         "best": {"iteration": progress.best_iteration, "avg": progress.best},
         "seconds": progress.seconds,
         "tokens": progress.tokens,
+        "changes": run.env_info().get("changes", []),
         "versions": {"seeupo": seeupo.__version__},
     }
 

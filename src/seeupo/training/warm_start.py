@@ -157,8 +157,8 @@ def demonstrate(
 def read_demonstrations(path: Path, settings: WarmStartSettings, *, vocab_size: int) -> list[Demonstration]:
     """Read demonstrations from a trajectory file: those with enough reward, in the tokens of the file."""
     try:
-        trajectories = [each for each in read_trajectories(path) if each.failure is None]
-    except (TrajectoryFileError, OSError) as error:
+        trajectories = [each for each in read_trajectories(path.resolve()) if each.failure is None]
+    except TrajectoryFileError as error:
         raise TrainingError(f"warm_start.file cannot be read: {error}; name a file of trajectories of a run") from None
     chosen = [each.turns for each in trajectories if each.reward >= settings.min_reward and each.turns]
     if not chosen:
