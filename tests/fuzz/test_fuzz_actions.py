@@ -44,11 +44,8 @@ WRITTEN = st.sampled_from(
 ).flatmap(lambda text: damaged(text.encode()).map(lambda content: content.decode(errors="surrogateescape")))
 CALL = {"name": "f", "arguments": {"a": [1, {"b": None}], "c": "x"}}
 TOOL_CALLS = mutated_json(CALL).map(lambda text: f"<tool_call>{text}</tool_call>")
-ACTIONS = (
-    st.lists(REPEATED | TEXTS | ODD_TEXTS, max_size=8).map(lambda parts: "".join(parts)[:200_000])
-    | WRITTEN
-    | TOOL_CALLS
-)
+MIXED = st.lists(REPEATED | TEXTS | ODD_TEXTS, max_size=8).map(lambda parts: "".join(parts)[:200_000])
+ACTIONS = MIXED | WRITTEN | TOOL_CALLS
 
 
 @given(ACTIONS, st.sampled_from(sorted(PARSERS)))
