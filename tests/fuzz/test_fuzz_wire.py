@@ -7,6 +7,7 @@ from contextlib import suppress
 from functools import cache
 from types import SimpleNamespace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -131,6 +132,13 @@ def _filled(content: bytes):
 def _write(sink: int, content: bytes) -> None:
     with suppress(OSError), os.fdopen(sink, "wb") as file:
         file.write(content)
+
+
+def test_an_error_that_is_not_text_breaks_the_protocol():
+    worker = PipedWorker(b'{"id": 1, "error": "raised", "text": [1]}\n', b"")
+    with pytest.raises(WorkerFailure, match="broke the protocol: text is list"):
+        worker.call({"op": "splits"})
+    worker.discard()
 
 
 class PipedSlot(Slot):
