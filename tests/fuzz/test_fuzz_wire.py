@@ -5,6 +5,7 @@ import os
 import threading
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -107,7 +108,8 @@ class PipedWorker(Worker):
 
     def __init__(self, answers: bytes, printed: bytes) -> None:
         self.limits = Limits(call_seconds=20.0, message_mb=1)
-        self.errors, self.answers, self.requests = bytearray(), bytearray(), 0
+        self.errors, self.answers, self.requests, self.verdict = bytearray(), bytearray(), 0, None
+        self.launch, self.folder = SimpleNamespace(packages=()), Path("unused")
         self.process = SimpleNamespace(returncode=0, pid=None)
         self.ending = threading.Lock()
         source, self.received = os.pipe()
