@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -16,6 +17,7 @@ from seeupo.envs.pool.pool import EnvPool
 from seeupo.envs.trust import NOTHING_ALLOWED, Permissions
 from seeupo.errors import TrainingError
 from seeupo.models.loading import LoadedPolicy, load_policy
+from seeupo.models.precision import DTYPES
 from seeupo.models.tiny import TinyConfig
 from seeupo.rollout.runner import Runner, RunnerSettings, make_runner
 from seeupo.types import EnvFactory, Sampler, SamplingParameters, Task, TrainableEngine
@@ -81,6 +83,7 @@ def make_engine(recipe: Recipe, policy: LoadedPolicy) -> LocalEngine:
             critic=critic_settings(recipe),
             temperature=recipe.agent.temperature,
             reference="reference" in recipe.algorithm.needs,
+            reference_dtype=None if recipe.model.reference_dtype is None else DTYPES[recipe.model.reference_dtype],
             batch_tokens=recipe.model.batch_tokens,
             row_tokens=recipe.model.row_tokens,
             gradient_checkpointing=recipe.model.gradient_checkpointing,
@@ -114,9 +117,9 @@ def open_pool(
 
 def load_model(settings: ModelSettings, pool: EnvPool, *, seed: int) -> LoadedPolicy:
     """Load the model that a run starts from."""
+    load = partial(load_policy, device=settings.device, dtype=settings.dtype, frozen=settings.lora is not None)
     if settings.name != "tiny":
-        merge = settings.lora is None  # otherwise the adapter itself is trained further
-        return load_policy(settings.name, device=settings.device, dtype=settings.dtype, merge=merge)
+        return load(settings.name, merge=settings.lora is None)  # otherwise the adapter itself is trained further
     tiny = settings.tiny
     config = TinyConfig(
         width=tiny.width,
@@ -126,7 +129,7 @@ def load_model(settings: ModelSettings, pool: EnvPool, *, seed: int) -> LoadedPo
         words=pool.vocabulary() if tiny.words else (),
         seed=seed,
     )
-    return load_policy("tiny", device=settings.device, dtype=settings.dtype, tiny=config)
+    return load("tiny", tiny=config)
 
 
 def model_info(policy: LoadedPolicy) -> ModelInfo:
