@@ -7,7 +7,6 @@ implementations give the same numbers: `BlockedAttention` computes one block of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -22,6 +21,10 @@ from transformers.masking_utils import sdpa_mask
 from seeupo.models.tree import Block, TreeBatch
 
 NAME = "seeupo_tree"
+MASK_BLOCK = 128
+"""Number of queries and of keys in the parts of a mask that FlexAttention can skip."""
+RECOMPILE_LIMIT = 64
+"""Number of variants of FlexAttention to compile: by gradient mode, data type, and one or several rows."""
 
 
 class TreeAttention:
@@ -42,8 +45,12 @@ class TreeAttention:
 
 
 def flex_is_faster(queries: Tensor) -> bool:
-    """Return whether to use FlexAttention: on GPUs, for the data types and widths of heads that its kernel supports."""
-    return queries.is_cuda and queries.dtype != torch.float64 and queries.shape[-1] >= 16
+    """Return whether to use FlexAttention for queries [B, H, N, D]: on GPUs, if its kernel supports data type and D.
+
+    Rows must be longer than the parts of a mask that the kernel skips.
+    """
+    length, width = queries.shape[-2:]
+    return queries.is_cuda and queries.dtype != torch.float64 and width >= 16 and length > MASK_BLOCK
 
 
 class BlockedAttention:
@@ -104,17 +111,19 @@ class FlexAttention:
             return (key <= query) & (query < ends[row, key])
 
         rows, length = batch.ends.shape
-        self.mask = create_block_mask(sees, rows, None, length, length, device=device)
+        self.mask = create_block_mask(sees, rows, None, length, length, device=device, BLOCK_SIZE=MASK_BLOCK)
 
     def __call__(self, queries: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
         attend = _flex_attention(compiled=queries.is_cuda)
-        return attend(queries, keys, values, block_mask=self.mask, scale=scaling, enable_gqa=True).transpose(1, 2)
+        attended: Tensor = attend(queries, keys, values, block_mask=self.mask, scale=scaling, enable_gqa=True)
+        return attended.transpose(1, 2)
 
 
 @cache
-def _flex_attention(*, compiled: bool) -> Callable[..., Tensor]:
-    # The length and the number of rows differ from batch to batch.
-    return torch.compile(flex_attention, dynamic=True) if compiled else flex_attention  # type: ignore[return-value]
+def _flex_attention(*, compiled: bool) -> Any:
+    # Shapes differ from batch to batch. With fullgraph, too many variants are an error, not a slow fallback.
+    options: dict[str, Any] = {"dynamic": True, "fullgraph": True, "recompile_limit": RECOMPILE_LIMIT}
+    return torch.compile(flex_attention, **options) if compiled else flex_attention
 
 
 def _attention(
