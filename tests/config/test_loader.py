@@ -447,3 +447,13 @@ def test_any_file_and_override_is_read_or_rejected(path, text, key, value):
     recipe, problems = read_or_rejected(lambda: read_recipe(str(path), [(key, value)]))
     assert all(line and len(line.splitlines()) == 1 for line in problems)
     assert problems or recipe_from_table(recipe_to_table(recipe)) == recipe
+
+
+def test_float16_names_the_data_types_that_remain(path):
+    problems = problems_of_file(path, '[model]\ndtype = "float16"\n')
+    assert problems == ['model.dtype = "float16": expected one of "float32", "bfloat16", "float64".']
+
+
+def test_a_reference_policy_that_shares_weights_has_no_data_type_of_its_own(path):
+    (problem,) = problems_of_file(path, '[model]\nreference_dtype = "bfloat16"\n[model.lora]\nrank = 4\n')
+    assert problem.startswith('model.reference_dtype = "bfloat16": expected "none" with model.lora')

@@ -25,6 +25,7 @@ from seeupo.envs.registry import EnvSpec
 from seeupo.envs.trust import NOTHING_ALLOWED, Permissions
 from seeupo.errors import TrainingError
 from seeupo.models.loading import LoadedPolicy, load_policy
+from seeupo.models.precision import DTYPES
 from seeupo.models.tiny import TinyConfig
 from seeupo.rollout.runner import Runner, RunnerSettings, make_runner
 from seeupo.types import EnvFactory, Sampler, SamplingParameters, Task, TrainableEngine
@@ -127,6 +128,7 @@ def engine_options(recipe: Recipe) -> dict[str, Any]:
         "critic": critic_settings(recipe),
         "temperature": recipe.agent.temperature,
         "reference": "reference" in recipe.algorithm.needs,
+        "reference_dtype": None if recipe.model.reference_dtype is None else DTYPES[recipe.model.reference_dtype],
         "batch_tokens": recipe.model.batch_tokens,
         "row_tokens": recipe.model.row_tokens,
         "gradient_checkpointing": recipe.model.gradient_checkpointing,
@@ -169,9 +171,15 @@ def model_loader(settings: ModelSettings, pool: EnvPool, *, seed: int) -> Callab
             words=pool.vocabulary() if tiny.words else (),
             seed=seed,
         )
-    # Without new adapters to train, those of an adapter folder are merged.
-    merge = settings.lora is None
-    return partial(load_policy, settings.name, device=settings.device, dtype=settings.dtype, tiny=config, merge=merge)
+    return partial(
+        load_policy,
+        settings.name,
+        device=settings.device,
+        dtype=settings.dtype,
+        frozen=settings.lora is not None,
+        tiny=config,
+        merge=settings.lora is None,  # without adapters to train, those of an adapter folder are merged
+    )
 
 
 def model_info(policy: LoadedPolicy) -> ModelInfo:
