@@ -44,7 +44,7 @@ class PaddedSampler:
         self._stop = StopCriteria(policy)
 
     def submit(self, request: GenerationRequest) -> None:
-        check_request(request, self.policy, training=self.training)
+        check_request(request, self.policy.context_length, training=self.training)
         self._waiting.append(request)
 
     @torch.no_grad()
@@ -89,6 +89,9 @@ class PaddedSampler:
             raise RuntimeError("weights cannot change while requests are being sampled; poll until all have finished")
         copy_weights(self.policy.model, engine)
         self.version = version
+
+    def release(self) -> None:
+        """Do nothing: the cache of a batch ends with it."""
 
     def _first_inputs(self) -> Tensor:
         device = self.policy.model.device
