@@ -115,7 +115,9 @@ class LocalSampler:
 
     def release(self) -> None:
         if self._rows or self._waiting:
-            raise RuntimeError("memory cannot be released while requests are being sampled; poll until all have finished")
+            raise RuntimeError(
+                "memory cannot be released while requests are being sampled; poll until all have finished"
+            )
         self._prompts.clear()
         self._episodes.clear()
         self._cache = self._empty_cache()

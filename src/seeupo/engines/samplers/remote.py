@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from seeupo.core.checks import check_at_least, check_count
 from seeupo.engines.cluster.ray_cluster import reserve
+from seeupo.engines.samplers.settings import SamplerSettings
 from seeupo.engines.samplers.vllm import CHUNK_BYTES, chunks
 from seeupo.errors import EngineLost, TrainingError, UserError, first_line
 from seeupo.types import Completion, GenerationRequest, Sampler, WeightSource
@@ -23,11 +24,33 @@ FETCH_SECONDS = 300.0
 """Time limit for weights or completions to arrive from another node."""
 
 
+@dataclass(frozen=True)
+class DirectTransfer:
+    """A transfer of weights from the GPUs of a cluster engine to those of vLLM samplers.
+
+    Attributes:
+        backend: Backend of vLLM's weight transfer: "nccl" between GPUs, "ipc" on GPUs that trainers and samplers share.
+        workers: Number of GPUs per sampler.
+        dtype: Data type of the samplers.
+    """
+
+    backend: Literal["nccl", "ipc"]
+    workers: int
+    dtype: str
+
+
+def direct_transfer(settings: SamplerSettings, *, cluster: bool, device: str, dtype: str) -> DirectTransfer | None:
+    """Return how weights reach vLLM samplers on the GPUs of a cluster; None if they go through Ray's object store."""
+    if settings.kind != "vllm" or not cluster or not device.startswith("cuda"):
+        return None
+    return DirectTransfer("ipc" if settings.placement == "shared" else "nccl", settings.tensor_parallel, dtype)
+
+
 @runtime_checkable
 class DirectSource(WeightSource, Protocol):
     """An engine that sends weights from its GPUs to those of samplers."""
 
-    def send_weights(self, samplers: Mapping[int, Any], version: int) -> None:
+    def send_weights(self, samplers: Mapping[int, Any], version: int, transfer: DirectTransfer) -> None:
         """Replace the weights of the samplers' Ray actors, which are given by their numbers."""
 
 
@@ -125,8 +148,8 @@ class RemoteSamplers:
         bundles: Ray placement group whose bundles the samplers use by their number; None reserves one.
         lockstep: Whether `poll` returns completions only when all requests have finished, in the order of submission;
             a deterministic runner waits for all of them anyway.
-        direct: Whether weights come from the engine's GPUs, by NCCL or CUDA IPC, instead of the object store. Only the
-            engine has them then, so a lost sampler is replaced at the next sync. Never run on GPUs.
+        direct: Transfer of weights from the engine's GPUs; None uses Ray's object store. With a direct transfer only
+            the engine has the weights, so a lost sampler is replaced at the next sync. It has never been run on GPUs.
         restarts: Number of times that a sampler is replaced without any completion in between.
         start_seconds: Time limit for a sampler to start.
         call_seconds: Time limit for a sampler to answer.
@@ -140,7 +163,7 @@ class RemoteSamplers:
         gpus: float = 0,
         bundles: Any = None,
         lockstep: bool = False,
-        direct: bool = False,
+        direct: DirectTransfer | None = None,
         restarts: int = 3,
         start_seconds: float = 900.0,
         call_seconds: float = 600.0,
@@ -157,7 +180,7 @@ class RemoteSamplers:
         self._finished: dict[str, Completion] = {}
         self._episodes: dict[str, Slot] = {}
         self._own_bundles = reserve([{"CPU": 1} | ({"GPU": gpus} if gpus else {})] * count) if bundles is None else None
-        self._bundles = self._own_bundles if bundles is None else bundles
+        self._bundles: Any = self._own_bundles if bundles is None else bundles
         self._slots = [Slot(number) for number in range(count)]
         for slot in self._slots:
             self._start(slot)
@@ -184,16 +207,18 @@ class RemoteSamplers:
             raise RuntimeError("weights cannot change while requests are being sampled; poll until all have finished")
         self._episodes.clear()
         self._wait_for_samplers()
-        if not self.direct:
+        if self.direct is None:
             self._weights = _put(engine)
             self.version = version
         else:
-            self._send(engine, version)
+            self._send(engine, version, self.direct)
         self._wait_for_samplers()
 
     def release(self) -> None:
         if self._unfinished:
-            raise RuntimeError("memory cannot be released while requests are being sampled; poll until all have finished")
+            raise RuntimeError(
+                "memory cannot be released while requests are being sampled; poll until all have finished"
+            )
         self._wait_for_samplers()
         for slot in self._slots:
             if not slot.away:
@@ -269,7 +294,7 @@ class RemoteSamplers:
         if slot.loading is not None:
             # A replacement without the trainer's weights stays away until the next sync.
             slot.version, slot.loading = slot.loading, None
-            slot.away = slot.away and self.direct
+            slot.away = slot.away and self.direct is not None
         for completion in answer or ():
             self._finish(slot, completion)
 
@@ -328,12 +353,14 @@ class RemoteSamplers:
     def _present(self) -> list[Slot]:
         return [slot for slot in self._slots if not slot.away] or self._slots
 
-    def _send(self, engine: WeightSource, version: int) -> None:
+    def _send(self, engine: WeightSource, version: int, transfer: DirectTransfer) -> None:
         """Have the engine send its weights to all samplers that have started."""
         if not isinstance(engine, DirectSource):
-            raise TypeError(f"{type(engine).__name__} cannot send weights to GPUs; expected an engine with send_weights")
+            raise TypeError(
+                f"{type(engine).__name__} cannot send weights to GPUs; expected an engine with send_weights"
+            )
         started = [slot for slot in self._slots if slot.call is None]
-        engine.send_weights({slot.number: slot.actor for slot in started}, version)
+        engine.send_weights({slot.number: slot.actor for slot in started}, version, transfer)
         self.version = version
         for slot in started:
             slot.version, slot.away = version, False

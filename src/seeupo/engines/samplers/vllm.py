@@ -117,6 +117,7 @@ class VllmSampler:
                 seed=request.seed % 2**63,
                 logprobs=0,  # of the sampled token only
                 detokenize=bool(parameters.stop),
+                skip_special_tokens=False,  # a stop string may be a special token
                 output_kind=RequestOutputKind.FINAL_ONLY,
             ),
         )
@@ -155,7 +156,9 @@ class VllmSampler:
         self._wake("kv_cache")
         self._asleep = False
         if not self._engine.reset_prefix_cache():
-            raise RuntimeError("vLLM kept the keys and values of old weights; expected an empty prefix cache after a sync")
+            raise RuntimeError(
+                "vLLM kept the keys and values of old weights; expected an empty prefix cache after a sync"
+            )
         self.version = version
 
     def release(self) -> None:
