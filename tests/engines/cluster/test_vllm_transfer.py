@@ -51,8 +51,9 @@ def plan():
 @pytest.fixture
 def group(monkeypatch):
     """Replace NCCL and CUDA streams; vLLM's protocol around them stays."""
-    from seeupo.engines.cluster import vllm_transfer
     from vllm.distributed.weight_transfer import nccl_engine
+
+    from seeupo.engines.cluster import vllm_transfer
 
     made = FakeGroup()
     monkeypatch.setattr(nccl_engine, "open_trainer_endpoint", lambda info: made)
@@ -82,8 +83,9 @@ def test_source_yields_the_merged_weights_that_its_metadata_declare(lora):
 
 
 def test_every_sampler_gets_ranks_of_its_own(plan, group):
-    from seeupo.engines.cluster.vllm_transfer import WeightSender
     from vllm.distributed.weight_transfer.nccl_common import NCCLWeightTransferInitInfo
+
+    from seeupo.engines.cluster.vllm_transfer import WeightSender
 
     WeightSender(plan, 0, engine())
     infos = []
@@ -96,8 +98,9 @@ def test_every_sampler_gets_ranks_of_its_own(plan, group):
 
 
 def test_weights_are_sent_by_vllms_sender(plan, group):
-    from seeupo.engines.cluster.vllm_transfer import WeightSender
     from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferUpdateInfo
+
+    from seeupo.engines.cluster.vllm_transfer import WeightSender
 
     local = engine(lora=LORA)
     train(local)
@@ -132,8 +135,9 @@ def test_shared_gpus_use_ipc(plan):
 
 
 def test_client_and_sampler_have_the_methods_that_vllm_calls(plan):
-    from seeupo.engines.cluster.vllm_transfer import SamplerClient
     from vllm.distributed.weight_transfer.base import VLLMWeightSyncClient
+
+    from seeupo.engines.cluster.vllm_transfer import SamplerClient
 
     assert isinstance(SamplerClient(plan), VLLMWeightSyncClient)
     for name in (

@@ -53,7 +53,7 @@ def move(engine: LocalEngine, seed: int, size: float = 0.05) -> None:
     with torch.no_grad():
         for parameter in engine.policy.model.parameters():
             if parameter.requires_grad:
-                parameter += size * torch.randn(parameter.shape, generator=generator)
+                parameter.add_(size * torch.randn(parameter.shape, generator=generator))
 
 
 def requests_of(count: int = 12, **parameters):
@@ -115,18 +115,25 @@ def test_completions_end_at_stop_strings_end_tokens_and_limits(sampler, options)
     engine = trainer(options)
     sampler.sync(engine, 1)
     tokenizer = engine.policy.tokenizer
-    found = run(sampler, requests_of(32, max_tokens=200, temperature=1.0, stop=("e", "zz")))
+    end = tokenizer.decode([tokenizer.eos_token_id])
+    # One of the stop strings is the text of the end token, which counts as the end of the turn all the same.
+    found = run(sampler, requests_of(32, max_tokens=200, temperature=1.0, stop=("q", end)))
     ends = Counter(each.end for each in found.values())
     assert ends[CompletionEnd.END_OF_TURN] > 0
     assert ends[CompletionEnd.STOP_STRING] > 0
     for each in found.values():
         assert len(each.logprobs) == len(each.ids)
         if each.end is CompletionEnd.STOP_STRING:
-            assert "e" in tokenizer.decode(each.ids)
-            assert "e" not in tokenizer.decode(each.ids[:-1])
+            assert "q" in tokenizer.decode(each.ids)
+            assert "q" not in tokenizer.decode(each.ids[:-1])
         elif each.end is CompletionEnd.END_OF_TURN:
             assert each.ids[-1] == tokenizer.eos_token_id
             assert tokenizer.eos_token_id not in each.ids[:-1]
+    other = next(token for token in tokenizer.all_special_ids if token != tokenizer.eos_token_id)
+    special = run(sampler, requests_of(32, max_tokens=200, temperature=1.0, stop=(tokenizer.decode([other]),)))
+    stopped = [each for each in special.values() if each.end is CompletionEnd.STOP_STRING]
+    assert stopped
+    assert {each.ids[-1] for each in stopped} == {other}
     short = run(sampler, [request("a", (5, 6), max_tokens=2, seed=3)])["a"]
     assert (len(short.ids), short.end) == (2, CompletionEnd.LENGTH)
 

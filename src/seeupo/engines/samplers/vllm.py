@@ -180,7 +180,9 @@ class VllmSampler:
         logprobs = tuple(row[token].logprob for token, row in zip(ids, result.logprobs, strict=True))
         end = CompletionEnd.LENGTH
         if result.finish_reason == "stop":
-            end = CompletionEnd.STOP_STRING if isinstance(result.stop_reason, str) else CompletionEnd.END_OF_TURN
+            # The text of an end token may contain a stop string.
+            by_string = isinstance(result.stop_reason, str) and ids[-1] not in self.options.end_tokens
+            end = CompletionEnd.STOP_STRING if by_string else CompletionEnd.END_OF_TURN
         return Completion(id=output.request_id, ids=ids, logprobs=logprobs, end=end, version=self.version)
 
 
