@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import replace
 from functools import partial
@@ -31,7 +32,7 @@ CONTEXT = 512
 @pytest.fixture(scope="module")
 def options(tmp_path_factory) -> VllmOptions:
     folder = tmp_path_factory.mktemp("model")
-    policy = load_policy("tiny", tiny=TinyConfig(width=128, heads=4, layers=2))
+    policy = load_policy("tiny", tiny=TinyConfig(width=192, heads=6, layers=2))
     save_model(policy.model, policy.tokenizer, folder)
     return VllmOptions(
         model=str(folder), context_length=CONTEXT, end_tokens=(policy.tokenizer.eos_token_id,), max_rows=16
@@ -178,8 +179,15 @@ def test_weights_are_split_into_chunks():
     assert [[name for name, _ in chunk] for chunk in chunks(iter(weights), 28)] == [["1", "2"], ["30"], ["3", "4"]]
 
 
-def test_vllm_in_ray_actors(ray_on_this_machine, options):
-    remote = RemoteSamplers(partial(VllmSampler, options), 1, lockstep=True)
+def make_parallel(options: VllmOptions) -> VllmSampler:
+    """Make a sampler with the weights split over two processes, each on a core, if there are two cores."""
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(map(str, cores))
+    return VllmSampler(replace(options, tensor_parallel=len(cores)))
+
+
+def test_vllm_in_a_ray_actor_with_tensor_parallelism(ray_on_this_machine, options):
+    remote = RemoteSamplers(partial(make_parallel, options), 1, lockstep=True)
     try:
         for lora in (None, LoraSettings(rank=2)):
             engine = trainer(options, lora)

@@ -71,9 +71,8 @@ class VllmSampler:
         from vllm.platforms import current_platform
         from vllm.v1.engine.llm_engine import LLMEngine
 
-        from seeupo.engines.samplers.vllm_weights import BACKEND, register
+        from seeupo.engines.samplers.vllm_weights import BACKEND, WorkerExtension
 
-        register()
         on_cpu, files = bool(current_platform.is_cpu()), options.transfer == "files"
         arguments = EngineArgs(
             model=options.model,
@@ -89,6 +88,7 @@ class VllmSampler:
             enforce_eager=on_cpu,
             enable_sleep_mode=options.shared and not on_cpu,
             weight_transfer_config=WeightTransferConfig(backend=BACKEND if files else options.transfer),
+            worker_extension_cls=f"{WorkerExtension.__module__}.{WorkerExtension.__qualname__}",
             seed=0,
             disable_log_stats=True,
         )
