@@ -82,6 +82,8 @@ class VllmSampler:
             max_model_len=options.context_length,
             max_num_seqs=options.max_rows,
             tensor_parallel_size=options.tensor_parallel,
+            # Within an actor vLLM would ask Ray for more resources, which are not reserved.
+            distributed_executor_backend="mp" if options.tensor_parallel > 1 else "uni",
             gpu_memory_utilization=options.gpu_memory,
             enable_prefix_caching=True,
             logprobs_mode="processed_logprobs",  # at the sampling temperature, not the model's raw ones
