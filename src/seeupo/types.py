@@ -334,6 +334,9 @@ class Sampler(Protocol):
         Weights that share memory with the engine's are not copied.
         """
 
+    def release(self) -> None:
+        """Free device memory that is not needed until the next sync; only while no request is queued."""
+
 
 Need = Literal["reference", "critic"]
 

@@ -72,6 +72,16 @@ def test_a_lost_rank_is_replaced_and_the_run_continues_from_its_checkpoint(tmp_p
         assert two["algorithm"] == pytest.approx(one["algorithm"], rel=1e-3, abs=1e-3)
 
 
+def test_sampler_processes_sample_like_the_trainer(tmp_path):
+    """One process trains, another samples: the same trajectories as in one process."""
+    for name, sampler in (("own", {"count": 1}), ("plain", {})):
+        train(small(run={"iterations": 2}, model={"dtype": "float64"}, sampler=sampler), run_dir=tmp_path / name)
+    for one, two in zip(*(trained_iterations(tmp_path / name) for name in ("own", "plain")), strict=True):
+        assert one["reward_mean"] == two["reward_mean"]
+        assert one["entropy"] == pytest.approx(two["entropy"], abs=1e-9)
+        assert one["sampler_gap"] < 1e-9
+
+
 def test_a_request_for_too_many_resources_says_what_there_is(tmp_path, monkeypatch):
     monkeypatch.setattr("seeupo.engines.cluster.ray_cluster.RESERVE_SECONDS", 1.0)
     recipe = small(engine={**CLUSTER, "trainers": 64})

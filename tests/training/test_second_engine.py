@@ -101,6 +101,9 @@ class BigramSampler:
     def sync(self, engine, version):
         self.logits, self.version = dict(engine.weights())["logits"].clone(), version
 
+    def release(self):
+        """Nothing to free."""
+
 
 @contextmanager
 def bigram_components(recipe, sampler_class=BigramSampler):

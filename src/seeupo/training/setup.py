@@ -19,6 +19,7 @@ from seeupo.engines.cluster.ray_cluster import ray_cluster
 from seeupo.engines.local import LocalEngine
 from seeupo.engines.local_critic import CriticSettings
 from seeupo.engines.optimizer import OptimizerSettings
+from seeupo.engines.samplers import local_sampler
 from seeupo.envs.pool.first_task import try_task
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.envs.registry import EnvSpec
@@ -28,6 +29,7 @@ from seeupo.models.loading import LoadedPolicy, load_policy
 from seeupo.models.precision import DTYPES
 from seeupo.models.tiny import TinyConfig
 from seeupo.rollout.runner import Runner, RunnerSettings, make_runner
+from seeupo.training.samplers import start_samplers
 from seeupo.types import EnvFactory, Sampler, SamplingParameters, Task, TrainableEngine
 
 
@@ -68,15 +70,20 @@ def build(
         try_task(pool, train_tasks[0])
         load = model_loader(recipe.model, pool, seed=recipe.run.seed)
         policy = load()
+        if recipe.engine.kind == "cluster" or recipe.sampler.count:
+            processes = recipe.engine.trainers + recipe.sampler.count
+            stack.enter_context(ray_cluster(recipe.engine.address, processes=processes))
+        sampler = start_samplers(recipe, policy, load, stack) if recipe.sampler.count else None
         engine: TrainableEngine
         if recipe.engine.kind == "cluster":
-            stack.enter_context(ray_cluster(recipe.engine.address, processes=recipe.engine.trainers))
             engine = stack.enter_context(closing(make_cluster_engine(recipe, load, policy)))
         else:
             engine = make_engine(recipe, policy)
-        # Sampling during an update needs weights that the update does not change.
-        sampled = load() if recipe.collect.lag and recipe.engine.kind == "local" else policy
-        runner = make_runner(sampled, pool, template_of(recipe.agent), runner_settings(recipe), training=True)
+        if sampler is None and recipe.collect.lag and recipe.engine.kind == "local":
+            # Sampling during an update needs weights that the update does not change.
+            sampler = local_sampler(load(), max_rows=recipe.agent.concurrency)
+        template, settings = template_of(recipe.agent), runner_settings(recipe)
+        runner = make_runner(policy, pool, template, settings, training=True, sampler=sampler)
         runner.sampler.sync(engine, 0)
         yield Components(pool, engine, runner.sampler, runner, model_info(policy), train_tasks, test_tasks)
 

@@ -110,6 +110,21 @@ def test_sync_is_refused_while_requests_are_queued_or_running(sampler_class):
     assert sampler.version == 1
 
 
+def test_release_frees_the_caches_and_keeps_the_weights():
+    local = engine()
+    sampler = LocalSampler(local.policy)
+    run(sampler, [request("a", range(1, 9), episode="one", max_tokens=100)])
+    assert sampler._cache.keys[0].shape[2] > 64
+    sampler.release()
+    assert not sampler._prompts
+    assert not sampler._episodes
+    assert sampler._cache.keys[0].shape[2] == 64
+    assert largest_difference(local, sampler) < 1e-10
+    sampler.submit(request("b", (1, 2)))
+    with pytest.raises(RuntimeError, match="poll until all have finished"):
+        sampler.release()
+
+
 class Source:
     """A weight source with the given weights."""
 

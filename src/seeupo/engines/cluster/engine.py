@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,8 +13,10 @@ from seeupo.engines.cluster.rank import RankPlan
 from seeupo.engines.cluster.rank_group import RankGroup
 from seeupo.engines.local import trajectory_values
 from seeupo.engines.optimizer import OptimizerSettings
+from seeupo.engines.samplers.remote import DirectSource, DirectTransfer
 from seeupo.errors import EngineLost
 from seeupo.models.batching import Packing
+from seeupo.models.precision import DTYPES
 from seeupo.types import (
     CriticEngine,
     CriticLoss,
@@ -46,6 +48,7 @@ class ClusterEngine:
         self.optimizer, self.iteration = plan.optimizer, 0
         self._start = start
         self._restarted = 0
+        self._connected: tuple[RankGroup, dict[int, Any]] | None = None
         self._ranks = self._build()
 
     def _build(self) -> RankGroup:
@@ -112,6 +115,18 @@ class ClusterEngine:
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         yield from self._ranks.call("weights")[0].items()
 
+    def send_weights(self, samplers: Mapping[int, Any], version: int, transfer: DirectTransfer) -> None:
+        """Send the weights from the ranks' GPUs to those of vLLM samplers; connect first if either have changed."""
+        if self._connected != (self._ranks, dict(samplers)):
+            from seeupo.engines.cluster.vllm_transfer import TransferPlan
+
+            address = self._ranks.call("address")[0]
+            seconds = self._ranks.call_seconds
+            plan = TransferPlan(transfer.backend, samplers, transfer.workers, address, DTYPES[transfer.dtype], seconds)
+            self._ranks.call("connect_samplers", plan)
+            self._connected = (self._ranks, dict(samplers))
+        self._ranks.call("send_weights", version)
+
     def close(self) -> None:
         """Stop all ranks."""
         self._ranks.close()
@@ -145,3 +160,4 @@ if TYPE_CHECKING:
     # Let mypy verify the protocols.
     _trainable: type[TrainableEngine] = ClusterEngine
     _with_critic: type[CriticEngine] = ClusterEngine
+    _direct: type[DirectSource] = ClusterEngine

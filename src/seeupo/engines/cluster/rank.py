@@ -134,6 +134,15 @@ class Rank:
                 found[name] = weight.cpu()
         return found if self.number == 0 else None
 
+    def connect_samplers(self, plan: Any) -> None:
+        """Prepare to send weights to vLLM samplers on GPUs; `plan` is a `TransferPlan`."""
+        from seeupo.engines.cluster.vllm_transfer import WeightSender
+
+        self._sender = WeightSender(plan, self.number, self.engine)
+
+    def send_weights(self, version: int) -> None:
+        self._sender.send(version)
+
 
 def _by_key(turns: Sequence[Turn], rows: Sequence[Tensor]) -> dict[TurnKey, Tensor]:
     return {turn.key: row for turn, row in zip(turns, rows, strict=True)}

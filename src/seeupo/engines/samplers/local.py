@@ -95,15 +95,14 @@ class LocalSampler:
         self._rows: list[ActiveRequest] = []
         self._prompts: OrderedDict[tuple[int, ...], Prompt] = OrderedDict()
         self._episodes: OrderedDict[str, Context] = OrderedDict()
-        dtype = policy.compute_dtype or policy.model.dtype
-        self._cache = RowCache(self._decoder, max_rows, dtype, policy.model.device)
+        self._cache = self._empty_cache()
         self._stop = StopCriteria(policy)
         self._weights = SyncedWeights(policy.model)
 
     def submit(self, request: GenerationRequest) -> None:
         if not (self._rows or self._waiting):
             self._weights.check(self.version)
-        check_request(request, self.policy, training=self.training)
+        check_request(request, self.policy.context_length, training=self.training)
         self._waiting.append(request)
 
     def poll(self) -> list[Completion]:
@@ -124,6 +123,19 @@ class LocalSampler:
         copy_weights(self.policy.model, engine)
         self._weights.record()
         self.version = version
+
+    def release(self) -> None:
+        if self._rows or self._waiting:
+            raise RuntimeError(
+                "memory cannot be released while requests are being sampled; poll until all have finished"
+            )
+        self._prompts.clear()
+        self._episodes.clear()
+        self._cache = self._empty_cache()
+
+    def _empty_cache(self) -> RowCache:
+        model = self.policy.model
+        return RowCache(self._decoder, self.max_rows, self.policy.compute_dtype or model.dtype, model.device)
 
     def _admit_waiting(self) -> None:
         """Put waiting requests into free rows and compute the new tokens of all their prompts at once."""

@@ -54,7 +54,7 @@ class PaddedSampler:
     def submit(self, request: GenerationRequest) -> None:
         if not (self._rows or self._waiting):
             self._weights.check(self.version)
-        check_request(request, self.policy, training=self.training)
+        check_request(request, self.policy.context_length, training=self.training)
         self._waiting.append(request)
 
     @torch.no_grad()
@@ -101,6 +101,9 @@ class PaddedSampler:
         copy_weights(self.policy.model, engine)
         self._weights.record()
         self.version = version
+
+    def release(self) -> None:
+        """Do nothing: the cache of a batch ends with it."""
 
     def _first_inputs(self) -> Tensor:
         device = self.policy.model.device

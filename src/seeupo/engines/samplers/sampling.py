@@ -1,4 +1,4 @@
-"""Functions shared by the single-process samplers: check requests and weights, sample tokens, detect stops."""
+"""Functions shared by the samplers: check requests and weights, sample tokens, detect stops, copy weights."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from seeupo.models.loading import LoadedPolicy
 from seeupo.types import CompletionEnd, GenerationRequest, SamplingParameters, WeightSource
 
 
-def check_request(request: GenerationRequest, policy: LoadedPolicy, *, training: bool) -> None:
+def check_request(request: GenerationRequest, context_length: int, *, training: bool) -> None:
     """Raise if the model cannot process a request."""
     check_parameters(request.parameters, training=training)
     if not request.prompt_ids:
         raise ValueError(f"request {request.id} has an empty prompt; expected at least one token")
     length = len(request.prompt_ids) + request.parameters.max_tokens
-    if length > policy.context_length:
+    if length > context_length:
         raise ValueError(
             f"request {request.id} needs {len(request.prompt_ids)} prompt tokens and up to "
-            f"{request.parameters.max_tokens} new ones; the model's context is {policy.context_length}"
+            f"{request.parameters.max_tokens} new ones; the model's context is {context_length}"
         )
 
 

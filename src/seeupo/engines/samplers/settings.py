@@ -39,3 +39,5 @@ class SamplerSettings:
             raise OptionError("gpu_memory", self.gpu_memory, "a number in (0, 1]")
         if self.kind == "vllm" and self.count == 0:
             raise OptionError("count", self.count, 'at least 1 with kind = "vllm"')
+        if self.placement == "shared" and self.tensor_parallel > 1:
+            raise OptionError("tensor_parallel", self.tensor_parallel, '1 with placement = "shared"')

@@ -7,16 +7,17 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from safetensors.torch import save_file
 from torch import Tensor
 
-from seeupo.engines.samplers.sampling import check_parameters
+from seeupo.engines.samplers.sampling import check_request
 from seeupo.types import Completion, CompletionEnd, GenerationRequest, WeightSource
 
 CHUNK_BYTES = 2**30
 """Size of the weights that are transferred at once."""
+Transfer = Literal["files", "nccl", "ipc"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,9 @@ class VllmOptions:
         gpu_memory: Fraction of a GPU's memory to use.
         cache_gb: Memory of the key-value cache on CPUs, in GB.
         training: Refuse truncated sampling, whose log-probs are not those of the model.
+        transfer: Backend of vLLM's weight transfer: "files" works everywhere; "nccl" and "ipc" receive weights from
+            the GPUs of a cluster engine (see `engines.cluster.vllm_transfer`) and have never been run.
+        shared: Whether a trainer uses the same GPU, so that `release` has to free its memory.
     """
 
     model: str
@@ -44,10 +48,15 @@ class VllmOptions:
     gpu_memory: float = 0.85
     cache_gb: int = 1
     training: bool = True
+    transfer: Transfer = "files"
+    shared: bool = False
 
 
 class VllmSampler:
-    """Samples with a vLLM engine in this process, which should do nothing else."""
+    """Samples with a vLLM engine in this process, which should do nothing else.
+
+    Weights are loaded with adapters merged. On GPUs it has never been run.
+    """
 
     def __init__(self, options: VllmOptions) -> None:
         self.options, self.version = options, 0
@@ -62,10 +71,9 @@ class VllmSampler:
         from vllm.platforms import current_platform
         from vllm.v1.engine.llm_engine import LLMEngine
 
-        from seeupo.engines.samplers.vllm_weights import BACKEND, register
+        from seeupo.engines.samplers.vllm_weights import BACKEND, WorkerExtension
 
-        register()
-        on_cpu = bool(current_platform.is_cpu())
+        on_cpu, files = bool(current_platform.is_cpu()), options.transfer == "files"
         arguments = EngineArgs(
             model=options.model,
             tokenizer=options.model,
@@ -74,25 +82,29 @@ class VllmSampler:
             max_model_len=options.context_length,
             max_num_seqs=options.max_rows,
             tensor_parallel_size=options.tensor_parallel,
+            # Within an actor vLLM would ask Ray for more resources, which are not reserved.
+            distributed_executor_backend="mp" if options.tensor_parallel > 1 else "uni",
             gpu_memory_utilization=options.gpu_memory,
             enable_prefix_caching=True,
             logprobs_mode="processed_logprobs",  # at the sampling temperature, not the model's raw ones
             enforce_eager=on_cpu,
-            enable_sleep_mode=not on_cpu,
-            weight_transfer_config=WeightTransferConfig(backend=BACKEND),
+            enable_sleep_mode=options.shared and not on_cpu,
+            weight_transfer_config=WeightTransferConfig(backend=BACKEND if files else options.transfer),
+            worker_extension_cls=f"{WorkerExtension.__module__}.{WorkerExtension.__qualname__}",
             seed=0,
             disable_log_stats=True,
         )
         self._engine: Any = LLMEngine.from_engine_args(arguments)
-        self._call("init_weight_transfer_engine", {})
         self._asleep = False
+        if files:
+            self.init_weight_transfer_engine({})
 
     def submit(self, request: GenerationRequest) -> None:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
+        check_request(request, self.options.context_length, training=self.options.training)
         parameters = request.parameters
-        check_parameters(parameters, training=self.options.training)
         self._engine.add_request(
             request.id,
             {"prompt_token_ids": list(request.prompt_ids)},
@@ -107,6 +119,7 @@ class VllmSampler:
                 seed=request.seed % 2**63,
                 logprobs=0,  # of the sampled token only
                 detokenize=bool(parameters.stop),
+                skip_special_tokens=False,  # a stop string may be a special token
                 output_kind=RequestOutputKind.FINAL_ONLY,
             ),
         )
@@ -118,23 +131,40 @@ class VllmSampler:
         return [self._completion(output) for output in self._engine.step() if output.finished]
 
     def sync(self, engine: WeightSource, version: int) -> None:
-        if self._engine.has_unfinished_requests():
-            raise RuntimeError("weights cannot change while requests are being sampled; poll until all have finished")
-        self._wake("weights")
-        self._call("start_weight_update")
+        self.start_weight_update()
         with tempfile.TemporaryDirectory(prefix="seeupo-weights-") as folder:
             for number, chunk in enumerate(chunks(engine.weights(), CHUNK_BYTES)):
                 file = Path(folder) / f"{number}.safetensors"
                 save_file({name: weight.detach().cpu().contiguous() for name, weight in chunk}, file)
-                self._call("update_weights", {"path": str(file)})
+                self.update_weights({"path": str(file)})
                 file.unlink()
+        self.finish_weight_update(version)
+
+    def init_weight_transfer_engine(self, info: dict[str, Any]) -> None:
+        """Connect to the trainer. This and the next three methods are the steps of vLLM's weight transfer."""
+        self._call("init_weight_transfer_engine", info)
+
+    def start_weight_update(self) -> None:
+        if self._engine.has_unfinished_requests():
+            raise RuntimeError("weights cannot change while requests are being sampled; poll until all have finished")
+        self._wake("weights")
+        self._call("start_weight_update")
+
+    def update_weights(self, info: dict[str, Any]) -> None:
+        self._call("update_weights", info)
+
+    def finish_weight_update(self, version: int) -> None:
         self._call("finish_weight_update")
         self._wake("kv_cache")
         self._asleep = False
-        self._engine.reset_prefix_cache()
+        if not self._engine.reset_prefix_cache():
+            raise RuntimeError(
+                "vLLM kept the keys and values of old weights; expected an empty prefix cache after a sync"
+            )
         self.version = version
 
     def release(self) -> None:
+        """Free the GPU if a trainer shares it (never run: vLLM cannot do it on CPUs)."""
         if self._engine.model_config.enable_sleep_mode and not self._asleep:
             self._engine.sleep(level=2)  # weights are not kept, because the next sync brings new ones
             self._asleep = True
@@ -152,7 +182,9 @@ class VllmSampler:
         logprobs = tuple(row[token].logprob for token, row in zip(ids, result.logprobs, strict=True))
         end = CompletionEnd.LENGTH
         if result.finish_reason == "stop":
-            end = CompletionEnd.STOP_STRING if isinstance(result.stop_reason, str) else CompletionEnd.END_OF_TURN
+            # The text of an end token may contain a stop string.
+            by_string = isinstance(result.stop_reason, str) and ids[-1] not in self.options.end_tokens
+            end = CompletionEnd.STOP_STRING if by_string else CompletionEnd.END_OF_TURN
         return Completion(id=output.request_id, ids=ids, logprobs=logprobs, end=end, version=self.version)
 
 

@@ -74,7 +74,9 @@ def repack_output_head(model: Any) -> None:
         process(head)
 
 
-def register() -> None:
-    """Make the backend known to vLLM in this process; idempotent."""
-    if BACKEND not in WeightTransferEngineFactory._registry:
-        WeightTransferEngineFactory.register_engine(BACKEND, FilesTransfer)
+class WorkerExtension:
+    """Named to vLLM so that all of its worker processes import this module, which registers the backend there."""
+
+
+if BACKEND not in WeightTransferEngineFactory._registry:
+    WeightTransferEngineFactory.register_engine(BACKEND, FilesTransfer)

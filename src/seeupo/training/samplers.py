@@ -1,0 +1,68 @@
+"""Start the sampler processes of a run."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from functools import partial
+from pathlib import Path
+
+from seeupo.config.schema import Recipe
+from seeupo.engines.samplers import local_sampler
+from seeupo.engines.samplers.remote import RemoteSamplers, direct_transfer
+from seeupo.engines.samplers.sampling import StopCriteria
+from seeupo.engines.samplers.vllm import VllmOptions, VllmSampler
+from seeupo.models.loading import LoadedPolicy
+from seeupo.models.saving import save_model
+from seeupo.types import Sampler
+
+Load = Callable[[], LoadedPolicy]
+
+
+def start_samplers(recipe: Recipe, policy: LoadedPolicy, load: Load, stack: ExitStack) -> Sampler:
+    """Return the samplers of a recipe in Ray actors, which are stopped with the stack.
+
+    Args:
+        policy: The policy as it was loaded in this process.
+        load: Loads it in another process.
+    """
+    settings, device = recipe.sampler, policy.model.device.type
+    rows = -(-recipe.agent.concurrency // settings.count)
+    direct = direct_transfer(settings, cluster=recipe.engine.kind == "cluster", device=device, dtype=recipe.model.dtype)
+    make: Callable[[], Sampler] = partial(_local, load, rows)
+    if settings.kind == "vllm":
+        make = partial(
+            VllmSampler,
+            VllmOptions(
+                model=_model_folder(recipe, policy, stack),
+                context_length=policy.context_length,
+                end_tokens=tuple(sorted(StopCriteria(policy).end_tokens)),
+                dtype=recipe.model.dtype,
+                max_rows=rows,
+                tensor_parallel=settings.tensor_parallel,
+                gpu_memory=settings.gpu_memory,
+                transfer="files" if direct is None else direct.backend,
+                shared=settings.placement == "shared",
+            ),
+        )
+    gpus = settings.tensor_parallel if device == "cuda" else 0
+    samplers = RemoteSamplers(
+        make, settings.count, gpus=gpus, lockstep=recipe.run.deterministic, direct=direct,
+        call_seconds=recipe.engine.call_seconds,
+    )  # fmt: skip
+    return stack.enter_context(closing(samplers))
+
+
+def _local(load: Load, rows: int) -> Sampler:
+    return local_sampler(load(), training=True, max_rows=rows)
+
+
+def _model_folder(recipe: Recipe, policy: LoadedPolicy, stack: ExitStack) -> str:
+    """Return a folder or hub id for vLLM; a model that exists in memory only is written to a temporary folder."""
+    name = recipe.model.name
+    if policy.adapter is None and (Path(name).is_dir() or name.count("/") == 1):
+        return name
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="seeupo-model-"))
+    save_model(policy.model, policy.tokenizer, Path(folder))
+    return folder
