@@ -1,0 +1,62 @@
+"""A run with two ranks and a vLLM sampler."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from seeupo.config.schema import TinySettings
+from seeupo.engines.samplers.remote import RemoteSamplers
+from seeupo.errors import TrainingError
+from seeupo.training.train import train
+from training.small_runs import small
+
+pytestmark = [pytest.mark.vllm, pytest.mark.usefixtures("ray_on_this_machine")]
+pytest.importorskip(
+    "vllm", reason="vLLM is not installed: make vllm-test runs these tests in an environment that has it"
+)
+
+CLUSTER = {"kind": "cluster", "trainers": 2, "call_seconds": 600}
+VLLM = {"kind": "vllm", "count": 1}
+MODEL = {"tiny": TinySettings(width=64, layers=1, heads=2, context=128)}  # vLLM on CPUs needs heads of at least 32
+
+
+def gaps(run_dir):
+    records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return [record["sampler_gap"] for record in records if record["kind"] == "iteration"]
+
+
+def test_ranks_train_what_vllm_samples(tmp_path):
+    recipe = small(run={"iterations": 3, "deterministic": False}, model=MODEL, engine=CLUSTER, sampler=VLLM)
+    result = train(recipe, run_dir=tmp_path / "run")
+    assert result.summary["optimizer_steps"] > 0
+    assert len(gaps(tmp_path / "run")) == 3
+    assert max(gaps(tmp_path / "run")) < 1e-4  # after the warm start and after every update
+
+
+def test_a_missed_sync_is_caught_by_the_gap(tmp_path, monkeypatch):
+    """The version is faked as well, so that only the comparison of log-probs can notice it."""
+    original = RemoteSamplers.sync
+
+    def sync(samplers, engine, version):
+        if version == 1:
+            monkeypatch.setattr(samplers, "_finish", lambda slot, completion: finish(samplers, slot, completion))
+            samplers.expected = version
+            return
+        original(samplers, engine, version)
+
+    def finish(samplers, slot, completion):
+        del slot.running[completion.id]
+        samplers._finished[completion.id] = replace(completion, version=samplers.expected)
+
+    monkeypatch.setattr(RemoteSamplers, "sync", sync)
+    recipe = small(
+        run={"iterations": 2, "deterministic": False},
+        model=MODEL,
+        sampler=VLLM,
+        optimizer={"learning_rate": 3e-2},
+        mismatch={"max_gap": 1e-2},
+        evaluation={"every": 0},
+    )
+    with pytest.raises(TrainingError, match="the log-probs of sampler and trainer differ by"):
+        train(recipe, run_dir=tmp_path / "run")
