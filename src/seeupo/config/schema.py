@@ -6,14 +6,17 @@ Defaults are chosen for a real model; `seeupo recipes list` shows complete recip
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
 
 from seeupo.algorithms import SeeUPO
-from seeupo.core.checks import OptionError, check_at_least, check_count, check_unit_interval
+from seeupo.core.checks import OptionError, check_at_least, check_choice, check_count, check_unit_interval
+from seeupo.engines.cluster.settings import EngineSettings
 from seeupo.engines.local_critic import CriticSettings
 from seeupo.engines.optimizer import OptimizerSettings
+from seeupo.engines.samplers.settings import SamplerSettings
 from seeupo.models.adapters import LoraSettings
 from seeupo.models.tiny import TinyConfig
 from seeupo.types import Algorithm
@@ -26,13 +29,19 @@ REMOVED: Mapping[str, str] = {
 """Old dotted keys that were switches, and what to do instead. False is still accepted, as it was the default."""
 
 
+DEFAULT_ITERATIONS = 100
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
     """Length of the run, checkpoints and reproducibility.
 
     Attributes:
         seed: Random seed for task order, sampling and updates.
-        iterations: Number of iterations; each collects trajectories and updates the policy once.
+        iterations: Number of iterations; each collects trajectories and updates the policy once. "none" means 100, or
+            as many as `epochs` needs.
+        epochs: Number of times that each training task is drawn, instead of `iterations`. A run records the resulting
+            number of iterations, epochs * training tasks / collect.tasks rounded up.
         max_minutes: Time limit in minutes, checked after each iteration; "none" means no limit.
         target: Value of avg@k at which training stops after an evaluation; "none" means never.
         patience: Number of evaluations without a new best after which training stops; "none" means never.
@@ -45,7 +54,8 @@ class RunSettings:
     """
 
     seed: int = 0
-    iterations: int = 100
+    iterations: int | None = None
+    epochs: int | None = None
     max_minutes: float | None = None
     target: float | None = None
     patience: int | None = None
@@ -56,14 +66,32 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         check_count("seed", self.seed, 0)
-        for name in ("iterations", "checkpoint_every", "keep_checkpoints"):
+        for name in ("checkpoint_every", "keep_checkpoints"):
             check_count(name, getattr(self, name), 1)
-        for name in ("patience", "threads"):
+        for name in ("iterations", "epochs", "patience", "threads"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), 1)
         for name in ("max_minutes", "target"):
             if getattr(self, name) is not None:
                 check_at_least(name, getattr(self, name), 0)
+        if self.iterations is not None and self.epochs is not None:
+            raise OptionError("epochs", self.epochs, f'"none" beside iterations = {self.iterations}; only one may be set')
+        if self.iterations is None and self.epochs is None:
+            object.__setattr__(self, "iterations", DEFAULT_ITERATIONS)
+
+    @property
+    def total_iterations(self) -> int:
+        """The number of iterations, once `epochs` is resolved."""
+        if self.iterations is None:
+            raise ValueError(f"epochs = {self.epochs} is not resolved to iterations yet")
+        return self.iterations
+
+    def resolved(self, train_tasks: int, tasks_per_iteration: int) -> RunSettings:
+        """Return the settings with a definite number of iterations."""
+        if self.epochs is None:
+            return self
+        iterations = math.ceil(self.epochs * train_tasks / tasks_per_iteration)
+        return replace(self, iterations=iterations, epochs=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,6 +307,44 @@ class TrackerSettings:
     wandb_mode: Literal["online", "offline"] = "offline"
 
 
+MismatchLevel = Literal["token", "turn"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MismatchSettings:
+    """Differences between the log-probs of sampler and trainer: how they are checked and corrected.
+
+    Attributes:
+        check_every: Iterations between comparisons of both log-probs on a few trajectories; 0 never compares.
+        max_gap: Mean absolute difference per token above which training stops; "none" means no limit.
+        tis_cap: C of truncated importance sampling, which multiplies gradients by w = min(pi_trainer / pi_sampler, C);
+            "none" means w = 1.
+        tis_level: "token": w from the probabilities of each token; "turn": from the product over a turn.
+        turn_bounds: Bounds (low, high) of a turn's geometric mean of pi_trainer / pi_sampler; turns outside have no
+            gradient. "none" uses all turns.
+    """
+
+    check_every: int = 1
+    max_gap: float | None = 0.5
+    tis_cap: float | None = None
+    tis_level: MismatchLevel = "token"
+    turn_bounds: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        check_count("check_every", self.check_every, 0)
+        check_choice("tis_level", self.tis_level, get_args(MismatchLevel))
+        for name in ("max_gap", "tis_cap"):
+            if getattr(self, name) is not None:
+                check_at_least(name, getattr(self, name), 0)
+        if self.turn_bounds is not None and not 0 <= self.turn_bounds[0] <= 1 <= self.turn_bounds[1]:
+            raise OptionError("turn_bounds", self.turn_bounds, "a pair (low, high) with low <= 1 <= high")
+
+    @property
+    def corrects(self) -> bool:
+        """Whether gradients are corrected."""
+        return self.tis_cap is not None or self.turn_bounds is not None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """A training run.
@@ -297,6 +363,9 @@ class Recipe:
     algorithm: Algorithm = field(default_factory=SeeUPO)
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     critic: CriticSettings = field(default_factory=CriticSettings)
+    engine: EngineSettings = field(default_factory=EngineSettings)
+    sampler: SamplerSettings = field(default_factory=SamplerSettings)
+    mismatch: MismatchSettings = field(default_factory=MismatchSettings)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     warm_start: WarmStartSettings | None = None
     trackers: TrackerSettings = field(default_factory=TrackerSettings)

@@ -229,8 +229,8 @@ class Loop:
     def reason_to_stop(self) -> str | None:
         """Return why training should stop now, or None."""
         run, progress = self.recipe.run, self.progress
-        if progress.iteration >= run.iterations:
-            return f"all {run.iterations} iterations are done"
+        if progress.iteration >= run.total_iterations:
+            return f"all {run.total_iterations} iterations are done"
         if run.target is not None and progress.best >= run.target:
             return f"the target of {run.target:g} is reached"
         if run.patience is not None and progress.stale >= run.patience:
@@ -263,7 +263,7 @@ class Loop:
                 self.checkpoint()
                 self.callback.on_phase("warm start", settings.batches)
                 written = time.monotonic()
-        engine.set_optimizer(replace(self.recipe.optimizer, iterations=self.recipe.run.iterations))
+        engine.set_optimizer(replace(self.recipe.optimizer, iterations=self.recipe.run.total_iterations))
         if "reference" in self.recipe.algorithm.needs:
             engine.snapshot_reference()
         engine.reset_critic()

@@ -8,52 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from seeupo.algorithms.batch import LogProbs, by_key
+from seeupo.config.schema import MismatchSettings
 from seeupo.core import length_mask
-from seeupo.core.checks import OptionError, check_at_least, check_choice, check_count
 from seeupo.types import Objective, StepMetrics, TrainEngine, Turn, TurnKey
-
-Level = Literal["token", "turn"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class MismatchSettings:
-    """Differences between the log-probs of sampler and trainer: how they are checked and corrected.
-
-    Attributes:
-        check_every: Iterations between comparisons of both log-probs on a few trajectories; 0 never compares.
-        max_gap: Mean absolute difference per token above which training stops; "none" means no limit.
-        tis_cap: C of truncated importance sampling, which multiplies gradients by w = min(pi_trainer / pi_sampler, C);
-            "none" means w = 1.
-        tis_level: "token": w from the probabilities of each token; "turn": from the product over a turn.
-        turn_bounds: Bounds (low, high) of a turn's geometric mean of pi_trainer / pi_sampler; turns outside have no
-            gradient. "none" uses all turns.
-    """
-
-    check_every: int = 1
-    max_gap: float | None = 0.5
-    tis_cap: float | None = None
-    tis_level: Level = "token"
-    turn_bounds: tuple[float, float] | None = None
-
-    def __post_init__(self) -> None:
-        check_count("check_every", self.check_every, 0)
-        check_choice("tis_level", self.tis_level, get_args(Level))
-        for name in ("max_gap", "tis_cap"):
-            if getattr(self, name) is not None:
-                check_at_least(name, getattr(self, name), 0)
-        if self.turn_bounds is not None and not 0 <= self.turn_bounds[0] <= 1 <= self.turn_bounds[1]:
-            raise OptionError("turn_bounds", self.turn_bounds, "a pair (low, high) with low <= 1 <= high")
-
-    @property
-    def corrects(self) -> bool:
-        """Whether gradients are corrected."""
-        return self.tis_cap is not None or self.turn_bounds is not None
 
 
 class BehaviorEngine:

@@ -76,7 +76,7 @@ def make_engine(recipe: Recipe, policy: LoadedPolicy) -> LocalEngine:
     try:
         return LocalEngine(
             policy,
-            replace(recipe.optimizer, iterations=recipe.run.iterations),
+            replace(recipe.optimizer, iterations=recipe.run.total_iterations),
             lora=recipe.model.lora,
             critic=critic_settings(recipe),
             temperature=recipe.agent.temperature,
@@ -93,7 +93,7 @@ def critic_settings(recipe: Recipe) -> CriticSettings | None:
     """Return the critic's settings if the algorithm needs a critic."""
     if "critic" not in recipe.algorithm.needs:
         return None
-    return replace(recipe.critic, optimizer=replace(recipe.critic.optimizer, iterations=recipe.run.iterations))
+    return replace(recipe.critic, optimizer=replace(recipe.critic.optimizer, iterations=recipe.run.total_iterations))
 
 
 def open_pool(

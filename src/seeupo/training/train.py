@@ -24,7 +24,7 @@ from seeupo.runs.export import export_policy, model_card
 from seeupo.runs.run_directory import POLICY, RECIPE, RunDirectory
 from seeupo.training.callbacks import CallbackList, NullCallback, TrainingCallback
 from seeupo.training.loop import Loop, Progress
-from seeupo.training.setup import Components, build
+from seeupo.training.setup import Components, build, open_pool
 from seeupo.training.trackers import make_trackers
 from seeupo.types import EnvFactory
 from seeupo.utils.renames import renamed_arguments
@@ -72,6 +72,7 @@ def train(
     name = recipe if isinstance(recipe, str) else "run"
     recipe = with_threads(read_recipe(recipe) if isinstance(recipe, str) else recipe)
     recipe, factory, permissions = choose_environment(recipe, environment, Permissions(tuple(trust), unsandboxed))
+    recipe = with_iterations(recipe, factory, permissions)
     path = Path(run_dir) if run_dir is not None else next_run_dir(Path(name).stem)
     with build(recipe, factory, permissions) as components:
         env_info = {
@@ -126,6 +127,7 @@ def resume_run(
 ) -> TrainingResult:
     """Continue a run with its recipe, of which only the section [run] may have changed."""
     recipe, factory, permissions = choose_environment(with_threads(recipe), environment, permissions)
+    recipe = with_iterations(recipe, factory, permissions)
     with build(recipe, factory, permissions) as components:
         started, now = run.env_info()["panel"], panel_of(components.test_tasks)
         if started != now:
@@ -160,6 +162,15 @@ def with_threads(recipe: Recipe) -> Recipe:
     Sums over several threads differ in the last digits, so bit-identical runs need the same number of threads.
     """
     return replace(recipe, run=replace(recipe.run, threads=recipe.run.threads or torch.get_num_threads()))
+
+
+def with_iterations(recipe: Recipe, environment: EnvFactory | None, permissions: Permissions) -> Recipe:
+    """Return the recipe with a definite number of iterations, which the run directory records."""
+    if recipe.run.epochs is None:
+        return recipe
+    with open_pool(recipe, environment, permissions) as pool:
+        train_tasks = len(pool.first_tasks(recipe.environment.train_split, None))
+    return replace(recipe, run=recipe.run.resolved(train_tasks, recipe.collect.tasks))
 
 
 def _run(
