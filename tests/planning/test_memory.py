@@ -8,14 +8,12 @@ import torch
 from engines.examples import TOKENIZER
 from models.examples import FAMILIES
 from planning.peak_memory import PeakMemory, tensors_of
-from seeupo.algorithms import PPO, SeeUPO
+from seeupo.algorithms import SeeUPO
 from seeupo.config.schema import AgentSettings, ModelSettings, Recipe
-from seeupo.engines.cluster.settings import EngineSettings
 from seeupo.engines.local import LocalEngine
-from seeupo.engines.local_critic import CriticSettings
 from seeupo.models.adapters import LoraSettings
 from seeupo.models.loading import LoadedPolicy
-from seeupo.planning.memory import Part, training_memory
+from seeupo.planning.memory import training_memory
 from seeupo.planning.shapes import shape_of_model
 from seeupo.types import Turn
 

@@ -15,6 +15,7 @@ def main() -> None:
 
 for command in (
     training.train_command,
+    training.plan_command,
     training.report,
     training.export_command,
     training.recipes,

@@ -9,10 +9,10 @@ from typing import Any
 
 from rich.table import Table
 
-from seeupo.cli.terminal import Terminal, echo, echo_text, note
+from seeupo.cli.terminal import Terminal, echo, note
 from seeupo.cli.train_display import make_display
 from seeupo.cli.trust import permissions_for
-from seeupo.config.loader import parse_value, read_recipe, recipe_to_toml
+from seeupo.config.loader import parse_value, read_recipe
 from seeupo.config.schema import Recipe
 from seeupo.core.statistics import format_estimate
 from seeupo.envs.trust import Permissions
@@ -21,8 +21,7 @@ from seeupo.runs.evaluations import VERDICTS, verdict_of
 from seeupo.runs.run_directory import RECIPE, REPORT, RunDirectory
 from seeupo.training.interrupts import interruptible
 from seeupo.training.loop import Interrupted
-from seeupo.training.setup import build
-from seeupo.training.train import TrainingResult, next_run_dir, resume_run, train
+from seeupo.training.train import TrainingResult, next_run_dir, resume_run, train, with_iterations
 
 DEFAULT = "tiny-pocket"
 SECTIONS = tuple(each.name for each in fields(Recipe))
@@ -72,8 +71,9 @@ def run_training(
         recipe = read_recipe(recipe_name or DEFAULT, pairs)
         path = out or next_run_dir(Path(recipe_name or DEFAULT).stem)
     permissions = permissions_of(recipe, pairs, trust, unsandboxed=unsandboxed)
+    recipe = with_iterations(recipe, None, permissions)
     title = f"{recipe.model.name} on {recipe.environment.name}: {path}"
-    display = make_display(Terminal(stderr=True), title=title, iterations=recipe.run.iterations)
+    display = make_display(Terminal(stderr=True), title=title, iterations=recipe.run.total_iterations)
     try:
         with interruptible(display.on_note) as pause:
             if resumed is not None:
@@ -133,7 +133,7 @@ def show_result(result: TrainingResult, recipe: Recipe) -> None:
     echo(f"run       {result.run_dir}  (summary.json, metrics.jsonl, trajectories; see docs/run-directory.md)")
     echo(f"evaluate  seeupo eval {result.run_dir}  (or a checkpoint: --checkpoint best)")
     echo(f"export    seeupo export {result.run_dir} OUT  (or a checkpoint: --best)")
-    echo(f"continue  seeupo train --resume {result.run_dir} --run.iterations {2 * recipe.run.iterations}")
+    echo(f"continue  seeupo train --resume {result.run_dir} --run.iterations {2 * recipe.run.total_iterations}")
 
 
 def best_line(result: TrainingResult) -> str:
@@ -153,28 +153,3 @@ def verdict(summary: Mapping[str, Any]) -> str:
     k = summary["k"]
     before, after = (summary[when][f"avg@{k}"]["value"] for when in ("before", "after"))
     return f"{VERDICTS[verdict_of(summary['difference'], k)]}: avg@{k} on held-out tasks {before:.2f} -> {after:.2f}"
-
-
-def show_plan(
-    recipe_name: str | None, overrides: Sequence[str], *, trust: Sequence[str] = (), unsandboxed: bool = False
-) -> None:
-    """Print the resolved recipe and a summary of the planned run, without training."""
-    pairs = parse_overrides(overrides)
-    recipe = read_recipe(recipe_name or DEFAULT, pairs)
-    echo_text(recipe_to_toml(recipe))
-    permissions = permissions_of(recipe, pairs, trust, unsandboxed=unsandboxed)
-    with build(recipe, permissions=permissions) as components:
-        model = components.model
-        lines = {
-            "model": f"{recipe.model.name}: {model.parameters:,} parameters, {model.trained_parameters:,} trained, "
-            f"{model.packing} packing",
-            "environment": f"{components.pool.name}: {len(components.train_tasks)} training tasks, "
-            f"{len(components.test_tasks)} held-out tasks",
-        }
-    if (warm := recipe.warm_start) is not None:
-        lines["warm start"] = f"{warm.batches} batches of {warm.batch_episodes} demonstrations"
-    tasks, group_size = recipe.collect.tasks, recipe.collect.group_size
-    lines["training"] = f"{recipe.run.iterations} iterations of {tasks} tasks x {group_size} attempts"
-    for name, text in lines.items():
-        echo(f"{name:<12} {text}")
-    echo("Nothing was trained.")

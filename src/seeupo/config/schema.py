@@ -75,7 +75,9 @@ class RunSettings:
             if getattr(self, name) is not None:
                 check_at_least(name, getattr(self, name), 0)
         if self.iterations is not None and self.epochs is not None:
-            raise OptionError("epochs", self.epochs, f'"none" beside iterations = {self.iterations}; only one may be set')
+            raise OptionError(
+                "epochs", self.epochs, f'"none" beside iterations = {self.iterations}; only one may be set'
+            )
         if self.iterations is None and self.epochs is None:
             object.__setattr__(self, "iterations", DEFAULT_ITERATIONS)
 

@@ -53,7 +53,9 @@ def installed(spec: EnvSpec) -> bool:
 def interpreter(spec: EnvSpec) -> Path:
     """Return the environment's own interpreter, or the trainer's if the spec has no requirements."""
     if not installed(spec):
-        raise EnvUnavailable(f"{spec.name} is not installed in the required versions; run: seeupo envs install {spec.name}")
+        raise EnvUnavailable(
+            f"{spec.name} is not installed in the required versions; run: seeupo envs install {spec.name}"
+        )
     return python_of(spec) if spec.requirements else Path(sys.executable)
 
 
