@@ -3,7 +3,7 @@
 import click
 
 import seeupo
-from seeupo.cli import agents, environments, evaluation, models, studies, training
+from seeupo.cli import agents, doctor, environments, evaluation, models, studies, training
 from seeupo.cli.errors import CommandGroup
 
 
@@ -26,5 +26,6 @@ for command in (
     models.models,
     evaluation.eval_command,
     agents.agents,
+    doctor.doctor,
 ):
     main.add_command(command)

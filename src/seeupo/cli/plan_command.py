@@ -159,7 +159,8 @@ def _missing_here(recipe: Recipe, shape: ModelShape | None) -> Iterator[str]:
     if recipe.engine.address is not None or shape is None:
         return  # a cluster of other machines
     gpus = torch.cuda.device_count()
-    if gpus == 0 and recipe.model.device.startswith("cuda"):
+    for_gpus = recipe.model.device.startswith("cuda") or recipe.sampler.kind == "vllm" or gpus_of(recipe) > 1
+    if gpus == 0 and for_gpus and recipe.model.device != "cpu":
         yield f"it has no GPU; the recipe asks for {gpus_of(recipe)}"
     else:
         yield from make_plan(shape, recipe, _limits(recipe, gpus, None)).problems

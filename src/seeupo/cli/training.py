@@ -153,8 +153,9 @@ def list_recipes() -> None:
     """List the recipes with a one-line description."""
     from seeupo.config.loader import recipe_names, recipe_text
 
+    width = max(map(len, recipe_names()))
     for name in recipe_names():
-        echo(f"{name:<16} {recipe_text(name).partition(chr(10))[0].removeprefix('# ')}")
+        echo(f"{name:<{width}}  {recipe_text(name).partition(chr(10))[0].removeprefix('# ')}")
 
 
 @recipes.command("show")
