@@ -437,3 +437,19 @@ def test_any_file_and_override_is_read_or_rejected(path, text, key, value):
     recipe, problems = read_or_rejected(lambda: read_recipe(str(path), [(key, value)]))
     assert all(line and len(line.splitlines()) == 1 for line in problems)
     assert problems or recipe_from_table(recipe_to_table(recipe)) == recipe
+
+
+def test_a_run_has_iterations_or_epochs():
+    assert Recipe().run.iterations == 100
+    assert recipe_from_table({"run": {"epochs": 3}}).run.iterations is None
+    with pytest.raises(ConfigError, match=r"run.epochs = 3: expected \"none\" beside iterations = 4"):
+        recipe_from_table({"run": {"epochs": 3, "iterations": 4}})
+    with pytest.raises(ConfigError, match=r"run.epochs = 0"):
+        recipe_from_table({"run": {"epochs": 0}})
+
+
+def test_an_unresolved_number_of_epochs_has_no_iterations():
+    run = recipe_from_table({"run": {"epochs": 3}}).run
+    with pytest.raises(ValueError, match="not resolved"):
+        _ = run.total_iterations
+    assert run.resolved(100, 32).total_iterations == 10  # 9.4 rounded up
