@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import seeupo
-from seeupo.training.callbacks import NullCallback
 from seeupo.types import Expert, Message, StepResult, Task
 
 NUMBERS = tuple("1234567")
@@ -70,14 +69,6 @@ class GuessNumberFactory:
         return (*NUMBERS, "guess", "higher", "lower", "yes", "error")
 
 
-class PrintSuccess(NullCallback):
-    """A callback that prints the success rate of each iteration."""
-
-    def on_record(self, record: Mapping[str, Any]) -> None:
-        if record["kind"] == "iteration":
-            print(f"iteration {record['iteration']:2d}: success {record['success']:.2f}")
-
-
 RECIPE: Mapping[str, Mapping[str, Any]] = {
     "run": {"iterations": 20},
     "model": {"name": "tiny", "tiny": {"width": 64, "layers": 2, "heads": 4, "context": 64}},
@@ -91,9 +82,7 @@ RECIPE: Mapping[str, Mapping[str, Any]] = {
 def main(recipe: Mapping[str, Mapping[str, Any]] = RECIPE, run_dir: Path | None = None) -> float:
     """Train, and return the success rate of the greedy policy on held-out tasks."""
     environment = GuessNumberFactory()
-    result = seeupo.train(
-        seeupo.Recipe.from_table(recipe), run_dir=run_dir, environment=environment, callback=PrintSuccess()
-    )
+    result = seeupo.train(seeupo.Recipe.from_table(recipe), run_dir=run_dir, environment=environment)
     sampled = seeupo.evaluate(result.run_dir, environment, attempts=4).summary()["avg@4"]
     greedy = seeupo.evaluate(result.run_dir, environment, attempts=1, k=1, temperature=0).summary()["avg@1"]
     print(f"run directory {result.run_dir}: avg@4 {sampled['value']:.2f}, greedy {greedy['value']:.2f}")

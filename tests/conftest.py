@@ -5,6 +5,7 @@ import signal
 
 os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
 
+import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
@@ -20,3 +21,19 @@ settings.load_profile("any machine")
 
 # A shell that runs the tests in the background has them ignore interrupts, and with them all programs that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session")
+def ray_on_this_machine(tmp_path_factory):
+    """A Ray cluster of one node for all tests of a process; it writes to a home directory of its own."""
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'seeupo[cluster]'")
+    from seeupo.engines.cluster.ray_cluster import ray_cluster
+
+    home = os.environ.get("HOME")
+    os.environ["HOME"] = str(tmp_path_factory.mktemp("home"))
+    try:
+        with ray_cluster(None, processes=4):
+            yield
+    finally:
+        if home is not None:
+            os.environ["HOME"] = home

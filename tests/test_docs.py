@@ -16,10 +16,10 @@ import click
 import pytest
 import torch
 
-import seeupo
 from seeupo.algorithms import ALGORITHMS
 from seeupo.cli import main
 from seeupo.cli.train_command import parse_overrides
+from seeupo.config.changes import Change, check_changes
 from seeupo.config.loader import read_recipe, recipe_names
 from seeupo.config.schema import Recipe
 from seeupo.engines.local import LocalEngine
@@ -34,6 +34,8 @@ from seeupo.runs.run_directory import RunDirectory
 from seeupo.studies import algorithms as algorithms_study
 from seeupo.studies import reliability
 from seeupo.training.metrics import iteration_record
+from seeupo.training.trackers import scalars
+from seeupo.training.train import train
 from seeupo.types import Trajectory, Turn
 
 ROOT = Path(__file__).parent.parent
@@ -157,6 +159,12 @@ def check_name(name: str | None, known: typing.Iterable[str], page: Path) -> Non
         assert name in {*known, *names_defined_on(page)}, name
 
 
+def check_environment(name: str | None, page: Path) -> None:
+    """A name, or the factory of a custom environment of the reader."""
+    if name is not None and not re.fullmatch(r"[\w./]+:\w+Factory", name):
+        check_name(name, environment_names(), page)
+
+
 def check_model(name: str | None) -> None:
     if name is not None and "/" not in name:
         check_name(name, ["tiny", *CATALOG], ROOT / "README.md")
@@ -168,7 +176,7 @@ def check_recipe(name: str | None, overrides: list[tuple[str, str]], page: Path)
         assert name in recipe_names(), name
     algorithm = dict(overrides).get("algorithm.name")
     check_name(algorithm, ALGORITHMS, page)
-    check_name(dict(overrides).get("environment.name"), environment_names(), page)
+    check_environment(dict(overrides).get("environment.name"), page)
     check_model(dict(overrides).get("model.name"))
     if algorithm is None or algorithm in ALGORITHMS:
         read_recipe(name if shipped else "tiny-pocket", overrides)
@@ -193,17 +201,19 @@ def test_commands_parse(page):
                 recipe, overrides = None, [recipe, *overrides]
             pairs = parse_overrides(overrides)
             check_recipe(recipe, pairs, page)
-            assert found["resumed"] is None or all(key.startswith("run.") for key, _ in pairs), words
+            if found["resumed"] is not None:
+                accepted = found["accept_changes"]
+                check_changes([Change(key, 0, 1) for key, _ in pairs], typed=dict(pairs), accepted=accepted)
         elif path in ("recipes show", "study reliability", "study algorithms"):
             check_name(found.get("name") or found.get("recipe"), recipe_names(), page)
         elif path == "algorithms show":
             check_name(found["name"], ALGORITHMS, page)
-        elif path.startswith("envs ") and "name" in found:
-            check_name(found["name"], environment_names(), page)
+        elif path.startswith("envs ") and path != "envs new" and "name" in found:
+            check_environment(found["name"], page)
         elif path.startswith("models ") and "name" in found:
             check_model(found["name"])
         for option in ("env", "environment"):
-            check_name(found.get(option), environment_names(), page)
+            check_environment(found.get(option), page)
 
 
 @each_page
@@ -366,7 +376,7 @@ def records_of_a_run(tmp_path_factory) -> list[dict[str, object]]:
             ("warm_start.batch_episodes", "2"),
         ],
     )
-    result = seeupo.train(recipe, run_dir=tmp_path_factory.mktemp("run") / "run")
+    result = train(recipe, run_dir=tmp_path_factory.mktemp("run") / "run")
     return RunDirectory.open(result.run_dir).metrics()
 
 
@@ -393,6 +403,16 @@ def test_every_metric_of_a_run_is_documented(records_of_a_run):
     assert {record["kind"] for record in records_of_a_run} == {"warm_start", "iteration", "evaluation"}
     for record in records_of_a_run:
         assert written_metrics(record) - documented_metrics(record["kind"]) - {"iteration"} == set(), record["kind"]
+
+
+def test_names_of_metrics_in_tensorboard_exist(records_of_a_run):
+    section = (ROOT / "docs/metrics.md").read_text().partition("## Names in TensorBoard")[2].partition("\n## ")[0]
+    examples = [row.rsplit("|", 2)[1] for row in section.splitlines() if row.startswith("| ")][2:]
+    documented = {name for cell in examples for name in re.findall(r"`([^`]+)`", cell)}
+    written = set().union(*map(scalars, [*records_of_a_run, record_of_an_update("seeupo")]))
+    varying = re.compile(r"/t\d+$|(?<=/stops)/\w+$")  # the turns and stop reasons that a run has
+    assert documented
+    assert {varying.sub("", name) for name in documented} <= {varying.sub("", name) for name in written}
 
 
 def test_every_metric_of_every_algorithm_is_documented_and_every_documented_metric_exists(records_of_a_run):

@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from seeupo.api import resume as resume
+    from seeupo.api import train as train
     from seeupo.config.schema import Recipe as Recipe
     from seeupo.envs.declare import env_maker as env_maker
     from seeupo.envs.declare import expert_maker as expert_maker
@@ -15,8 +17,6 @@ if TYPE_CHECKING:
     from seeupo.evaluation.evaluate import evaluate as evaluate
     from seeupo.report.report import write_report as write_report
     from seeupo.runs.export import export as export
-    from seeupo.training.train import resume as resume
-    from seeupo.training.train import train as train
 
 __version__ = "0.1.0"
 __all__ = [
@@ -51,3 +51,7 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     return getattr(import_module(f"seeupo.{_PLACES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

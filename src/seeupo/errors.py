@@ -63,6 +63,10 @@ class TrajectoryFileError(UserError):
     """A file cannot be read as trajectories."""
 
 
+class DemonstrationFileError(UserError):
+    """A file cannot be read as demonstrations."""
+
+
 class TrackerError(UserError):
     """A tracker cannot be started."""
 

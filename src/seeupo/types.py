@@ -94,7 +94,7 @@ class TurnCredit:
     Attributes:
         turn: Index of the turn.
         ratio: Probability of the action after the update divided by before it, as the algorithm defines the ratio.
-        carried_before: Weight of the action in the update: M in SeeUPO, an advantage elsewhere.
+        carried_before: Weight of the action in the update: the carried advantage M in SeeUPO, an advantage elsewhere.
         carried_after: M after the turn; None for algorithms that carry nothing from turn to turn.
         clipped: Whether the clip is active, for at least one of its tokens.
         new_logprobs: Log-probs of the action after the update.
@@ -323,7 +323,7 @@ class Sampler(Protocol):
     """Samples actions, many at a time; no request waits for the slowest."""
 
     def submit(self, request: GenerationRequest) -> None:
-        """Queue a request."""
+        """Queue a request; raise RuntimeError if shared weights have changed since the last sync."""
 
     def poll(self) -> list[Completion]:
         """Do some work and return the completions that have finished."""

@@ -1,8 +1,9 @@
 import pytest
+from jinja2 import TemplateError
 
-from agents.tokenizers_like import TEMPLATES, tokenizer_like
+from agents.tokenizers_like import LLAMA, TEMPLATES, tokenizer_like
 from seeupo.agents.chat import chat_format
-from seeupo.types import Message, Tool
+from seeupo.types import Message, Tool, ToolCall
 
 SYSTEM, TASK, RESULT = Message("system", "be brief"), Message("user", "the cat?"), Message("tool", "on the mat")
 TOOL = Tool("look", "Look at it.", {"type": "object", "properties": {"what": {"type": "string"}}})
@@ -38,6 +39,7 @@ def test_template_features_are_detected():
     assert {name: chat.native_tools for name, chat in found.items()} == {
         "llama": False, "qwen2.5": True, "qwen3": True, "none": False, "strict": False,
     }  # fmt: skip
+    assert {name for name, chat in found.items() if chat.native_calls} == {"qwen2.5", "qwen3"}
     assert {name for name, chat in found.items() if not chat.tool_role} == {"strict"}
     text = found["qwen2.5"].tokenizer.decode(found["qwen2.5"].opening([TASK], [TOOL]))
     assert '"name": "look"' in text
@@ -57,3 +59,59 @@ def test_default_of_several_named_templates_is_used():
     own = tokenizer.chat_template
     tokenizer.chat_template = {"default": own, "rag": "{{ 'rag' }}"}
     assert chat_format(tokenizer).template == own
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_text_of_a_response_is_its_content(name):
+    chat = chat_format(tokenizer_like(name))
+    for content in ("on the mat", "<think>where?</think>\n\non the mat", "<think>where?"):
+        assert chat.response_text(Message("assistant", content)) == content
+
+
+def test_text_of_a_response_has_the_calls_as_the_template_writes_them():
+    call, jump = ToolCall("look", {"what": "é"}), ToolCall("jump", {})
+    look = '<tool_call>\n{"name": "look", "arguments": {"what": "é"}}\n</tool_call>'
+    cases = [
+        (Message("assistant", "", (call,)), look),
+        (Message("assistant", "I look.", (call,)), f"I look.\n{look}"),
+        (Message("assistant", "<think>where?</think>\n\n", (call,)), f"<think>where?</think>\n\n{look}"),
+        (
+            Message("assistant", "", (call, jump)),
+            f'{look}\n<tool_call>\n{{"name": "jump", "arguments": {{}}}}\n</tool_call>',
+        ),
+    ]
+    for message, text in cases:
+        assert chat_format(tokenizer_like("qwen2.5")).response_text(message) == text
+        assert chat_format(tokenizer_like("qwen3")).response_text(message) == text
+
+
+@pytest.mark.parametrize("name", ["llama", "none", "strict"])
+def test_calls_are_json_if_the_template_does_not_render_them(name):
+    chat = chat_format(tokenizer_like(name))
+    text = chat.response_text(Message("assistant", "I look.", (ToolCall("look", {"what": "é"}),)))
+    assert text == 'I look.\n<tool_call>{"name": "look", "arguments": {"what": "é"}}</tool_call>'
+
+
+def test_template_may_write_one_call_instead_of_the_content():
+    """As the templates of Llama 3.1 do."""
+    tokenizer = tokenizer_like("llama")
+    tokenizer.chat_template = LLAMA.replace(
+        "{{ '<|header|>' + message",
+        "{% if message.tool_calls %}"
+        "{% if message.tool_calls | length > 1 %}{{ raise_exception('one call at a time') }}{% endif %}"
+        '{% set call = message.tool_calls[0].function %}{{ \'<|header|>assistant<|/header|>\n\n{"name": "\' }}'
+        "{{ call.name + '\", \"parameters\": ' }}{{ call.arguments | tojson + '}<|im_end|>' }}"
+        "{% else %}{{ '<|header|>' + message",
+        1,
+    ).replace("{% endfor %}", "{% endif %}{% endfor %}", 1)
+    chat, call = chat_format(tokenizer), ToolCall("look", {"what": "cat"})
+    assert chat.native_calls
+    text = chat.response_text(Message("assistant", "<think>where?</think>I look.", (call,)))
+    assert text == '<think>where?</think>{"name": "look", "parameters": {"what": "cat"}}'
+    with pytest.raises(TemplateError, match="one call at a time"):
+        chat.response_text(Message("assistant", "", (call, call)))
+
+
+def test_response_is_trimmed_where_the_template_trims_it():
+    assert chat_format(tokenizer_like("llama")).response_text(Message("assistant", " mat\n")) == "mat"
+    assert chat_format(tokenizer_like("qwen2.5")).response_text(Message("assistant", " mat\n")) == " mat\n"

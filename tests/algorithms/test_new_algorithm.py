@@ -47,7 +47,7 @@ def test_the_example_trains_from_a_recipe(registered, tmp_path):
     recipe = read_recipe(str(tmp_path / "small.toml"), overrides)
     assert recipe.algorithm == registered(minibatches=2)
     result = train(recipe, run_dir=tmp_path / "run")
-    assert result.reason == "all 2 iterations are done"
+    assert result.reason == "2 iterations done"
     assert result.summary["optimizer_steps"] > 0
     assert 'name = "reinforce"' in (tmp_path / "run" / "recipe.toml").read_text()
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -546,3 +547,38 @@ def test_the_maximizer_accepts_any_scale_of_advantages():
     for engine, normalize in zip(engines, ("none", "batch"), strict=True):
         SeeUPO(normalize=normalize).update(engine, engine.enumerate())
     torch.testing.assert_close(engines[0].log_policy(), engines[1].log_policy())
+
+
+DOCUMENTED_EXAMPLE = Path(__file__).parents[2] / "docs" / "algorithms" / "seeupo.md"
+
+
+def test_worked_example_of_the_documentation():
+    """The table under "A worked example": a task of two turns that succeeds if both actions are right (action 0)."""
+
+    def sweep(**options) -> tuple[list[Trajectory], list[float]]:
+        problem = bandit(torch.tensor([[[1.0, 0.0], [0.0, 0.0]]], dtype=F64))
+        policy = TablePolicy(torch.zeros(problem.num_nodes, 2, dtype=F64))
+        engine = ExactEngine(problem, policy, GradientAscent(learning_rate=0.3476))
+        updated = SeeUPO(**options).update(engine, engine.enumerate()).trajectories
+        return list(updated), engine.log_policy().exp()[:, 0].tolist()
+
+    text = DOCUMENTED_EXAMPLE.read_text(encoding="utf-8")
+    section = text.partition("## A worked example")[2].partition("\n## ")[0]
+    rows = [row.strip("| ").split(" | ") for row in section.splitlines() if row.startswith("| `")]
+    names = {"`right`": (0,), "`wrong`": (1,)}
+    documented = {(names[row[0]], names[row[1]]): [float(cell) for cell in row[2:]] for row in rows}
+    trajectories, probabilities = sweep()
+    assert len(documented) == len(trajectories) == 4
+    for trajectory in trajectories:
+        first, second = credit_by_turn(trajectory)[0], credit_by_turn(trajectory)[1]
+        computed = [
+            trajectory.reward, trajectory.credit.advantage,
+            second.ratio, second.carried_after, first.ratio, first.carried_after,
+        ]  # fmt: skip
+        assert documented[tuple(turn.action_ids for turn in trajectory.turns)] == pytest.approx(computed, abs=0.005)
+        assert second.carried_before == trajectory.credit.advantage
+        assert first.carried_before == second.carried_after
+    assert probabilities[:2] == pytest.approx([0.555, 0.55], abs=5e-4)
+    assert sweep(carry=False)[1][0] == pytest.approx(0.55, abs=5e-4)
+    for number in ("0.555", "0.550"):
+        assert number in section

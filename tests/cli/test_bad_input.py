@@ -20,6 +20,8 @@ CASES = [
     ("train tiny-pocket --model.name bad-adapter", "bad-adapter"),
     ("train tiny-pocket --environment.name no-such-env", "no-such-env"),
     ("train tiny-pocket --environment.options.no_such_option 1", "no_such_option"),
+    ("train tiny-pocket --warm_start.file missing.jsonl", "missing.jsonl"),
+    ("train tiny-pocket --warm_start.file file", "file, line 1: not JSON"),
     ("train --resume missing", "missing"),
     ("train --resume file", "file"),
     ("train --resume empty", "empty"),
@@ -55,11 +57,19 @@ CASES = [
     ("models fetch no-such-model", "no-such-model"),
     ("models check no-such-model", "no-such-model"),
     ("models check empty", "empty"),
+    ("data check missing.jsonl", "missing.jsonl"),
+    ("data check empty", "empty"),
+    ("data check file", "file, line 1: not JSON"),
+    ("data check chat.jsonl", "chat.jsonl, line 2: no assistant message"),
+    ("data check pair.jsonl --model no-such-model", "no-such-model"),
+    ("data check pair.jsonl --model bad-run", "bad-run"),
     ("envs install no-such-env", "no-such-env"),
     ("envs check no-such-env", "no-such-env"),
     ("envs check pocket --split no-such-split", "no-such-split"),
     ("envs check pocket -o no_such_option=1", "no_such_option"),
     ("envs check gymnasium -o make=no_such_module:make", "no_such_module"),
+    ("envs check no_such_module:Factory", "no_such_module"),
+    ("envs new not-a-name", "not-a-name"),
     ("envs play no-such-env", "no-such-env"),
     ("envs play pocket --task no-such-task", "no-such-task"),
     ("recipes show no-such-recipe", "no-such-recipe"),
@@ -78,6 +88,9 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "bad.toml").write_text(BAD_RECIPE)
     (tmp_path / "not-text.toml").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "file").write_text("not a run, not a result")
+    (tmp_path / "pair.jsonl").write_text('{"prompt": "2 + 2 =", "completion": "4"}')
+    messages = '{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]}'
+    (tmp_path / "chat.jsonl").write_text(messages + "\n" + messages.replace("assistant", "user"))
     (tmp_path / "empty").mkdir()
     (tmp_path / "bad-adapter").mkdir()
     (tmp_path / "bad-adapter" / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 1, "lora_alpha": 1}')

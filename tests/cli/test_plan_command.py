@@ -4,9 +4,10 @@ import pytest
 from click.testing import CliRunner
 
 from seeupo.cli import main
-from seeupo.config.loader import recipe_names
+from seeupo.config.loader import read_recipe, recipe_names
+from seeupo.planning.known_shapes import KNOWN_SHAPES
 
-GPU_RECIPES = [name for name in recipe_names() if name not in ("tiny-pocket", "smollm2-pocket")]
+GPU_RECIPES = [name for name in recipe_names() if read_recipe(name).model.name in KNOWN_SHAPES]
 
 
 @pytest.fixture(autouse=True)

@@ -115,8 +115,8 @@ def test_code_named_on_the_command_line_is_trusted(strangers):
 
 @pytest.mark.parametrize("answer", [True, False])
 def test_a_terminal_is_asked(strangers, monkeypatch, capsys, answer):
-    monkeypatch.setattr("seeupo.cli.trust.sys.stdin.isatty", lambda: True, raising=False)
-    monkeypatch.setattr("seeupo.cli.trust.sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("seeupo.cli.terminal.sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("seeupo.cli.terminal.sys.stderr.isatty", lambda: True, raising=False)
     monkeypatch.setattr("click.confirm", lambda *_, **__: answer)
     options = {"train": "rows.jsonl", "reward": "payload.py:exact"}
 

@@ -1,5 +1,5 @@
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 
 import pytest
@@ -9,6 +9,7 @@ from seeupo.config.keys import keys_of
 from seeupo.config.loader import read_recipe
 from seeupo.config.reference import attributes, reference, summary
 from seeupo.config.schema import AgentSettings, ModelSettings, Recipe, RunSettings
+from seeupo.config.toml import toml
 from seeupo.errors import ConfigError
 
 PAGE = Path(__file__).parent.parent.parent / "docs/configuration.md"
@@ -112,3 +113,40 @@ def test_meanings_are_read_from_docstrings():
 def test_documented_attributes_are_fields():
     for section in (Recipe, AgentSettings, ModelSettings, *ALGORITHMS.values()):
         assert set(attributes(section)) <= set(keys_of(section))
+
+
+def settings_of(recipe) -> dict[str, object]:
+    """Return every nested section of a recipe by its dotted key."""
+    found, pending = {}, [("", recipe)]
+    while pending:
+        prefix, section = pending.pop()
+        for each in fields(section):
+            value = getattr(section, each.name)
+            if is_dataclass(value):
+                found[f"{prefix}{each.name}"] = value
+                pending.append((f"{prefix}{each.name}.", value))
+    return found
+
+
+def test_documented_defaults_are_those_that_apply():
+    page, sections = reference(), settings_of(Recipe())
+    assert rows(page, "### critic.optimizer")["learning_rate"][1] == "`1e-05`"
+    for name in ("run", "model.tiny", "optimizer", "critic", "critic.optimizer"):
+        heading = f"{'###' if '.' in name else '##'} {name}"
+        for key, (_, default, _) in rows(page, heading).items():
+            value = getattr(sections[name], key)
+            shown = f"`{toml('none' if value is None else value)}`" if not is_dataclass(value) else "defaults below"
+            assert default == shown
+
+
+def test_a_key_of_a_section_leaves_the_defaults_of_its_other_keys():
+    for name, section in settings_of(Recipe()).items():
+        assert section == type(section)(), f"{name}: a table with one key would change the other defaults"
+    assert Recipe.from_table({"critic": {"optimizer": {"warmup": 3}}}).critic.optimizer.learning_rate == 1e-5
+
+
+def test_every_key_has_a_description_of_its_own():
+    for heading in re.findall(r"^#+ .*$", reference(), re.MULTILINE):
+        meanings = [cells[-1] for cells in rows(reference(), heading).values()]
+        assert all(meanings), heading
+        assert len(set(meanings)) == len(meanings), heading

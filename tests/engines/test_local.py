@@ -10,7 +10,7 @@ from models.examples import random_turns, small_model
 from seeupo.algorithms import SeeUPO
 from seeupo.algorithms.batch import by_key
 from seeupo.algorithms.objective import SequenceObjective
-from seeupo.engines.local_critic import CriticSettings
+from seeupo.engines.local_critic import CriticOptimizerSettings, CriticSettings
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.engines.samplers.local import LocalSampler
 from seeupo.models.adapters import LoraSettings
@@ -219,7 +219,7 @@ def test_nonfinite_gradient_raises_and_keeps_the_weights():
     before = weights(local)
     broken = objective_for(local, TURNS)
     broken.advantages[TURNS[0].key] = math.inf
-    with pytest.raises(FloatingPointError, match="gradient norm of agent 2 is"):
+    with pytest.raises(FloatingPointError, match="gradient norm of turn 3 is"):
         local.step(TURNS, broken, normalizer=20, agent=2)
     assert torch.equal(weights(local), before)
 
@@ -324,7 +324,7 @@ def test_engine_owns_its_model_only():
 
 
 def test_reset_critic_restarts_from_the_current_policy():
-    local = engine(critic=CriticSettings(optimizer=OptimizerSettings(learning_rate=1e-1)))
+    local = engine(critic=CriticSettings(optimizer=CriticOptimizerSettings(learning_rate=1e-1)))
     batch = trajectories()
     values = TowardsReward({each.id: each.reward for each in batch})
     local.step_critic(turns_of(batch), values, normalizer=8)

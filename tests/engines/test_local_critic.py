@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from engines.examples import engine, objective_for, trajectories, weights
-from seeupo.engines.local_critic import CriticSettings
-from seeupo.engines.optimizer import OptimizerSettings
+from seeupo.engines.local_critic import CriticOptimizerSettings, CriticSettings
 from seeupo.types import turns_of
 
 BATCH = trajectories()
@@ -28,7 +27,7 @@ LOSS = TowardsReward({trajectory.id: trajectory.reward for trajectory in BATCH})
 
 
 def with_critic(backbone="own", rate=1e-2, **options):
-    optimizer = OptimizerSettings(learning_rate=rate, weight_decay=0.0)
+    optimizer = CriticOptimizerSettings(learning_rate=rate, weight_decay=0.0)
     return engine(critic=CriticSettings(backbone=backbone, optimizer=optimizer), **options)
 
 
@@ -93,7 +92,7 @@ def test_critic_resumes_exactly_after_save_and_load(tmp_path, backbone):
 
 
 def test_critic_has_a_separate_learning_rate_schedule():
-    optimizer = OptimizerSettings(learning_rate=1e-2, schedule="linear", iterations=4)
+    optimizer = CriticOptimizerSettings(learning_rate=1e-2, schedule="linear", iterations=4)
     local = engine(critic=CriticSettings(optimizer=optimizer), learning_rate=1e-4)
     local.begin_iteration(2)
     turns = turns_of(BATCH)
@@ -107,7 +106,7 @@ def test_invalid_critics_are_refused(tmp_path):
     with pytest.raises(ValueError, match="backbone = 'shared'"):
         CriticSettings(backbone="shared")
     with pytest.raises(ValueError, match=r"optimizer\.trainable"):
-        CriticSettings(optimizer=OptimizerSettings(trainable=("norm",)))
+        CriticSettings(optimizer=CriticOptimizerSettings(trainable=("norm",)))
     with_critic("policy").save(tmp_path / "saved")
     with pytest.raises(ValueError, match="different critic"):
         with_critic("own").load(tmp_path / "saved")

@@ -1,6 +1,8 @@
-"""The example `minimal_loop.py` runs, and its update is the update of `SeeUPO`."""
+"""The example `minimal_loop.py` and the loop of docs/own-loop.md run, and notice a missing weight sync."""
 
 import random
+import re
+from pathlib import Path
 
 import minimal_loop
 import pytest
@@ -9,6 +11,7 @@ import torch
 from seeupo.algorithms import SeeUPO
 from seeupo.engines.local import LocalEngine
 from seeupo.engines.optimizer import OptimizerSettings
+from seeupo.engines.samplers.local import LocalSampler
 from seeupo.models.loading import load_policy
 from seeupo.models.tiny import TinyConfig
 from seeupo.types import Trajectory, Turn
@@ -50,3 +53,33 @@ def test_update_equals_the_update_of_seeupo():
     assert max(float(change.abs().max()) for change in weights[0]) > 1e-3
     for mine, theirs in zip(*weights, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-9)
+
+
+def test_minimal_loop_without_weight_sync_raises(monkeypatch):
+    monkeypatch.setattr(LocalSampler, "sync", lambda sampler, engine, version: None)
+    with pytest.raises(RuntimeError, match=r"the weights have changed since version 0 was synced; call sampler\.sync"):
+        minimal_loop.main(FAST)
+
+
+def documented_loop() -> str:
+    page = Path(__file__).parents[2] / "docs" / "own-loop.md"
+    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    return str(code)
+
+
+def run_documented_loop(code: str) -> None:
+    names: dict[str, object] = {}
+    exec(compile(code, "own-loop.md", "exec"), names)
+    names["train"]("tiny", "pocket", iterations=2, tasks=2, group_size=2)
+
+
+def test_documented_loop_prints_the_score_of_each_iteration(capsys):
+    run_documented_loop(documented_loop())
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["1", "2"]
+
+
+def test_documented_loop_without_weight_sync_raises():
+    sync = "            runner.sampler.sync(engine, iteration + 1)\n"
+    assert sync in documented_loop()
+    with pytest.raises(RuntimeError, match=r"version 0 .*Call sampler\.sync after every update"):
+        run_documented_loop(documented_loop().replace(sync, ""))

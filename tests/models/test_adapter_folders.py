@@ -11,11 +11,12 @@ from transformers import AutoModelForCausalLM
 from engines.examples import TOKENIZER
 from models.examples import random_turns
 from models.test_loading import saved, with_full_vocabulary
-from seeupo.engines.local import LocalEngine, LoraSettings
+from seeupo.engines.local import LocalEngine
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.errors import ModelError
 from seeupo.models import loading
 from seeupo.models.adapter_folders import CONFIG, WEIGHTS, base_name
+from seeupo.models.adapters import LoraSettings
 from seeupo.models.loading import load_policy
 from seeupo.models.logprobs import padded_logprobs
 from seeupo.training.warm_start import LogLikelihood

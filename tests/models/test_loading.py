@@ -130,7 +130,7 @@ def test_invalid_models_are_refused_with_a_hint(tmp_path, monkeypatch):
         ("smollm2-135m", "seeupo models fetch smollm2-135m"),
         (str(empty), "has no config.json"),
         (folder, r"has no \.safetensors file"),
-        (mismatched, r"the tokenizer has \d+ tokens but the model has only 300"),
+        (mismatched, r"token ids up to \d+ but the model has only 300"),
     ]:
         with pytest.raises(ModelError, match=message):
             load_policy(name)

@@ -12,7 +12,7 @@ from seeupo.models.tiny import TinyConfig, tiny_tokenizer
 from seeupo.planning.known_shapes import KNOWN_SHAPES
 from seeupo.runs.run_directory import RunDirectory
 
-GPU_RECIPES = [name for name in recipe_names() if name not in ("tiny-pocket", "smollm2-pocket")]
+GPU_RECIPES = [name for name in recipe_names() if read_recipe(name).model.name in KNOWN_SHAPES]
 PAPER = [name for name in GPU_RECIPES if "14b" in name]
 SMALL = {
     "run.epochs": "none",

@@ -193,7 +193,7 @@ def made_run(
         run.write_trajectories(iteration, members, {"iteration": iteration, "kinds": kinds})
         run.append(record_of(iteration, members, turns))
     add_evaluation(run_dir, iterations, after, tasks=12)
-    run.write_summary({"reason": f"all {iterations} iterations are done", "seconds": {"collect": 60.0, "update": 30.0}})
+    run.write_summary({"reason": f"{iterations} iterations done", "seconds": {"collect": 60.0, "update": 30.0}})
     return run_dir
 
 

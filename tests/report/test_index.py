@@ -37,6 +37,13 @@ def test_repeated_ids_become_unique():
     assert len(set(keys)) == len(keys)
 
 
+def test_many_equal_ids_are_numbered_in_order():
+    """One search per id: comparing each id with all earlier ones would take hours for a file of one repeated id."""
+    index = TrajectoryIndex()
+    index.add(rows(*["a"] * 50_000), {}, run=0, phase=0, iteration=1, location=(0, 0))
+    assert decoded(index)["columns"]["id"] == ["a", *(f"a~{number}" for number in range(2, 50_001))]
+
+
 def test_index_bytes_are_an_upper_bound():
     index, limit = TrajectoryIndex(), 0
     for group in range(300):

@@ -112,7 +112,7 @@ def test_details_contain_only_known_values(run):
     assert details["Iterations"] == "2 of 2"
     assert details["Seed"] == "0"
     assert details["Time"] == "1.5 minutes"
-    assert details["Stop reason"] == "all 2 iterations are done"
+    assert details["Stop reason"] == "2 iterations done"
     assert all(isinstance(value, str) for value in details.values())
     for name in ("recipe.toml", "env_info.json", "summary.json"):
         (run / name).write_text("")
@@ -190,3 +190,15 @@ def test_report_of_truncated_files(run):
     for path in [path for path in run.rglob("*") if path.is_file()]:
         cut(path)
     assert len(overview(run)["missing"]) > 3
+
+
+def test_a_run_without_an_optimizer_step_has_a_warning(run):
+    path = run / "metrics.jsonl"
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    for record in records:
+        if record["kind"] == "iteration":
+            record["algorithm"] = {**record.get("algorithm", {}), "optimizer_steps": 0}
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    last = overview(run)["warnings"][-1]
+    assert last["iteration"] == 2
+    assert last["text"].startswith("no optimizer step was made in 2 iterations")

@@ -6,9 +6,9 @@ from urllib.parse import urlencode
 import pytest
 
 from report.made_runs import odd_run
-from seeupo import train
 from seeupo.config.loader import read_recipe
 from seeupo.report.payload import report_chunks
+from seeupo.training.train import train
 
 
 def default_recipe(algorithm):

@@ -5,6 +5,7 @@ import pytest
 
 from report.decoding import decoded, raw_chunks
 from report.made_runs import cut, made_run, odd_run, trajectory, write_lines
+from seeupo.report import selection
 from seeupo.report.packing import base64_size
 from seeupo.runs.trajectory_files import read_trajectories, to_json
 
@@ -221,3 +222,16 @@ def test_oversized_group_does_not_affect_other_iterations(tmp_path):
     write_lines(run / "trajectories" / "00001.jsonl.gz", [*large])
     page = decoded(run, max_bytes=90_000)
     assert {iteration for iteration, _ in members(page)} == {2, 3}
+
+
+def test_group_that_would_expand_a_lot_is_left_out(tmp_path, monkeypatch):
+    run = made_run(tmp_path / "run", iterations=1)
+    path = run / "trajectories" / "00001.jsonl.gz"
+    expected, others = all_members(run), list(read_trajectories(path))
+    huge = [{**to_json(trajectory(f"big-{n}", "big", ["done"], 1.0)), "opening": "x" * 100_000} for n in range(3)]
+    write_lines(path, [*huge, *others])
+    monkeypatch.setattr(selection, "MAX_GROUP_BYTES", 250_000)
+    page = decoded(run)
+    assert members(page) == expected
+    (text,) = [text for text in page.runs[0]["missing"] if "group" in text]
+    assert text == "trajectories/00001.jsonl.gz has a group with more than 0.25 MB of text, which was left out."

@@ -49,7 +49,7 @@ def test_missing_parts_of_a_killed_run_are_named(run):
     assert len(read.records["iteration"]) == 3
     found = " ".join(read.missing)
     for part in (
-        "3 of 3 iterations",
+        "after iteration 3 of 3",
         "last line of metrics.jsonl",
         "only one evaluation, before training",
         "tokenizer",

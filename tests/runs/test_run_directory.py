@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 
@@ -55,6 +56,37 @@ def test_an_empty_directory_can_be_used(tmp_path, linked):
     assert RunDirectory.create(path, "", {}).metrics() == []
     assert names(tmp_path / "empty") == ["env_info.json", "recipe.toml"]
     assert names(tmp_path) == ["empty", "link"]
+
+
+def failing_run(run, write):
+    with suppress(ZeroDivisionError), run.removed_unless_started(), run.lock():
+        write(run)
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("existing", [None, "", "new", "new/run"])
+def test_a_failed_start_removes_what_was_created(tmp_path, existing):
+    path = tmp_path / "new" / "run"
+    if existing is not None:
+        (tmp_path / existing).mkdir(parents=True, exist_ok=True)
+    before = sorted(tmp_path.rglob("*"))
+    failing_run(
+        RunDirectory.create(path, "", {}), lambda run: (run.path / "tensorboard" / "events").mkdir(parents=True)
+    )
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_run_that_has_started_is_kept_after_an_error(tmp_path):
+    for number, write in enumerate(
+        (
+            lambda run: run.append({"kind": "warm_start", "iteration": 0}),
+            lambda run: run.write_trajectories(1, [trajectory("a")], {}),
+            lambda run: run.checkpoints(1).write(0, {}, lambda path: None),
+        )
+    ):
+        run = RunDirectory.create(tmp_path / str(number), "", {})
+        failing_run(run, write)
+        assert (run.path / "recipe.toml").exists()
 
 
 def test_a_directory_that_is_not_empty_is_refused(run):

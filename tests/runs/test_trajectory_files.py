@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seeupo.errors import TrajectoryFileError
+from seeupo.runs import gzip_lines, trajectory_files
 from seeupo.runs.trajectory_files import (
     FORMAT,
     VERSION,
@@ -151,3 +152,38 @@ def test_files_that_are_not_gzip_are_refused(tmp_path):
     (tmp_path / "other").write_bytes(b"plain text")
     with pytest.raises(TrajectoryFileError, match="damaged"):
         list(read_trajectories(tmp_path / "other"))
+
+
+def test_too_large_and_linked_files_are_refused_with_the_limit(tmp_path, monkeypatch):
+    path = tmp_path / "some.jsonl.gz"
+    write_trajectories(path, [example(opening="x" * 1000)], header={})
+    (tmp_path / "link").symlink_to(path)
+    with pytest.raises(TrajectoryFileError, match="symbolic link"):
+        list(read_trajectories(tmp_path / "link"))
+    monkeypatch.setattr(gzip_lines, "MAX_LINE_BYTES", 1000)
+    with pytest.raises(TrajectoryFileError, match=r"some.jsonl.gz is too large: line 2 .* limit of 0.001 MB"):
+        list(read_trajectories(path))
+
+
+@pytest.mark.parametrize("tokens", [[-1], [1.5], ["1"], [True], [None]])
+def test_tokens_that_are_no_ids_are_refused(tmp_path, tokens):
+    record = to_json(example())
+    record["turns"][1]["prompt"] = tokens
+    with pytest.raises(ValueError, match="turn 1 has tokens that are not integers"):
+        from_json(record)
+
+
+def test_shared_prompts_cannot_expand_without_limit(monkeypatch):
+    turn = {"shared": 10**9, "prompt": [1], "action": [1], "logprobs": None, "policy_version": None, "response": None}
+    record = {**to_json(example()), "turns": [turn] * 100}
+    assert len(from_json(record).turns) == 100
+    monkeypatch.setattr(trajectory_files, "MAX_TOKENS", 1000)
+    with pytest.raises(ValueError, match="more than 1,000 tokens"):
+        from_json(record)
+
+
+def test_deeply_nested_lines_are_refused(tmp_path):
+    header = json.dumps({"format": FORMAT, "version": VERSION})
+    (tmp_path / "deep").write_bytes(gzip.compress(f"{header}\n{'[' * 10**6}\n".encode()))
+    with pytest.raises(TrajectoryFileError, match="line 2: RecursionError"):
+        list(read_trajectories(tmp_path / "deep"))

@@ -1,10 +1,11 @@
 import gzip
 import random
+import tracemalloc
 
 import pytest
 
 from report.made_runs import group_of, odd_trajectories, trajectory, write_lines
-from seeupo.runs import trajectory_rows
+from seeupo.runs import gzip_lines, trajectory_rows
 from seeupo.runs.trajectory_files import from_json, to_json, write_trajectories
 from seeupo.runs.trajectory_rows import read_rows
 
@@ -101,3 +102,27 @@ def test_malformed_record_damages_the_file_only_if_the_row_needs_the_value(tmp_p
         assert file.damage is None
         (row,) = file.groups[str(change.get("group", "odd"))]
         assert (row.id, row.score) == ("c", None if "score" in change else 1.0)
+
+
+def test_oversized_lines_end_the_file_with_the_limit(tmp_path, monkeypatch):
+    path = tmp_path / "trajectories" / "00001.jsonl.gz"
+    huge = trajectory("c", "huge", ["done"], 1.0, opening="x" * 10_000)
+    write_lines(path, [trajectory("a", "small", ["done"], 1.0), huge])
+    monkeypatch.setattr(gzip_lines, "MAX_LINE_BYTES", 5000)
+    file = read_rows(path)
+    assert list(file.groups) == ["small"]
+    assert "trajectories/00001.jsonl.gz was read up to its first 1 trajectories: line 3 is longer" in file.damage
+
+
+def test_rows_of_a_file_that_expands_a_lot_take_little_memory(tmp_path):
+    """A large file keeps compressed lines: 60 MB of text in a file of 0.3 MB must not take 60 MB of memory."""
+    record = {**to_json(trajectory("a", "group", ["done"], 1.0)), "opening": "x" * 10**7, "task": "t" * 5000}
+    write_lines(tmp_path / "a.jsonl.gz", [record] * 6)
+    assert (tmp_path / "a.jsonl.gz").stat().st_size < 400_000
+    tracemalloc.start()
+    file = read_rows(tmp_path / "a.jsonl.gz")
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert file.damage is None
+    assert kept < 2_000_000
+    assert {len(row.task) for row in file.groups["group"]} == {1000}

@@ -6,7 +6,7 @@ import pytest
 
 from seeupo.algorithms import SeeUPO
 from seeupo.config.schema import Recipe, WarmStartSettings
-from seeupo.training.alarms import Alarms
+from seeupo.training.alarms import Alarms, untrained_warning
 
 
 def healthy(**changes) -> dict:
@@ -51,7 +51,7 @@ CASES = {
     "dead, failed": ({"dead_groups": 8, "success": 0.02}, 5, "fail in every attempt", "80%", "warm_start.batches"),
     "dead, mixed": ({"dead_groups": 8, "success": 0.5}, 5, "always or never", "80%", "collect.equal_rounds"),
     "entropy": ({"entropy": 0.009}, 1, "entropy is", "0.009", "algorithm.entropy_coef"),
-    "carry": (turns(carry_max=12.5), 1, "M / A reached", "12.5", "algorithm.carry_clip"),
+    "carry": (turns(carry_max=12.5), 1, "M reached", "12.5", "algorithm.carry_clip"),
     "clip always": ({"turns": [{"turn": 0, **turn(clip_fraction=0.6)}]}, 5, "more than half", "0.60", "algorithm.clip"),
     "gap": ({"sampler_gap": 0.002}, 1, "sampler", "0.002", "model.dtype"),
     "failed": ({"failed_episodes": 6}, 1, "infrastructure", "6.0%", "agent.concurrency"),
@@ -186,3 +186,23 @@ def test_alarms_name_existing_recipe_keys():
 
 def test_critic_warmup_raises_no_alarm():
     assert Run().check(5, algorithm={"optimizer_steps": 0.0, "critic_steps": 4.0}) == []
+
+
+@pytest.mark.parametrize(
+    ("steps", "warned"),
+    [([0], True), ([0, 0, 0], True), ([0, 3, 0], False), ([], False), ([None, None], False), ([0, None], False)],
+)
+def test_a_run_without_any_optimizer_step_is_warned_about(steps, warned):
+    """An algorithm that does not count its steps may have made some."""
+    counts = [{} if count is None else {"optimizer_steps": count} for count in steps]
+    records = [{"kind": "evaluation"}, *(healthy(algorithm=algorithm) for algorithm in counts)]
+    text = untrained_warning(records)
+    assert (text is not None) == warned
+    if text is not None:
+        assert f"in {len(steps)} iteration" in text
+        assert ("iterations" in text) == (len(steps) > 1)
+
+
+@pytest.mark.parametrize("algorithm", [None, [], "text", {"optimizer_steps": "0"}])
+def test_damaged_records_do_not_claim_that_nothing_was_trained(algorithm):
+    assert untrained_warning([healthy(algorithm=algorithm)]) is None

@@ -3,8 +3,7 @@
 import pytest
 
 from seeupo.algorithms import ALGORITHMS
-from seeupo.engines.local_critic import CriticSettings
-from seeupo.engines.optimizer import OptimizerSettings
+from seeupo.engines.local_critic import CriticOptimizerSettings, CriticSettings
 from seeupo.runs.run_directory import RunDirectory
 from seeupo.training.train import train
 from training.small_runs import small
@@ -17,7 +16,7 @@ def test_each_algorithm_improves(name, tmp_path):
         run={"iterations": 6, "checkpoint_every": 6},
         collect={"tasks": 8, "group_size": 8},
         optimizer={"learning_rate": 2e-3},
-        critic=CriticSettings(optimizer=OptimizerSettings(learning_rate=3e-3)),
+        critic=CriticSettings(optimizer=CriticOptimizerSettings(learning_rate=3e-3)),
         evaluation={"every": 0, "tasks": 2},
     )
     train(recipe, run_dir=tmp_path / "run")

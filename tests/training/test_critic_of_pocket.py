@@ -8,8 +8,7 @@ import torch
 
 from seeupo.agents.template import Conversation
 from seeupo.algorithms import PPO
-from seeupo.engines.local_critic import CriticSettings
-from seeupo.engines.optimizer import OptimizerSettings
+from seeupo.engines.local_critic import CriticOptimizerSettings, CriticSettings
 from seeupo.envs.pool.pool import Mistakes
 from seeupo.rollout.scripted import run_rollouts, text_rollout
 from seeupo.training.setup import build
@@ -19,7 +18,7 @@ from training.small_runs import small
 RECIPE = small(
     algorithm=PPO(minibatches=8, critic_warmup=1_000),
     model={"tiny": replace(small().model.tiny, width=64, layers=2, heads=4)},
-    critic=CriticSettings(optimizer=OptimizerSettings(learning_rate=1e-3, weight_decay=0.0)),
+    critic=CriticSettings(optimizer=CriticOptimizerSettings(learning_rate=1e-3, weight_decay=0.0)),
     environment={"options": {"turns": [2, 3], "train_tasks": 512}},
 )
 

@@ -41,7 +41,7 @@ def test_scalars_have_flat_names():
     assert scalars(iteration(7)) == {
         "iteration/reward_mean": 0.5, "iteration/success": 0.5, "iteration/episodes": 128.0,
         "iteration/stops/goal": 64.0, "iteration/kinds/bill": 0.3, "iteration/timings/total": 1.0,
-        "algorithm/optimizer_steps": 6.0, "turns/clip_fraction/t3": 0.25, "turns/clip_fraction/t0": 0.5,
+        "algorithm/optimizer_steps": 6.0, "turns/clip_fraction/t4": 0.25, "turns/clip_fraction/t1": 0.5,
     }  # fmt: skip
     assert scalars(evaluation(10)) == {
         "evaluation/avg@4": 0.4, "evaluation/avg@4/low": 0.3, "evaluation/avg@4/high": 0.5,
@@ -75,7 +75,7 @@ def test_tensorboard_has_every_scalar_at_its_iteration(tmp_path):
     tracker.close()
     found = tensorboard_of(tmp_path / "tensorboard")
     assert found["evaluation/avg@4"] == [(0, 0.4)]
-    assert found["turns/clip_fraction/t3"] == [(1, 0.25)]
+    assert found["turns/clip_fraction/t4"] == [(1, 0.25)]
     assert set(found) == {*scalars(iteration(1)), *scalars(evaluation(0))}
     assert tensorboard_of(tmp_path / "tensorboard" / "warm_start")["warm_start/loss"] == [(50, 1.5)]
 

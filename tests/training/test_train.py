@@ -20,7 +20,7 @@ from envs.counting import CountingFactory
 from seeupo.algorithms import PPO, SeeUPO
 from seeupo.config.loader import read_recipe, recipe_to_toml
 from seeupo.config.schema import TinySettings
-from seeupo.errors import RunError, TrainingError
+from seeupo.errors import RunError, TrainingError, UserError
 from seeupo.models.adapters import LoraSettings
 from seeupo.models.loading import load_policy
 from seeupo.models.logprobs import padded_logprobs
@@ -30,7 +30,7 @@ from seeupo.training.callbacks import NullCallback
 from seeupo.training.loop import Interrupted, Loop
 from seeupo.training.setup import build, num_threads
 from seeupo.training.train import resume, train
-from seeupo.types import Message, Trajectory, Turn
+from seeupo.types import Message, StepResult, Trajectory, Turn
 from training.small_runs import small
 
 
@@ -75,7 +75,7 @@ def whole(tmp_path_factory):
 
 def test_a_run_directory_is_complete(whole):
     folder = whole.run_dir
-    assert whole.reason == "all 3 iterations are done"
+    assert whole.reason == "3 iterations done"
     kinds = [(record["kind"], record["iteration"]) for record in metrics(folder) if record["kind"] != "warm_start"]
     assert kinds == [
         ("evaluation", 0),
@@ -316,9 +316,8 @@ def test_a_damaged_checkpoint_is_skipped_with_a_note(whole, tmp_path):
 
 def test_a_finished_run_can_be_extended(whole, tmp_path):
     longer = train(small(run={"iterations": 2}), run_dir=tmp_path / "run")
-    assert longer.reason == "all 2 iterations are done"
-    recipe = small()
-    again = resume(tmp_path / "run", settings=recipe.run)
+    assert longer.reason == "2 iterations done"
+    again = resume(tmp_path / "run", changes={"run.iterations": 3})
     assert again.summary["iterations"] == 3
     assert weights(again.run_dir) == weights(whole.run_dir)
 
@@ -330,7 +329,7 @@ def test_a_run_stops_at_target_patience_and_time_limit(tmp_path):
         small(run={"patience": 1, "iterations": 30}, evaluation={"every": 1}, optimizer={"learning_rate": 0.0}),
         run_dir=tmp_path / "patience",
     )
-    assert by_patience.reason == "no improvement in the last 1 evaluations"
+    assert by_patience.reason == "no improvement in 1 evaluation"
     assert by_patience.summary["iterations"] < 30
     by_time = train(small(run={"max_minutes": 1e-6}), run_dir=tmp_path / "time")
     assert "time limit" in by_time.reason
@@ -366,8 +365,8 @@ def of_counting(**sections):
 
 def test_a_custom_environment_trains_and_resumes(tmp_path):
     result = train(of_counting(), run_dir=tmp_path / "run", environment=CountingFactory())
-    assert result.summary["environment"] == "CountingFactory"
-    with pytest.raises(TrainingError, match=r"CountingFactory; resume it from Python: seeupo.resume"):
+    assert result.summary["environment"] == "envs.counting:CountingFactory"
+    with pytest.raises(UserError, match=r"--trust envs\.counting:CountingFactory"):
         resume(tmp_path / "run")
     assert resume(tmp_path / "run", environment=CountingFactory()).summary["after"] == result.summary["after"]
 
@@ -397,7 +396,7 @@ class Broken(CountingFactory):
 
     def make(self):
         env = super().make()
-        env.step = lambda text: 1 / 0
+        env.step = lambda text: 1 / 0 if text else StepResult(())  # an empty action is tried before training
         return env
 
 
@@ -510,19 +509,54 @@ def test_a_run_with_only_damaged_checkpoints_is_left_unchanged(tmp_path):
     [
         ({"optimizer": {"trainable": ("nothing",)}}, "cannot be trained with these settings: .*matches no parameter"),
         ({"model": {"tiny": TinySettings(width=32, layers=1, heads=2, context=24)}}, "the longest demonstration has"),
-        ({"optimizer": {"learning_rate": 1e30}}, r"start again with a lower optimizer.learning_rate"),
-        ({"warm_start": {"file": "nowhere.gz"}}, "warm_start.file cannot be read"),
+        ({"warm_start": {"file": "nowhere.gz"}}, r"warm_start.file: nowhere.gz cannot be read"),
+        ({"warm_start": {"mistakes": {"no_such": 0.1}}}, "no_such"),
+        ({"model": {"name": "no/such/folder"}}, "unknown model"),
+        ({"environment": {"options": {"no_such_option": 1}}}, "no_such_option"),
+        ({"environment": {"train_split": "no-such-split"}}, "no-such-split"),
+        ({"environment": {"name": "dataset", "options": {"file": "nowhere.jsonl"}}}, "nowhere.jsonl"),
     ],
 )
-def test_impossible_settings_are_training_errors(tmp_path, sections, message):
-    with pytest.raises(TrainingError, match=message):
-        train(small(**sections), run_dir=tmp_path / "run")
+def test_impossible_settings_are_user_errors_and_leave_nothing_behind(tmp_path, sections, message):
+    with pytest.raises(UserError, match=message):
+        train(small(**sections), run_dir=tmp_path / "new" / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_diverges_is_a_training_error_and_keeps_its_checkpoints(tmp_path):
+    with pytest.raises(TrainingError, match=r"resume .*run with a lower optimizer.learning_rate, and --accept"):
+        train(small(optimizer={"learning_rate": 1e30}), run_dir=tmp_path / "run")
+    assert list((tmp_path / "run" / "checkpoints").glob("[0-9]*"))
+
+
+def test_environments_that_cannot_start_leave_nothing_behind(tmp_path):
+    class WithoutTasks(CountingFactory):
+        def tasks(self, split):
+            raise RuntimeError("the server is down")
+
+    class WithoutExpert(CountingFactory):
+        def expert(self, task):
+            raise RuntimeError("the server is down")
+
+    for factory in (WithoutTasks(), WithoutExpert()):
+        with pytest.raises(Exception, match="the server is down"):
+            train(of_counting(), run_dir=tmp_path / "run", environment=factory)
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_was_interrupted_before_its_first_step_can_be_resumed(tmp_path):
+    def interrupt():
+        raise Interrupted
+
+    with pytest.raises(Interrupted):
+        train(small(), run_dir=tmp_path / "run", pause=interrupt)
+    assert resume(tmp_path / "run").summary["iterations"] == 3
 
 
 def test_an_extended_run_stays_extended(tmp_path):
     train(small(run={"iterations": 1}), run_dir=tmp_path / "run")
     with pytest.raises(Interrupted):
-        resume(tmp_path / "run", settings=small().run, pause=InterruptAt(20))
+        resume(tmp_path / "run", changes={"run.iterations": 3}, pause=InterruptAt(20))
     assert resume(tmp_path / "run").summary["iterations"] == 3
 
 
@@ -544,11 +578,6 @@ def test_the_number_of_threads_belongs_to_the_run(tmp_path):
         resume(tmp_path / "run", callback=Threads())
         assert set(used) == {2}
         assert torch.get_num_threads() == 3
-
-
-def test_former_argument_names_are_refused_with_the_current_ones(tmp_path):
-    with pytest.raises(TypeError, match="'folder' was renamed to 'run_dir'"):
-        train(small(), folder=tmp_path / "run")
 
 
 def with_scores(monkeypatch, scores):
@@ -587,7 +616,7 @@ def test_the_best_checkpoint_is_always_kept_and_named(tmp_path, monkeypatch, sco
     assert {path.name for path in checkpoints.iterdir() if path.is_dir()} == {f"{best:05d}", "00004"}
     expected = {"iteration": best, "avg": scores[best], "checkpoint": f"checkpoints/{best:05d}"}
     assert result.summary["best"] == expected
-    extended = resume(tmp_path / "run", settings=replace(recipe.run, iterations=4))
+    extended = resume(tmp_path / "run", changes={"run.iterations": 4})
     assert extended.summary["best"] == expected
 
 
@@ -613,7 +642,7 @@ def test_epochs_are_resolved_to_iterations_and_recorded(tmp_path):
     collect = {"tasks": 30, "group_size": 2}
     recipe = small(run={"iterations": None, "epochs": 2}, collect=collect, warm_start=None)
     result = train(recipe, run_dir=tmp_path / "run")
-    assert result.reason == "all 5 iterations are done"  # 2 x 64 tasks, 30 at a time
+    assert result.reason == "5 iterations done"  # 2 x 64 tasks, 30 at a time
     recorded = read_recipe(str(tmp_path / "run" / "recipe.toml")).run
     assert (recorded.iterations, recorded.epochs) == (5, None)
     records = [record for record in metrics(tmp_path / "run") if record["kind"] == "iteration"]

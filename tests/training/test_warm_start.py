@@ -1,11 +1,13 @@
 """Demonstrations, and learning from them."""
 
+import gzip
 import itertools
+import json
 
 import pytest
 import torch
 
-from seeupo.config.schema import WarmStartSettings
+from seeupo.config.schema import TinySettings, WarmStartSettings
 from seeupo.errors import TrainingError
 from seeupo.runs.trajectory_files import write_trajectories
 from seeupo.training.setup import build
@@ -13,7 +15,7 @@ from seeupo.training.warm_start import (
     Demonstrations,
     LogLikelihood,
     load_demonstrations,
-    read_demonstrations,
+    read_trajectory_demonstrations,
     warm_start_optimizer,
 )
 from seeupo.types import Trajectory, Turn
@@ -86,17 +88,42 @@ def written(path, *rewards, token=5):
 def test_trajectories_of_a_file_are_selected_by_reward(tmp_path):
     path = written(tmp_path / "mine.jsonl.gz", 0.0, 1.0, 0.5)
     for lowest, count in ((0.0, 3), (0.5, 2), (1.0, 1)):
-        assert len(read_demonstrations(path, WarmStartSettings(min_reward=lowest), vocab_size=10)) == count
+        assert len(read_trajectory_demonstrations(path, WarmStartSettings(min_reward=lowest), vocab_size=10)) == count
 
 
 def test_unusable_trajectory_files_are_refused(tmp_path):
     path = written(tmp_path / "mine.jsonl.gz", 0.0)
     with pytest.raises(TrainingError, match=r"none of the 1 trajectories .* lower warm_start.min_reward"):
-        read_demonstrations(path, WarmStartSettings(min_reward=1.0), vocab_size=10)
+        read_trajectory_demonstrations(path, WarmStartSettings(min_reward=1.0), vocab_size=10)
     with pytest.raises(TrainingError, match=r"token 5.*another tokenizer"):
-        read_demonstrations(path, WarmStartSettings(), vocab_size=5)
-    with pytest.raises(TrainingError, match=r"warm_start.file cannot be read: .*nowhere"):
-        read_demonstrations(tmp_path / "nowhere.jsonl.gz", WarmStartSettings(), vocab_size=5)
+        read_trajectory_demonstrations(path, WarmStartSettings(), vocab_size=5)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("nowhere", "warm_start.file: .*nowhere cannot be read: No such file"),
+        ("text", r'warm_start.file: .*text, line 1: not JSON .*; expected \{"messages"'),
+        ("damaged", "warm_start.file cannot be read: .*damaged, line 2"),
+    ],
+)
+def test_unreadable_files_are_refused(tmp_path, name, problem):
     (tmp_path / "text").write_text("hello")
-    with pytest.raises(TrainingError, match=r"warm_start.file cannot be read: "):
-        read_demonstrations(tmp_path / "text", WarmStartSettings(), vocab_size=5)
+    header = json.dumps({"format": "seeupo-trajectories", "version": 2})
+    (tmp_path / "damaged").write_bytes(gzip.compress(f"{header}\n{{}}\n".encode()))
+    recipe = small(warm_start={"file": str(tmp_path / name)})
+    with build(recipe) as components, pytest.raises(TrainingError, match=problem) as caught:
+        load_demonstrations(recipe, components, lambda done: None)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_format_is_read_and_progress_is_reported(tmp_path):
+    pairs = [{"prompt": "send ann 5", "completion": "done"}] * 3
+    chats = [{"messages": [{"role": "user", "content": "send"}, {"role": "assistant", "content": "done"}]}] * 2
+    (tmp_path / "pairs").write_text("\n".join(map(json.dumps, pairs)))
+    (tmp_path / "chats").write_bytes(gzip.compress("\n".join(map(json.dumps, chats)).encode()))
+    for path, count in ((tmp_path / "pairs", 3), (tmp_path / "chats", 2), (written(tmp_path / "own", 1.0), 1)):
+        recipe, seen = small(warm_start={"file": str(path)}, model={"tiny": TinySettings(words=False)}), []
+        with build(recipe) as components:
+            assert len(load_demonstrations(recipe, components, seen.append).demonstrations) == count
+        assert seen == list(range(1, count + 1))

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seeupo.utils.text import one_line, visible
+from seeupo.utils.text import counted, one_line, visible
 
 
 @pytest.mark.parametrize(
@@ -58,3 +58,8 @@ def test_every_character_is_escaped_or_has_a_glyph():
         letter = chr(code)
         if unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Zl", "Zp"):
             assert one_line(letter).startswith("\\"), hex(code)
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0 turns"), (1, "1 turn"), (2, "2 turns")])
+def test_counts_agree_with_their_noun(count, text):
+    assert counted(count, "turn") == text

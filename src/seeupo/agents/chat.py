@@ -6,6 +6,7 @@ two responses. Sampled ids are spliced between them and never rendered again.
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,12 +15,14 @@ from typing import Any
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
-from seeupo.types import Message, Tool
+from seeupo.agents.reasoning import CLOSE
+from seeupo.types import Message, Tool, ToolCall
 
 PLACEHOLDER = "\u241e"
 """Stand-in for a response when a template is rendered."""
 CACHE_SIZE = 4096
 """Maximum number of cached texts."""
+PROBE_CALL = ToolCall("probe_call", {"probe_key": "probe_value"})
 PROBE_TOOL = Tool("probe_tool", "A probe.", {"type": "object", "properties": {"probe_key": {"type": "string"}}})
 
 PLAIN_TEMPLATE = (
@@ -36,6 +39,7 @@ class ChatFormat:
     Attributes:
         template: Chat template in Jinja.
         native_tools: Whether the template renders tool schemas.
+        native_calls: Whether the template renders tool calls; otherwise they are JSON in <tool_call> tags.
         tool_role: Whether the template supports messages of role "tool"; otherwise they become user messages.
         notes: Differences between spliced prompts and what the template renders for the whole conversation.
     """
@@ -43,6 +47,7 @@ class ChatFormat:
     tokenizer: PreTrainedTokenizerBase
     template: str
     native_tools: bool
+    native_calls: bool
     tool_role: bool
     notes: tuple[str, ...]
     _cache: dict[str, tuple[int, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -78,6 +83,24 @@ class ChatFormat:
         follows = self.between([Message("user", "")])[:1]
         ends = follows if follows and follows[0] in self.tokenizer.all_special_ids else (self.tokenizer.eos_token_id,)
         return (*self.encode(text), *ends)
+
+    def response_text(self, message: Message) -> str:
+        """Return the text of a response from an assistant message: its tool calls as the template writes them.
+
+        Thoughts are kept as they are, because templates drop those of earlier responses.
+        """
+        action = message.content.rpartition(CLOSE)[2]
+        if CLOSE in message.content:
+            action = action.lstrip()
+        thoughts = message.content.removesuffix(action)
+        written = "\n".join([action] * bool(action) + [_call_text(call) for call in message.tool_calls])
+        entry = replace(message, content=action) if self.native_calls else Message("assistant", written)
+        user = Message("user", "")
+        rendered = self._render([user, entry, user], (), generation=True)
+        placed = self._render([user, Message("assistant", PLACEHOLDER), user], (), generation=True)
+        before, _, after = placed.partition(PLACEHOLDER)
+        fits = len(rendered) >= len(before + after) and rendered.startswith(before) and rendered.endswith(after)
+        return thoughts + (rendered[len(before) : len(rendered) - len(after)] if fits else written)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of sampled ids, without special tokens."""
@@ -125,7 +148,7 @@ def chat_format(tokenizer: PreTrainedTokenizerBase) -> ChatFormat:
 
 def _probe(tokenizer: PreTrainedTokenizerBase, template: str) -> ChatFormat:
     """Return the format of a template; raise if the text between responses depends on the conversation."""
-    plain = ChatFormat(tokenizer, template, native_tools=False, tool_role=False, notes=())
+    plain = ChatFormat(tokenizer, template, native_tools=False, native_calls=False, tool_role=False, notes=())
     question = [Message("system", "be brief"), Message("user", "one?")]
     answered = [*question, Message("assistant", PLACEHOLDER)]
     follow_up = Message("user", "two?")
@@ -141,8 +164,13 @@ def _probe(tokenizer: PreTrainedTokenizerBase, template: str) -> ChatFormat:
     notes = []
     if before != opening:
         notes.append("it renders earlier responses after a different prefix than the one they were sampled after")
-    native_tools, tool_role = _supports_tools(plain, question), _supports_tool_role(plain)
-    return replace(plain, native_tools=native_tools, tool_role=tool_role, notes=tuple(notes))
+    return replace(
+        plain,
+        native_tools=_supports_tools(plain, question),
+        native_calls=_supports_tool_calls(plain),
+        tool_role=_supports_tool_role(plain),
+        notes=tuple(notes),
+    )
 
 
 def _supports_tools(plain: ChatFormat, messages: Sequence[Message]) -> bool:
@@ -153,6 +181,15 @@ def _supports_tools(plain: ChatFormat, messages: Sequence[Message]) -> bool:
         return False
 
 
+def _supports_tool_calls(plain: ChatFormat) -> bool:
+    native = replace(plain, native_calls=True)
+    try:
+        text = native.response_text(Message("assistant", "", (PROBE_CALL,)))
+    except TemplateError:
+        return False
+    return all(part in text for part in ("probe_call", "probe_key", "probe_value"))
+
+
 def _supports_tool_role(plain: ChatFormat) -> bool:
     native = replace(plain, tool_role=True)
     messages = [Message("user", "one?"), Message("assistant", PLACEHOLDER), Message("tool", "result-probe")]
@@ -160,6 +197,11 @@ def _supports_tool_role(plain: ChatFormat) -> bool:
         return "result-probe" in native._render(messages, (), generation=True).partition(PLACEHOLDER)[2]
     except TemplateError:
         return False
+
+
+def _call_text(call: ToolCall) -> str:
+    body = json.dumps({"name": call.name, "arguments": dict(call.arguments)}, ensure_ascii=False)
+    return f"<tool_call>{body}</tool_call>"
 
 
 def schema_of(tool: Tool) -> dict[str, Any]:

@@ -85,8 +85,8 @@ class AlgorithmCard:
 SEEUPO = AlgorithmCard(
     title="SeeUPO",
     idea="Each turn is a virtual agent, and the turns are updated one after another, from the last to the first. Each "
-    "update is weighted by M, the trajectory's advantage times the ratios of the turns already updated, so that an "
-    "early turn is credited with the later turns as they are after their updates.",
+    "update is weighted by the carried advantage M, the trajectory's advantage times the ratios of the turns already "
+    "updated, so that an early turn is credited with the later turns as they are after their updates.",
     formula="""\
 A_i = (R_i - mean R of the group) / std of these over the batch,   M_i = A_i
 

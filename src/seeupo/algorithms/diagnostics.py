@@ -1,4 +1,4 @@
-"""SeeUPO's metrics: M after each turn of a sweep, and the drift of turns since their own update."""
+"""SeeUPO's metrics: the carried advantage M after each turn, and the drift of turns since their own update."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class UpdateEffect:
     """The effect of an update on n turns.
 
     Attributes:
-        weights: Weights [n] that the actions were updated with: M in SeeUPO, advantages elsewhere.
+        weights: Weights [n] that the actions were updated with: the carried advantage M in SeeUPO, A elsewhere.
         log_ratio: log r [n] after the update, as the algorithm defines r.
         clipped: Fraction [n] of each action's tokens whose clip is active; 0 or 1 if the action is clipped as a whole.
     """
@@ -109,7 +109,7 @@ class SequenceObjective(RatioObjective):
     """min(r A, clip(r) A) with one ratio r per turn, of its whole action.
 
     Attributes:
-        advantages: A by turn key: M in SeeUPO.
+        advantages: A by turn key: the carried advantage M in SeeUPO.
         ratio: r as the geometric mean of the token ratios ("length_normalized") or as their "product".
     """
 

@@ -5,7 +5,7 @@ updated one after another, in reverse order of execution. The update of turn t m
 
     E over pool t of  min( r^t M^{t+1}, clip(r^t, 1 - low, 1 + high) M^{t+1} ),   r^t = pi_theta(a^t) / pi_theta_k(a^t)
 
-where M^{T+1} is the group-relative advantage of the whole trajectory. After each update
+where M is the carried advantage; M^{T+1} is the group-relative advantage of the whole trajectory. After each update
 
     M^t = r^t M^{t+1}
 
@@ -50,7 +50,7 @@ class SeeUPO:
         normalize: Divide advantages by the standard deviation of the "batch" or the "group"; "none" does not divide.
         baseline: "mean" of the group's rewards, or "leave_one_out", which avoids the factor (G-1)/G in the gradient.
         ratio: Ratio r^t in the objective: "length_normalized" as in GSPO, or "product", for which the proofs hold.
-        carry_ratio: Ratio that M is multiplied by; none for the same as `ratio`.
+        carry_ratio: Ratio that the carried advantage M is multiplied by; none for the same as `ratio`.
         clip: Clip range (low, high): ratios are clipped to [1 - low, 1 + high]; none for no clip.
         kl_coef: Weight of the KL penalty to the reference policy in the loss (k3 estimator); 0 for none.
         entropy_coef: Weight of the mean token entropy; 0 for none.

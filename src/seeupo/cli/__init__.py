@@ -3,7 +3,7 @@
 import click
 
 import seeupo
-from seeupo.cli import agents, doctor, environments, evaluation, models, studies, training
+from seeupo.cli import agents, data, doctor, environments, evaluation, models, studies, training
 from seeupo.cli.errors import CommandGroup
 
 
@@ -26,6 +26,7 @@ for command in (
     models.models,
     evaluation.eval_command,
     agents.agents,
+    data.data,
     doctor.doctor,
 ):
     main.add_command(command)

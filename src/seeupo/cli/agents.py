@@ -16,7 +16,7 @@ def agents() -> None:
 
 
 @agents.command("show")
-@click.option("--env", "environment", help="Name of the environment.  [default: the run's]")
+@click.option("--env", "environment", help="Environment: a name or module:Factory.  [default: the run's]")
 @click.option("--model", required=True, help="Run directory, model name or model folder.")
 @checkpoint_option
 @click.option("--task", "task_id", help="Task id.  [default: the first task of the last split]")

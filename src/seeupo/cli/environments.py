@@ -1,9 +1,9 @@
-"""`seeupo envs`: list, install, check and play environments."""
+"""`seeupo envs`: list, install, write, check and play environments."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,9 +16,12 @@ if TYPE_CHECKING:
     from seeupo.rollout.scripted import CheckResult
 
 
+SHOWN_FAILURES = 3
+
+
 @click.group()
 def envs() -> None:
-    """List, install, check and play environments."""
+    """List, install, write, check and play environments."""
 
 
 @envs.command("list")
@@ -48,6 +51,19 @@ def install_env(name: str) -> None:
     echo(f"{name} is installed in {folder}")
 
 
+@envs.command("new")
+@click.argument("name")
+def new_env(name: str) -> None:
+    """Write NAME.py, the skeleton of a custom environment, and test_NAME.py into the current directory."""
+    from seeupo.envs.skeleton import write_skeleton
+
+    reference, (module, test) = write_skeleton(name, Path())
+    echo(f"written  {module}  (a small working environment; replace its game with yours)")
+    echo(f"written  {test}  (run it with: pytest {test})")
+    echo(f"check    seeupo envs check {reference}")
+    echo(f"train    seeupo train custom --environment.name {reference}")
+
+
 @envs.command("check")
 @click.argument("name")
 @click.option("--split", "splits", multiple=True, help="Check only this split; may be repeated.")
@@ -68,29 +84,33 @@ def check_env(
 ) -> None:
     """Run the expert and a no-op policy in environment NAME, and print how many tasks they solve.
 
+    NAME is a name of `seeupo envs list`, or the factory of a custom environment: my_module:MyFactory.
     Exits with status 1 if the expert fails a task, the no-op policy solves one, or an episode fails.
     """
     from seeupo.envs.pool.pool import EnvPool
     from seeupo.envs.registry import lookup
     from seeupo.envs.trust import strings_in
+    from seeupo.errors import EnvError
     from seeupo.rollout.scripted import check_environment
 
-    rows, records, passed = [], [], True
+    rows, records, problems = [], [], list[str]()
     typed = tuple(strings_in([name, options]))
     for extra in ({}, *lookup(name).ceiling_options):
         chosen_options = {**options, **extra}
         with EnvPool(name, options=chosen_options, workers=workers, trust=typed, unsandboxed=unsandboxed) as pool:
             chosen = splits or pool.splits
             for result in check_environment(pool, chosen, ("expert",) if extra else ("expert", "no-op"), tasks=tasks):
-                passed = passed and (not result.failures if extra else result.as_expected)
+                if result.problem is not None and (result.failures or not extra):
+                    problems.append(result.problem)
                 records.append({"options": chosen_options, **result.to_json()})
                 rows.append((result, extra))
     if as_json:
-        echo_json({"environment": name, "passed": passed, "results": records})
+        echo_json({"environment": name, "passed": not problems, "results": records})
     else:
         show_check(rows)
-    if not passed:
-        sys.exit(1)
+    if problems:
+        show_failures([failure for result, _ in rows for failure in result.failures])
+        raise EnvError(f"{name} did not pass the check", *problems)
 
 
 def show_check(rows: Sequence[tuple[CheckResult, Mapping[str, Any]]]) -> None:
@@ -109,9 +129,17 @@ def show_check(rows: Sequence[tuple[CheckResult, Mapping[str, Any]]]) -> None:
             ", ".join(f"{key}={value}" for key, value in extra.items()),
         )
     Terminal().print(table)
-    for result, _ in rows:
-        for failure in result.failures[:3]:
-            note(f"failed: {failure}")
+
+
+def show_failures(failures: Sequence[str]) -> None:
+    """Print the first failure with its traceback, and the first line of some others."""
+    for number, failure in enumerate(failures[:SHOWN_FAILURES]):
+        line, *traceback = failure.split("\n")
+        note(f"failed: {line}")
+        for each in traceback if number == 0 else ():
+            note(f"  {each}")
+    if len(failures) > SHOWN_FAILURES:
+        note(f"{len(failures) - SHOWN_FAILURES} more episodes failed")
 
 
 @envs.command("play")
@@ -123,7 +151,10 @@ def show_check(rows: Sequence[tuple[CheckResult, Mapping[str, Any]]]) -> None:
 def play_env(
     *, name: str, task_id: str | None, split: str | None, options: dict[str, object], unsandboxed: bool
 ) -> None:
-    """Play an episode of environment NAME by hand, as a model would see it. Ctrl-D ends it and prints the score."""
+    """Play an episode of environment NAME by hand, as a model would see it. Ctrl-D ends it and prints the score.
+
+    NAME is a name of `seeupo envs list`, or the factory of a custom environment: my_module:MyFactory.
+    """
     from seeupo.cli.play import play
     from seeupo.envs.pool.pool import EnvPool
     from seeupo.envs.trust import strings_in
@@ -143,6 +174,8 @@ def play_env(
     typed = tuple(strings_in([name, options]))
     with EnvPool(name, options=options, workers=1, trust=typed, unsandboxed=unsandboxed) as pool:
         tasks = [task for each in ([split] if split else pool.splits) for task in pool.tasks(each)]
+        if not tasks:
+            pool.first_tasks(split or pool.splits[0], None)  # raises
         task = next((task for task in tasks if task_id in (None, task.id)), None)
         if task is None:
             known = [task.id for task in tasks][:50]

@@ -10,7 +10,7 @@ import click
 
 from seeupo.cli.terminal import echo_text, visible_diagnostics
 from seeupo.envs.failures import EnvFailure
-from seeupo.errors import UserError
+from seeupo.errors import ConfigError, UserError
 from seeupo.utils.text import one_line
 
 
@@ -35,7 +35,7 @@ def _message(error: UserError | EnvFailure | click.ClickException) -> str:
         text = io.StringIO()
         error.show(text)  # a usage error has the usage above its message
         return text.getvalue().removesuffix("\n")
-    if isinstance(error, UserError):
+    if isinstance(error, ConfigError):
         return "Error: " + "\n".join(map(one_line, error.lines))
-    # The end of a worker's output may follow; indented, it cannot pose as a line of this program.
+    # A traceback or the end of a worker's output may follow; indented, it cannot pose as a line of this program.
     return "Error: " + "\n  ".join(map(one_line, str(error).split("\n")))

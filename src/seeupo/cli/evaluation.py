@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.command("eval")
 @click.argument("policy", required=False)
 @checkpoint_option
-@click.option("--env", "environment", help="Name of the environment.")
+@click.option("--env", "environment", help="Environment: a name or module:Factory.")
 @click.option("--split", help="Task split.  [default: the last one]")
 @env_options
 @trust_options
@@ -125,6 +125,8 @@ def show_summary(evaluation: Evaluation, path: Path, *, as_json: bool) -> None:
     echo(f"per episode: {summary['mean_turns']:.1f} turns{tokens}")
     if summary["failures"]:
         echo(f"{summary['failures']} episodes failed and are not scored; run them again with --resume")
+        first = next(result.failure for result in evaluation.results.values() if result.failure is not None)
+        echo(f"the first failure: {first.partition(chr(10))[0]}")
     echo(f"written: {path}")
 
 

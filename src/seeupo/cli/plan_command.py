@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 
 from seeupo.cli.terminal import echo, echo_text
-from seeupo.cli.train_command import DEFAULT, parse_overrides, permissions_of
+from seeupo.cli.train_command import parse_overrides, permissions_of
 from seeupo.config.loader import read_recipe, recipe_to_toml
 from seeupo.config.schema import Recipe
 from seeupo.envs.trust import Permissions
@@ -19,6 +19,8 @@ from seeupo.planning.memory import GIB, RESERVE, packed_tokens
 from seeupo.planning.plan import Limits, Plan, gib, gpus_of, make_plan
 from seeupo.planning.shapes import ModelShape, shape_of
 from seeupo.training.setup import open_pool
+from seeupo.training.train import default_recipe
+from seeupo.utils.text import counted
 
 ASSUMED_MEMORY = 80
 """Memory of a GPU in GiB if none is given and this machine has none."""
@@ -36,7 +38,7 @@ def show_plan(
 ) -> None:
     """Print what a recipe needs and whether it fits; with `dry_run`, after the resolved recipe."""
     pairs = parse_overrides(overrides)
-    recipe = read_recipe(recipe_name or DEFAULT, pairs)
+    recipe = read_recipe(recipe_name or default_recipe(dict(pairs).get("environment.name")), pairs)
     if dry_run:
         echo_text(recipe_to_toml(recipe))
     permissions = permissions_of(recipe, pairs, trust, unsandboxed=unsandboxed)
@@ -82,8 +84,8 @@ def _training_lines(recipe: Recipe) -> Iterator[tuple[str, str]]:
     if (warm := recipe.warm_start) is not None:
         yield "warm start", f"{warm.batches} batches of {warm.batch_episodes} demonstrations"
     run, collect = recipe.run, recipe.collect
-    length = f"{run.epochs} epochs" if run.epochs is not None else f"{run.iterations} iterations"
-    yield "training", f"{length} of {collect.tasks} tasks x {collect.group_size} attempts"
+    length = counted(run.total_iterations, "iteration") if run.epochs is None else counted(run.epochs, "epoch")
+    yield "training", f"{length} of {counted(collect.tasks, 'task')} x {counted(collect.group_size, 'attempt')}"
 
 
 def _model_line(shape: ModelShape, recipe: Recipe) -> str:

@@ -11,32 +11,25 @@ import logging
 import sys
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import click
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.segment import Segment
-from rich.text import Text
 
+from seeupo.display.terminal import Terminal
 from seeupo.utils.text import one_line, visible
 
-
-class Terminal(Console):
-    """A console for tables, styled text and live displays that prints text from outside as it is, and visibly."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(markup=False, emoji=False, highlight=False, **options)
-
-    def render_str(self, text: str, **options: Any) -> Text:
-        return super().render_str(one_line(text), **options)
-
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        for text, style, control in super().render(renderable, options):
-            # Only text that was printed elsewhere during a live display contains links.
-            plain = style.update_link(None) if style is not None and style.link else style
-            yield Segment(text if control else visible(text), plain, control)
+__all__ = [
+    "Terminal",
+    "confirm",
+    "echo",
+    "echo_json",
+    "echo_text",
+    "is_interactive",
+    "note",
+    "prompt",
+    "visible_diagnostics",
+]
 
 
 def echo(line: object = "", *, err: bool = False) -> None:
@@ -61,6 +54,16 @@ def note(text: object) -> None:
 def prompt(text: str) -> str:
     """Ask for one line of input; raise `click.Abort` at its end."""
     return str(click.prompt(text, default="", show_default=False))
+
+
+def is_interactive() -> bool:
+    """Return whether a user can see a question on standard error and answer it."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def confirm(question: str) -> bool:
+    """Ask a yes/no question on standard error; raise `click.Abort` at the end of the input."""
+    return click.confirm(question, err=True)
 
 
 def _write(text: str, *, err: bool = False) -> None:

@@ -84,6 +84,6 @@ def print_tokens(trajectory: Trajectory, chat: ChatFormat, console: Console) -> 
                 console.print(Text(visible("·".join(segment.tokens)), STYLES[segment.kind]))
     console.rule()
     if trajectory.failure is not None:
-        console.print(f"failed, no score: {trajectory.failure.message}")
+        console.print(Text(visible(f"failed, no score: {trajectory.failure.message}")))
     else:
         console.print(f"stopped by: {trajectory.stop.value}; score {trajectory.score:g}")

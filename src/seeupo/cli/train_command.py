@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 from rich.table import Table
 
 from seeupo.cli.terminal import Terminal, echo, note
-from seeupo.cli.train_display import make_display
 from seeupo.cli.trust import permissions_for
 from seeupo.config.loader import parse_value, read_recipe
 from seeupo.config.schema import Recipe
 from seeupo.core.statistics import format_estimate
-from seeupo.envs.trust import Permissions
+from seeupo.display.train_display import make_display, result_line
+from seeupo.envs.trust import Permissions, named_code
 from seeupo.errors import TrainingError
-from seeupo.runs.evaluations import VERDICTS, verdict_of
-from seeupo.runs.run_directory import RECIPE, REPORT, RunDirectory
+from seeupo.runs.run_directory import REPORT, RunDirectory
 from seeupo.training.interrupts import interruptible
 from seeupo.training.loop import Interrupted
-from seeupo.training.train import TrainingResult, next_run_dir, resume_run, train, with_iterations
+from seeupo.training.train import (
+    TrainingResult,
+    default_recipe,
+    next_run_dir,
+    resume_run,
+    resumed_recipe,
+    train,
+    with_iterations,
+)
 
-DEFAULT = "tiny-pocket"
 SECTIONS = tuple(each.name for each in fields(Recipe))
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
@@ -52,6 +58,7 @@ def run_training(
     *,
     out: Path | None,
     resumed: Path | None,
+    accept_changes: bool,
     trust: Sequence[str],
     unsandboxed: bool,
     on_finish: Callable[[Path], None],
@@ -59,17 +66,14 @@ def run_training(
     """Train or resume with a progress display, and return the exit code."""
     pairs = parse_overrides(overrides)
     if resumed is not None:
-        run = RunDirectory.open(resumed)
-        run.check_resumable()
-        path = run.path
         if recipe_name is not None or out is not None:
             raise TrainingError("--resume uses the run's own recipe and directory; leave out RECIPE and --out")
-        if other := [key for key, _ in pairs if not key.startswith("run.")]:
-            raise TrainingError(f"--{other[0]}: only keys of [run] can change when a run is resumed")
-        recipe = read_recipe(str(path / RECIPE), pairs)
+        run, path = RunDirectory.open(resumed), resumed
+        recipe, changes = resumed_recipe(run, pairs, accept_changes=accept_changes)
     else:
-        recipe = read_recipe(recipe_name or DEFAULT, pairs)
-        path = out or next_run_dir(Path(recipe_name or DEFAULT).stem)
+        recipe_name = recipe_name or default_recipe(dict(pairs).get("environment.name"))
+        recipe = read_recipe(recipe_name, pairs)
+        path = out or next_run_dir(Path(recipe_name).stem)
     permissions = permissions_of(recipe, pairs, trust, unsandboxed=unsandboxed)
     recipe = with_iterations(recipe, None, permissions)
     title = f"{recipe.model.name} on {recipe.environment.name}: {path}"
@@ -78,7 +82,7 @@ def run_training(
         with interruptible(display.on_note) as pause:
             if resumed is not None:
                 result = resume_run(
-                    run, recipe, permissions=permissions, callback=display, pause=pause, on_finish=on_finish
+                    run, recipe, changes, permissions=permissions, callback=display, pause=pause, on_finish=on_finish
                 )
             else:
                 result = train(
@@ -91,15 +95,21 @@ def run_training(
                     on_finish=on_finish,
                 )
     except Interrupted:
-        note(f"Stopped and saved. Resume with: seeupo train --resume {path}")
+        note(f"Stopped and saved. Resume with: seeupo train --resume {path}{trust_flags(recipe)}")
         return INTERRUPTED
     except KeyboardInterrupt:
-        note(f"Stopped. Resume from the last checkpoint with: seeupo train --resume {path}")
+        note(f"Stopped. Resume from the last checkpoint with: seeupo train --resume {path}{trust_flags(recipe)}")
         return INTERRUPTED
     finally:
         display.close()
     show_result(result, recipe)
     return 0
+
+
+def trust_flags(recipe: Recipe) -> str:
+    """Return the options with which later commands trust the code that the recipe names."""
+    settings = recipe.environment
+    return "".join(f" --trust {shlex.quote(code)}" for code in named_code(settings.name, settings.options))
 
 
 def permissions_of(
@@ -121,9 +131,10 @@ def show_result(result: TrainingResult, recipe: Recipe) -> None:
         scores = {when: summary[when][name] for when in ("before", "after", "difference")}
         cells = (format_estimate(estimate, signed=when == "difference", digits=2) for when, estimate in scores.items())
         table.add_row(name, *cells)
-    minutes = sum(summary["seconds"].values()) / 60
     echo()
-    echo(f"{verdict(summary)} ({result.reason}; {minutes:.1f} minutes)")
+    for warning in summary["warnings"]:
+        echo(f"warning: {warning}")
+    echo(result_line(summary))
     Terminal().print(table)
     if result.policy.is_dir():
         echo(f"policy    {result.policy}  (after iteration {summary['iterations']}; loads in transformers and vLLM)")
@@ -131,9 +142,11 @@ def show_result(result: TrainingResult, recipe: Recipe) -> None:
     if (page := result.run_dir / REPORT).exists():
         echo(f"report    {page}  (open it in a browser)")
     echo(f"run       {result.run_dir}  (summary.json, metrics.jsonl, trajectories; see docs/run-directory.md)")
-    echo(f"evaluate  seeupo eval {result.run_dir}  (or a checkpoint: --checkpoint best)")
+    flags = trust_flags(recipe)
+    echo(f"evaluate  seeupo eval {result.run_dir}{flags}  (or a checkpoint: --checkpoint best)")
     echo(f"export    seeupo export {result.run_dir} OUT  (or a checkpoint: --best)")
-    echo(f"continue  seeupo train --resume {result.run_dir} --run.iterations {2 * recipe.run.total_iterations}")
+    twice = 2 * recipe.run.total_iterations
+    echo(f"continue  seeupo train --resume {result.run_dir} --run.iterations {twice}{flags}")
 
 
 def best_line(result: TrainingResult) -> str:
@@ -146,10 +159,3 @@ def best_line(result: TrainingResult) -> str:
     if best["checkpoint"] is None:
         return f"not kept  ({score})"
     return f"{result.run_dir / best['checkpoint']}  ({score})"
-
-
-def verdict(summary: Mapping[str, Any]) -> str:
-    """Return one sentence on the change of avg@k."""
-    k = summary["k"]
-    before, after = (summary[when][f"avg@{k}"]["value"] for when in ("before", "after"))
-    return f"{VERDICTS[verdict_of(summary['difference'], k)]}: avg@{k} on held-out tasks {before:.2f} -> {after:.2f}"

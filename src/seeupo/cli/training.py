@@ -16,6 +16,10 @@ from seeupo.cli.terminal import Terminal, echo, echo_json, echo_text
 @click.argument("overrides", nargs=-1, type=click.UNPROCESSED)
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Run directory, new or empty.")
 @click.option("--resume", "resumed", type=click.Path(path_type=Path), metavar="RUN", help="Resume a run.")
+@click.option(
+    "--accept-changes", is_flag=True,
+    help="With --resume: use and record settings that differ from those of the run so far.",
+)  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Show the resolved recipe without training.")
 @trust_options
 def train_command(
@@ -24,14 +28,16 @@ def train_command(
     overrides: tuple[str, ...],
     out: Path | None,
     resumed: Path | None,
+    accept_changes: bool,
     dry_run: bool,
     trust: tuple[str, ...],
     unsandboxed: bool,
 ) -> None:
     """Train an agent.
 
-    RECIPE is a name (see `seeupo recipes list`) or a TOML file; tiny-pocket by default. Override any key of the recipe
-    with --section.key VALUE, for example --run.seed 1 or --algorithm.order natural.
+    RECIPE is a name (see `seeupo recipes list`) or a TOML file; tiny-pocket by default, or custom with another
+    --environment.name. Override any key of the recipe with --section.key VALUE, for example --run.seed 1 or
+    --environment.name my_module:MyFactory.
     Ctrl-C finishes the current step and saves; a second Ctrl-C stops at once.
     """
     from seeupo.api import write_run_report
@@ -41,6 +47,8 @@ def train_command(
     recipe, overrides = separate_overrides(recipe, overrides)
     if dry_run and resumed is not None:
         raise click.UsageError("--dry-run is for new runs; remove --resume")
+    if accept_changes and resumed is None:
+        raise click.UsageError("--accept-changes is for --resume; a new run has nothing to change")
     if dry_run:
         show_plan(recipe, overrides, trust=trust, unsandboxed=unsandboxed, dry_run=True)
     else:
@@ -50,6 +58,7 @@ def train_command(
                 overrides,
                 out=out,
                 resumed=resumed,
+                accept_changes=accept_changes,
                 trust=trust,
                 unsandboxed=unsandboxed,
                 on_finish=write_run_report,

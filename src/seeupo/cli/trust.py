@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import click
-
-from seeupo.cli.terminal import note
+from seeupo.cli.terminal import confirm, is_interactive, note
 from seeupo.envs.references import canonical, locate
 from seeupo.envs.trust import Permissions, TrustError, named_code, strings_in, untrusted_code
 
@@ -29,12 +26,12 @@ def permissions_for(
     if environment is None:
         return Permissions(trusted, unsandboxed)
     if untrusted := untrusted_code(environment, options, trusted):
-        if not sys.stdin.isatty() or not sys.stderr.isatty():
+        if not is_interactive():
             raise TrustError(untrusted)
         for reference in untrusted:
             source = locate(reference)
             note(f"{reference} ({'not found' if source is None else source.path})")
-        if not click.confirm("The files name this code. Have you read it, and shall it run?", err=True):
+        if not confirm("The files name this code. Have you read it, and shall it run?"):
             raise TrustError(untrusted)
         trusted += untrusted
     if code := named_code(environment, options):

@@ -41,7 +41,8 @@ def read_recipe(name_or_path: str, overrides: Sequence[tuple[str, str]] = (), *,
     Args:
         name_or_path: A path if it ends in .toml or contains a directory, otherwise a name.
         overrides: Dotted keys and their values as on a command line: TOML, or a string that needs no quotes. Another
-            algorithm.name drops the options that the recipe has for its own algorithm.
+            algorithm.name drops the options that the recipe has for its own algorithm, and another environment.name
+            those for its own environment.
         migrate: Accept keys that were renamed since the file was written, for recipes of old run directories.
     """
     if name_or_path.endswith(".toml") or Path(name_or_path).name != name_or_path:
@@ -53,6 +54,7 @@ def read_recipe(name_or_path: str, overrides: Sequence[tuple[str, str]] = (), *,
     if migrate:
         _rename_keys(table)
     _change_algorithm(table, dict(overrides).get("algorithm.name"))
+    _change_environment(table, dict(overrides).get("environment.name"))
     return _recipe(table, [problem for key, value in overrides if (problem := _override(table, key, value))])
 
 
@@ -148,6 +150,13 @@ def _change_algorithm(table: dict[str, Any], name: str | None) -> None:
     section = table.get("algorithm")
     if isinstance(section, dict) and name not in (None, section.get("name", "seeupo")):
         table["algorithm"] = {}
+
+
+def _change_environment(table: dict[str, Any], name: str | None) -> None:
+    """Drop the options of the recipe's environment if another one is chosen."""
+    section = table.get("environment")
+    if isinstance(section, dict) and name is not None and parse_value(name) != section.get("name", "pocket"):
+        section.pop("options", None)
 
 
 def _override(table: dict[str, Any], key: str, text: str) -> str | None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from seeupo.algorithms import SeeUPO
-from seeupo.core.checks import OptionError, check_at_least, check_choice, check_count, check_unit_interval
+from seeupo.algorithms.mismatch import MismatchSettings
+from seeupo.core.checks import OptionError, check_at_least, check_count, check_unit_interval
 from seeupo.engines.cluster.settings import EngineSettings
 from seeupo.engines.local_critic import CriticSettings
 from seeupo.engines.optimizer import OptimizerSettings
@@ -268,8 +269,9 @@ class WarmStartSettings:
         episodes: Number of demonstrations by the environment's expert on training tasks.
         noisy: Fraction of demonstrations by the noisy expert, if the environment has one.
         mistakes: Rate of each mistake of the noisy expert, by the environment's names; empty for its defaults.
-        file: Trajectory file with demonstrations; "none" means demonstrations of the expert.
-        min_reward: Minimum reward of the trajectories used from the file.
+        file: File of demonstrations: JSON lines of chat messages or of prompt/completion pairs, or a trajectory file;
+            "none" means demonstrations of the expert.
+        min_reward: Minimum reward of the trajectories used from a trajectory file.
         batches: Number of optimizer steps.
         batch_episodes: Number of demonstrations per step.
         learning_rate: Peak learning rate; it decays to 0 along a cosine.
@@ -309,44 +311,6 @@ class TrackerSettings:
     wandb_mode: Literal["online", "offline"] = "offline"
 
 
-MismatchLevel = Literal["token", "turn"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class MismatchSettings:
-    """Differences between the log-probs of sampler and trainer: how they are checked and corrected.
-
-    Attributes:
-        check_every: Iterations between comparisons of both log-probs on a few trajectories; 0 never compares.
-        max_gap: Mean absolute difference per token above which training stops; "none" means no limit.
-        tis_cap: C of truncated importance sampling, which multiplies gradients by w = min(pi_trainer / pi_sampler, C);
-            "none" means w = 1.
-        tis_level: "token": w from the probabilities of each token; "turn": from the product over a turn.
-        turn_bounds: Bounds (low, high) of a turn's geometric mean of pi_trainer / pi_sampler; turns outside have no
-            gradient. "none" uses all turns.
-    """
-
-    check_every: int = 1
-    max_gap: float | None = 0.5
-    tis_cap: float | None = None
-    tis_level: MismatchLevel = "token"
-    turn_bounds: tuple[float, float] | None = None
-
-    def __post_init__(self) -> None:
-        check_count("check_every", self.check_every, 0)
-        check_choice("tis_level", self.tis_level, get_args(MismatchLevel))
-        for name in ("max_gap", "tis_cap"):
-            if getattr(self, name) is not None:
-                check_at_least(name, getattr(self, name), 0)
-        if self.turn_bounds is not None and not 0 <= self.turn_bounds[0] <= 1 <= self.turn_bounds[1]:
-            raise OptionError("turn_bounds", self.turn_bounds, "a pair (low, high) with low <= 1 <= high")
-
-    @property
-    def corrects(self) -> bool:
-        """Whether gradients are corrected."""
-        return self.tis_cap is not None or self.turn_bounds is not None
-
-
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """A training run.
@@ -354,6 +318,9 @@ class Recipe:
     Attributes:
         algorithm: Algorithm, selected by `name`, and its options.
         critic: Critic of the algorithms that need one (ppo); ignored by the others.
+        engine: Processes that train: this one, or ranks of a cluster.
+        sampler: Processes that sample.
+        mismatch: Differences between the log-probs of sampler and trainer.
         warm_start: Supervised learning before reinforcement learning; "none" skips it.
     """
 

@@ -1,4 +1,4 @@
-"""M, the advantage that SeeUPO carries from turn to turn."""
+"""The carried advantage M, which SeeUPO multiplies by a ratio from turn to turn."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from seeupo.core.checks import Clip, check_clip, check_finite, check_floating, c
 
 
 class CarriedAdvantage:
-    """M of each trajectory: its advantage times the ratios of the turns updated so far.
+    """The carried advantage M of each trajectory: its advantage times the ratios of the turns updated so far.
 
     Trajectories are indices 0 ... N-1 into `advantages` [N]. Every call passes the indices of its rows, which may be in
     any order; a trajectory that is not passed keeps its M.
@@ -46,7 +46,7 @@ class CarriedAdvantage:
         after = torch.where(before == 0, 0.0, before * log_ratio.to(before).exp())
         if not torch.isfinite(after).all():
             raise ValueError(
-                f"M overflowed: a turn's log-ratio reached {log_ratio.max().item():.3g}; "
+                f"the carried advantage M overflowed: a turn's log-ratio reached {log_ratio.max().item():.3g}; "
                 "use a smaller learning rate, length-normalized ratios, or a carry_clip"
             )
         self._values[trajectories] = after

@@ -162,7 +162,8 @@ class LocalEngine:
                 value = 0 * logprobs.sum()  # every rank takes part in every backward pass
             if value.requires_grad:
                 (-self.sharding.ranks * value).backward()  # the gradients of ranks are averaged
-        metrics = self._optimizer.step(self.iteration, agent, owner="the policy" if agent is None else f"agent {agent}")
+        owner = "the policy" if agent is None else f"turn {agent + 1}"
+        metrics = self._optimizer.step(self.iteration, agent, owner=owner)
         return StepMetrics(agent, {**metrics, "objective": total})
 
     def values(self, trajectories: Sequence[Trajectory]) -> list[Tensor]:

@@ -27,17 +27,27 @@ WEIGHTS = "critic.safetensors"
 
 
 @dataclass(frozen=True, kw_only=True)
+class CriticOptimizerSettings(OptimizerSettings):
+    """Optimizer settings of the critic.
+
+    Attributes:
+        trainable: Always empty, because all weights of the critic are trained.
+    """
+
+    learning_rate: float = 1e-5
+
+
+@dataclass(frozen=True, kw_only=True)
 class CriticSettings:
     """Settings of the critic.
 
     Attributes:
         backbone: "own" trains a separate copy of the policy's layers; "policy" trains only a value head on the hidden
             states of the policy.
-        optimizer: Optimizer settings of the critic; `trainable` must be empty, because all its weights are trained.
     """
 
     backbone: Backbone = "own"
-    optimizer: OptimizerSettings = field(default_factory=lambda: OptimizerSettings(learning_rate=1e-5))
+    optimizer: CriticOptimizerSettings = field(default_factory=CriticOptimizerSettings)
 
     def __post_init__(self) -> None:
         check_choice("backbone", self.backbone, get_args(Backbone))

@@ -27,7 +27,9 @@ class OptimizerSettings:
         iterations: Number of iterations of the whole run; needed to decay.
         beta1: Momentum of AdamW; 0 disables it. Momentum carries one turn's update into the steps of the next turns, so
             the policy moves further than the carried advantage M records.
-        beta2, eps, weight_decay: Other parameters of AdamW; norms and biases are not decayed.
+        beta2: Decay rate of AdamW's second moment.
+        eps: Term that AdamW adds to the denominator.
+        weight_decay: Weight decay of AdamW; norms and biases are not decayed.
         moments: "shared" by all turns, or "per_agent" for separate Adam moments per turn.
         max_grad_norm: Maximum gradient norm; "none" means no clipping.
         trainable: Regular expressions; a parameter whose name matches none of them is frozen. Empty trains all.
@@ -108,7 +110,12 @@ class Optimizer:
     def load_state(self, state: Mapping[int | None, Any]) -> None:
         self.by_agent.clear()
         for agent, moments in state.items():
-            self._optimizer_for(agent).load_state_dict(moments)
+            optimizer = self._optimizer_for(agent)
+            chosen = [{name: value for name, value in g.items() if name != "params"} for g in optimizer.param_groups]
+            optimizer.load_state_dict(moments)
+            # The state contains the settings that it was saved with; those of this run may differ.
+            for group, settings in zip(optimizer.param_groups, chosen, strict=True):
+                group.update(settings)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the moments as "agent/parameter/moment"; the agent is "none" for shared moments."""

@@ -21,7 +21,7 @@ from filelock import FileLock
 from seeupo.envs.references import packages_for
 from seeupo.envs.registry import EnvSpec
 from seeupo.errors import EnvError, EnvUnavailable
-from seeupo.utils.cache import cache_folder
+from seeupo.utils.cache import cache_folder, make_cache_folder
 
 PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9.!+_-]+)")
 READY = "ready.json"
@@ -69,7 +69,7 @@ def install(spec: EnvSpec, *, report: Callable[[str], None] = lambda _: None) ->
         if not PIN.fullmatch(requirement):
             raise EnvError(f"{spec.name}: requirement {requirement!r} is not pinned; write it as name==version")
     folder = folder_of(spec)
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_cache_folder(folder.parent)
     with FileLock(folder.with_name(f".{spec.name}.lock")):
         if installed(spec):
             return folder

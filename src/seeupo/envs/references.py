@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import sys
 from dataclasses import dataclass
 from functools import reduce
@@ -14,7 +15,11 @@ from typing import Any
 
 import seeupo
 from seeupo.envs.declare import Role, declares, requirement
+from seeupo.envs.tracebacks import explain_exception, is_installed
 from seeupo.errors import EnvError
+
+ARGUMENTS = "(...)"
+SIMPLE = (str, int, float, tuple, type(None))
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ def resolve(reference: str, role: Role) -> Any:
     except EnvError:
         raise
     except Exception as error:  # a module may raise anything while it is loaded
-        raise EnvError(f"{reference!r}: {module} cannot be loaded: {type(error).__name__}: {error}") from error
+        raise _not_loaded(reference, error) from None
     try:
         found = reduce(getattr, name.split("."), loaded)
     except AttributeError:
@@ -57,15 +62,29 @@ def split(reference: str) -> tuple[str, str]:
 
 
 def reference_to(factory: object) -> str:
-    """Return "module:Class" of a factory object, with which a run records it."""
+    """Return the name with which a run records a factory object: "module:Class", or "script.py:Class".
+
+    "(...)" follows if its class takes arguments that may differ from their defaults.
+    """
     kind = type(factory)
-    return f"{kind.__module__}:{kind.__qualname__}"
+    module = _main_module() if kind.__module__ == "__main__" else kind.__module__
+    return f"{module}:{kind.__qualname__}{'' if _has_default_arguments(factory) else ARGUMENTS}"
 
 
-def is_importable(reference: str) -> bool:
-    """Return whether another process can import what a reference names: not what a script or function defines."""
+def same_environment(one: str, other: str) -> bool:
+    """Return whether two names may mean the same environment: a class can be named by its module or by its file."""
+    classes = [name.rpartition(":")[2].removesuffix(ARGUMENTS) for name in (one, other)]
+    return one == other or (":" in one and ":" in other and classes[0] == classes[1])
+
+
+def why_not_importable(reference: str) -> str | None:
+    """Return why a recorded reference does not suffice to create the same environment again; None if it does."""
     module, _, name = reference.rpartition(":")
-    return module != "__main__" and "<locals>" not in name
+    if module == "__main__" or "<locals>" in name:
+        return f"{name} was defined in a script or a function and cannot be imported. Move it to a module and name it"
+    if name.endswith(ARGUMENTS):
+        return f"{name.removesuffix(ARGUMENTS)} takes arguments that were not recorded. Name it again with its options"
+    return None
 
 
 def canonical(reference: str) -> str:
@@ -86,7 +105,7 @@ def locate(reference: str) -> Source | None:
         path = _path_of(_find_spec(module.partition(".")[0]))
     if path is None or not path.exists():
         return None
-    return Source(path, None if _is_installed(path) else path.parent)
+    return Source(path, None if is_installed(path) else path.parent)
 
 
 def packages_for(reference: str) -> list[Path]:
@@ -106,6 +125,39 @@ def load_file(path: Path) -> ModuleType:
     return module
 
 
+def _not_loaded(reference: str, error: Exception) -> EnvError:
+    """Return the error for a module that does not exist, or that raised an exception while it was loaded."""
+    module, name = split(reference)
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    if missing is not None and f"{module}.".startswith(f"{missing}."):
+        return EnvError(
+            f"{reference!r}: there is no module {missing!r}, neither where Python finds modules nor in the current "
+            f"directory. Go to its directory, or name its file: path/to/{module.replace('.', '/')}.py:{name}"
+        )
+    return EnvError(*f"{reference!r}: {module} cannot be loaded: {explain_exception(error)}".split("\n"))
+
+
+def _main_module() -> str:
+    """Return the name with which the main program can be imported; "__main__" if there is none."""
+    main = sys.modules["__main__"]
+    if (spec := getattr(main, "__spec__", None)) is not None:  # python -m module
+        return str(spec.name)
+    file, here = Path(getattr(main, "__file__", None) or "").resolve(), Path.cwd().resolve()
+    is_script = file.suffix == ".py" and file.is_file() and file.is_relative_to(here)
+    return file.relative_to(here).as_posix() if is_script else "__main__"
+
+
+def _has_default_arguments(factory: object) -> bool:
+    """Return whether a factory object equals one without arguments, as far as its attributes show it."""
+    missing = object()
+    for name, parameter in inspect.signature(type(factory)).parameters.items():
+        kept = getattr(factory, name, getattr(factory, f"_{name}", missing))
+        same_type = type(kept) is type(parameter.default)
+        if not (kept is parameter.default or (same_type and isinstance(kept, SIMPLE) and kept == parameter.default)):
+            return False
+    return True
+
+
 def _find_spec(name: str) -> ModuleSpec | None:
     """Find a top-level module. Finding a submodule would run its package."""
     try:
@@ -121,9 +173,3 @@ def _path_of(spec: ModuleSpec | None) -> Path | None:
     if spec.submodule_search_locations:
         return Path(next(iter(spec.submodule_search_locations)))
     return Path(spec.origin) if spec.origin and spec.has_location else None
-
-
-def _is_installed(path: Path) -> bool:
-    """Return whether a path belongs to the interpreter or its packages."""
-    prefixes = {Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix)}
-    return "site-packages" in path.parts or any(path.resolve().is_relative_to(prefix) for prefix in prefixes)

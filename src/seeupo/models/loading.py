@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
@@ -103,6 +104,19 @@ def load_policy(
     return LoadedPolicy(model, tokenizer, source, packing, base, None if merge else adapter)
 
 
+def load_tokenizer(name_or_path: str) -> tuple[PreTrainedTokenizerBase, int]:
+    """Return the tokenizer and the context length of a model, without loading its weights. `tiny` reads bytes."""
+    if name_or_path == "tiny":
+        return tiny_tokenizer(TinyConfig()), TinyConfig().context
+    path = _locate(name_or_path)
+    try:
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"{path} could not be loaded: {first_line(error)}") from None
+    return tokenizer, int(config.get_text_config().max_position_embeddings)
+
+
 def _locate(name_or_path: str) -> str:
     if name_or_path in CATALOG:
         folder = downloaded_folder(name_or_path)
@@ -158,17 +172,27 @@ def _from_pretrained(path: str, tokenizer_path: str | None = None) -> tuple[PreT
     try:
         with no_progress_bars():
             config = AutoConfig.from_pretrained(path, trust_remote_code=False)
-            model = AutoModelForCausalLM.from_pretrained(
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
                 path,
                 config=config,
                 use_safetensors=True,
                 trust_remote_code=False,
                 attn_implementation="sdpa",
                 dtype=torch.float32,
+                output_loading_info=True,
             )
+            model, found = loaded
             tokenizer = AutoTokenizer.from_pretrained(tokenizer_path or path, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"{path} could not be loaded: {first_line(error)}") from None
+    except Exception as error:  # damaged files raise many types, plain Exception among them
+        raise ModelError(
+            f"{path} could not be loaded: {first_line(error)}. Expected config.json, safetensors and a tokenizer of "
+            "the same model; download or copy it again."
+        ) from None
+    if missing := sorted(found["missing_keys"]):
+        raise ModelError(
+            f"{path} has no weights for {missing[0]}{f' and {len(missing) - 1} more' if len(missing) > 1 else ''}; "
+            "its safetensors files are incomplete or belong to another config.json. Download or copy the model again."
+        )
     return model, tokenizer
 
 
@@ -176,9 +200,10 @@ def _check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
     embeddings = model.get_input_embeddings()
     assert isinstance(embeddings, torch.nn.Embedding)
     rows = embeddings.num_embeddings
-    if len(tokenizer) > rows:
+    highest = max(tokenizer.get_vocab().values(), default=0)
+    if highest >= rows:
         raise ModelError(
-            f"{name}: the tokenizer has {len(tokenizer)} tokens but the model has only {rows} embeddings; "
+            f"{name}: the tokenizer has token ids up to {highest} but the model has only {rows} embeddings; "
             "use the tokenizer that belongs to the model"
         )
     if tokenizer.eos_token_id is None:

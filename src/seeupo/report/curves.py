@@ -164,7 +164,7 @@ TURN_MAPS: tuple[tuple[str, str, str, float | None], ...] = (
     (
         "carry_sd",
         "Spread of M",
-        "Standard deviation of M / A at a turn's update: 0 in the turn updated first, then growing.",
+        "Standard deviation of M / A at a turn's update (M: carried advantage): 0 in the turn updated first.",
         None,
     ),
     ("live_turns", "Live turns", "Number of attempts that reached this turn.", None),

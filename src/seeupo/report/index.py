@@ -25,6 +25,7 @@ class TrajectoryIndex:
         self._lists: dict[str, dict[str, int]] = {name: {} for name in LISTS}
         self._columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
         self._ids: set[tuple[int, int, str]] = set()
+        self._repeats: dict[tuple[int, int, str], int] = {}
 
     def __len__(self) -> int:
         return len(self._columns["run"])
@@ -72,11 +73,12 @@ class TrajectoryIndex:
 
     def _unique(self, run: int, phase: int, name: str) -> str:
         """Number repeated ids: links identify a trajectory by its id, and files from elsewhere may repeat one."""
-        unique, count = name, 1
+        unique, count = name, self._repeats.get((run, phase, name), 1)
         while (run, phase, unique) in self._ids:
             count += 1
             unique = f"{name}~{count}"
         self._ids.add((run, phase, unique))
+        self._repeats[(run, phase, name)] = count
         return unique
 
 

@@ -8,14 +8,16 @@ from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
+from seeupo.config.changes import changes_text
 from seeupo.errors import EvaluationError
 from seeupo.report.curves import curves, evaluation_k, evaluation_summaries, turn_maps, turn_records
 from seeupo.report.packing import rounded
 from seeupo.report.selection import Selection
 from seeupo.runs.evaluations import VERDICTS, compare, verdict_of
 from seeupo.runs.reader import StoredEvaluation, StoredRun
-from seeupo.training.alarms import Alarms
+from seeupo.training.alarms import Alarms, untrained_warning
 from seeupo.utils.numbers import finite_number
+from seeupo.utils.text import counted
 
 
 def run_overview(run: StoredRun, name: str, selection: Selection) -> dict[str, Any]:
@@ -136,7 +138,7 @@ def _when(run: StoredRun, evaluation: StoredEvaluation) -> str:
         return "before"
     if run.ended and evaluation.iteration >= run.last_iteration:
         return "after training"
-    return f"after {evaluation.iteration} iterations"
+    return f"after {counted(evaluation.iteration, 'iteration')}"
 
 
 def _details(run: StoredRun) -> list[list[str]]:
@@ -156,6 +158,7 @@ def _details(run: StoredRun) -> list[list[str]]:
         ("Update order", run.setting("algorithm", "order")),
         ("Attempts per iteration", f"{tasks} tasks x {size} attempts" if tasks and size else None),
         ("Learning rate", run.setting("optimizer", "learning_rate")),
+        ("Changed on resume", changes_text(run.env_info.get("changes"))),
         ("Held-out attempts per task", None if plan is None else plan.attempts),
         ("Held-out task panel", None if plan is None else plan.panel),
         ("Time", _minutes(run)),
@@ -221,6 +224,8 @@ def _warnings(run: StoredRun) -> list[dict[str, Any]]:
                 "and were not scored. `seeupo envs check` finds most causes."
             )
             found.append({"iteration": iteration, "text": text})
+    if (untrained := untrained_warning(run.records.get("iteration", []))) is not None:
+        found.append({"iteration": run.last_iteration, "text": untrained})
     return sorted(found, key=lambda each: each["iteration"])
 
 

@@ -19,6 +19,8 @@ from seeupo.runs.trajectory_rows import TrajectoryRow, read_rows
 
 TRAINING, BEFORE, AFTER = 0, 1, 2
 """Phases of a trajectory: training, the first evaluation, the last evaluation."""
+MAX_GROUP_BYTES = 100_000_000
+"""Bytes of a group before compression. Repetitive text compresses to little, but the page decodes whole groups."""
 EVALUATION_SHARE = 0.2
 """Share of a run's bytes that the trajectories of one evaluation may take."""
 
@@ -105,6 +107,10 @@ class TrajectorySelector:
         # Both evaluations have the same order of tasks, so that the same ones are kept and can be compared.
         for name in sorted(file.groups, key=lambda name: _shuffle_key(name if held_out else f"{iteration}/{name}")):
             rows, bodies = self._bodies(file.groups[name])
+            if sum(map(len, bodies)) > MAX_GROUP_BYTES:
+                size = f"more than {MAX_GROUP_BYTES / 1e6:g} MB of text"
+                run.missing.append(f"{path.parent.name}/{path.name} has a group with {size}, which was left out.")
+                continue
             selection.unreadable += len(file.groups[name]) - len(rows)
             if not rows:
                 continue
@@ -117,15 +123,18 @@ class TrajectorySelector:
 
     def _bodies(self, group: Sequence[TrajectoryRow]) -> tuple[list[TrajectoryRow], list[bytes]]:
         """Return the well-formed rows of a group and their bodies."""
-        rows, bodies = [], []
+        rows, bodies, size = [], [], 0
         rewards = [row.reward for row in group]
         for row in group:
+            if size > MAX_GROUP_BYTES:
+                break
             try:
                 body = json_bytes(trajectory_view(row.record(), rewards, self.decoder))
             except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
                 continue
             rows.append(row)
             bodies.append(body)
+            size += len(body)
         return rows, bodies
 
 

@@ -76,10 +76,11 @@ class Collector:
             collected.replaced += len(equal)
             self._add_groups([f"{name.partition('~')[0]}~{round_}" for name in equal], collected)
         if not collected.groups:
-            raise TrainingError(
+            problem = (
                 f"every group of iteration {iteration} had a failed episode, in {self.settings.failed_rounds + 1} "
                 f"rounds; check the environment. The last failure: {collected.failure}"
             )
+            raise TrainingError(*problem.split("\n"))
         check_versions(collected.trajectories, policy_version)
         return collected
 
@@ -130,8 +131,9 @@ def check_versions(trajectories: Iterable[Trajectory], version: int) -> None:
         for turn in trajectory.turns:
             if turn.policy_version != version:
                 raise RuntimeError(
-                    f"turn {turn.index} of trajectory {turn.trajectory} was sampled with version {turn.policy_version} "
-                    f"of the weights; expected version {version}. Call sampler.sync after every update."
+                    f"turn {turn.index + 1} of trajectory {turn.trajectory} was sampled with version "
+                    f"{turn.policy_version} of the weights; expected version {version}. Call sampler.sync after every "
+                    "update."
                 )
 
 

@@ -298,9 +298,10 @@ class Runner:
             waited = now - running.waiting_since
             if waited > self.settings.stuck_seconds and not running.warned:
                 running.warned = True
+                call = f"turn {len(running.turns)}" if running.turns else "reset"
                 warnings.warn(
-                    f"episode {running.attempt.id} (task {running.attempt.task.id}, turn {len(running.turns)}) has "
-                    f"been waiting for its environment for {waited:.0f} s",
+                    f"episode {running.attempt.id} (task {running.attempt.task.id}, {call}) has been waiting for its "
+                    f"environment for {waited:.0f} s",
                     stacklevel=2,
                 )
 

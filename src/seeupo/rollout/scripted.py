@@ -43,6 +43,17 @@ class CheckResult:
         """Return whether nothing failed, and the expert solved all tasks or the no-op policy none."""
         return not self.failures and self.solved == (len(self.episodes) if self.policy == "expert" else 0)
 
+    @property
+    def problem(self) -> str | None:
+        """Return what is wrong, in one line; None if the result is as expected."""
+        if self.as_expected:
+            return None
+        who, count = "expert" if self.policy == "expert" else "no-op policy", len(self.episodes)
+        if self.failures:
+            return f"split {self.split}: {len(self.failures)} of {count} episodes of the {who} failed"
+        expected = "all" if self.policy == "expert" else "none, because it does nothing"
+        return f"split {self.split}: the {who} solved {self.solved} of {count} tasks; expected {expected}"
+
     def to_json(self) -> dict[str, Any]:
         scores = [episode.score for episode in self.episodes if episode.score is not None]
         return {
@@ -62,6 +73,8 @@ def check_environment(
     pool: EnvPool, splits: Sequence[str], policies: Sequence[ScriptedPolicy], *, tasks: int | None = None
 ) -> Iterator[CheckResult]:
     """Run each policy on the first `tasks` tasks of each split; skip the expert if the environment has none."""
+    if not any(pool.tasks(split) for split in splits):
+        pool.first_tasks(splits[0], tasks)  # raises
     for split in splits:
         chosen = pool.tasks(split)[:tasks]
         order = {task.id: number for number, task in enumerate(chosen)}

@@ -29,6 +29,7 @@ from safetensors import SafetensorError
 from seeupo.core.checks import check_count
 from seeupo.errors import CheckpointError
 from seeupo.utils.atomic_files import partial_of, sync_folder, write_text
+from seeupo.utils.plain_files import read_plain
 
 FORMAT, VERSION = "seeupo-checkpoint", 1
 STATE, MANIFEST, BEST = "state.json", "manifest.json", "BEST"
@@ -225,7 +226,7 @@ class Checkpoints:
         path, best = self.folder / BEST, self._marked_best()
         if not best:
             path.unlink(missing_ok=True)
-        elif not path.exists() or path.read_text(errors="replace") != f"{_name(best[0])}\n":
+        elif not _has_content(path, f"{_name(best[0])}\n"):
             write_text(path, f"{_name(best[0])}\n")
 
     def _prune(self) -> None:
@@ -285,9 +286,19 @@ def _files(folder: Path) -> Iterator[str]:
         yield from ((Path(inner) / name).relative_to(folder).as_posix() for name in [*files, *links])
 
 
-def _read_manifest(folder: Path) -> dict[str, Any]:
+def _has_content(path: Path, text: str) -> bool:
+    """Return whether a file contains exactly this text; a link is replaced, never followed."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        return read_plain(path) == text.encode()
+    except OSError:
+        return False
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    if folder.is_symlink():
+        raise _DamageError("is a symbolic link")
+    try:
+        manifest = json.loads(read_plain(folder / MANIFEST))
         if manifest["format"] != FORMAT:
             raise ValueError(f"format {manifest['format']!r}")
         if manifest["version"] > VERSION:
@@ -329,7 +340,7 @@ def _read_verified(folder: Path) -> dict[str, Any]:
             with path.open("rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
                     raise _DamageError(f"has {name!r} with a different checksum")
-        state = json.loads((folder / STATE).read_text(encoding="utf-8"))
+        state = json.loads(read_plain(folder / STATE))
     except OSError as error:
         raise _unreadable(folder, error) from None
     except (ValueError, RecursionError) as error:

@@ -14,9 +14,11 @@ from typing import Any
 
 import seeupo
 from seeupo.core.statistics import Estimate, avg_at_k, count_successes, paired_difference, pass_at_k
+from seeupo.envs.references import same_environment
 from seeupo.errors import EvaluationError
 from seeupo.types import Attempt, Task
 from seeupo.utils.atomic_files import write_text
+from seeupo.utils.plain_files import read_plain
 from seeupo.utils.seeds import derive_seed
 
 FORMAT, VERSION = "seeupo-evaluation", 2
@@ -167,12 +169,12 @@ class Evaluation:
     @classmethod
     def read(cls, path: Path) -> Evaluation:
         try:
-            record = json.loads(path.read_text(encoding="utf-8"))
+            record = json.loads(read_plain(path.resolve()))
             if record["format"] != FORMAT or record["version"] > VERSION:
                 raise ValueError(f"format {record['format']!r}, version {record['version']}")
             results = [AttemptResult(**_renamed(entry)) for entry in record["episodes"]]
             return cls(EvaluationPlan(**_renamed(record["plan"])), {result.key: result for result in results})
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise EvaluationError(f"{path} is not a readable evaluation result: {error}") from None
 
     def check_continues(self, plan: EvaluationPlan) -> None:
@@ -188,7 +190,7 @@ class Evaluation:
 
 def compare(one: Evaluation, other: Evaluation) -> dict[str, Any]:
     """Return the difference `other` - `one` in avg@k and pass@k, paired over tasks."""
-    if (one.plan.environment, one.plan.panel) != (other.plan.environment, other.plan.panel):
+    if not same_environment(one.plan.environment, other.plan.environment) or one.plan.panel != other.plan.panel:
         raise EvaluationError(
             f"the results are for different tasks ({one.plan.environment}, panel {one.plan.panel}; "
             f"{other.plan.environment}, panel {other.plan.panel}); only the same panel can be compared"

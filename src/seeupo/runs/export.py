@@ -13,6 +13,7 @@ from typing import Any, Literal
 from safetensors import SafetensorError
 
 import seeupo
+from seeupo.config.changes import changes_text
 from seeupo.core.statistics import format_estimate
 from seeupo.errors import RunError
 from seeupo.models.adapter_folders import BASE, is_adapter, read_adapter
@@ -150,7 +151,7 @@ tags: [seeupo, reinforcement-learning, agent]
 `{model}` was trained on tasks of `{environment}` by reinforcement learning: {iterations} iterations,
 {optimizer_steps} optimizer steps, with seeupo {version}.
 {usage}{scores}
-It was trained for this environment only and has not been evaluated elsewhere. The recipe that repeats the run:
+It was trained for this environment only and has not been evaluated elsewhere. {recipe_note}:
 
 ```toml
 {recipe}
@@ -188,6 +189,10 @@ def model_card(summary: Mapping[str, Any], recipe_toml: str, usage: str = "") ->
         )
         for when in ("before", "after")
     }
+    changes = changes_text(summary["changes"])
+    note = "The recipe that repeats the run"
+    if changes is not None:
+        note = f"Settings were changed during the run, {changes}. Its last recipe"
     return CARD.format(
         **summary,
         library="peft" if usage else "transformers",
@@ -195,6 +200,7 @@ def model_card(summary: Mapping[str, Any], recipe_toml: str, usage: str = "") ->
         usage=usage,
         scores="" if k is None else SCORES.format(**{**summary, **rows}),
         recipe=recipe_toml.rstrip(),
+        recipe_note=note,
     )
 
 
@@ -227,5 +233,6 @@ def _summary(run: StoredRun, checkpoint: Checkpoint) -> dict[str, Any]:
         "panel": plan.panel if plan else None,
         "before": before.summary if before else None,
         "after": after.summary if after else None,
+        "changes": run.env_info.get("changes", []),
         "versions": {"seeupo": seeupo.__version__},
     }

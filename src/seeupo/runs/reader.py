@@ -12,10 +12,21 @@ from typing import Any
 
 from seeupo.errors import EvaluationError, RunError
 from seeupo.runs.evaluations import Evaluation
-from seeupo.runs.run_directory import ENV_INFO, METRICS, OLD_ENV_INFO, RECIPE, SUMMARY
+from seeupo.runs.run_directory import (
+    CHECKPOINTS,
+    ENV_INFO,
+    EVALUATIONS,
+    METRICS,
+    OLD_ENV_INFO,
+    POLICY,
+    RECIPE,
+    SUMMARY,
+    TRAJECTORIES,
+)
+from seeupo.utils.plain_files import read_plain
 
-TRAJECTORIES = re.compile(r"([0-9]{5,})\.jsonl\.gz")
-EVALUATION = re.compile(r"([0-9]{5,})\.json")
+TRAJECTORY_FILE = re.compile(r"([0-9]{5,})\.jsonl\.gz")
+EVALUATION_FILE = re.compile(r"([0-9]{5,})\.json")
 MAX_LISTED = 3
 """Number of missing iterations that are listed before "and N more"."""
 RENAMED_METRICS = {
@@ -96,7 +107,11 @@ def read_run(path: Path) -> StoredRun:
         raise RunError(
             f"{path} is not a run directory: it has no {RECIPE}, {ENV_INFO} or {METRICS}. Name the directory of a run."
         )
-    missing: list[str] = []
+    missing = [
+        f"{name} is a symbolic link and was not followed."
+        for name in (TRAJECTORIES, EVALUATIONS, CHECKPOINTS, POLICY)
+        if (path / name).is_symlink()
+    ]
     run = StoredRun(
         path=path,
         name=path.resolve().name,
@@ -105,9 +120,9 @@ def read_run(path: Path) -> StoredRun:
         summary=_table(path / SUMMARY, missing) if (path / SUMMARY).exists() else {},
         ended=(path / SUMMARY).exists(),
         records=_records(path / METRICS, missing),
-        evaluations=_evaluations(path / "evaluations", missing),
-        trajectories=_numbered(path / "trajectories", TRAJECTORIES),
-        evaluation_trajectories=_numbered(path / "evaluations", TRAJECTORIES),
+        evaluations=_evaluations(path / EVALUATIONS, missing),
+        trajectories=_numbered(path / TRAJECTORIES, TRAJECTORY_FILE),
+        evaluation_trajectories=_numbered(path / EVALUATIONS, TRAJECTORY_FILE),
         tokenizer=_tokenizer(path),
         missing=missing,
     )
@@ -130,7 +145,7 @@ def _missing_parts(run: StoredRun) -> list[str]:
         wanted = run.setting("run", "iterations")
         of = f" of {wanted}" if isinstance(wanted, int) else ""
         found.append(
-            f"There is no {SUMMARY}: the run stopped or is still running, after {run.last_iteration}{of} iterations."
+            f"There is no {SUMMARY}: the run stopped or is still running, after iteration {run.last_iteration}{of}."
         )
     recorded = {record["iteration"] for record in run.records.get("iteration", [])}
     if not recorded:
@@ -145,7 +160,7 @@ def _missing_parts(run: StoredRun) -> list[str]:
         found.append("There is no evaluation on held-out tasks, so it is unknown whether the policy improved.")
     elif len(run.evaluations) == 1:
         (only,) = run.evaluations
-        when = "before training" if only.iteration == 0 else f"after {only.iteration} iterations"
+        when = "before training" if only.iteration == 0 else f"after iteration {only.iteration}"
         found.append(f"There is only one evaluation, {when}, and nothing to compare it with.")
     found += [
         f"The trajectories of evaluation {each.iteration:05d} are missing; only their scores are known."
@@ -164,17 +179,10 @@ def _listed(iterations: list[int]) -> str:
     return f"iteration{'s' if len(iterations) > 1 else ''} {named}{more}"
 
 
-def _regular(path: Path) -> Path:
-    """Return the path unless it is a pipe or a device, which may have no end."""
-    if path.exists() and not path.is_file():
-        raise OSError
-    return path
-
-
 def _table(path: Path, missing: list[str]) -> dict[str, Any]:
     """Return the table in a JSON or TOML file; it is empty if the file cannot be read."""
     try:
-        text = _regular(path).read_text(encoding="utf-8")
+        text = read_plain(path).decode()
         table = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
         if not isinstance(table, dict):
             raise ValueError
@@ -190,7 +198,7 @@ def _table(path: Path, missing: list[str]) -> dict[str, Any]:
 def _records(path: Path, missing: list[str]) -> dict[str, list[dict[str, Any]]]:
     """Return the records by kind. Of several about one iteration the last counts, except for the warm start."""
     try:
-        content = _regular(path).read_bytes()
+        content = read_plain(path)
     except FileNotFoundError:
         content = b""
         missing.append(f"There is no {path.name}.")
@@ -227,9 +235,11 @@ def _current_names(record: dict[str, Any]) -> dict[str, Any]:
 
 def _evaluations(directory: Path, missing: list[str]) -> list[StoredEvaluation]:
     found = []
-    for iteration, path in _numbered(directory, EVALUATION).items():
+    for iteration, path in _numbered(directory, EVALUATION_FILE).items():
         try:
-            evaluation = Evaluation.read(_regular(path))
+            if path.is_symlink():
+                raise OSError
+            evaluation = Evaluation.read(path)
             found.append(StoredEvaluation(iteration, evaluation, evaluation.summary()))
         except (EvaluationError, OSError, ValueError, TypeError, AttributeError, RecursionError):
             missing.append(f"evaluations/{path.name} cannot be read and was skipped.")
@@ -237,9 +247,9 @@ def _evaluations(directory: Path, missing: list[str]) -> list[StoredEvaluation]:
 
 
 def _numbered(directory: Path, pattern: re.Pattern[str]) -> dict[int, Path]:
-    """Return the files of a directory by the number in their name, in order."""
+    """Return the files of a directory by the number in their name, in order. Links are not followed."""
     try:
-        files = list(directory.iterdir()) if directory.is_dir() else []
+        files = list(directory.iterdir()) if directory.is_dir() and not directory.is_symlink() else []
     except OSError:
         files = []
     found = {int(match[1]): file for file in sorted(files) if (match := pattern.fullmatch(file.name))}
@@ -248,5 +258,12 @@ def _numbered(directory: Path, pattern: re.Pattern[str]) -> dict[int, Path]:
 
 def _tokenizer(path: Path) -> Path | None:
     """Return the tokenizer of the trained policy, or else of the newest checkpoint."""
-    folders = [path / "policy", *sorted(path.glob("checkpoints/[0-9]*"), reverse=True)]
-    return next((file for folder in folders if (file := folder / "tokenizer.json").is_file()), None)
+    folders = [path / POLICY, *sorted(path.glob(f"{CHECKPOINTS}/[0-9]*"), reverse=True)]
+    files = (folder / "tokenizer.json" for folder in folders)
+    return next((file for file in files if file.is_file() and not _through_link(file, path)), None)
+
+
+def _through_link(file: Path, run_dir: Path) -> bool:
+    """Return whether a file, or a directory between it and the run directory, is a symbolic link."""
+    inner = [file, *file.parents]
+    return any(part.is_symlink() for part in inner[: inner.index(run_dir)])

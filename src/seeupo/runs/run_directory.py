@@ -11,7 +11,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
@@ -25,9 +25,16 @@ from seeupo.runs.checkpoints import Checkpoints
 from seeupo.runs.trajectory_files import write_trajectories
 from seeupo.types import Trajectory
 from seeupo.utils.atomic_files import atomic_write, sync_folder, write_text
+from seeupo.utils.plain_files import read_plain
 
 RECIPE, ENV_INFO, METRICS, SUMMARY, LOCK = "recipe.toml", "env_info.json", "metrics.jsonl", "summary.json", ".lock"
 REPORT, POLICY = "report.html", "policy"
+TRAJECTORIES, EVALUATIONS, CHECKPOINTS, TRACKERS = (
+    "trajectories",
+    "evaluations",
+    "checkpoints",
+    ("tensorboard", "wandb"),
+)
 FORMAT, VERSION = "seeupo-run", 2
 OLD_ENV_INFO = "facts.json"
 """The name of env_info.json in format version 1, which can be read but not resumed."""
@@ -40,8 +47,9 @@ class RunDirectory:
     Iterations are counted from 1. Records from before the first have iteration 0.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, created: Sequence[Path] = ()) -> None:
         self.path = path
+        self._created = created
         self._lock = FileLock(path / LOCK, timeout=0)
 
     @classmethod
@@ -57,6 +65,7 @@ class RunDirectory:
                 raise RunError(occupied)
             if files := [each for each in (target, *target.parents) if each.exists() and not each.is_dir()]:
                 raise RunError(f"cannot create the run {path}: {files[0].name} is a file; choose another directory")
+            created = [each for each in (target, *target.parents) if not each.exists()]
             target.parent.mkdir(parents=True, exist_ok=True)
             partial.mkdir()
             write_text(partial / ENV_INFO, described)
@@ -70,7 +79,7 @@ class RunDirectory:
             raise RunError(f"cannot create the run {path}: {error.strerror or error}; {hint}") from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
-        return cls(path)
+        return cls(path, created=created)
 
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
@@ -78,9 +87,30 @@ class RunDirectory:
         if not path.is_dir():
             raise RunError(f"{path} {'is a file' if path.exists() else 'does not exist'}; expected a run directory")
         info = ENV_INFO if not (path / OLD_ENV_INFO).is_file() else OLD_ENV_INFO
+        refuse_links(path)
         if missing := [name for name in (RECIPE, info) if not (path / name).is_file()]:
             raise RunError(f"{path} is not a run directory: it has no {' and no '.join(missing)}")
         return cls(path)
+
+    @property
+    def started(self) -> bool:
+        """True if the run has written anything besides recipe and env_info: a record, a trajectory or a checkpoint."""
+        folders = ("trajectories", "evaluations", "checkpoints")
+        return (self.path / METRICS).exists() or any(any((self.path / name).glob("*")) for name in folders)
+
+    @contextmanager
+    def removed_unless_started(self) -> Iterator[None]:
+        """Remove what `create` made if an error ends the run before it has started."""
+        try:
+            yield
+        except Exception:
+            if not self.started:
+                with suppress(OSError):
+                    for path in self.path.iterdir():
+                        shutil.rmtree(path) if path.is_dir() else path.unlink()
+                    for folder in self._created:
+                        folder.rmdir()
+            raise
 
     def check_resumable(self) -> None:
         """Raise if the run was written in an older format, which can be evaluated and reported but not resumed."""
@@ -91,18 +121,25 @@ class RunDirectory:
             )
 
     def env_info(self) -> dict[str, Any]:
-        """Return versions, hardware and task panel, as written when the run started."""
+        """Return versions, hardware, task panel, and the recipe with its changes since the run started."""
         path = self.path / ENV_INFO
         try:
-            info = dict(json.loads(path.read_text(encoding="utf-8")))
+            info = dict(json.loads(read_plain(path)))
             version = int(info["version"])
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise RunError(f"{path} cannot be read: {error}; restore the file of this run") from error
         if version > VERSION:
             raise RunError(
                 f"{self.path} has run format {version}; this version of seeupo reads up to {VERSION}. Upgrade seeupo."
             )
         return info
+
+    def recorded_recipe(self) -> dict[str, Any] | None:
+        """Return the recipe that the run has used so far, as tables; None if an older version did not record it."""
+        recipe = self.env_info().get("recipe")
+        if recipe is not None and not isinstance(recipe, dict):
+            raise RunError(f"{self.path / ENV_INFO}: recipe is not a table; restore the file of this run")
+        return recipe
 
     @property
     def locked(self) -> bool:
@@ -173,7 +210,7 @@ class RunDirectory:
             if path.exists() and path.read_bytes() != kept:
                 with atomic_write(path) as partial:
                     partial.write_bytes(kept)
-        for folder in (self.path / "trajectories", self.path / "evaluations"):
+        for folder in (self.path / TRAJECTORIES, self.path / EVALUATIONS):
             with self.writing(folder.name):
                 for file in sorted(folder.iterdir()) if folder.is_dir() else ():
                     match = NUMBERED.fullmatch(file.name)
@@ -199,12 +236,16 @@ class RunDirectory:
     def evaluation_path(self, iteration: int) -> Path:
         """Return the result file of the evaluation after `iteration` iterations."""
         check_count("iteration", iteration, 0)
-        return self.path / "evaluations" / f"{iteration:05d}.json"
+        return self.path / EVALUATIONS / f"{iteration:05d}.json"
 
-    def write_recipe(self, recipe_toml: str) -> None:
-        """Replace the recipe, for a run that is resumed with other settings."""
+    def record_changes(self, recipe_toml: str, recipe: Mapping[str, Any], changes: Iterable[Mapping[str, Any]]) -> None:
+        """Replace the recipe of a run that is resumed with other settings, and add the changes to the env_info."""
+        info = self.env_info()
+        info["recipe"], info["changes"] = recipe, [*info.get("changes", ()), *changes]
         with self.writing(RECIPE):
             write_text(self.path / RECIPE, recipe_toml)
+        with self.writing(ENV_INFO):
+            write_text(self.path / ENV_INFO, json.dumps(_plain(info), indent=1, allow_nan=False) + "\n")
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         with self.writing(SUMMARY):
@@ -217,7 +258,7 @@ class RunDirectory:
 
     def checkpoints(self, keep: int = 1) -> Checkpoints:
         """Return the run's checkpoints; read-only unless this object holds the lock, and `keep` is then unused."""
-        return Checkpoints(self.path / "checkpoints", keep, read_only=not self.locked)
+        return Checkpoints(self.path / CHECKPOINTS, keep, read_only=not self.locked)
 
     def checkpoint_number(self, which: int | Literal["best"]) -> int:
         """Return the iteration of a checkpoint that is chosen by number, which need not exist, or as "best"."""
@@ -232,7 +273,7 @@ class RunDirectory:
         """Yield the lines of the metrics, each with its record."""
         path = self.path / METRICS
         try:
-            content = path.read_bytes() if path.exists() else b""
+            content = read_plain(path) if path.exists() else b""
         except OSError as error:
             raise RunError(f"{path} cannot be read: {error.strerror or error}") from error
         for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(keepends=True), 1):
@@ -240,7 +281,7 @@ class RunDirectory:
                 record = json.loads(line)
                 check_count("iteration", record["iteration"], 0)
                 yield line, record
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
                 raise RunError(
                     f"{path}, line {number} is not a record ({type(error).__name__}: {error}); remove the line"
                 ) from None
@@ -254,6 +295,24 @@ class RunDirectory:
             raise RunError(
                 f"{self.path / name} cannot be written: {error.strerror or error}; fix that and resume the run"
             ) from error
+
+
+def refuse_links(run_dir: Path) -> None:
+    """Raise if a part of a run directory is a symbolic link, through which a run would read or change other files.
+
+    The directory itself may be one. Checkpoints are verified file by file when they are loaded.
+    """
+    parts = [RECIPE, ENV_INFO, OLD_ENV_INFO, METRICS, SUMMARY, LOCK, f"{LOCK}-owner"]
+    paths = [run_dir / name for name in (*parts, TRAJECTORIES, EVALUATIONS, CHECKPOINTS, POLICY, *TRACKERS)]
+    for name in (TRAJECTORIES, EVALUATIONS, POLICY):
+        with suppress(OSError):
+            paths += sorted((run_dir / name).iterdir())
+    for path in paths:
+        if path.is_symlink():
+            raise RunError(
+                f"{path} is a symbolic link, which is not followed in a run directory; replace it with the file or "
+                "directory itself"
+            )
 
 
 def _end_of_lines(file: FileIO) -> int:

@@ -11,7 +11,7 @@ null or {"kind", "message"}. `credit` is null or {"advantage", "turns": [{"turn"
 
 `response` and `observation` are null for turns without text. Version 1 had no score beside the reward, named the turns
 `samples`, and kept all text in one list `texts`; it is still read. Files grow by whole gzip members, so an interrupt
-can only cost the last one.
+can only cost the last one. `seeupo.runs.gzip_lines` has the limits of size.
 """
 
 from __future__ import annotations
@@ -26,10 +26,13 @@ from pathlib import Path
 from typing import Any
 
 from seeupo.errors import TrajectoryFileError
+from seeupo.runs.gzip_lines import LimitExceeded, read_gzip_lines
 from seeupo.types import Credit, Failure, FailureKind, StopReason, Trajectory, Turn, TurnCredit, TurnText
 from seeupo.utils.sequences import common_prefix_length
 
 FORMAT, VERSION = "seeupo-trajectories", 2
+MAX_TOKENS = 20_000_000
+"""Tokens in all turns of a trajectory: shared prompts make a short line stand for many."""
 
 
 def write_trajectories(path: Path, trajectories: Iterable[Trajectory], *, header: Mapping[str, Any]) -> None:
@@ -47,7 +50,7 @@ def read_trajectories(path: Path) -> Iterator[Trajectory]:
     for number, line in enumerate(islice(_lines(path), 1, None), 2):
         try:
             yield from_json(upgraded(json.loads(line)))
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
             raise TrajectoryFileError(f"{path}, line {number}: {type(error).__name__}: {error}") from None
 
 
@@ -55,7 +58,7 @@ def read_header(path: Path) -> dict[str, Any]:
     """Return the header of a file."""
     try:
         return parse_header(next(_lines(path), ""))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise TrajectoryFileError(f"{path} is not a readable trajectory file: {error}") from None
 
 
@@ -74,16 +77,16 @@ def parse_header(line: str | bytes) -> dict[str, Any]:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        try:
-            for line in file:
-                if not line.endswith("\n"):
-                    raise EOFError
-                yield line
-        except EOFError:
-            warnings.warn(f"{path} ends in the middle of a record, which is skipped", stacklevel=3)
-        except (gzip.BadGzipFile, zlib.error, UnicodeDecodeError) as error:
-            raise TrajectoryFileError(f"{path} is damaged: {error}") from None
+    try:
+        yield from map(bytes.decode, read_gzip_lines(path))
+    except EOFError:
+        warnings.warn(f"{path} ends in the middle of a record, which is skipped", stacklevel=3)
+    except (gzip.BadGzipFile, zlib.error, UnicodeDecodeError) as error:
+        raise TrajectoryFileError(f"{path} is damaged: {error}") from None
+    except LimitExceeded as error:
+        raise TrajectoryFileError(f"{path} is too large: {error}. Expected a trajectory file of a run.") from None
+    except OSError as error:
+        raise TrajectoryFileError(f"{path} cannot be read: {error.strerror or error}") from None
 
 
 def to_json(trajectory: Trajectory) -> dict[str, Any]:
@@ -152,7 +155,7 @@ def upgraded(record: Mapping[str, Any]) -> Mapping[str, Any]:
 def from_json(record: Mapping[str, Any]) -> Trajectory:
     """Return the trajectory of a JSON record of the current version."""
     before: tuple[int, ...] = ()
-    turns, texts = [], []
+    turns, texts, tokens = [], [], 0
     for index, entry in enumerate(record["turns"]):
         prompt = (*before[: entry["shared"]], *entry["prompt"])
         logprobs = None if entry["logprobs"] is None else tuple(entry["logprobs"])
@@ -160,6 +163,11 @@ def from_json(record: Mapping[str, Any]) -> Trajectory:
         if entry["response"] is not None:
             texts.append(TurnText(entry["response"], entry["observation"]))
         before = prompt + turns[-1].action_ids
+        tokens += len(before)
+        if tokens > MAX_TOKENS:
+            raise ValueError(f"its turns have more than {MAX_TOKENS:,} tokens")
+        if not all(type(token) is int and token >= 0 for token in (*entry["prompt"], *entry["action"])):
+            raise ValueError(f"turn {index} has tokens that are not integers of at least 0")
     failure = record["failure"]
     return Trajectory(
         id=record["id"],

@@ -6,19 +6,21 @@ trajectories of a large run are only counted.
 
 from __future__ import annotations
 
-import gzip
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from seeupo.runs.gzip_lines import LimitExceeded, read_gzip_lines
 from seeupo.runs.trajectory_files import parse_header, upgraded
 from seeupo.utils.numbers import finite_number
 
 MAX_PARSED_BYTES = 8_000_000
 """Bytes of a file that are kept as parsed records, which take several times the memory of the lines."""
+MAX_NAME = 1000
+"""Characters of a name that are kept; the page shows fewer."""
 
 
 class TrajectoryRow(NamedTuple):
@@ -28,7 +30,7 @@ class TrajectoryRow(NamedTuple):
         status: "ok", or "failed" after an infrastructure failure.
         score, reward, advantage: None if there is none or it is not a finite number.
         turns: Number of turns.
-        content: The record, or its line in a large file.
+        content: The record, or its compressed line in a large file.
     """
 
     id: str
@@ -44,7 +46,9 @@ class TrajectoryRow(NamedTuple):
 
     def record(self) -> Mapping[str, Any]:
         """Return the whole record, in the current format version."""
-        return upgraded(json.loads(self.content)) if isinstance(self.content, bytes) else self.content
+        if not isinstance(self.content, bytes):
+            return self.content
+        return upgraded(json.loads(zlib.decompress(self.content)))
 
 
 @dataclass(frozen=True)
@@ -72,30 +76,25 @@ def read_rows(path: Path) -> TrajectoryRows:
     kinds: dict[str, str] = {}
     count, size, damage = 0, 0, None
     try:
-        lines = _lines(path)
+        lines = read_gzip_lines(path)
         kinds = _kinds(parse_header(next(lines, b"")))
         for line in lines:
             size += len(line)
-            row = _row(upgraded(json.loads(line)), line if size >= MAX_PARSED_BYTES else None)
+            # At this level compression takes less time than parsing.
+            compressed = zlib.compress(line, level=1) if size >= MAX_PARSED_BYTES else None
+            row = _row(upgraded(json.loads(line)), compressed)
             groups.setdefault(row.group, []).append(row)
             count += 1
+    except LimitExceeded as error:
+        damage = f"{path.parent.name}/{path.name} was read up to its first {count} trajectories: {error}."
     except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         damage = f"{path.parent.name}/{path.name} is damaged"
         damage += f" after its first {count} trajectories." if count else " and cannot be read."
+    if damage is not None:
         # The mean of a group that lost a member would be wrong.
         largest = max(map(len, groups.values()), default=0)
         groups = {name: rows for name, rows in groups.items() if len(rows) == largest}
     return TrajectoryRows(groups, kinds, damage)
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    if not path.is_file():  # a pipe or a device may have no end
-        raise OSError
-    with gzip.open(path, "rb") as file:
-        for line in file:
-            if not line.endswith(b"\n"):
-                raise EOFError
-            yield line
 
 
 def _kinds(header: Mapping[str, Any]) -> dict[str, str]:
@@ -103,18 +102,18 @@ def _kinds(header: Mapping[str, Any]) -> dict[str, str]:
     return {str(task): str(kind) for task, kind in kinds.items()} if isinstance(kinds, dict) else {}
 
 
-def _row(record: Mapping[str, Any], line: bytes | None) -> TrajectoryRow:
+def _row(record: Mapping[str, Any], compressed: bytes | None) -> TrajectoryRow:
     credit = record.get("credit") or {}
     failed = record["failure"] is not None
     return TrajectoryRow(
-        id=str(record["id"]),
-        group=str(record["group"]),
-        task=str(record["task"]),
-        stop=str(record["stop"]),
+        id=str(record["id"])[:MAX_NAME],
+        group=str(record["group"])[:MAX_NAME],
+        task=str(record["task"])[:MAX_NAME],
+        stop=str(record["stop"])[:MAX_NAME],
         status="failed" if failed else "ok",
         score=finite_number(record["score"]),
         reward=None if failed else finite_number(record["reward"]),
         advantage=finite_number(credit.get("advantage")),
         turns=len(record["turns"]),
-        content=record if line is None else line,
+        content=record if compressed is None else compressed,
     )

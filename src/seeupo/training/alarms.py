@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from seeupo.utils.text import counted
+
 Record = Mapping[str, Any]
 WINDOW = 20
 """Number of iterations that alarms look back at most."""
@@ -195,6 +197,21 @@ def _is_idle(record: Record) -> bool | None:
     return all_equal(record) if steps is None else steps == 0 and not number(found, "critic_steps")
 
 
+def untrained_warning(records: Iterable[Record]) -> str | None:
+    """Return a warning if a run has made no optimizer step in any of its iterations."""
+    found = [record for record in records if record.get("kind") == "iteration"]
+    algorithms = [record.get("algorithm") for record in found]
+    steps = [number(each, "optimizer_steps") if isinstance(each, Mapping) else None for each in algorithms]
+    if not steps or any(count != 0 for count in steps):  # an algorithm that does not count its steps may have made some
+        return None
+    reason = "all rewards of each group were equal" if all(map(all_equal, found)) else "no trajectory could be used"
+    return (
+        f"no optimizer step was made in {counted(len(steps), 'iteration')} ({reason}): training did not change the "
+        "policy. Start with demonstrations ([warm_start]), use tasks that are solved sometimes (environment.options), "
+        "or collect more (collect.tasks, collect.group_size)."
+    )
+
+
 def entropy_over_floor(history: History) -> float | None:
     """Return the entropy relative to a tenth of its initial value."""
     entropy, first = number(history.latest, "entropy"), history.first_entropy
@@ -281,9 +298,10 @@ ALARMS = (
         threshold=10.0,
         clear=5.0,
         message=lambda carry, history: (
-            f"M / A reached {carry:.3g}, more than 10: a few trajectories dominate the updates of the turns that are "
-            "updated last. Lower optimizer.learning_rate, bound the factors of M (algorithm.carry_clip, for example "
-            '[0.5, 0.5]), or use algorithm.ratio = "length_normalized" if it is "product".'
+            f"the carried advantage M reached {carry:.3g} times A, more than 10: a few trajectories dominate the "
+            "updates of the turns that are updated last. Lower optimizer.learning_rate, bound the factors of M "
+            '(algorithm.carry_clip, for example [0.5, 0.5]), or use algorithm.ratio = "length_normalized" if it is '
+            '"product".'
         ),
     ),
     Alarm(

@@ -14,10 +14,12 @@ from typing import Any
 
 import torch
 
+from seeupo.algorithms.mismatch import BehaviorEngine
 from seeupo.config.schema import Recipe
-from seeupo.errors import TrainingError
+from seeupo.errors import CheckpointError, EngineLost, TrainingError, first_line
 from seeupo.evaluation.policies import ModelPolicy
 from seeupo.rollout.collector import Collected, Collector, shaped
+from seeupo.runs.checkpoints import Checkpoint
 from seeupo.runs.evaluations import Evaluation, EvaluationPlan, panel_of, planned_attempts
 from seeupo.runs.run_directory import RunDirectory
 from seeupo.training.alarms import Alarms
@@ -27,6 +29,7 @@ from seeupo.training.setup import Components
 from seeupo.training.warm_start import load_demonstrations, warm_start_optimizer
 from seeupo.types import Trajectory
 from seeupo.utils.seeds import derive_seed
+from seeupo.utils.text import counted
 
 WARM_START_RECORDS = 20
 """Number of metrics records that a warm start leaves."""
@@ -100,7 +103,20 @@ class Loop:
         self._lap: dict[str, float] = {}
 
     def run(self) -> str:
-        """Train until there is a reason to stop, and return that reason."""
+        """Train until there is a reason to stop, and return that reason.
+
+        If an engine loses its processes, training continues from the last checkpoint, as if it had been resumed.
+        """
+        while True:
+            try:
+                return self._run()
+            except EngineLost as lost:
+                if self.checkpoints.latest() is None:
+                    raise
+                self.callback.on_note(f"{lost}; training continues from the last checkpoint")
+                self.restore(replay=False)
+
+    def _run(self) -> str:
         try:
             self.warm_start()
             self.evaluate_if_due()
@@ -118,8 +134,11 @@ class Loop:
         self.checkpoint()
         return reason
 
-    def restore(self) -> None:
-        """Load the last checkpoint and discard everything that was written after it."""
+    def restore(self, *, replay: bool = True) -> None:
+        """Load the last checkpoint and discard everything that was written after it.
+
+        `replay` reports the earlier records to the callback.
+        """
         latest = self.checkpoints.latest()
         if latest is None and list(self.checkpoints.folder.glob("damaged-*")):
             raise TrainingError(
@@ -127,16 +146,31 @@ class Loop:
                 "or restore a checkpoint from a backup"
             )
         if latest is not None:
-            self.progress = Progress(**latest.state)
-            if self.recipe.warm_start is not None and not self._warm_started:
-                self.engine.set_optimizer(warm_start_optimizer(self.recipe.warm_start))
-            self.engine.load(latest.path)
-            self.sampler.sync(self.engine, self.progress.iteration)
+            try:
+                self._load(latest)
+            except EngineLost:
+                raise
+            except Exception as error:  # libraries raise many types for files that do not fit
+                raise CheckpointError(
+                    f"the checkpoint {latest.path} does not fit this run: {type(error).__name__}: {first_line(error)}. "
+                    "Restore the files of this run, or start a new one."
+                ) from error
         self.collector.drawn = self.progress.drawn
         self.run_dir.discard_after(self.progress.iteration, self.progress.covers)
+        self.alarms = Alarms()
         for record in self.run_dir.metrics():
             self.alarms.check(record)
-            self.callback.on_record(record)
+            if replay:
+                self.callback.on_record(record)
+
+    def _load(self, checkpoint: Checkpoint) -> None:
+        self.progress = Progress(**checkpoint.state)
+        if self.progress.iteration != checkpoint.iteration:
+            raise ValueError(f"its state is of iteration {self.progress.iteration}")
+        if self.recipe.warm_start is not None and not self._warm_started:
+            self.engine.set_optimizer(warm_start_optimizer(self.recipe.warm_start))
+        self.engine.load(checkpoint.path)
+        self.sampler.sync(self.engine, self.progress.iteration)
 
     def collect(self) -> Collected:
         """Sample the groups of the next iteration."""
@@ -144,7 +178,9 @@ class Loop:
         with self._clock("collect"):
             collected = self.collector.collect(self.progress.iteration + 1, policy_version=self.progress.iteration)
         if collected.failed_episodes:
-            self.callback.on_note(f"{collected.failed_episodes} episodes failed; the last failure: {collected.failure}")
+            failed = counted(collected.failed_episodes, "episode")
+            last = collected.failure.partition("\n")[0]
+            self.callback.on_note(f"{failed} failed; the last failure: {last}")
         return collected
 
     def update(self, collected: Collected) -> None:
@@ -152,11 +188,12 @@ class Loop:
         self.callback.on_phase("updating")
         progress, iteration, tasks = self.progress, self.progress.iteration + 1, self.components.train_tasks
         self.engine.begin_iteration(iteration - 1)
-        gap = sampler_gap(self.engine, collected.trajectories)
+        gap = self._sampler_gap(collected)
+        engine = BehaviorEngine(self.engine, self.recipe.mismatch)
         generator = torch.Generator().manual_seed(derive_seed(self.recipe.run.seed, f"update {iteration}"))
         with self._clock("update"):
             trained_on = [shaped(trajectory, self.recipe.collect.shape) for trajectory in collected.trajectories]
-            update = self.recipe.algorithm.update(self.engine, trained_on, generator=generator)
+            update = self.recipe.algorithm.update(engine, trained_on, generator=generator)
         self.sampler.sync(self.engine, iteration)
 
         progress.iteration, progress.drawn = iteration, self.collector.drawn
@@ -167,6 +204,7 @@ class Loop:
             update,
             kinds,
             gap=gap,
+            mismatch=engine.metrics(),
             learning_rate=self.engine.learning_rate(iteration - 1),
             timings={"collect": self._lap["collect"], "update": self._lap["update"]},
         )
@@ -176,6 +214,20 @@ class Loop:
         with self._clock("write"):
             self.run_dir.write_trajectories(iteration, update.trajectories, {"iteration": iteration, "kinds": kinds})
             self._record(record)
+
+    def _sampler_gap(self, collected: Collected) -> float | None:
+        """Compare the log-probs of sampler and trainer; a gap above the limit stops training."""
+        settings = self.recipe.mismatch
+        if not settings.check_every or self.progress.iteration % settings.check_every:
+            return None
+        gap = sampler_gap(self.engine, collected.trajectories)
+        if settings.max_gap is not None and gap > settings.max_gap:
+            raise TrainingError(
+                f"the log-probs of sampler and trainer differ by {gap:.2g} per token on average; mismatch.max_gap is "
+                f"{settings.max_gap:g}. Ratios between policies are then mostly ratios between two computations. Check "
+                "that both use the same model, precision and temperature, or correct for it with mismatch.tis_cap"
+            )
+        return gap
 
     def evaluate_if_due(self, *, last: bool = False) -> None:
         """Evaluate on held-out tasks before the first iteration, every few iterations, and at the end; never twice."""
@@ -230,11 +282,11 @@ class Loop:
         """Return why training should stop now, or None."""
         run, progress = self.recipe.run, self.progress
         if progress.iteration >= run.total_iterations:
-            return f"all {run.total_iterations} iterations are done"
+            return f"{counted(run.total_iterations, 'iteration')} done"
         if run.target is not None and progress.best >= run.target:
             return f"the target of {run.target:g} is reached"
         if run.patience is not None and progress.stale >= run.patience:
-            return f"no improvement in the last {progress.stale} evaluations"
+            return f"no improvement in {counted(progress.stale, 'evaluation')}"
         if run.max_minutes is not None and sum(progress.seconds.values()) >= 60 * run.max_minutes:
             return f"the time limit of {run.max_minutes:g} minutes is reached"
         return None
@@ -244,7 +296,7 @@ class Loop:
         settings, engine = self.recipe.warm_start, self.engine
         if settings is None or self._warm_started:
             return
-        self.callback.on_phase("demonstrations", settings.episodes)
+        self.callback.on_phase("demonstrations", settings.episodes if settings.file is None else None)
         with self._clock("demonstrations"):
             demonstrations = load_demonstrations(self.recipe, self.components, self._on_progress)
         if self.progress.warm_steps == 0:

@@ -36,7 +36,8 @@ def iteration_record(
     update: Update,
     kinds: Mapping[str, str],
     *,
-    gap: float,
+    gap: float | None,
+    mismatch: Mapping[str, float],
     learning_rate: float,
     timings: Mapping[str, float],
 ) -> dict[str, Any]:
@@ -67,6 +68,7 @@ def iteration_record(
         "truncated_responses": sum(trajectory.truncated_responses for trajectory in trajectories),
         "entropy": -mean(logprobs) if logprobs else None,
         "sampler_gap": gap,
+        **mismatch,
         "learning_rate": learning_rate,
         "stops": dict(sorted(Counter(trajectory.stop.value for trajectory in trajectories).items())),
         "kinds": {kind: mean(rewards) for kind, rewards in sorted(by_kind.items())} if len(by_kind) > 1 else {},

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import torch
 
 from seeupo.agents.template import Template
 from seeupo.config.schema import AgentSettings, ModelSettings, Recipe
+from seeupo.engines.cluster.engine import ClusterEngine
+from seeupo.engines.cluster.rank import RankPlan
+from seeupo.engines.cluster.rank_group import RankGroup
+from seeupo.engines.cluster.ray_cluster import ray_cluster
 from seeupo.engines.local import LocalEngine
 from seeupo.engines.local_critic import CriticSettings
+from seeupo.engines.optimizer import OptimizerSettings
+from seeupo.envs.pool.first_task import try_task
 from seeupo.envs.pool.pool import EnvPool
+from seeupo.envs.registry import EnvSpec
 from seeupo.envs.trust import NOTHING_ALLOWED, Permissions
 from seeupo.errors import TrainingError
 from seeupo.models.loading import LoadedPolicy, load_policy
@@ -47,15 +56,25 @@ class Components:
 
 @contextmanager
 def build(
-    recipe: Recipe, environment: EnvFactory | None = None, permissions: Permissions = NOTHING_ALLOWED
+    recipe: Recipe, environment: EnvFactory | EnvSpec | None = None, permissions: Permissions = NOTHING_ALLOWED
 ) -> Iterator[Components]:
     """Build a run's components; `environment` replaces the one that the recipe names."""
-    with num_threads(recipe.run.threads), open_pool(recipe, environment, permissions) as pool:
+    with ExitStack() as stack:
+        stack.enter_context(num_threads(recipe.run.threads))
+        pool = stack.enter_context(open_pool(recipe, environment, permissions))
         train_tasks = pool.first_tasks(recipe.environment.train_split, None)
         test_tasks = pool.first_tasks(recipe.environment.test_split, recipe.evaluation.tasks)
-        policy = load_model(recipe.model, pool, seed=recipe.run.seed)
-        engine = make_engine(recipe, policy)
+        try_task(pool, train_tasks[0])
+        load = model_loader(recipe.model, pool, seed=recipe.run.seed)
+        policy = load()
+        engine: TrainableEngine
+        if recipe.engine.kind == "cluster":
+            stack.enter_context(ray_cluster(recipe.engine.address, processes=recipe.engine.trainers))
+            engine = stack.enter_context(closing(make_cluster_engine(recipe, load, policy)))
+        else:
+            engine = make_engine(recipe, policy)
         runner = make_runner(policy, pool, template_of(recipe.agent), runner_settings(recipe), training=True)
+        runner.sampler.sync(engine, 0)
         yield Components(pool, engine, runner.sampler, runner, model_info(policy), train_tasks, test_tasks)
 
 
@@ -72,21 +91,44 @@ def num_threads(count: int | None) -> Iterator[None]:
 
 
 def make_engine(recipe: Recipe, policy: LoadedPolicy) -> LocalEngine:
-    """Return the engine that trains the policy."""
+    """Return the engine that trains the policy in this process."""
     try:
-        return LocalEngine(
-            policy,
-            replace(recipe.optimizer, iterations=recipe.run.total_iterations),
-            lora=recipe.model.lora,
-            critic=critic_settings(recipe),
-            temperature=recipe.agent.temperature,
-            reference="reference" in recipe.algorithm.needs,
-            batch_tokens=recipe.model.batch_tokens,
-            row_tokens=recipe.model.row_tokens,
-            gradient_checkpointing=recipe.model.gradient_checkpointing,
-        )
+        return LocalEngine(policy, optimizer_settings(recipe), **engine_options(recipe))
     except ValueError as error:
         raise TrainingError(f"{recipe.model.name} cannot be trained with these settings: {error}") from None
+
+
+def make_cluster_engine(recipe: Recipe, load: Callable[[], LoadedPolicy], policy: LoadedPolicy) -> ClusterEngine:
+    """Return the engine that trains in Ray actors, each of which loads the policy itself."""
+    settings, on_gpu = recipe.engine, policy.model.device.type == "cuda"
+    plan = RankPlan(
+        load=load,
+        optimizer=optimizer_settings(recipe),
+        options=engine_options(recipe),
+        replicas=settings.replicas,
+        cpu_offload=settings.cpu_offload,
+        threads=max(1, (recipe.run.threads or torch.get_num_threads()) // settings.trainers),
+    )
+    start = partial(RankGroup, settings.trainers, gpus=int(on_gpu), call_seconds=settings.call_seconds)
+    return ClusterEngine(plan, start, packing=policy.packing, restarts=settings.restarts)
+
+
+def optimizer_settings(recipe: Recipe) -> OptimizerSettings:
+    """Return the optimizer's settings with the length of the run."""
+    return replace(recipe.optimizer, iterations=recipe.run.total_iterations)
+
+
+def engine_options(recipe: Recipe) -> dict[str, Any]:
+    """Return the arguments of `LocalEngine` besides the policy and the optimizer."""
+    return {
+        "lora": recipe.model.lora,
+        "critic": critic_settings(recipe),
+        "temperature": recipe.agent.temperature,
+        "reference": "reference" in recipe.algorithm.needs,
+        "batch_tokens": recipe.model.batch_tokens,
+        "row_tokens": recipe.model.row_tokens,
+        "gradient_checkpointing": recipe.model.gradient_checkpointing,
+    }
 
 
 def critic_settings(recipe: Recipe) -> CriticSettings | None:
@@ -97,14 +139,14 @@ def critic_settings(recipe: Recipe) -> CriticSettings | None:
 
 
 def open_pool(
-    recipe: Recipe, environment: EnvFactory | None = None, permissions: Permissions = NOTHING_ALLOWED
+    recipe: Recipe, environment: EnvFactory | EnvSpec | None = None, permissions: Permissions = NOTHING_ALLOWED
 ) -> EnvPool:
-    """Start the environment of a recipe, or a custom one."""
+    """Start the environment of a recipe, or a custom one. The arguments of a factory object are its own."""
     settings = recipe.environment
-    if environment is not None:
+    if environment is not None and not isinstance(environment, EnvSpec):
         return EnvPool(environment, workers=settings.workers)
     return EnvPool(
-        settings.name,
+        environment or settings.name,
         options=settings.options,
         workers=settings.workers,
         trust=permissions.trust,
@@ -112,21 +154,22 @@ def open_pool(
     )
 
 
-def load_model(settings: ModelSettings, pool: EnvPool, *, seed: int) -> LoadedPolicy:
-    """Load the model that a run starts from."""
-    if settings.name != "tiny":
-        merge = settings.lora is None  # otherwise the adapter itself is trained further
-        return load_policy(settings.name, device=settings.device, dtype=settings.dtype, merge=merge)
-    tiny = settings.tiny
-    config = TinyConfig(
-        width=tiny.width,
-        layers=tiny.layers,
-        heads=tiny.heads,
-        context=tiny.context,
-        words=pool.vocabulary() if tiny.words else (),
-        seed=seed,
-    )
-    return load_policy("tiny", device=settings.device, dtype=settings.dtype, tiny=config)
+def model_loader(settings: ModelSettings, pool: EnvPool, *, seed: int) -> Callable[[], LoadedPolicy]:
+    """Return a function that loads the model that a run starts from, in this process or another one."""
+    config = None
+    if settings.name == "tiny":
+        tiny = settings.tiny
+        config = TinyConfig(
+            width=tiny.width,
+            layers=tiny.layers,
+            heads=tiny.heads,
+            context=tiny.context,
+            words=pool.vocabulary() if tiny.words else (),
+            seed=seed,
+        )
+    # Without new adapters to train, those of an adapter folder are merged.
+    merge = settings.lora is None
+    return partial(load_policy, settings.name, device=settings.device, dtype=settings.dtype, tiny=config, merge=merge)
 
 
 def model_info(policy: LoadedPolicy) -> ModelInfo:

@@ -40,7 +40,8 @@ def scalars(record: Mapping[str, Any]) -> dict[str, float]:
     flat = dict(_flatten(str(record["kind"]), rest))
     flat.update(_flatten("algorithm", record.get("algorithm") or {}))
     for turn in record.get("turns") or ():
-        values = {f"{key}/t{turn['turn']}": value for key, value in turn.items() if key != "turn"}
+        # People read these names: turns count from 1, as in the display.
+        values = {f"{key}/t{turn['turn'] + 1}": value for key, value in turn.items() if key != "turn"}
         flat.update(_flatten("turns", values))
     return flat
 

@@ -17,15 +17,14 @@ from seeupo.algorithms.batch import action_mask
 from seeupo.config.schema import Recipe, WarmStartSettings
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.envs.pool.pool import EnvPool, Mistakes
-from seeupo.errors import TrainingError, TrajectoryFileError
+from seeupo.errors import DemonstrationFileError, TrainingError, TrajectoryFileError
 from seeupo.rollout.scripted import Rollout, run_rollouts, text_rollout
+from seeupo.runs.demonstration_files import data_format
 from seeupo.runs.trajectory_files import read_trajectories
-from seeupo.training.setup import Components
+from seeupo.training.chat_demonstrations import Demonstration, read_chat_demonstrations
+from seeupo.training.setup import Components, ModelInfo
 from seeupo.types import Attempt, StepResult, Task, TrainEngine, Turn
 from seeupo.utils.shuffling import ShuffledPasses
-
-Demonstration = tuple[Turn, ...]
-"""The turns of one episode, with the prompts that a policy would have seen."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +71,14 @@ class Demonstrations:
 def load_demonstrations(recipe: Recipe, components: Components, on_progress: Callable[[int], None]) -> Demonstrations:
     """Return the demonstrations of a recipe: from a file, or from the environment's expert."""
     settings, seed = recipe.warm_start, recipe.run.seed
+    runner, found = components.runner, dict[int, Demonstration]()
     assert settings is not None
     if settings.file is not None:
-        chosen = read_demonstrations(Path(settings.file), settings, vocab_size=components.model.vocab_size)
+        path, chosen = Path(settings.file), list[Demonstration]()
+        for demonstration in read_demonstrations(path, settings, runner.chat, runner.template, components.model):
+            chosen.append(demonstration)
+            on_progress(len(chosen))
     else:
-        runner, found = components.runner, {}
         rollouts = demonstrate(
             components.pool,
             components.train_tasks,
@@ -142,7 +144,8 @@ def demonstrate(
         name = f"demonstration {number}"
         result = yield from text_rollout(pool, Attempt(name, name, task, task_seed), policy, max_turns=max_turns)
         if result.failure is not None:
-            raise TrainingError(f"a demonstration of task {task.id} of {pool.name} failed: {result.failure}")
+            problem = f"a demonstration of task {task.id} of {pool.name} failed: {result.failure}"
+            raise TrainingError(*problem.split("\n"))
         conversation, turns = Conversation.start(chat, template, answers[0]), []
         for index, action in enumerate(actions):
             ids = chat.response(action.result())
@@ -154,11 +157,25 @@ def demonstrate(
     return run_rollouts(demonstration(*plan) for plan in plans)
 
 
-def read_demonstrations(path: Path, settings: WarmStartSettings, *, vocab_size: int) -> list[Demonstration]:
+def read_demonstrations(
+    path: Path, settings: WarmStartSettings, chat: ChatFormat, template: Template, model: ModelInfo
+) -> Iterator[Demonstration]:
+    """Yield the demonstrations of a file of any format."""
+    try:
+        if data_format(path) == "trajectories":
+            yield from read_trajectory_demonstrations(path, settings, vocab_size=model.vocab_size)
+        else:
+            for _, demonstration in read_chat_demonstrations(path, chat, template, context=model.context_length):
+                yield demonstration
+    except DemonstrationFileError as error:
+        raise TrainingError(f"warm_start.file: {error}") from None
+
+
+def read_trajectory_demonstrations(path: Path, settings: WarmStartSettings, *, vocab_size: int) -> list[Demonstration]:
     """Read demonstrations from a trajectory file: those with enough reward, in the tokens of the file."""
     try:
-        trajectories = [each for each in read_trajectories(path) if each.failure is None]
-    except (TrajectoryFileError, OSError) as error:
+        trajectories = [each for each in read_trajectories(path.resolve()) if each.failure is None]
+    except TrajectoryFileError as error:
         raise TrainingError(f"warm_start.file cannot be read: {error}; name a file of trajectories of a run") from None
     chosen = [each.turns for each in trajectories if each.reward >= settings.min_reward and each.turns]
     if not chosen:

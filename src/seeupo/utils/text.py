@@ -1,4 +1,4 @@
-"""Make text from models, servers, environments, files and paths safe to print.
+"""Text for people: counts with their nouns, and text from models, servers, environments, files and paths made visible.
 
 A terminal acts on control characters, and some characters are invisible or reorder the text around them.
 """
@@ -25,6 +25,11 @@ def visible(text: str, *, layout: str = "\n\t") -> str:
 def one_line(text: object) -> str:
     """Return a value as visible text without line breaks and tabs."""
     return visible(str(text), layout="")
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun: "1 iteration", "2 iterations"."""
+    return f"{count} {noun if count == 1 else noun + 's'}"
 
 
 def _has_glyph(match: re.Match[str]) -> bool:

@@ -1,22 +1,4 @@
-import os
-
 import pytest
-
-
-@pytest.fixture(scope="session")
-def ray_on_this_machine(tmp_path_factory):
-    """A Ray cluster of one node for all tests of a process; it writes to a home directory of its own."""
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'seeupo[cluster]'")
-    from seeupo.engines.cluster.ray_cluster import ray_cluster
-
-    home = os.environ.get("HOME")
-    os.environ["HOME"] = str(tmp_path_factory.mktemp("home"))
-    try:
-        with ray_cluster(None, processes=4):
-            yield
-    finally:
-        if home is not None:
-            os.environ["HOME"] = home
 
 
 @pytest.fixture(scope="session")

@@ -5,10 +5,11 @@ import torch
 
 from engines.examples import engine, objective_for, policy, request, run, trajectories
 from models.examples import random_turns
-from seeupo.engines.local import LocalEngine, LoraSettings
+from seeupo.engines.local import LocalEngine
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.engines.samplers.local import LocalSampler
 from seeupo.engines.samplers.padded import PaddedSampler
+from seeupo.models.adapters import LoraSettings
 from seeupo.types import Turn, turns_of
 
 SAMPLERS = pytest.mark.parametrize("sampler_class", [LocalSampler, PaddedSampler])
@@ -55,6 +56,33 @@ def test_sampler_on_the_engines_model_copies_nothing(sampler_class, lora, monkey
     sampler.sync(local, version=1)
     assert largest_difference(local, sampler) < 1e-10
     assert sampler.version == 1
+
+
+@SAMPLERS
+@pytest.mark.parametrize("lora", [None, LoraSettings(rank=2)], ids=["full", "lora"])
+def test_sampling_from_shared_weights_that_changed_without_sync_is_refused(sampler_class, lora):
+    local = engine(lora=lora)
+    sampler = sampler_class(local.policy)
+    for version in (1, 2):
+        largest_difference(local, sampler)
+        train(local)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match=rf"since version {version - 1} was synced; call sampler\.sync"):
+                sampler.submit(request("a", (1, 2, 3)))
+        sampler.sync(local, version)
+    assert largest_difference(local, sampler) < 1e-10
+
+
+def test_loading_a_checkpoint_without_sync_is_noticed(tmp_path):
+    local = engine()
+    sampler = LocalSampler(local.policy)
+    local.save(tmp_path)
+    sampler.submit(request("a", (1, 2)))
+    while not sampler.poll():
+        pass
+    local.load(tmp_path)
+    with pytest.raises(RuntimeError, match="the weights have changed"):
+        sampler.submit(request("b", (1, 2)))
 
 
 def test_sync_drops_cached_prompts_and_episodes():

@@ -194,7 +194,7 @@ def test_the_wrapped_environment_is_closed():
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"make": "no_such_module:Env"}, "no_such_module cannot be loaded: ModuleNotFoundError"),
+        ({"make": "no_such_module:Env"}, "there is no module 'no_such_module'"),
         ({"make": "envs.gymnasium_text.text_worlds:Cion"}, "has no Cion"),
         ({"make": "envs.gymnasium_text.text_worlds"}, "expected 'module:name'"),
         (

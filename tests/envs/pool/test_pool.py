@@ -14,6 +14,7 @@ from envs.toy import ToyFactory
 from envs.worlds import TOY, alive, children, everywhere, generous, kill, needs_sandbox, time_out_hangs
 from seeupo.envs.failures import CallTimedOut, EnvRaised, NotReproducible, PoolClosed, WorkerLost
 from seeupo.envs.pool.pool import EnvPool, Mistakes
+from seeupo.envs.pool.watchdog import Verdict, Watchdog
 from seeupo.errors import EnvError
 from seeupo.types import Task
 
@@ -88,7 +89,7 @@ def test_an_in_process_spec_takes_options(pool_of):
 def test_an_exception_in_this_process_fails_the_episode_and_keeps_its_cause(pool_of):
     pool = pool_of(ToyFactory())
     episode, other = started(pool), started(pool)
-    with pytest.raises(EnvRaised, match="ToyFactory, task train-0, last action 'raise wrong'") as raised:
+    with pytest.raises(EnvRaised, match=r"ToyFactory\(\.\.\.\), task train-0, last action 'raise wrong'") as raised:
         episode.step("raise wrong").result()
     assert isinstance(raised.value.__cause__, ValueError)
     with pytest.raises(EnvRaised, match="wrong"):
@@ -116,7 +117,7 @@ def test_wrong_options_raise_when_the_pool_is_created(pool_of, options, message)
 def test_a_broken_factory_raises_when_the_pool_is_created(pool_of):
     with pytest.raises(EnvRaised, match="the factory is broken"):
         pool_of(options={"note": "raise"})
-    with pytest.raises(EnvError, match="No module named"):
+    with pytest.raises(EnvError, match=r"there is no module 'envs\.nowhere'"):
         pool_of(replace(TOY, factory="envs.nowhere:Factory"))
 
 
@@ -250,7 +251,11 @@ def test_a_reset_that_fails_twice_is_an_infrastructure_failure(pool_of):
 
 @pytest.mark.parametrize(
     ("action", "reason"),
-    [("raise wrong", "ValueError: wrong"), ("shapeless", "message role is"), ("unsendable", "not JSON")],
+    [
+        ("raise wrong", r"step raised ValueError: wrong \(.*toy.py:\d+\)"),
+        ("shapeless", "step returned a Message with role 'stranger'"),
+        ("unsendable", "it must be a table of JSON values"),
+    ],
 )
 def test_an_exception_of_the_environment_fails_the_episode(pool_of, action, reason):
     pool = pool_of()
@@ -264,8 +269,8 @@ def test_an_exception_of_the_environment_fails_the_episode(pool_of, action, reas
 @pytest.mark.parametrize(
     ("bad_score", "kind", "reason"),
     [
-        ("nan", EnvRaised, "score is nan; expected a finite number"),
-        ("text", EnvRaised, "score is str; expected a number"),
+        ("nan", EnvRaised, "score must return a number from 0 to 1, got nan"),
+        ("text", EnvRaised, "score must return a number from 0 to 1, got str"),
         ("raise", EnvRaised, "the checker is broken"),
         ("exit", WorkerLost, "exited with code 9"),
     ],
@@ -301,6 +306,16 @@ def test_a_close_that_raises_is_reported_and_frees_the_worker(pool_of):
         episode = started(pool)
         with pytest.raises(EnvRaised, match="close is broken"):
             episode.close().result()
+
+
+@pytest.mark.parametrize("cause", ["memory", "stopped"])
+def test_a_worker_that_the_watchdog_kills_during_a_close_is_no_failure(pool_of, monkeypatch, cause):
+    pool = pool_of(options={"blocks": "close"})
+    episode = started(pool)
+    with monkeypatch.context() as patch:
+        patch.setattr(Watchdog, "check", lambda dog: Verdict(cause, "too much"))
+        episode.close().result()
+    assert say(started(pool), "add 1") == "1"
 
 
 def test_a_start_that_hangs_is_a_failure(pool_of):

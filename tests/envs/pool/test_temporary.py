@@ -1,5 +1,4 @@
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -28,28 +27,28 @@ def place(tmp_path, monkeypatch):
     remove_leftovers.cache_clear()
 
 
+def start_owner(place):
+    """Start a process that owns a folder until the end of its input."""
+    command = [sys.executable, "-c", OWNER, place]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
 def names(place):
     return sorted(str(path) for path in place.iterdir())
 
 
 def test_folders_of_killed_owners_are_removed_at_the_next_start(place):
     """Those of living owners stay."""
-    owners = [
-        subprocess.Popen([sys.executable, "-c", OWNER, place], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    killed, living = (owner.stdout.readline().strip() for owner in owners)
-    owners[0].send_signal(signal.SIGKILL)
-    owners[0].wait()
-    assert names(place) == sorted([killed, living])
-    own = TemporaryFolder.create()
-    assert names(place) == sorted([living, str(own.path)])
-    own.remove()
-    own.remove()
-    assert names(place) == [living]
-    owners[1].kill()
-    for owner in owners:
-        owner.communicate()
+    with start_owner(place) as first, start_owner(place) as second:
+        killed, living = (owner.stdout.readline().strip() for owner in (first, second))
+        first.kill()
+        first.wait()
+        assert names(place) == sorted([killed, living])
+        own = TemporaryFolder.create()
+        assert names(place) == sorted([living, str(own.path)])
+        own.remove()
+        own.remove()
+        assert names(place) == [living]
 
 
 def test_only_folders_of_workers_are_removed(place):
@@ -78,16 +77,19 @@ def test_folders_of_other_users_are_kept(place):
     assert folder.exists()
 
 
-def test_a_folder_that_was_removed_before_it_was_locked_is_replaced(place, monkeypatch):
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_folder_that_was_removed_before_it_was_locked_is_replaced(place, monkeypatch, is_open):
     create = tempfile.mkdtemp
     made = []
 
     def raced(**arguments):
         made.append(create(**arguments))
-        if len(made) == 1:
+        if len(made) > 1:
+            monkeypatch.undo()
+        elif is_open:
             monkeypatch.setattr("seeupo.envs.pool.temporary.lock_folder", lambda lock, wait=True: Path(made[0]).rmdir())
         else:
-            monkeypatch.undo()
+            Path(made[0]).rmdir()
         return made[-1]
 
     monkeypatch.setattr(tempfile, "mkdtemp", raced)

@@ -12,7 +12,7 @@ import pytest
 from envs.worlds import alive, children, every_sandbox, everywhere, generous, observation, step
 from seeupo.envs.pool import watchdog
 from seeupo.envs.pool.sandbox import Limits
-from seeupo.envs.pool.watchdog import Watchdog, processes
+from seeupo.envs.pool.watchdog import Watchdog, processes, proportional
 from seeupo.envs.pool.worker import FailureCause, WorkerFailure
 
 
@@ -119,6 +119,23 @@ def test_short_stops_and_stopped_children_are_tolerated():
 def test_processes_that_are_gone_are_no_problem():
     assert processes(2**22 + 1) == []
     assert Watchdog(2**22 + 1, Limits(), lambda verdict: None, sandboxed=True).check() is None
+
+
+def test_processes_that_have_ended_since_they_were_listed_use_no_memory():
+    """Both before and after their parent has waited for them."""
+    command = [sys.executable, "-c", "import time\nprint(flush=True)\ntime.sleep(600)"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as program:
+        try:
+            program.stdout.readline()
+            (process,) = processes(program.pid)
+            assert proportional(process) > 0
+        finally:
+            program.kill()
+        os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOWAIT)
+        assert process.resident > 0
+        assert proportional(process) == 0
+        program.wait()
+        assert proportional(process) == 0
 
 
 def steps(worker, *actions):

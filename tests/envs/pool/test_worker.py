@@ -51,7 +51,7 @@ def test_calls_return_answers(started, unsandboxed):
         ("recurse", FailureCause.RECURSION, "recursion limit"),
         ("huge 20000000", FailureCause.CRASH, "an answer of more than 16 MB"),
         ("raise wrong", FailureCause.RAISED, "ValueError: wrong"),
-        ("unsendable", FailureCause.RAISED, "not JSON"),
+        ("unsendable", FailureCause.RAISED, "must be a table of JSON values"),
     ],
 )
 def test_the_cause_of_a_failure_is_identified(started, monkeypatch, unsandboxed, *, action, cause, reason):

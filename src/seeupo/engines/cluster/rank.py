@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -53,6 +54,10 @@ class Rank:
         with socket.socket() as probe:
             probe.bind((host, 0))
             return f"tcp://{host}:{probe.getsockname()[1]}"
+
+    def pid(self) -> int:
+        """Return the id of this process."""
+        return os.getpid()
 
     def connect(self, address: str, seconds: float) -> None:
         """Join the process group of all ranks; `seconds` limits every collective operation."""

@@ -9,6 +9,9 @@ from seeupo.engines.cluster.rank import Rank
 from seeupo.engines.cluster.ray_cluster import START_SECONDS, reserve
 from seeupo.errors import EngineLost, first_line
 
+DEATH_SECONDS = 10.0
+"""Time in which the death of a rank is noticed after the others have failed."""
+
 
 class RankGroup:
     """Starts ranks and calls all of them at once.
@@ -78,8 +81,26 @@ class RankGroup:
                 ray.get(ready)
             return list(ray.get(refs))
         except RayTaskError as error:
+            # A rank that dies breaks the connections of the others, whose errors may arrive first.
+            lost = self._first_death(refs)
             self.close()
+            if lost is not None:
+                raise EngineLost(f"a rank of the cluster engine was lost: {first_line(lost)}") from lost
             raise error.cause if isinstance(error.cause, Exception) else error from None
         except (RayActorError, GetTimeoutError) as error:
             self.close()
             raise EngineLost(f"a rank of the cluster engine was lost: {first_line(error)}") from error
+
+    def _first_death(self, refs: list[Any]) -> Exception | None:
+        """Return the error of a rank that has died, if one has or does so within a few seconds."""
+        import ray
+        from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+
+        for ref in refs:
+            try:
+                ray.get(ref, timeout=DEATH_SECONDS)
+            except RayActorError as error:
+                return error
+            except (RayTaskError, GetTimeoutError):
+                continue
+        return None

@@ -12,7 +12,14 @@ import torch
 from torch import Tensor
 
 from seeupo.core.checks import check_count
-from seeupo.engines.samplers.sampling import StopCriteria, check_request, copy_weights, inverse_cdf, truncate
+from seeupo.engines.samplers.sampling import (
+    StopCriteria,
+    SyncedWeights,
+    check_request,
+    copy_weights,
+    inverse_cdf,
+    truncate,
+)
 from seeupo.models.decoder import Attention, Decoder
 from seeupo.models.loading import LoadedPolicy
 from seeupo.types import Completion, CompletionEnd, GenerationRequest, WeightSource
@@ -65,8 +72,8 @@ class LocalSampler:
     takes its place.
 
     Args:
-        policy: Model to sample from. Weights that a trainer changes in place take effect at once; `sync` drops what was
-            computed with the old ones.
+        policy: Model to sample from. If a trainer changes its weights in place, `sync` must be called before the next
+            request: it drops what was computed with the old ones.
         training: Refuse truncated sampling (top_p, top_k), whose log-probs are not those of the model.
         max_rows: Maximum number of sequences sampled at a time.
         max_cached: Maximum number of cached prompts, and of cached episodes.
@@ -90,8 +97,11 @@ class LocalSampler:
         self._episodes: OrderedDict[str, Context] = OrderedDict()
         self._cache = RowCache(self._decoder, max_rows, policy.model.dtype, policy.model.device)
         self._stop = StopCriteria(policy)
+        self._weights = SyncedWeights(policy.model)
 
     def submit(self, request: GenerationRequest) -> None:
+        if not (self._rows or self._waiting):
+            self._weights.check(self.version)
         check_request(request, self.policy, training=self.training)
         self._waiting.append(request)
 
@@ -111,6 +121,7 @@ class LocalSampler:
         self._prompts.clear()
         self._episodes.clear()
         copy_weights(self.policy.model, engine)
+        self._weights.record()
         self.version = version
 
     def _admit_waiting(self) -> None:

@@ -11,7 +11,14 @@ import torch
 from torch import Tensor
 
 from seeupo.core.checks import check_count
-from seeupo.engines.samplers.sampling import StopCriteria, check_request, copy_weights, inverse_cdf, truncate
+from seeupo.engines.samplers.sampling import (
+    StopCriteria,
+    SyncedWeights,
+    check_request,
+    copy_weights,
+    inverse_cdf,
+    truncate,
+)
 from seeupo.models.loading import LoadedPolicy
 from seeupo.types import Completion, GenerationRequest, WeightSource
 
@@ -42,8 +49,11 @@ class PaddedSampler:
         self._cache: Any = None
         self._mask = torch.empty(0)
         self._stop = StopCriteria(policy)
+        self._weights = SyncedWeights(policy.model)
 
     def submit(self, request: GenerationRequest) -> None:
+        if not (self._rows or self._waiting):
+            self._weights.check(self.version)
         check_request(request, self.policy, training=self.training)
         self._waiting.append(request)
 
@@ -88,6 +98,7 @@ class PaddedSampler:
         if self._rows or self._waiting:
             raise RuntimeError("weights cannot change while requests are being sampled; poll until all have finished")
         copy_weights(self.policy.model, engine)
+        self._weights.record()
         self.version = version
 
     def _first_inputs(self) -> Tensor:

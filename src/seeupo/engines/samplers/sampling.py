@@ -1,4 +1,4 @@
-"""Functions shared by the single-process samplers: check requests, sample tokens, detect stops, copy weights."""
+"""Functions shared by the single-process samplers: check requests and weights, sample tokens, detect stops."""
 
 from __future__ import annotations
 
@@ -79,6 +79,32 @@ def copy_weights(model: PreTrainedModel, engine: WeightSource) -> None:
             parameters.pop(name).copy_(weight)
     if parameters:
         raise ValueError(f"the engine has no weight {min(parameters)!r}; load the same model in both")
+
+
+class SyncedWeights:
+    """Notices that a model has been trained in place since the last sync.
+
+    A sampler that shares its model with an engine would otherwise combine new weights with keys and values that were
+    computed from old ones, and record the wrong version. PyTorch counts the in-place changes of every tensor, except
+    those of fused optimizers.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model = model
+        self.record()
+
+    def record(self) -> None:
+        self._changes = self._count()
+
+    def check(self, version: int) -> None:
+        if self._count() != self._changes:
+            raise RuntimeError(
+                f"the weights have changed since version {version} was synced; call sampler.sync(engine, version) "
+                "after every update, before sampling"
+            )
+
+    def _count(self) -> int:
+        return sum(parameter._version for parameter in self._model.parameters())
 
 
 CHUNK = 256

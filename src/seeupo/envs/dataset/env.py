@@ -67,7 +67,8 @@ class DatasetFactory:
         Args:
             train: File of the split "train": one JSON object per line, with a "prompt" and any other fields.
             reward: Reward function, or "module:function" or "path/to/file.py:function" that names one marked with
-                `seeupo.reward_function`. It is called as reward(completion, row) and returns a number.
+                `seeupo.reward_function`. It is called as reward(completion, row) and returns a number from 0
+                to 1.
             test: File of the split "test".
         """
         files = {"train": train} | ({} if test is None else {"test": test})
@@ -100,7 +101,7 @@ class DatasetFactory:
 
 
 def score_reply(reward: Reward, reply: str, row: Row) -> float:
-    """Return the reward of a reply; raise `RewardError` unless it is a finite number."""
+    """Return the reward of a reply; raise `RewardError` unless it is a number from 0 to 1."""
     name = getattr(reward, "__qualname__", repr(reward))
     try:
         value: Any = reward(reply, copy.deepcopy(dict(row.fields)))
@@ -108,7 +109,7 @@ def score_reply(reward: Reward, reply: str, row: Row) -> float:
     except Exception as error:
         cause = f"{type(error).__name__}: {error}"
         raise RewardError(f"the reward function {name} failed on {row.place}: {cause}") from error
-    if not math.isfinite(score):
-        problem = f"returned {short(value)} for {row.place}; expected a finite number"
+    if not 0 <= score <= 1:
+        problem = f"returned {short(value)} for {row.place}; expected a number from 0 to 1"
         raise RewardError(f"the reward function {name} {problem}")
     return score

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, cast
 
 from seeupo.errors import EnvError
 from seeupo.types import Message, Role
+from seeupo.utils.json_lines import parse_object
 
 ROLES = ("system", "user", "assistant")
 MOST_PROBLEMS = 100
@@ -56,16 +56,7 @@ def read_rows(path: Path) -> dict[str, Row]:
 
 def read_row(line: bytes, number: int, path: Path) -> Row:
     """Return the row of one line; raise `ValueError` if it is malformed."""
-    try:
-        fields = json.loads(line.decode())
-    except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8 ({error.reason} at byte {error.start + 1})") from None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON ({error.msg} at character {error.pos + 1})") from None
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    if not isinstance(fields, dict):
-        raise ValueError(f"expected a JSON object, and this is {type(fields).__name__}")
+    fields = parse_object(line)
     if "prompt" not in fields:
         raise ValueError('"prompt" is missing')
     name = fields.get("id", f"{number:06d}")

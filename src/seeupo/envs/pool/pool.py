@@ -97,7 +97,7 @@ class EnvPool:
     def first_tasks(self, split: str, count: int | None) -> tuple[Task, ...]:
         """Return the first `count` tasks of a split, or all; a split without tasks is an error."""
         if not (chosen := self.tasks(split)[:count]):
-            raise EnvError(f"split {split!r} of {self.name} has no tasks; choose another split")
+            raise EnvError(f"split {split!r} of {self.name} has no tasks; choose another split or more tasks")
         return chosen
 
     def start(self, task: Task, seed: int) -> Episode:

@@ -12,21 +12,29 @@ import os
 import signal
 import struct
 import sys
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from seeupo.envs.contract import Contract, ContractError
 from seeupo.envs.declare import Role
 from seeupo.envs.options import check_options
-from seeupo.envs.pool.wire import decode, encode, result_from_json, result_to_json, task_from_json, task_to_json
+from seeupo.envs.pool.wire import (
+    WireError,
+    decode,
+    encode,
+    result_from_json,
+    result_to_json,
+    task_from_json,
+    task_to_json,
+)
 from seeupo.envs.references import resolve
+from seeupo.envs.tracebacks import explain_exception
 from seeupo.errors import EnvError
-from seeupo.types import Env, EnvFactory, Expert
+from seeupo.types import EnvFactory, Expert
 
 PR_SET_PDEATHSIG = 1
 CAPABILITY_VERSION = 0x20080522
-LONGEST_TRACEBACK = 4000
 
 
 class Host:
@@ -37,18 +45,16 @@ class Host:
         self.episodes: dict[str, Any] = {}
         self.experts: dict[str, Expert] = {}
         self.requests: dict[str, Callable[[Mapping[str, Any]], Any]] = {
-            "splits": lambda request: list(self.factory.splits),
-            "tasks": lambda request: [task_to_json(task) for task in self.factory.tasks(request["split"])],
+            "splits": lambda request: Contract("splits", None).splits(self.factory.splits),
+            "tasks": self.tasks,
             "reset": self.reset,
-            "step": lambda request: result_to_json(self.episodes[request["session"]].step(request["text"])),
-            "score": lambda request: self.episodes[request["session"]].score(),
-            "save": lambda request: self.episodes[request["session"]].save(),
-            "judge": lambda request: self.factory.judge(task_from_json(request["task"]), request["saved"]),
-            "vocabulary": lambda request: (
-                list(self.factory.vocabulary()) if hasattr(self.factory, "vocabulary") else []
-            ),
+            "step": self.step,
+            "score": self.score,
+            "save": self.save,
+            "judge": self.judge,
+            "vocabulary": self.vocabulary,
             "expert": self.start_expert,
-            "advise": lambda request: self.experts[request["session"]](result_from_json(request["result"])),
+            "advise": self.advise,
             "close": self.close,
         }
 
@@ -56,11 +62,41 @@ class Host:
         """Return the answer to one request. Exceptions of the environment propagate."""
         return self.requests[request["op"]](request)
 
+    def tasks(self, request: Mapping[str, Any]) -> list[dict[str, Any]]:
+        found = self.factory.tasks(request["split"])
+        return [task_to_json(task) for task in Contract("tasks", self.factory.tasks).tasks(found)]
+
     def reset(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        env: Env = self.factory.make()
+        scored = "save" if hasattr(self.factory, "judge") else "score"
+        env = Contract("make", self.factory.make).environment(self.factory.make(), ("reset", "step", scored, "close"))
         result = env.reset(task_from_json(request["task"]), seed=request["seed"])
         self.episodes[request["session"]] = env
-        return result_to_json(result)
+        return result_to_json(Contract("reset", env.reset).result(result))
+
+    def step(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        step = self.episodes[request["session"]].step
+        return result_to_json(Contract("step", step).result(step(request["text"])))
+
+    def score(self, request: Mapping[str, Any]) -> float:
+        score = self.episodes[request["session"]].score
+        return Contract("score", score).score(score())
+
+    def save(self, request: Mapping[str, Any]) -> Any:
+        save = self.episodes[request["session"]].save
+        return Contract("save", save).json(save())
+
+    def judge(self, request: Mapping[str, Any]) -> float:
+        judge = self.factory.judge
+        return Contract("judge", judge).score(judge(task_from_json(request["task"]), request["saved"]))
+
+    def vocabulary(self, request: Mapping[str, Any]) -> list[str]:
+        if not hasattr(self.factory, "vocabulary"):
+            return []
+        return Contract("vocabulary", self.factory.vocabulary).words(self.factory.vocabulary())
+
+    def advise(self, request: Mapping[str, Any]) -> str:
+        expert = self.experts[request["session"]]
+        return Contract("expert", expert).action(expert(result_from_json(request["result"])))
 
     def start_expert(self, request: Mapping[str, Any]) -> bool:
         task, mistakes = task_from_json(request["task"]), request["mistakes"]
@@ -70,6 +106,7 @@ class Host:
             expert = self.factory.noisy_expert(task, seed=mistakes["seed"], rates=mistakes["rates"])
         else:
             raise EnvError(f"{type(self.factory).__name__} has no noisy expert; set warm_start.noisy = 0")
+        expert = Contract("expert", self.factory.expert).expert(expert)
         if expert is not None:
             self.experts[request["session"]] = expert
         return expert is not None
@@ -78,6 +115,10 @@ class Host:
         self.experts.pop(request["session"], None)
         if (env := self.episodes.pop(request["session"], None)) is not None:
             env.close()
+
+
+CALLS = {"start": "the factory", "advise": "the expert"}
+"""Names of the user's functions, where they differ from those of the requests."""
 
 
 def load_factory(reference: str, options: Mapping[str, Any]) -> EnvFactory:
@@ -142,8 +183,8 @@ def restrict(limits: Mapping[str, int | None], *, user: int | None) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def error_of(error: BaseException) -> dict[str, str]:
-    """Return an exception as an answer: its category, and the end of its traceback."""
+def error_of(error: BaseException, request: str) -> dict[str, str]:
+    """Return an exception as an answer to a request: its category, and an explanation for the author of the code."""
     match error:
         case MemoryError():
             return {"error": "memory", "text": "the memory limit was reached"}
@@ -153,15 +194,21 @@ def error_of(error: BaseException) -> dict[str, str]:
             return {"error": "exit", "text": f"the process was asked to exit ({error.code!r})"}
         case EnvError():
             return {"error": "usage", "text": str(error)}
-    lines = "".join(traceback.format_exception(error))
-    return {"error": "raised", "text": lines[-LONGEST_TRACEBACK:]}
+    return {"error": "raised", "text": explain(error, request)}
+
+
+def explain(error: BaseException, request: str) -> str:
+    """Return the broken contract, or an exception with its place and traceback, in the user's code only."""
+    if isinstance(error, ContractError | WireError):
+        return str(error)
+    return f"{CALLS.get(request, request)} raised {explain_exception(error)}"
 
 
 def answer(host: Host, request: Mapping[str, Any], channel: Channel) -> None:
     try:
         channel.send({"id": request["id"], "value": host.handle(request)})
     except BaseException as error:  # an environment may raise anything; the trainer decides how to react
-        channel.send({"id": request["id"], **error_of(error)})
+        channel.send({"id": request["id"], **error_of(error, request["op"])})
 
 
 def main() -> None:
@@ -177,7 +224,7 @@ def main() -> None:
             sys.path += start["projects"]  # at the end, so that a project cannot hide installed packages
             host = Host(load_factory(start["factory"], start["options"]))
         except BaseException as error:  # reported instead of a bare exit code
-            channel.send({"id": start["id"], **error_of(error)})
+            channel.send({"id": start["id"], **error_of(error, "start")})
             sys.exit(1)
         channel.send({"id": start["id"], "value": None})
         for line in requests:

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from seeupo.envs.failures import CallTimedOut, EnvFailure, EnvRaised, NotReproducible, PoolClosed, WorkerLost
-from seeupo.envs.pool.serve import Host
+from seeupo.envs.pool.serve import Host, explain
 from seeupo.envs.pool.wire import WireError
-from seeupo.envs.pool.worker import ACTION_CAUSES, FailureCause, Launch, Worker, WorkerFailure
+from seeupo.envs.pool.worker import ACTION_CAUSES, KILL_CAUSES, FailureCause, Launch, Worker, WorkerFailure
 from seeupo.errors import EnvError
 from seeupo.types import EnvFactory
 
@@ -84,7 +84,7 @@ class InProcess:
         except EnvError:
             raise
         except BaseException as error:  # also SystemExit: an environment must not end the program
-            raise WorkerFailure(FailureCause.RAISED, f"{type(error).__name__}: {error}") from error
+            raise WorkerFailure(FailureCause.RAISED, explain(error, request["op"])) from error
 
     def kill(self) -> None: ...
 
@@ -200,7 +200,7 @@ class Slot:
         return self._attempt(session, request, parse)
 
     def close(self, session: Session) -> None:
-        """End a session; does nothing if its worker is gone."""
+        """End a session; does nothing if its worker is gone. A worker that is killed meanwhile has ended it too."""
         if session.generation != self.generation or self.backend is None:
             return
         session.generation = None
@@ -209,7 +209,7 @@ class Slot:
             self.backend.call(request)
         except WorkerFailure as failure:
             self._drop_worker()
-            if failure.cause is not FailureCause.KILLED:
+            if failure.cause not in KILL_CAUSES:
                 raise self._failure(failure, session, request) from failure.__cause__
 
     def dismiss(self, session: Session) -> None:
@@ -305,11 +305,12 @@ class Slot:
 
     def _failure(self, failure: WorkerFailure, session: Session | None, request: Mapping[str, Any]) -> EnvFailure:
         types = {FailureCause.TIMEOUT: CallTimedOut, FailureCause.RAISED: EnvRaised}
+        prefix = "" if failure.cause is FailureCause.RAISED else f"{request['op']} failed: "
         return types.get(failure.cause, WorkerLost)(
             environment=self.name,
             task=None if session is None else session.task,
             action=request.get("text") or (None if session is None else session.last_action),
-            reason=f"{request['op']} failed: {failure.reason}",
+            reason=f"{prefix}{failure.reason}",
         )
 
     def _closed(self) -> PoolClosed:
@@ -321,7 +322,7 @@ def parse_answer(parse: Callable[[Any], T], value: Any) -> T:
     try:
         return parse(value)
     except WireError as error:
-        raise WorkerFailure(FailureCause.RAISED, str(error)) from None
+        raise WorkerFailure(FailureCause.RAISED, f"the answer is malformed: {error}") from None
 
 
 def digest(value: Any) -> bytes:

@@ -29,9 +29,13 @@ class TemporaryFolder:
         remove_leftovers(tempfile.gettempdir())
         while True:
             path = Path(tempfile.mkdtemp(prefix=PREFIX))
-            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            # Before it is locked, another process may take it for a leftover and remove it.
+            try:
+                lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            except FileNotFoundError:
+                continue
             lock_folder(lock)
-            if path.exists():  # otherwise another process took it for a leftover before it was locked
+            if path.exists():
                 return cls(path, lock)
             os.close(lock)
 

@@ -139,7 +139,9 @@ def proportional(process: Process) -> int:
     try:
         lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
     except OSError:
-        return process.resident
+        # It may have ended since it was listed. Hundreds of forks end together when an episode is closed.
+        now = read_process(process.pid)
+        return 0 if now is None else now.resident
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), process.resident)
 
 

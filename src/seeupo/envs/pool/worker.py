@@ -48,6 +48,8 @@ class FailureCause(StrEnum):
 
 ACTION_CAUSES = frozenset(FailureCause) - {FailureCause.KILLED, FailureCause.RAISED}
 """Failures that an action can cause. A kill from outside and an exception of the environment are not among them."""
+KILL_CAUSES = frozenset({FailureCause.KILLED, FailureCause.MEMORY, FailureCause.STOPPED})
+"""Causes of kills, from outside or by the watchdog."""
 
 
 class WorkerFailure(Exception):
@@ -152,10 +154,10 @@ class Worker:
             raise WorkerFailure(FailureCause.CRASH, "the worker broke the protocol: an answer to another request")
         if "error" not in reply:
             return reply.get("value")
-        text = str(reply.get("text"))
+        text = self._with_own_paths(str(reply.get("text")))
         match reply["error"]:
             case "usage":
-                raise EnvError(text)
+                raise EnvError(*text.split("\n"))
             case "memory":
                 raise WorkerFailure(FailureCause.MEMORY, text)
             case "recursion":
@@ -277,11 +279,21 @@ class Worker:
         text = self.errors.decode(errors="replace").strip()
         return f"; stderr: {text}" if text else ""
 
+    def _packages(self) -> dict[Path, Path]:
+        """Return the packages of the trainer that the worker imports: paths inside -> paths outside."""
+        places = (Path(seeupo.__file__).parent, *self.launch.packages)
+        return {self.folder / "packages" / place.name: place for place in places}
+
+    def _with_own_paths(self, text: str) -> str:
+        """Return an error with the files where the user has them."""
+        for inside, outside in self._packages().items():
+            text = text.replace(str(inside), str(outside))
+        return text
+
     def _command(self, filter_fd: int | None = None) -> list[str]:
         launch = self.launch
         program = [str(launch.python), "-s", "-c", "from seeupo.envs.pool.serve import main; main()"]
-        places = (Path(seeupo.__file__).parent, *launch.packages)
-        packages = {self.folder / "packages" / place.name: place for place in places}
+        packages = self._packages()
         if launch.sandbox is not None and filter_fd is not None:
             return launch.sandbox.command(
                 program,

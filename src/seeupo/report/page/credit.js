@@ -72,7 +72,7 @@ function sweepText(steps) {
   return [
     "The turns were updated in this order: ",
     el("span", { class: "order" }, order),
-    `. The first one has weight M = A. After each update, M is multiplied by the ratio that the update produced, and the next turn is updated with the new M. ${RATIO}`,
+    `. The first one is weighted by the carried advantage M = A. After each update, M is multiplied by the ratio that the update produced, and the next turn is updated with the new M. ${RATIO}`,
   ];
 }
 

@@ -4,8 +4,17 @@ from xml.etree import ElementTree
 
 import pytest
 
-from seeupo.cli.terminal import Terminal
-from seeupo.cli.train_display import LiveDisplay, PlainDisplay, Status, make_display, save_screenshot
+from seeupo.display import train_display
+from seeupo.display.terminal import Terminal
+from seeupo.display.train_display import (
+    LiveDisplay,
+    NotebookDisplay,
+    PlainDisplay,
+    Status,
+    make_display,
+    result_line,
+    save_screenshot,
+)
 
 ESCAPE = "\x1b"
 
@@ -72,7 +81,7 @@ def test_turns_are_shown_in_order():
     status = make_status()
     status.on_record(iteration(1))
     lines = rendered(status)
-    assert line(lines, "turn").split() == ["turn", "t0", "t1", "t2"]
+    assert line(lines, "turn").split() == ["turn", "t1", "t2", "t3"]
     assert line(lines, "clipped").split() == ["clipped", "0.10", "0.11", "0.02"]
     assert line(lines, "M spread").split() == ["M", "spread", "12.3", "0.21", "0.00"]
 
@@ -87,7 +96,7 @@ def test_labels_are_dim_and_values_are_not():
     segments = [segment for line in console.render_lines(status) for segment in line if segment.text.strip()]
     dim = {segment.text.strip() for segment in segments if segment.style and segment.style.dim}
     labels = {"collecting", "success", "held out", "turn", "clipped", "M spread", "time"}
-    assert dim == labels | {"─" * 12, "0:00", "pass@4 0.70", "t0", "t1", "t2"}
+    assert dim == labels | {"─" * 12, "0:00", "pass@4 0.70", "t1", "t2", "t3"}
 
 
 def test_the_last_and_the_initial_evaluation_are_shown():
@@ -151,7 +160,7 @@ def test_lines_fit_the_terminal(width, turns):
     assert max(map(len, lines)) <= width
     assert len(lines) == 8
     if width == 60 and turns == 40:
-        assert line(lines, "turn").split() == ["turn", "t0", "t1", "t2", "t3", "t4", "t5", "t6", "t7", "…", "t39"]
+        assert line(lines, "turn").split() == ["turn", "t1", "t2", "t3", "t4", "t5", "t6", "t7", "t8", "…", "t40"]
 
 
 def test_minimal_records_are_accepted():
@@ -311,3 +320,57 @@ def test_a_screenshot_shows_the_end_of_a_run_and_loads_nothing(tmp_path):
     assert "avg@4 0.80 [0.75, 0.85]" in shown
     # 5 iterations of 1 s and two evaluations of 2 s.
     assert "0:09 elapsed" in shown
+
+
+class Cell:
+    """The output of a notebook cell: all HTML that it showed."""
+
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+
+    def __call__(self, html: str):
+        self.shown.append(html)
+        return self.shown.append
+
+
+def test_a_notebook_gets_the_status_as_html_a_few_times_per_second():
+    cell, clock = Cell(), Clock()
+    display = NotebookDisplay(cell, make_status(clock=clock), clock)
+    display.on_phase("collecting", 8)
+    display.on_note("[bold]no markup[/bold] <b>\x1b[31mno codes")
+    before = len(cell.shown)
+    for done in range(8):
+        clock.now += 0.1
+        display.on_progress(done)
+    assert len(cell.shown) - before == 2
+    display.on_record(iteration(1))
+    assert "iteration 1 of 100" in cell.shown[-1]
+    assert r"note: [bold]no markup[/bold] &lt;b&gt;\x1b[31mno codes" in cell.shown[-1]
+    assert "collecting" in cell.shown[-1]
+    display.close()
+    assert "collecting" not in cell.shown[-1]
+
+
+def test_notebooks_are_recognized(monkeypatch):
+    cell = Cell()
+    monkeypatch.setattr(train_display, "show_in_notebook", cell)
+    console = Terminal(file=io.StringIO(), force_jupyter=True)
+    assert isinstance(make_display(console, title="pocket", iterations=3, clock=Clock()), NotebookDisplay)
+    assert "iteration 0 of 3" in cell.shown[0]
+
+
+@pytest.mark.parametrize(
+    ("scores", "text"),
+    [
+        ((0.2, 0.9), "avg@4 on held-out tasks 0.20 -> 0.90 (1 iteration done; 2.0 minutes)"),
+        ((0.2, None), "avg@4 on held-out tasks 0.20 -> unknown (1 iteration done; 2.0 minutes)"),
+    ],
+)
+def test_the_result_line_shows_the_change_of_the_score(scores, text):
+    estimates = [None if value is None else {"value": value, "low": value, "high": value} for value in scores]
+    before, after = ({"avg@4": estimate} for estimate in estimates)
+    summary = {
+        "k": 4, "before": before, "after": after, "difference": {"avg@4": None},
+        "reason": "1 iteration done", "seconds": {"collect": 60.0, "update": 60.0},
+    }  # fmt: skip
+    assert result_line(summary) == f"Inconclusive: {text}"

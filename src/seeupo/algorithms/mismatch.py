@@ -8,31 +8,62 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from seeupo.algorithms.batch import LogProbs, by_key
-from seeupo.config.schema import MismatchSettings
 from seeupo.core import length_mask
+from seeupo.core.checks import OptionError, check_at_least, check_choice, check_count
 from seeupo.types import Objective, StepMetrics, TrainEngine, Turn, TurnKey
+
+Level = Literal["token", "turn"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MismatchSettings:
+    """Differences between the log-probs of sampler and trainer: how they are checked and corrected.
+
+    Attributes:
+        check_every: Iterations between comparisons of both log-probs on a few trajectories; 0 never compares.
+        max_gap: Mean absolute difference per token above which training stops; "none" means no limit.
+        tis_cap: C of truncated importance sampling, which multiplies gradients by w = min(pi_trainer / pi_sampler, C);
+            "none" means w = 1.
+        tis_level: "token": w from the probabilities of each token; "turn": from the product over a turn.
+        turn_bounds: Bounds (low, high) of a turn's geometric mean of pi_trainer / pi_sampler; turns outside have no
+            gradient. "none" uses all turns.
+    """
+
+    check_every: int = 1
+    max_gap: float | None = 0.5
+    tis_cap: float | None = None
+    tis_level: Level = "token"
+    turn_bounds: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        check_count("check_every", self.check_every, 0)
+        check_choice("tis_level", self.tis_level, get_args(Level))
+        for name in ("max_gap", "tis_cap"):
+            if getattr(self, name) is not None:
+                check_at_least(name, getattr(self, name), 0)
+        if self.turn_bounds is not None and not 0 <= self.turn_bounds[0] <= 1 <= self.turn_bounds[1]:
+            raise OptionError("turn_bounds", self.turn_bounds, "a pair (low, high) with low <= 1 <= high")
+
+    @property
+    def corrects(self) -> bool:
+        """Whether gradients are corrected."""
+        return self.tis_cap is not None or self.turn_bounds is not None
 
 
 class BehaviorEngine:
-    """An engine for one update, whose log-probs before the first step are those that the sampler recorded or computed.
+    """An engine for one update, which corrects gradients for the difference between sampler and trainer.
 
     Everything else goes to the engine unchanged.
-
-    Args:
-        engine: Engine that trains.
-        settings: Corrections of the gradients.
-        recorded: Whether ratios are relative to the policy that sampled, as the sampler recorded its log-probs. This is
-            needed if trajectories were sampled with older weights.
     """
 
-    def __init__(self, engine: TrainEngine, settings: MismatchSettings, *, recorded: bool) -> None:
-        self.engine, self.settings, self.recorded = engine, settings, recorded
+    def __init__(self, engine: TrainEngine, settings: MismatchSettings) -> None:
+        self.engine, self.settings = engine, settings
         self.weights: dict[TurnKey, Tensor] = {}
         self._stepped = False
 
@@ -40,15 +71,11 @@ class BehaviorEngine:
         return getattr(self.engine, name)
 
     def logprobs(self, turns: Sequence[Turn], *, policy: Literal["current", "reference"] = "current") -> list[Tensor]:
-        if policy == "reference" or self._stepped:
-            return self.engine.logprobs(turns, policy=policy)
-        sampled = recorded_logprobs(turns)
-        if self.recorded:
-            return [sampled[turn.key] for turn in turns]
-        computed = self.engine.logprobs(turns)
-        if self.settings.corrects:
-            self.weights |= importance_weights(turns, by_key(turns, computed), sampled, self.settings)
-        return computed
+        found = self.engine.logprobs(turns, policy=policy)
+        if self.settings.corrects and policy == "current" and not self._stepped:
+            # Before the first step these are the log-probs of the policy that sampled, as the trainer computes them.
+            self.weights |= importance_weights(turns, by_key(turns, found), recorded_logprobs(turns), self.settings)
+        return found
 
     def step(
         self, turns: Sequence[Turn], objective: Objective, *, normalizer: float, agent: int | None = None

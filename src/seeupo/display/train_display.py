@@ -1,8 +1,10 @@
-"""Progress displays of a training run: a live status on a terminal, plain log lines elsewhere."""
+"""Progress displays of a training run: a live status on a terminal or in a notebook, plain log lines elsewhere."""
 
 from __future__ import annotations
 
+import importlib
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import StringIO
@@ -14,22 +16,26 @@ from rich.console import Console, ConsoleOptions
 from rich.live import Live
 from rich.text import Text
 
-from seeupo.cli.terminal import Terminal
 from seeupo.core.statistics import format_estimate
+from seeupo.display.terminal import Terminal
+from seeupo.runs.evaluations import VERDICTS, verdict_of
 from seeupo.training.alarms import number
 from seeupo.training.callbacks import TrainingCallback
 from seeupo.utils.atomic_files import write_text
-from seeupo.utils.text import one_line
+from seeupo.utils.text import counted, one_line
 
 Clock = Callable[[], float]
 SPARKS = "▁▂▃▄▅▆▇█"
-SPARKLINE, BAR, LABEL, CELL = 40, 24, 11, 5
+SPARKLINE, BAR, LABEL, CELL, NOTEBOOK_WIDTH = 40, 24, 11, 5, 100
 """Widths in characters."""
 LONG_PHASE_SECONDS = 10.0
+NOTEBOOK_SECONDS = 0.25
 
 
 def make_display(console: Console, *, title: str, iterations: int, clock: Clock = time.monotonic) -> TrainingCallback:
     """Return the display that the console supports, with `title` above it."""
+    if console.is_jupyter:
+        return NotebookDisplay(show_in_notebook, Status(title, iterations, clock), clock)
     # Sparklines and bars need Unicode, and a dumb terminal cannot move its cursor.
     if console.is_terminal and not console.is_dumb_terminal and not console.options.ascii_only:
         return LiveDisplay(console, Status(title, iterations, clock))
@@ -152,21 +158,22 @@ class Status:
                 continue
             row = Text.assemble((f"{label:<{LABEL}}", "dim"))
             for turn in columns:
-                cell = "…" if turn is None else f"t{turn['turn']}" if key == "turn" else _short(number(turn, key))
+                cell = "…" if turn is None else f"t{turn['turn'] + 1}" if key == "turn" else _short(number(turn, key))
                 row.append(f"{cell:<{CELL}}", style="dim" if key == "turn" else None)
             row.rstrip()
             yield _no_wrap(row)
 
 
 class LiveDisplay:
-    """Renders the status in place; notes scroll above it."""
+    """Renders the status in place, from the first phase on; notes scroll above it."""
 
     def __init__(self, console: Console, status: Status) -> None:
         self._console, self._status = console, status
-        self._live = Live(status, console=console, refresh_per_second=4)
-        self._live.start()
+        # What a callback prints appears above the status, unless it goes to a file.
+        self._live = Live(status, console=console, refresh_per_second=4, redirect_stdout=sys.stdout.isatty())
 
     def on_phase(self, name: str, total: int | None = None) -> None:
+        self._live.start()  # not before: a run that is refused shows only the refusal
         self._status.on_phase(name, total)
 
     def on_progress(self, done: int, text: str = "") -> None:
@@ -183,17 +190,74 @@ class LiveDisplay:
         self._live.stop()
 
 
+Show = Callable[[str], Callable[[str], None]]
+"""Shows HTML and returns a function that replaces it."""
+
+
+def show_in_notebook(html: str) -> Callable[[str], None]:
+    """Show HTML in the output of the current notebook cell."""
+    notebook = importlib.import_module("IPython.display")
+    handle = notebook.display(notebook.HTML(html), display_id=True)
+    return lambda text: handle.update(notebook.HTML(text))
+
+
+class NotebookDisplay:
+    """Renders the status in the output of a notebook cell, below the notes, a few times per second at most."""
+
+    def __init__(self, show: Show, status: Status, clock: Clock) -> None:
+        self._status, self._clock = status, clock
+        self._notes: list[str] = []
+        self._drawn = clock()
+        self._replace = show(self._html())
+
+    def on_phase(self, name: str, total: int | None = None) -> None:
+        self._status.on_phase(name, total)
+        self._draw()
+
+    def on_progress(self, done: int, text: str = "") -> None:
+        self._status.on_progress(done, text)
+        if self._clock() - self._drawn >= NOTEBOOK_SECONDS:
+            self._draw()
+
+    def on_record(self, record: Mapping[str, Any]) -> None:
+        self._status.on_record(record)
+        self._draw()
+
+    def on_note(self, text: str) -> None:
+        self._notes.append(f"note: {text}")
+        self._draw()
+
+    def close(self) -> None:
+        self.on_phase("")
+
+    def _draw(self) -> None:
+        self._drawn = self._clock()
+        self._replace(self._html())
+
+    def _html(self) -> str:
+        console = Terminal(
+            file=StringIO(), record=True, width=NOTEBOOK_WIDTH, force_terminal=True, force_jupyter=False,
+            color_system="truecolor",
+        )  # fmt: skip
+        for note in self._notes:
+            console.print(note)
+        console.print(self._status)
+        return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
+
+
 class PlainDisplay:
-    """Prints one line per event, for logs, pipes and terminals without cursor control."""
+    """Prints one line per event, from the first phase on, for logs, pipes and terminals without cursor control."""
 
     def __init__(self, console: Console, status: Status) -> None:
         self._console, self._status = console, status
         self._every = 1 if status.iterations <= 20 else max(1, round(status.iterations / 50))
-        self._phase_printed = self._closed = False
+        self._started = self._phase_printed = self._closed = False
         self._long_phases: set[str] = set()
-        self._print(f"{status.title}: {status.iterations} iterations")
 
     def on_phase(self, name: str, total: int | None = None) -> None:
+        if not self._started:  # not before: a run that is refused shows only the refusal
+            self._started = True
+            self._print(f"{self._status.title}: {counted(self._status.iterations, 'iteration')}")
         self._print_long_phase()
         if self._status.replaying and self._status.iteration:
             self._print(f"resumed after iteration {self._status.iteration}")
@@ -220,7 +284,7 @@ class PlainDisplay:
         self._print(f"note: {text}")
 
     def close(self) -> None:
-        if self._closed:
+        if self._closed or not self._started:
             return
         self._closed = True
         self._print_long_phase()
@@ -257,6 +321,14 @@ class PlainDisplay:
 
     def _print(self, line: str) -> None:
         self._console.print(line, soft_wrap=True)
+
+
+def result_line(summary: Mapping[str, Any]) -> str:
+    """Return one line on how a run ended: the change of avg@k, the reason and the time."""
+    name, minutes = f"avg@{summary['k']}", sum(summary["seconds"].values()) / 60
+    before, after = (_estimate(summary[when], "avg@", name=False, interval=False) for when in ("before", "after"))
+    verdict = VERDICTS[verdict_of(summary["difference"], summary["k"])]
+    return f"{verdict}: {name} on held-out tasks {before} -> {after} ({summary['reason']}; {minutes:.1f} minutes)"
 
 
 def save_screenshot(
@@ -308,10 +380,11 @@ def _sparkline(values: Sequence[float], width: int) -> str:
 def _estimate(record: Mapping[str, Any], prefix: str, *, name: bool = True, interval: bool = True) -> str:
     """Return an evaluation's avg@k or pass@k, such as "avg@4 0.41 [0.36, 0.46]"."""
     key = next((key for key in record if key.startswith(prefix)), None)
-    if key is None or record[key] is None:
-        return f"{key or prefix + 'k'} unknown"
-    text = format_estimate(record[key], digits=2) if interval else f"{record[key]['value']:.2f}"
-    return f"{key} {text}" if name else text
+    estimate = None if key is None else record[key]
+    text = "unknown"
+    if estimate is not None:
+        text = format_estimate(estimate, digits=2) if interval else f"{estimate['value']:.2f}"
+    return f"{key or prefix + 'k'} {text}" if name else text
 
 
 def _short(value: float | None) -> str:

@@ -6,8 +6,7 @@ import torch
 
 from engines.examples import engine, objective_for, trajectories, weights
 from seeupo.algorithms import GRPO, SeeUPO
-from seeupo.algorithms.batch import by_key
-from seeupo.training.mismatch import BehaviorEngine, MismatchSettings, WeightedObjective, importance_weights
+from seeupo.algorithms.mismatch import BehaviorEngine, MismatchSettings, WeightedObjective, importance_weights
 from seeupo.types import Turn, turns_of
 
 
@@ -65,7 +64,7 @@ def test_corrections_are_off_by_default_and_change_nothing_without_a_gap(algorit
     for settings in (None, MismatchSettings(), MismatchSettings(tis_cap=2.0, turn_bounds=(0.5, 2.0))):
         local = engine()
         batch = sampled_by(local, trajectories(), lambda turn, n: 0.0)
-        used = local if settings is None else BehaviorEngine(local, settings, recorded=False)
+        used = local if settings is None else BehaviorEngine(local, settings)
         algorithm.update(used, batch)
         ends.append(weights(local))
     assert torch.equal(ends[0], ends[1])
@@ -75,7 +74,7 @@ def test_corrections_are_off_by_default_and_change_nothing_without_a_gap(algorit
 def test_turns_outside_the_bounds_have_no_gradient():
     kept, masked = engine(weight_decay=0.0), engine(weight_decay=0.0)
     batch = sampled_by(masked, trajectories(), lambda turn, n: 1.0 if turn.index == 1 else 0.0)
-    behavior = BehaviorEngine(masked, MismatchSettings(turn_bounds=(0.8, 1.25)), recorded=False)
+    behavior = BehaviorEngine(masked, MismatchSettings(turn_bounds=(0.8, 1.25)))
     turns = turns_of(batch)
     objective = objective_for(kept, turns)
     behavior.logprobs(turns)
@@ -85,18 +84,9 @@ def test_turns_outside_the_bounds_have_no_gradient():
     assert behavior.metrics()["masked_turns"] == pytest.approx(8 / len(turns))
 
 
-def test_ratios_are_relative_to_the_recorded_policy():
-    local = engine()
-    batch = sampled_by(local, trajectories(), lambda turn, n: -0.1)
-    turns = turns_of(batch)
-    behavior = BehaviorEngine(local, MismatchSettings(), recorded=True)
-    first = by_key(turns, behavior.logprobs(turns))
-    for turn in turns:
-        assert first[turn.key].tolist() == pytest.approx(list(turn.behavior_logprobs), abs=1e-6)
-    behavior.step(turns, objective_for(local, turns), normalizer=8)
-    assert torch.equal(torch.cat(behavior.logprobs(turns)), torch.cat(local.logprobs(turns)))
+def test_turns_without_recorded_log_probs_are_refused():
     with pytest.raises(ValueError, match="no log-probs of a sampler"):
-        BehaviorEngine(local, MismatchSettings(), recorded=True).logprobs(turns_of(trajectories()))
+        BehaviorEngine(engine(), MismatchSettings(tis_cap=2.0)).logprobs(turns_of(trajectories()))
 
 
 @pytest.mark.parametrize("settings", [{"turn_bounds": (1.1, 2.0)}, {"tis_level": "batch"}, {"tis_cap": -1.0}])

@@ -1,0 +1,112 @@
+"""Changes of a recipe between the start of a run and its resumption: which are possible, and which need consent."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from seeupo.config.toml import dotted, format_value
+from seeupo.errors import TrainingError
+
+LENGTH = tuple(
+    f"run.{name}"
+    for name in ("iterations", "max_minutes", "target", "patience", "checkpoint_every", "keep_checkpoints")
+)
+"""Keys that need no consent if they are typed: they decide when a run ends and what it keeps."""
+OPTIMIZER = ("learning_rate", "schedule", "warmup", "beta1", "beta2", "eps", "weight_decay", "max_grad_norm")
+CHANGEABLE = (
+    *LENGTH,
+    "run.deterministic",
+    "run.threads",
+    "model.batch_tokens",
+    "model.row_tokens",
+    "model.gradient_checkpointing",
+    "environment.workers",
+    "agent.concurrency",
+    "agent.episode_seconds",
+    "collect",
+    "algorithm",
+    *(f"optimizer.{name}" for name in OPTIMIZER),
+    *(f"critic.optimizer.{name}" for name in OPTIMIZER),
+    "engine",
+    "sampler",
+    "mismatch",
+    "evaluation.every",
+    "trackers",
+)
+"""Keys and sections that the loop can change at a checkpoint."""
+FIXED = ("algorithm.name",)
+"""Keys of these sections that cannot change."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A key of a recipe with its value before and after; None if the recipe does not have it."""
+
+    key: str
+    old: Any
+    new: Any
+
+    @property
+    def possible(self) -> bool:
+        """Whether a run can be resumed with this change: its checkpoints and scores do not depend on the key."""
+        within = any(self.key == each or self.key.startswith(f"{each}.") for each in CHANGEABLE)
+        return within and self.key not in FIXED
+
+    def __str__(self) -> str:
+        old, new = ("(not set)" if value is None else format_value(value) for value in (self.old, self.new))
+        return f"{self.key} = {new} instead of {old}"
+
+
+def recipe_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
+    """Return the keys with different values in two tables of recipes."""
+    old, new = dict(_flat(before)), dict(_flat(after))
+    return [Change(key, old.get(key), new.get(key)) for key in {**old, **new} if old.get(key) != new.get(key)]
+
+
+def check_changes(changes: Sequence[Change], *, typed: Collection[str], accepted: bool) -> None:
+    """Raise unless a run may be resumed with these changes.
+
+    Args:
+        typed: Keys that the user set for this resumption; others were edited in the run's recipe.
+        accepted: Whether the user accepts all changes.
+    """
+
+    def is_typed(change: Change) -> bool:
+        return any(change.key == key or change.key.startswith(f"{key}.") for key in typed)
+
+    def described(chosen: Sequence[Change]) -> str:
+        return ", ".join(f"{each}{'' if is_typed(each) else ' (edited in recipe.toml)'}" for each in chosen)
+
+    if impossible := [each for each in changes if not each.possible]:
+        raise TrainingError(
+            f"{described(impossible)}: this cannot change when a run is resumed, because checkpoints or scores depend "
+            "on it. Undo it, or start a new run"
+        )
+    pending = [each for each in changes if not (each.key in LENGTH and is_typed(each))]
+    if pending and not accepted:
+        raise TrainingError(
+            f"the run has used other settings so far: {described(pending)}. Undo this, or resume with --accept-changes "
+            "(accept_changes=True in Python), which records it"
+        )
+
+
+def changes_text(records: object) -> str | None:
+    """Return the changes that a run directory records, as text; None if there are none. Malformed ones are left out."""
+    found = [each for each in records if isinstance(each, Mapping)] if isinstance(records, list) else []
+    parts = [
+        f"after iteration {each['iteration']}: {Change(str(each['key']), each.get('old'), each.get('new'))}"
+        for each in found
+        if "key" in each and isinstance(each.get("iteration"), int)
+    ]
+    return "; ".join(parts) or None
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        key = dotted(prefix, name)
+        if isinstance(value, Mapping):
+            yield from _flat(value, key)
+        else:
+            yield key, value

@@ -1,0 +1,184 @@
+"""The contract of environments, checked where their code runs.
+
+docs/environments/custom-environments.md lists what is checked, in the same words. Only the standard library is
+imported here, because environment workers import this module.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
+from typing import Any, get_args
+
+from seeupo.types import Message, Role, StepResult, Task, Tool, ToolCall
+
+ROLES = get_args(Role)
+
+
+class ContractError(Exception):
+    """An environment broke the contract: the message says what its method must return and what it returned."""
+
+
+class Contract:
+    """Checks of one method's answers.
+
+    Args:
+        name: Name of the method, as in the contract.
+        function: The method itself; errors end with the file and line where it is defined.
+    """
+
+    def __init__(self, name: str, function: object) -> None:
+        self.name = name
+        self.function = function
+
+    def broken(self, sentence: str) -> ContractError:
+        return ContractError(f"{sentence}{place_of(self.function)}")
+
+    def returns(self, value: Any, accepted: bool, what: str) -> None:
+        """Raise unless the method's answer is accepted."""
+        if not accepted:
+            shown = type_name(value) if isinstance(value, str) else describe(value)
+            raise self.broken(f"{self.name} must return {what}, got {shown}")
+
+    def has(self, owner: str, field: str, value: Any, accepted: bool, what: str) -> None:
+        """Raise unless a field of the answer is accepted."""
+        if not accepted:
+            raise self.broken(f"{self.name} returned {owner} with {field} {describe(value)}; it must be {what}")
+
+    def splits(self, value: Any) -> list[str]:
+        if not is_sequence_of(value, str) or not value:
+            raise self.broken(f'splits must be names such as ("train", "test"), got {describe(value)}')
+        return list(value)
+
+    def tasks(self, value: Any) -> list[Task]:
+        """Return a split's tasks: `Task` objects with fields of the right types and unique ids."""
+        self.returns(value, isinstance(value, Sequence) and not isinstance(value, str), "a sequence of Task")
+        seen: set[str] = set()
+        for task in value:
+            self.returns(task, isinstance(task, Task), "a sequence of Task")
+            for field, kind in (("id", str), ("split", str), ("kind", str), ("seed", int), ("payload", Mapping)):
+                found = getattr(task, field)
+                self.has("a Task", field, found, is_a(found, kind), kind.__name__)
+            self.has("a Task", "payload", task.payload, is_json(dict(task.payload)), "JSON")
+            if task.id in seen:
+                raise self.broken(f"{self.name} must return unique task ids, got {task.id!r} twice")
+            seen.add(task.id)
+        return list(value)
+
+    def environment(self, value: Any, methods: Sequence[str]) -> Any:
+        missing = [name for name in methods if not callable(getattr(value, name, None))]
+        if missing:
+            needed = f"{', '.join(methods[:-1])} and {methods[-1]}"
+            raise self.broken(
+                f"{self.name} must return an environment with {needed}, got {describe(value)} without "
+                f"{' and '.join(missing)}"
+            )
+        return value
+
+    def result(self, value: Any) -> StepResult:
+        """Return the answer of `reset` or `step`."""
+        self.returns(value, isinstance(value, StepResult), "StepResult")
+        result: StepResult = value
+        self.has("a StepResult", "messages", result.messages, is_sequence(result.messages), "a tuple of Message")
+        for message in result.messages:
+            self.message(message)
+        if result.tools is not None:
+            self.has("a StepResult", "tools", result.tools, is_sequence(result.tools), "a tuple of Tool, or None")
+            for tool in result.tools:
+                self.has("a StepResult", "tools", tool, isinstance(tool, Tool), "a tuple of Tool, or None")
+                self.has("a Tool", "name", tool.name, isinstance(tool.name, str), "str")
+                self.has("a Tool", "description", tool.description, isinstance(tool.description, str), "str")
+                self.has("a Tool", "parameters", tool.parameters, is_json_table(tool.parameters), "a JSON schema")
+        self.has("a StepResult", "reward", result.reward, is_finite(result.reward), "a finite number")
+        for field in ("terminated", "truncated"):
+            found = getattr(result, field)
+            self.has("a StepResult", field, found, isinstance(found, bool), "bool")
+        self.has("a StepResult", "info", result.info, is_json_table(result.info), "a table of JSON values")
+        return result
+
+    def message(self, message: Any) -> None:
+        self.has("a StepResult", "messages", message, isinstance(message, Message), "a tuple of Message")
+        self.has("a Message", "role", message.role, message.role in ROLES, f"one of {', '.join(ROLES)}")
+        self.has("a Message", "content", message.content, isinstance(message.content, str), "str")
+        self.has("a Message", "tool_calls", message.tool_calls, is_sequence(message.tool_calls), "a tuple of ToolCall")
+        for call in message.tool_calls:
+            accepted = isinstance(call, ToolCall) and isinstance(call.name, str) and is_json_table(call.arguments)
+            self.has("a Message", "tool_calls", call, accepted, "a tuple of ToolCall, with a name and JSON arguments")
+
+    def score(self, value: Any) -> float:
+        accepted = is_finite(value) and 0 <= value <= 1
+        self.returns(value, accepted, "a number from 0 to 1")
+        return float(value)
+
+    def expert(self, value: Any) -> Callable[[StepResult], str] | None:
+        self.returns(value, value is None or callable(value), "a function or None")
+        found: Callable[[StepResult], str] | None = value
+        return found
+
+    def action(self, value: Any) -> str:
+        self.returns(value, isinstance(value, str), "an expert that returns str")
+        return str(value)
+
+    def words(self, value: Any) -> list[str]:
+        self.returns(value, is_sequence_of(value, str), "a sequence of str")
+        return list(value)
+
+    def json(self, value: Any) -> Any:
+        self.returns(value, is_json(value), "JSON")
+        return value
+
+
+def describe(value: Any) -> str:
+    """Return a number or short text as it is written, and the type of anything else."""
+    if value is None or isinstance(value, int | float) or (isinstance(value, str) and len(value) <= 40):
+        return repr(value)
+    return type_name(value)
+
+
+def type_name(value: Any) -> str:
+    kind = type(value)
+    known = kind.__module__ in ("builtins", "seeupo.types")
+    return kind.__qualname__ if known else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def place_of(function: object) -> str:
+    """Return where a function is defined, such as " (my_env.py:12)"; empty if it has no source file."""
+    code = getattr(inspect.unwrap(getattr(function, "__func__", function)), "__code__", None)  # type: ignore[arg-type]
+    return "" if code is None else f" ({code.co_filename}:{code.co_firstlineno})"
+
+
+def is_a(value: Any, kind: type) -> bool:
+    """Return whether a value has a type; a bool is not an int."""
+    return isinstance(value, kind) and not (isinstance(value, bool) and kind is int)
+
+
+def is_sequence(value: Any) -> bool:
+    return isinstance(value, list | tuple)
+
+
+def is_sequence_of(value: Any, kind: type) -> bool:
+    is_sequence_but_not_text = isinstance(value, Sequence) and not isinstance(value, str)
+    return is_sequence_but_not_text and all(isinstance(each, kind) for each in value)
+
+
+def is_finite(value: Any) -> bool:
+    """Return whether a value is a finite number, NumPy's included; a bool is none."""
+    try:
+        return not isinstance(value, bool) and isinstance(value, Real) and math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def is_json(value: Any) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
+
+
+def is_json_table(value: Any) -> bool:
+    return isinstance(value, Mapping) and is_json(dict(value))

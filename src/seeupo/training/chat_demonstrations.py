@@ -1,0 +1,70 @@
+"""Turn conversations of a file into the turns that a policy would have seen and sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from jinja2 import TemplateError
+
+from seeupo.agents.chat import ChatFormat
+from seeupo.agents.template import Conversation, Template
+from seeupo.errors import DemonstrationFileError, first_line
+from seeupo.models.tiny import UNKNOWN
+from seeupo.runs.demonstration_files import ChatDemonstration, read_chat_file
+from seeupo.types import Message, StepResult, Turn
+
+Demonstration = tuple[Turn, ...]
+"""The turns of one episode, with the prompts that a policy would have seen."""
+
+
+def read_chat_demonstrations(
+    path: Path, chat: ChatFormat, template: Template, *, context: int
+) -> Iterator[tuple[ChatDemonstration, Demonstration]]:
+    """Yield the conversations of a file with their turns; raise for the first that does not fit the model."""
+    unknown = chat.tokenizer.get_vocab().get(UNKNOWN)
+    for conversation in read_chat_file(path):
+        try:
+            turns = chat_turns(conversation, chat, template, context=context)
+            if unknown is not None and any(unknown in turn.prompt_ids + turn.action_ids for turn in turns):
+                raise ValueError("the tokenizer does not know all of its words; use a model that reads any text")
+        except (TemplateError, RecursionError) as error:
+            reason = f"the chat template cannot render it: {first_line(error)}"
+            raise DemonstrationFileError(f"{path}, line {conversation.line}: {reason}") from None
+        except ValueError as error:
+            raise DemonstrationFileError(f"{path}, line {conversation.line}: {error}") from None
+        yield conversation, turns
+
+
+def chat_turns(
+    demonstration: ChatDemonstration, chat: ChatFormat, template: Template, *, context: int
+) -> Demonstration:
+    """Return one turn per assistant message that is trained on.
+
+    Prompts are built as in an episode: the messages before an assistant message are the environment's, and earlier
+    assistant messages are responses whose tokens stay the same.
+    """
+    turns: list[Turn] = []
+    conversation: Conversation | None = None
+    pending: list[Message] = []
+    response: tuple[int, ...] = ()
+    responses = 0
+    for position, message in enumerate(demonstration.messages):
+        if message.role != "assistant":
+            pending.append(message)
+            continue
+        if conversation is None:
+            conversation = Conversation.start(chat, template, StepResult(tuple(pending), tools=demonstration.tools))
+        else:
+            conversation.add(response, StepResult(tuple(pending)))
+        pending.clear()
+        prompt, response = conversation.prompt_ids(), chat.response(chat.response_text(message))
+        if len(prompt) + len(response) > context:
+            raise ValueError(
+                f"it has {len(prompt) + len(response)} tokens up to message {position + 1}; the model's context is "
+                f"{context}. Shorten or remove the line, or use a model with a longer context"
+            )
+        if position in demonstration.trained:
+            turns.append(Turn(f"line {demonstration.line}", responses, prompt, response))
+        responses += 1
+    return tuple(turns)

@@ -1,0 +1,57 @@
+"""Read JSON lines that came from elsewhere, gzipped or not, within limits: a small file can expand to any size."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+MAX_LINE_BYTES = 32_000_000
+"""Bytes of one line after decompression."""
+MAX_FILE_BYTES = 1_000_000_000
+"""Bytes of a file after decompression."""
+GZIP_MAGIC = b"\x1f\x8b"
+
+
+class UnreadableLines(Exception):
+    """A file cannot be read as lines; the message says why, without the name of the file."""
+
+
+def read_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a regular file, with one of them in memory at a time; gzip is recognized by its content."""
+    if path.exists() and not path.is_file():  # a pipe or a device may have no end
+        raise UnreadableLines("it is not a regular file")
+    number, total = 0, 0
+    try:
+        with path.open("rb") as raw:
+            zipped = raw.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)
+            file = gzip.GzipFile(fileobj=raw) if zipped else raw
+            while line := file.readline(MAX_LINE_BYTES + 1):
+                number, total = number + 1, total + len(line)
+                if len(line) > MAX_LINE_BYTES:
+                    raise UnreadableLines(f"line {number} is longer than the limit of {MAX_LINE_BYTES / 1e6:g} MB")
+                if total > MAX_FILE_BYTES:
+                    raise UnreadableLines(f"it has more text than the limit of {MAX_FILE_BYTES / 1e6:g} MB; split it")
+                yield line
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UnreadableLines(f"its gzip data are damaged ({error})") from None
+    except OSError as error:
+        raise UnreadableLines(error.strerror or str(error)) from None
+
+
+def parse_object(line: bytes) -> dict[str, Any]:
+    """Return the JSON object of a line; raise `ValueError` with the reason if it is none."""
+    try:
+        value = json.loads(line.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 ({error.reason} at byte {error.start + 1})") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON ({error.msg} at character {error.pos + 1})") from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"expected a JSON object, and this is {type(value).__name__}")
+    return value
