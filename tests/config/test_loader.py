@@ -440,8 +440,8 @@ def test_any_file_and_override_is_read_or_rejected(path, text, key, value):
 
 
 def test_a_run_has_iterations_or_epochs():
-    assert Recipe().run.iterations == 100
-    assert recipe_from_table({"run": {"epochs": 3}}).run.iterations is None
+    assert Recipe().run.total_iterations == 100
+    assert recipe_from_table({"run": {"iterations": 3}}).run.total_iterations == 3
     with pytest.raises(ConfigError, match=r"run.epochs = 3: expected \"none\" beside iterations = 4"):
         recipe_from_table({"run": {"epochs": 3, "iterations": 4}})
     with pytest.raises(ConfigError, match=r"run.epochs = 0"):

@@ -1,6 +1,7 @@
 """Recipes for GPUs run for one iteration with a tiny model of the same family in the place of the large one."""
 
 import pytest
+import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import seeupo
@@ -10,7 +11,8 @@ from seeupo.envs.registry import lookup
 from seeupo.models.saving import save_model
 from seeupo.models.tiny import TinyConfig, tiny_tokenizer
 from seeupo.planning.known_shapes import KNOWN_SHAPES
-from seeupo.runs.run_directory import RunDirectory
+from seeupo.training.setup import open_pool
+from seeupo.types import Message, StepResult, Task
 
 GPU_RECIPES = [name for name in recipe_names() if read_recipe(name).model.name in KNOWN_SHAPES]
 PAPER = [name for name in GPU_RECIPES if "14b" in name]
@@ -23,8 +25,8 @@ SMALL = {
     "agent.max_turns": "2",
     "agent.max_prompt_tokens": "none",
     "agent.concurrency": "4",
-    "collect.tasks": "1",
-    "collect.group_size": "2",
+    "collect.tasks": "2",
+    "collect.group_size": "4",
     "engine.kind": "local",
     "engine.trainers": "1",
     "engine.address": "none",
@@ -33,15 +35,31 @@ SMALL = {
     "evaluation.tasks": "1",
     "evaluation.attempts": "1",
     "evaluation.k": "1",
-    "environment.workers": "1",
 }
-POCKET = {
-    "environment.name": "pocket",
-    "environment.options": '{surface = "natural"}',
-    "environment.train_split": "train",
-    "environment.test_split": "test",
-}
-BFCL = {"environment.options.documentation": "signatures"}
+
+
+class Parity:
+    """Two turns; the score depends on the text, so that the attempts at a task differ."""
+
+    def reset(self, task, *, seed):
+        self.texts = []
+        return StepResult((Message("user", f"Task {task.id}: write something."),))
+
+    def step(self, text):
+        self.texts.append(text)
+        return StepResult((Message("user", "Write more."),), terminated=len(self.texts) == 2)
+
+    def score(self):
+        return float(sum(map(ord, "".join(self.texts))) % 2)
+
+    def close(self): ...
+
+
+class ParityFactory:
+    splits, make, expert = ("train", "test", "dev"), Parity, lambda self, task: None
+
+    def tasks(self, split):
+        return [Task(f"{split}-{number}", split) for number in range(4)]
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +83,7 @@ def tiny_folder(tmp_path_factory):
             pad_token_id=tokenizer.pad_token_id,
             **({"head_dim": 16} if family == "qwen3" else {}),
         )
+        torch.manual_seed(0)
         folder = tmp_path_factory.mktemp(family)
         save_model(AutoModelForCausalLM.from_config(config), tokenizer, folder)
         return str(folder)
@@ -75,13 +94,20 @@ def tiny_folder(tmp_path_factory):
 @pytest.mark.parametrize("name", GPU_RECIPES)
 def test_a_recipe_for_gpus_runs_with_a_tiny_model_of_its_family(name, tiny_folder, tmp_path):
     recipe = read_recipe(name)
-    # AppWorld needs a download that is not installed by a command of ours.
-    bfcl = recipe.environment.name == "bfcl" and installed(lookup("bfcl"))
-    changes = {**SMALL, **(BFCL if bfcl else POCKET), "model.name": tiny_folder(recipe.model.name)}
-    result = seeupo.train(read_recipe(name, list(changes.items())), run_dir=tmp_path / "run")
-    (record,) = (each for each in RunDirectory.open(result.run_dir).metrics() if each["kind"] == "iteration")
-    assert record["episodes"] == 2
-    assert result.summary["environment"] == ("bfcl" if bfcl else "pocket")
+    changes = {**SMALL, "model.name": tiny_folder(recipe.model.name)}
+    recipe = read_recipe(name, list(changes.items()))
+    result = seeupo.train(recipe, run_dir=tmp_path / "run", environment=ParityFactory(), progress=False)
+    assert result.summary["iterations"] == 1
+    assert result.summary["optimizer_steps"] == 2
+
+
+@pytest.mark.skipif(not installed(lookup("bfcl")), reason="bfcl is not installed: seeupo envs install bfcl")
+def test_bfcl_recipes_train_on_the_first_half_of_the_base_tasks_and_test_on_the_second():
+    recipe = read_recipe("qwen3-14b-bfcl")
+    with open_pool(recipe) as pool:
+        for split, first in ((recipe.environment.train_split, 0), (recipe.environment.test_split, 100)):
+            expected = [f"multi_turn_base_{number}" for number in range(first, first + 100)]
+            assert [task.id for task in pool.tasks(split)] == expected
 
 
 @pytest.mark.parametrize("name", PAPER)

@@ -79,20 +79,18 @@ class RunSettings:
             raise OptionError(
                 "epochs", self.epochs, f'"none" beside iterations = {self.iterations}; only one may be set'
             )
-        if self.iterations is None and self.epochs is None:
-            object.__setattr__(self, "iterations", DEFAULT_ITERATIONS)
 
     @property
     def total_iterations(self) -> int:
         """The number of iterations, once `epochs` is resolved."""
-        if self.iterations is None:
+        if self.epochs is not None:
             raise ValueError(f"epochs = {self.epochs} is not resolved to iterations yet")
-        return self.iterations
+        return DEFAULT_ITERATIONS if self.iterations is None else self.iterations
 
     def resolved(self, train_tasks: int, tasks_per_iteration: int) -> RunSettings:
         """Return the settings with a definite number of iterations."""
         if self.epochs is None:
-            return self
+            return replace(self, iterations=self.total_iterations)
         iterations = math.ceil(self.epochs * train_tasks / tasks_per_iteration)
         return replace(self, iterations=iterations, epochs=None)
 

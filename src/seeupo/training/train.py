@@ -229,7 +229,7 @@ def with_threads(recipe: Recipe) -> Recipe:
 def with_iterations(recipe: Recipe, environment: EnvFactory | EnvSpec | str | None, permissions: Permissions) -> Recipe:
     """Return the recipe with a definite number of iterations, which the run directory records."""
     if recipe.run.epochs is None:
-        return recipe
+        return replace(recipe, run=replace(recipe.run, iterations=recipe.run.total_iterations))
     used, factory, permissions = choose_environment(recipe, environment, permissions)
     with open_pool(used, factory, permissions) as pool:
         train_tasks = len(pool.first_tasks(used.environment.train_split, None))
