@@ -5,7 +5,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/pytest -n auto --maxprocesses 4
 SETUP := .venv/.set-up
 
-.PHONY: help test lint train theory envs peers wheel-check clean
+.PHONY: help test lint train theory envs peers fuzz wheel-check clean
 
 help:
 	@echo "make test         set up, lint, type-check and test"
@@ -13,6 +13,7 @@ help:
 	@echo "make theory       measure the paper's claims and refresh docs/theory"
 	@echo "make envs         install the benchmarks that some tests use, each in an interpreter of its own"
 	@echo "make peers        compare the algorithms with TRL's and verl's, in an environment of their own"
+	@echo "make fuzz         search for inputs that crash the readers and parsers, for MINUTES=120 of CPU time"
 	@echo "make wheel-check  build the wheel and use it in an empty environment"
 	@echo "make clean        remove the environment and everything that was built"
 
@@ -38,6 +39,9 @@ envs: $(SETUP)
 
 peers: $(SETUP)
 	$(BIN)/python benchmarks/peers_environment.py
+
+fuzz: $(SETUP)
+	$(BIN)/python benchmarks/fuzz_campaign.py --minutes $(or $(MINUTES),120)
 
 wheel-check: $(SETUP)
 	rm -rf build/wheel

@@ -1,8 +1,8 @@
 import pytest
-from jinja2 import TemplateError
 
 from agents.tokenizers_like import LLAMA, TEMPLATES, tokenizer_like
-from seeupo.agents.chat import chat_format
+from seeupo.agents.chat import PLAIN_TEMPLATE, chat_format
+from seeupo.errors import ModelError
 from seeupo.types import Message, Tool, ToolCall
 
 SYSTEM, TASK, RESULT = Message("system", "be brief"), Message("user", "the cat?"), Message("tool", "on the mat")
@@ -108,10 +108,25 @@ def test_template_may_write_one_call_instead_of_the_content():
     assert chat.native_calls
     text = chat.response_text(Message("assistant", "<think>where?</think>I look.", (call,)))
     assert text == '<think>where?</think>{"name": "look", "parameters": {"what": "cat"}}'
-    with pytest.raises(TemplateError, match="one call at a time"):
+    with pytest.raises(ModelError, match="one call at a time"):
         chat.response_text(Message("assistant", "", (call, call)))
 
 
 def test_response_is_trimmed_where_the_template_trims_it():
     assert chat_format(tokenizer_like("llama")).response_text(Message("assistant", " mat\n")) == "mat"
     assert chat_format(tokenizer_like("qwen2.5")).response_text(Message("assistant", " mat\n")) == " mat\n"
+
+
+@pytest.mark.parametrize("template", ["{{ 1 / 0 }}", "{{ messages + 1 }}", "{% for %}", "{{ x() }}"])
+def test_template_that_fails_is_replaced_with_a_warning(template):
+    tokenizer = tokenizer_like("llama")
+    tokenizer.chat_template = template
+    with pytest.warns(UserWarning, match="cannot be spliced"):
+        assert chat_format(tokenizer).template == PLAIN_TEMPLATE
+
+
+def test_template_that_fails_later_is_a_user_error():
+    tokenizer = tokenizer_like("llama")
+    tokenizer.chat_template += "{% if 'odd' in messages[0]['content'] %}{{ 1 / 0 }}{% endif %}"
+    with pytest.raises(ModelError, match="the chat template failed: ZeroDivisionError"):
+        chat_format(tokenizer).opening([Message("user", "odd")], ())

@@ -50,3 +50,7 @@ def test_thought_that_ends_within_a_token_keeps_the_rest_as_text():
     assert without_thoughts([10, 8, 9, 5], decode) == ("", (5,))
     assert without_thoughts([5, 6], decode) == ("", (5, 6))
     assert without_thoughts([10, 8, 5], decode) == ("", ())
+
+
+def test_many_thoughts_are_removed_in_one_pass():
+    assert action_of("<think>why</think>a" * 100_000) == "a" * 100_000

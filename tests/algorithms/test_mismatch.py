@@ -6,6 +6,7 @@ import torch
 
 from engines.examples import engine, objective_for, trajectories, weights
 from seeupo.algorithms import GRPO, SeeUPO
+from seeupo.algorithms.batch import by_key
 from seeupo.algorithms.mismatch import BehaviorEngine, MismatchSettings, WeightedObjective, importance_weights
 from seeupo.types import Turn, turns_of
 
@@ -82,6 +83,18 @@ def test_turns_outside_the_bounds_have_no_gradient():
     kept.step([turn for turn in turns if turn.index != 1], objective, normalizer=8)
     torch.testing.assert_close(weights(masked), weights(kept), rtol=0, atol=1e-9)
     assert behavior.metrics()["masked_turns"] == pytest.approx(8 / len(turns))
+
+
+def test_ratios_are_relative_to_the_recorded_policy():
+    local = engine()
+    batch = sampled_by(local, trajectories(), lambda turn, n: -0.1)
+    turns = turns_of(batch)
+    behavior = BehaviorEngine(local, MismatchSettings(), recorded=True)
+    first = by_key(turns, behavior.logprobs(turns))
+    for turn in turns:
+        assert first[turn.key].tolist() == pytest.approx(list(turn.behavior_logprobs), abs=1e-6)
+    behavior.step(turns, objective_for(local, turns), normalizer=8)
+    assert torch.equal(torch.cat(behavior.logprobs(turns)), torch.cat(local.logprobs(turns)))
 
 
 def test_turns_without_recorded_log_probs_are_refused():

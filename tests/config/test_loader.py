@@ -2,6 +2,7 @@ import math
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
@@ -97,6 +98,13 @@ def test_shipped_recipes_are_valid():
         assert isinstance(read_recipe(name), Recipe)
 
 
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no such device")
+def test_file_without_an_end_is_rejected(path):
+    path.symlink_to("/dev/zero")
+    with pytest.raises(ConfigError, match="characters"):
+        read_recipe(str(path))
+
+
 def test_unreadable_file_is_one_line(tmp_path, path):
     for wrong, reason in ((tmp_path, "directory"), (tmp_path / "no.toml", "does not exist"), ("a\0.toml", "null")):
         with pytest.raises(ConfigError, match=reason) as caught:
@@ -119,6 +127,8 @@ def test_unreadable_file_is_one_line(tmp_path, path):
         ("run = 1\nrun.seed = 2\n", "line 2, column 13", "overwrite"),
         ("a = " + "[" * 9999 + "]" * 9999, "", "nested"),
         ("a = " + "9" * 9999, "", "digits"),
+        ("\n" + "a." * 50_000 + "a = 1", "line 2", "dots"),
+        ("#" * 2**21, "line 1, at the end", "more than 1048576 characters"),
     ],
 )
 def test_invalid_toml_is_one_line_with_its_place(path, text, place, reason):
@@ -131,9 +141,9 @@ def test_invalid_toml_is_one_line_with_its_place(path, text, place, reason):
     ("text", "start", "expected"),
     [
         ("[run]\nseed = 0x" + "f" * 9999, "run.seed = a number of about 12040 digits: ", "64 bits"),
-        ("[" + ".".join("a" * 5000) + "]\n", "a: ", ", ".join(keys_of(Recipe))),
-        ("[run.seed" + ".a" * 5000 + "]\n", "run.seed = {a = {a = {...}}}: ", "integer"),
-        ("[environment.options" + ".a" * 5000 + "]\n", "environment.options" + ".a" * 22 + ": ", "20 levels"),
+        ("[" + ".".join("a" * 900) + "]\n", "a: ", ", ".join(keys_of(Recipe))),
+        ("[run.seed" + ".a" * 900 + "]\n", "run.seed = {a = {a = {...}}}: ", "integer"),
+        ("[environment.options" + ".a" * 900 + "]\n", "environment.options" + ".a" * 22 + ": ", "20 levels"),
         ("[[agent]]\nmax_turns = 3\n", "agent = [{max_turns = 3}]: ", "table"),
         ("[run]\nseed = 2024-01-01\n", "run.seed = 2024-01-01: ", "integer"),
         ("[environment.options]\nday = 2024-01-01T01:02:03Z\n", "environment.options.day = 2024-01-01 ", "string"),

@@ -1,4 +1,6 @@
 import json
+import math
+from dataclasses import replace
 
 import pytest
 
@@ -121,3 +123,16 @@ def test_turn_mean_skips_missing_values_and_weights_by_used_turns():
     assert turn_mean(record, "kl") == 2.0
     assert turn_mean({"turns": [{"kl": 1.0, "used_turns": 3.0}, {"kl": 5.0, "used_turns": 1.0}]}, "kl") == 2.0
     assert turn_mean(record, "grad_norm") is None
+
+
+@pytest.mark.parametrize("value", [10**308, 1e308])
+def test_turn_mean_of_odd_values_is_a_number_or_none(value):
+    assert turn_mean({"turns": [{"kl": 1.0, "used_turns": 1.0}, {"kl": 2.0, "used_turns": -1.0}]}, "kl") == 1.0
+    assert turn_mean({"turns": [{"kl": 1.0, "used_turns": -1.0}]}, "kl") is None
+    assert turn_mean({"turns": [{"kl": value, "used_turns": value}]}, "kl") == math.inf
+
+
+def test_k_with_too_many_digits_is_unknown(run):
+    name = f"avg@{'9' * 5000}"
+    records = {"evaluation": [{"kind": "evaluation", "iteration": 0, name: {"value": 0.5}}]}
+    assert evaluation_k(replace(read_run(run), evaluations=[], records=records, recipe={})) is None

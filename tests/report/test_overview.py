@@ -1,10 +1,13 @@
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from report.decoding import decoded
 from report.made_runs import add_evaluation, cut, made_run, odd_run
+from seeupo.report.overview import run_overview
+from seeupo.report.selection import Selection
 from seeupo.runs.evaluations import VERDICTS, compare
 from seeupo.runs.reader import read_run
 
@@ -202,3 +205,10 @@ def test_a_run_without_an_optimizer_step_has_a_warning(run):
     last = overview(run)["warnings"][-1]
     assert last["iteration"] == 2
     assert last["text"].startswith("no optimizer step was made in 2 iterations")
+
+
+def test_totals_that_are_too_large_are_still_shown(run):
+    record = {"kind": "iteration", "iteration": 1, "action_tokens": 10**308, "timings": {"collect": 10**308}}
+    stored = replace(read_run(run), summary={}, records={"iteration": [record] * 1000})
+    details = dict(run_overview(stored, "run", Selection())["details"])
+    assert (details["Time"], details["Sampled tokens"]) == ("inf minutes", "inf")

@@ -1,4 +1,7 @@
+import json
+
 import pytest
+from tokenizers import Tokenizer, models
 
 from report.made_runs import HOSTILE, tokenizer, write_tokenizer
 from seeupo.models.tiny import TinyConfig, tiny_tokenizer
@@ -44,6 +47,15 @@ def test_word_tokenizers_keep_spaces_between_tokens(tmp_path):
     assert decoder.token_texts(ids) == (["notes", " tea", " <|im_end|>"], [1, 1, 1])
     assert "".join(decoder.token_texts(ids)[0]) == words.decode(ids, skip_special_tokens=False)
     assert [decoder.is_special(each) for each in ids] == [False, False, True]
+
+
+def test_panic_of_the_tokenizers_library_is_an_error(tmp_path):
+    stripped = {"type": "Strip", "content": "a", "start": 0, "stop": 5}  # more than there is
+    tokenizer = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+    content = {**json.loads(tokenizer.to_str()), "decoder": stripped}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"tokenizer\.json cannot be used"):
+        TokenDecoder(tmp_path / "tokenizer.json").decode([0])
 
 
 def test_invalid_tokenizer_file_is_an_error(tmp_path):

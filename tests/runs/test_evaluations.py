@@ -102,6 +102,41 @@ def test_a_result_file_of_version_1_is_read(tmp_path):
     assert (again.plan, again.results) == (made.plan, made.results)
 
 
+@pytest.mark.parametrize(
+    ("part", "field", "value"),
+    [
+        ("episodes", "task", 5),
+        ("episodes", "kind", None),
+        ("episodes", "attempt", "0"),
+        ("episodes", "score", "1"),
+        ("episodes", "score", 2),
+        ("episodes", "score", float("nan")),
+        ("episodes", "turns", 10**400),
+        ("episodes", "turns", True),
+        ("episodes", "stop", ["goal"]),
+        ("plan", "options", 5),
+        ("plan", "k", "4"),
+        ("plan", "panel", None),
+    ],
+)
+def test_result_files_with_values_of_wrong_types_are_refused(tmp_path, part, field, value):
+    evaluation([4, 0]).write(tmp_path / "a.json")
+    record = json.loads((tmp_path / "a.json").read_text())
+    (record["plan"] if part == "plan" else record["episodes"][0])[field] = value
+    (tmp_path / "a.json").write_text(json.dumps(record))
+    with pytest.raises(EvaluationError, match="not a readable evaluation result"):
+        Evaluation.read(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"format": "seeupo-evaluation", "version": 2, "episodes": [5]}', "[]"]
+)
+def test_other_json_is_not_an_evaluation_result(tmp_path, text):
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(EvaluationError, match="not a readable evaluation result"):
+        Evaluation.read(tmp_path / "a.json")
+
+
 def test_the_verdict_follows_the_interval_of_the_difference():
     def difference(low, high):
         return {"tasks": 5, "avg@4": {"value": (low + high) / 2, "low": low, "high": high}}

@@ -154,9 +154,10 @@ def test_opening_something_else_than_a_run_is_refused(tmp_path):
 
 def test_env_info_can_be_read(run):
     assert run.env_info()["panel"] == "abc"
-    (run.path / "env_info.json").write_text("[1]")
-    with pytest.raises(RunError, match=r"env_info\.json cannot be read"):
-        run.env_info()
+    for text in ("[1]", "[" * 100_000, '{"version": Infinity}'):
+        (run.path / "env_info.json").write_text(text)
+        with pytest.raises(RunError, match=r"env_info\.json cannot be read"):
+            run.env_info()
 
 
 def test_a_newer_run_format_is_refused(run):
@@ -351,10 +352,11 @@ def test_a_file_with_only_a_truncated_line_is_usable(run):
     assert len(run.metrics()) == 1
 
 
-def test_an_invalid_line_is_reported_with_its_number(run):
+@pytest.mark.parametrize("line", ["oops", "[" * 100_000, '{"iteration": true}', "[1]"], ids=lambda line: line[:9])
+def test_an_invalid_line_is_reported_with_its_number(run, line):
     run.append({"kind": "a", "iteration": 1})
     with (run.path / "metrics.jsonl").open("a") as file:
-        file.write("oops\n")
+        file.write(f"{line}\n")
     with pytest.raises(RunError, match=r"metrics\.jsonl, line 2 "):
         run.metrics()
 

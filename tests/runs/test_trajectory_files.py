@@ -17,6 +17,7 @@ from seeupo.runs.trajectory_files import (
     upgraded,
     write_trajectories,
 )
+from seeupo.runs.trajectory_rows import read_rows
 from seeupo.types import Credit, Failure, FailureKind, StopReason, Trajectory, Turn, TurnCredit, TurnText
 
 IDS = st.lists(st.integers(0, 9), max_size=8).map(tuple)
@@ -139,6 +140,8 @@ def test_record_cut_by_an_interrupt_is_skipped(tmp_path):
         ([json.dumps({"format": FORMAT, "version": None})], "not a readable trajectory file"),
         ([json.dumps({"format": FORMAT, "version": 2}), "{}"], "line 2: KeyError: 'turns'"),
         ([json.dumps({"format": FORMAT, "version": 2}), "not json"], "line 2: JSONDecodeError"),
+        (["[" * 100_000], "not a readable trajectory file"),
+        ([json.dumps({"format": FORMAT, "version": 2}), "[" * 100_000], "line 2: RecursionError"),
     ],
 )
 def test_invalid_files_are_refused(tmp_path, lines, message):
@@ -187,3 +190,71 @@ def test_deeply_nested_lines_are_refused(tmp_path):
     (tmp_path / "deep").write_bytes(gzip.compress(f"{header}\n{'[' * 10**6}\n".encode()))
     with pytest.raises(TrajectoryFileError, match="line 2: RecursionError"):
         list(read_trajectories(tmp_path / "deep"))
+
+
+def change(record, path, value):
+    *parents, last = path
+    for step in parents:
+        record = record[step]
+    record[last] = value
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("id",), 5),
+        (("opening",), None),
+        (("reward",), float("nan")),
+        (("reward",), 10**400),
+        (("reward",), "1"),
+        (("score",), float("inf")),
+        (("multiplicity",), None),
+        (("timings",), None),
+        (("timings", "seconds"), "1"),
+        (("truncated_responses",), 1.5),
+        (("turns",), 5),
+        (("turns", 0), None),
+        (("turns", 0, "prompt"), [1.5]),
+        (("turns", 0, "prompt"), [-1]),
+        (("turns", 0, "action"), ["3"]),
+        (("turns", 1, "shared"), -1),
+        (("turns", 1, "shared"), True),
+        (("turns", 0, "logprobs"), [None]),
+        (("turns", 0, "policy_version"), "1"),
+        (("turns", 0, "response"), 5),
+        (("turns", 0, "observation"), None),
+        (("credit", "advantage"), None),
+        (("credit", "turns", 0, "new_logprobs"), ["x"]),
+        (("credit", "turns", 0, "ratio"), float("nan")),
+        (("failure",), {"kind": "timed_out", "message": None}),
+        (("failure",), {"kind": "unheard of", "message": ""}),
+    ],
+)
+def test_fields_of_wrong_types_are_refused(tmp_path, path, value):
+    credit = Credit(0.5, (TurnCredit(0, 1.1, 0.5, 0.55, False, (-0.5,)),))
+    texts = (TurnText("read", "mail"), TurnText("done", "ok"))
+    record = json.loads(json.dumps(to_json(example(timings={"seconds": 1.5}, turn_texts=texts, credit=credit))))
+    change(record, path, value)
+    file = tmp_path / "some.jsonl.gz"
+    header = {"format": FORMAT, "version": VERSION}
+    file.write_bytes(gzip.compress(f"{json.dumps(header)}\n{json.dumps(record)}\n".encode()))
+    with pytest.raises(TrajectoryFileError, match="line 2"):
+        list(read_trajectories(file))
+
+
+def test_an_overflow_in_a_record_of_version_1_is_refused(tmp_path):
+    file = tmp_path / "some.jsonl.gz"
+    record = {**VERSION_1, "timings": {"cut_responses": float("inf")}}
+    file.write_bytes(gzip.compress(f"{json.dumps({'format': FORMAT, 'version': 1})}\n{json.dumps(record)}\n".encode()))
+    with pytest.raises(TrajectoryFileError, match="line 2: OverflowError"):
+        list(read_trajectories(file))
+    assert "damaged" in read_rows(file).damage
+
+
+def test_shared_prompts_of_a_file_cannot_expand_without_limit(tmp_path, monkeypatch):
+    path = tmp_path / "some.jsonl.gz"
+    write_trajectories(path, [example()] * 5, header={})
+    assert len(list(read_trajectories(path))) == 5
+    monkeypatch.setattr(trajectory_files, "MAX_FILE_TOKENS", 29)  # each has two prompts, of 2 and 4 tokens
+    with pytest.raises(TrajectoryFileError, match="line 6: the prompts have more than 29 tokens"):
+        list(read_trajectories(path))

@@ -136,7 +136,7 @@ def test_conversations_that_the_template_refuses_are_named_by_their_line(tmp_pat
         "{% if 'where' in messages[-1]['content'] %}{{ raise_exception('never ask') }}{% endif %}"
     )
     path.write_text(json.dumps({"messages": TALK}))
-    with pytest.raises(DemonstrationFileError, match="line 1: the chat template cannot render it: never ask"):
+    with pytest.raises(DemonstrationFileError, match="line 1: the chat template failed: TemplateError: never ask"):
         list(read_chat_demonstrations(path, chat_format(tokenizer), PLAIN, context=1000))
 
 

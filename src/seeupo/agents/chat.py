@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from seeupo.agents.reasoning import CLOSE
+from seeupo.errors import ModelError, first_line
 from seeupo.types import Message, Tool, ToolCall
 
 PLACEHOLDER = "\u241e"
@@ -107,15 +107,18 @@ class ChatFormat:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def _render(self, messages: Sequence[Message], tools: Sequence[Tool], *, generation: bool) -> str:
-        return str(
-            self.tokenizer.apply_chat_template(
-                [self._entry(message) for message in messages],
-                tools=[schema_of(tool) for tool in tools] if self.native_tools and tools else None,
-                chat_template=self.template,
-                add_generation_prompt=generation,
-                tokenize=False,
+        try:
+            return str(
+                self.tokenizer.apply_chat_template(
+                    [self._entry(message) for message in messages],
+                    tools=[schema_of(tool) for tool in tools] if self.native_tools and tools else None,
+                    chat_template=self.template,
+                    add_generation_prompt=generation,
+                    tokenize=False,
+                )
             )
-        )
+        except Exception as error:  # a template is a program
+            raise ModelError(f"the chat template failed: {type(error).__name__}: {first_line(error)}") from None
 
     def _entry(self, message: Message) -> dict[str, Any]:
         role = "user" if message.role == "tool" and not self.tool_role else message.role
@@ -137,7 +140,7 @@ def chat_format(tokenizer: PreTrainedTokenizerBase) -> ChatFormat:
         return _probe(tokenizer, PLAIN_TEMPLATE)
     try:
         return _probe(tokenizer, str(template))
-    except (TemplateError, ValueError) as error:
+    except (ModelError, ValueError) as error:
         warnings.warn(
             f"the chat template of {tokenizer.name_or_path or 'this tokenizer'} cannot be spliced ({error}); "
             "using the plain format, which the model was not trained on",
@@ -177,7 +180,7 @@ def _supports_tools(plain: ChatFormat, messages: Sequence[Message]) -> bool:
     native = replace(plain, native_tools=True)
     try:
         return "probe_key" in native._render(messages, [PROBE_TOOL], generation=True)
-    except TemplateError:
+    except ModelError:
         return False
 
 
@@ -185,7 +188,7 @@ def _supports_tool_calls(plain: ChatFormat) -> bool:
     native = replace(plain, native_calls=True)
     try:
         text = native.response_text(Message("assistant", "", (PROBE_CALL,)))
-    except TemplateError:
+    except ModelError:
         return False
     return all(part in text for part in ("probe_call", "probe_key", "probe_value"))
 
@@ -195,7 +198,7 @@ def _supports_tool_role(plain: ChatFormat) -> bool:
     messages = [Message("user", "one?"), Message("assistant", PLACEHOLDER), Message("tool", "result-probe")]
     try:
         return "result-probe" in native._render(messages, (), generation=True).partition(PLACEHOLDER)[2]
-    except TemplateError:
+    except ModelError:
         return False
 
 

@@ -31,10 +31,11 @@ def thought_ranges(text: str) -> list[tuple[int, int]]:
 
 def action_of(text: str) -> str:
     """Return the response without its thoughts; only this part is sent to the environment."""
-    kept, position = "", 0
+    kept, position = [], 0
     for start, end in thought_ranges(text):
-        kept, position = kept + text[position:start], end
-    return (kept + text[position:]).strip()
+        kept.append(text[position:start])
+        position = end
+    return "".join([*kept, text[position:]]).strip()
 
 
 def without_thoughts(ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> tuple[str, tuple[int, ...]]:

@@ -57,13 +57,19 @@ class MismatchSettings:
 
 
 class BehaviorEngine:
-    """An engine for one update, which corrects gradients for the difference between sampler and trainer.
+    """An engine for one update, which accounts for the difference between the policy that sampled and the trained one.
 
     Everything else goes to the engine unchanged.
+
+    Args:
+        engine: Engine that trains.
+        settings: Corrections of the gradients.
+        recorded: Whether the log-probs before the first step are those that the sampler recorded, so that ratios are
+            relative to the policy that sampled. Needed if it had older weights; corrections are then in the ratio.
     """
 
-    def __init__(self, engine: TrainEngine, settings: MismatchSettings) -> None:
-        self.engine, self.settings = engine, settings
+    def __init__(self, engine: TrainEngine, settings: MismatchSettings, *, recorded: bool = False) -> None:
+        self.engine, self.settings, self.recorded = engine, settings, recorded
         self.weights: dict[TurnKey, Tensor] = {}
         self._stepped = False
 
@@ -71,6 +77,9 @@ class BehaviorEngine:
         return getattr(self.engine, name)
 
     def logprobs(self, turns: Sequence[Turn], *, policy: Literal["current", "reference"] = "current") -> list[Tensor]:
+        if self.recorded and policy == "current" and not self._stepped:
+            sampled = recorded_logprobs(turns)
+            return [sampled[turn.key] for turn in turns]
         found = self.engine.logprobs(turns, policy=policy)
         if self.settings.corrects and policy == "current" and not self._stepped:
             # Before the first step these are the log-probs of the policy that sampled, as the trainer computes them.

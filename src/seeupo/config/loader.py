@@ -17,9 +17,11 @@ from typing import Any
 from seeupo.config.keys import REGISTRIES, alternatives, hint_at, keys_of, registered_name, takes_none
 from seeupo.config.reader import Reader
 from seeupo.config.schema import REMOVED, RENAMED, Recipe
-from seeupo.config.toml import dotted, format_value, toml_lines
+from seeupo.config.toml import MAX_CHARACTERS, dotted, format_value, parse_toml, toml_lines
 from seeupo.errors import ConfigError, suggest
 from seeupo.utils.text import one_line
+
+MAX_BYTES = 8 * MAX_CHARACTERS
 
 
 def recipe_names() -> list[str]:
@@ -98,7 +100,8 @@ def _file_text(path: str) -> str:
     try:
         if Path(path).is_dir():
             raise ConfigError([f"{one_line(path)} is a directory; expected a TOML file"])
-        return Path(path).read_bytes().decode("utf-8-sig")
+        with Path(path).open("rb") as file:  # perhaps a device without an end
+            return file.read(MAX_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         reason = f"is not UTF-8 text (byte {error.start} is 0x{error.object[error.start]:02x}); save it as UTF-8"
     except FileNotFoundError:
@@ -111,7 +114,7 @@ def _file_text(path: str) -> str:
 
 def _parse(text: str, source: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
+        return parse_toml(text)
     except tomllib.TOMLDecodeError as error:
         what, _, position = str(error).removesuffix(")").rpartition(" (at ")
         end = f"line {text.rstrip().count(chr(10)) + 1}, at the end"

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from seeupo.algorithms import SeeUPO
 from seeupo.algorithms.mismatch import MismatchSettings
-from seeupo.core.checks import OptionError, check_at_least, check_count, check_unit_interval
+from seeupo.core.checks import OptionError, check_at_least, check_choice, check_count, check_unit_interval
 from seeupo.engines.cluster.settings import EngineSettings
 from seeupo.engines.local_critic import CriticSettings
 from seeupo.engines.optimizer import OptimizerSettings
@@ -220,6 +220,8 @@ class CollectSettings:
             with the same response three times in a row.
         failed_rounds: Number of retries for groups with an infrastructure failure before they are dropped.
         equal_rounds: Number of times that groups with equal rewards are replaced by other tasks; 0 keeps them.
+        lag: 1 samples the next iteration while the current one is being updated, with the weights from before the
+            update; ratios are then relative to the policy that sampled. 0 samples with the latest weights.
     """
 
     tasks: int = 16
@@ -227,12 +229,14 @@ class CollectSettings:
     shape: RewardShape = "none"
     failed_rounds: int = 2
     equal_rounds: int = 0
+    lag: int = 0
 
     def __post_init__(self) -> None:
         check_count("tasks", self.tasks, 1)
         check_count("group_size", self.group_size, 2)
         check_count("failed_rounds", self.failed_rounds, 0)
         check_count("equal_rounds", self.equal_rounds, 0)
+        check_choice("lag", self.lag, (0, 1))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,12 +1,31 @@
-"""Write TOML, which the standard library only reads, and format keys and values for messages."""
+"""Read TOML within limits, write it, which the standard library cannot, and format keys and values for messages."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+MAX_CHARACTERS = 2**20
+MAX_DOTS = 1000
+"""Limit per line: the parser's time grows with the square of the parts of a dotted key."""
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return the table in a TOML file, which may be hostile.
+
+    Raises:
+        ValueError, RecursionError: The text is not TOML, or is beyond a limit.
+    """
+    if len(text) > MAX_CHARACTERS:
+        raise tomllib.TOMLDecodeError(f"More than {MAX_CHARACTERS} characters (at end of document)")
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.count(".") > MAX_DOTS:
+            raise tomllib.TOMLDecodeError(f"More than {MAX_DOTS} dots in a line (at line {number}, column 1)")
+    return tomllib.loads(text)
 
 
 def toml_lines(table: Mapping[str, Any], path: str = "") -> Iterator[str]:

@@ -220,7 +220,10 @@ class LocalEngine:
             self._critic.load(path / CRITIC, saved.get("critic", {}))
 
     def export(self, path: Path) -> None:
-        weights = dict(self.weights())  # all ranks gather
+        weights = {}
+        for name, weight in self.weights():  # all ranks gather, one weight after another
+            if self.sharding.rank == 0:
+                weights[name] = weight.cpu()
         if self.sharding.rank == 0:
             save_model(plain_model(self.policy.model, weights), self.policy.tokenizer, path)
 
@@ -238,6 +241,7 @@ class LocalEngine:
         if self._critic is not None:
             tensors |= {f"critic_moments/{n}": t for n, t in self._critic.optimizer.tensors().items()}
         save_sharded(path, tensors, {"iteration": self.iteration}, rank=self.sharding.rank)
+        self.export(path)  # so that a checkpoint is a model folder, whichever engine wrote it
 
     def _load_sharded(self, path: Path) -> None:
         def prepare(names: Iterable[str]) -> dict[str, Tensor]:

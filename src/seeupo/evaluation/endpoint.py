@@ -12,7 +12,6 @@ import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
 from seeupo.errors import EndpointError
 from seeupo.evaluation.timed_http import Deadline, TimedHandler
@@ -53,6 +52,11 @@ class Endpoint:
             raise EndpointError(
                 f"the endpoint {self.url!r} is not a URL; expected something like http://127.0.0.1:8000/v1"
             )
+        if self.key and not (self.key.isascii() and self.key.isprintable()):
+            raise EndpointError(  # without the key itself
+                "the API key contains a line break or a character that is not ASCII; expected one line of ASCII. "
+                "Set the environment variable OPENAI_API_KEY again."
+            )
 
     def complete(self, messages: Sequence[Message], *, seed: int) -> str:
         """Return the model's response to a conversation; retry temporary errors."""
@@ -85,9 +89,9 @@ class Endpoint:
             headers["Authorization"] = f"Bearer {self.key}"
         address = f"{self.url.rstrip('/')}/chat/completions"
         request = urllib.request.Request(address, json.dumps(body).encode(), headers)
-        opener = urllib.request.build_opener(SameOriginRedirects, TimedHandler(Deadline(self.timeout_seconds)))
+        opener = urllib.request.build_opener(NoRedirects, TimedHandler(Deadline(self.timeout_seconds)))
         with opener.open(request) as response:
-            content = b""
+            content = bytearray()
             while chunk := response.read1(READ_BYTES):
                 content += chunk
                 if len(content) > MAX_RESPONSE_BYTES:
@@ -95,20 +99,13 @@ class Endpoint:
             return json.loads(content)
 
 
-class SameOriginRedirects(urllib.request.HTTPRedirectHandler):
-    """Refuses redirects to another origin, which would send the API key and the prompts there."""
+class NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Refuses redirects: another origin must see neither the key nor the prompts, and a POST is not repeated anyway."""
 
     def redirect_request(  # noqa: PLR0917 (the standard library's signature)
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
-    ) -> urllib.request.Request | None:
-        if _origin(newurl) != _origin(req.full_url):
-            raise urllib.error.HTTPError(req.full_url, code, f"redirect to another origin: {newurl}", headers, None)
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
-def _origin(url: str) -> tuple[str, str | None, int | None]:
-    parts = urlsplit(url)
-    return parts.scheme, parts.hostname, parts.port
+    ) -> None:
+        raise urllib.error.HTTPError(req.full_url, code, f"redirect to {newurl}; name that URL", headers, None)
 
 
 def _details(error: urllib.error.HTTPError) -> str:

@@ -112,7 +112,7 @@ def evaluation_k(run: StoredRun) -> int | None:
     if run.evaluations:
         return run.evaluations[-1].evaluation.plan.k
     for record in run.records.get("evaluation", []):
-        if names := [match for name in record if (match := re.fullmatch(r"avg@([0-9]+)", name))]:
+        if names := [match for name in record if (match := re.fullmatch(r"avg@([0-9]{1,9})", name))]:
             return int(names[0][1])
     setting = run.setting("evaluation", "k")
     return setting if type(setting) is int else None
@@ -127,12 +127,12 @@ def turn_records(record: Record) -> list[Record]:
 def turn_mean(record: Record, key: str) -> float | None:
     """Return the mean of a metric, weighted by the trained turns of each index, or the algorithm's own value."""
     found = [
-        (value, finite_number(turn.get("used_turns")) or 1.0)
+        (float(value), max(0.0, finite_number(turn.get("used_turns")) or 1.0))
         for turn in turn_records(record)
         if (value := finite_number(turn.get(key))) is not None
     ]
-    if found:
-        return sum(value * weight for value, weight in found) / sum(weight for _, weight in found)
+    if total := sum(weight for _, weight in found):
+        return sum(value * weight for value, weight in found) / total
     overall = record.get("algorithm")
     return finite_number(overall.get(key)) if isinstance(overall, Mapping) else None
 

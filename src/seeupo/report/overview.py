@@ -187,13 +187,13 @@ def _minutes(run: StoredRun) -> str | None:
         timings = [each.get("timings") for kind in ("iteration", "evaluation") for each in run.records.get(kind, [])]
         names = ("collect", "update", "seconds")
         seconds = [finite_number(each.get(name)) for each in timings if isinstance(each, Mapping) for name in names]
-    total = sum(each for each in seconds if each is not None)
+    total = sum((each for each in seconds if each is not None), 0.0)
     return f"{total / 60:.1f} minutes" if total else None
 
 
 def _tokens(run: StoredRun) -> str | None:
     counts = [finite_number(record.get("action_tokens")) for record in run.records.get("iteration", [])]
-    total = sum(each for each in counts if each is not None)
+    total = sum((each for each in counts if each is not None), 0.0)
     return f"{total:,.0f}" if total else None
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -19,10 +21,8 @@ class TokenDecoder:
     """Decodes the tokens of a run. The text of each token is computed once."""
 
     def __init__(self, path: Path) -> None:
-        try:
+        with _errors_of_the_library():
             self._tokenizer = Tokenizer.from_file(str(path))
-        except Exception as error:  # the library raises plain exceptions
-            raise ValueError(f"{path.name} is not a readable tokenizer: {error}") from None
         self._special = {n for n, token in self._tokenizer.get_added_tokens_decoder().items() if token.special}
         self._anchor = self._find_anchor()
         self._first_text = cache(lambda token: self._decode((token,), first=True))
@@ -30,7 +30,8 @@ class TokenDecoder:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of all tokens, special tokens included."""
-        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+        with _errors_of_the_library():
+            return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
 
     def is_special(self, token: int) -> bool:
         """Return whether a token is a mark, such as the end of a turn, and not part of the response."""
@@ -77,6 +78,17 @@ class TokenDecoder:
         return None
 
 
+@contextmanager
+def _errors_of_the_library() -> Iterator[None]:
+    """Raise `ValueError` for the plain exceptions of the tokenizers library, and for its panics."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":  # which has no public name
+            raise ValueError(f"tokenizer.json cannot be used: {error}") from None
+        raise
+
+
 def has_thoughts(texts: Sequence[str]) -> bool:
     """Return whether a response contains the marks of a thought; most do not, and need no further search."""
     joined = "".join(texts)
@@ -89,13 +101,13 @@ def thought_token_ranges(texts: Sequence[str], special: Sequence[bool]) -> list[
     Special tokens are skipped, because they were not part of the text in which the agent found thoughts.
     """
     plain = ["" if mark else text for text, mark in zip(texts, special, strict=True)]
-    ranges = thought_ranges("".join(plain))
+    ranges = deque(thought_ranges("".join(plain)))
     found: list[list[int]] = []
     start = 0
     for number, text in enumerate(plain):
         end = start + len(text)
         while ranges and ranges[0][1] <= start:
-            ranges.pop(0)
+            ranges.popleft()
         if ranges and ranges[0][0] < end and start < end:
             if found and found[-1][1] == number:
                 found[-1][1] = number + 1

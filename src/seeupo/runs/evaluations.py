@@ -10,10 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, get_type_hints
 
 import seeupo
+from seeupo.core.checks import check_unit_interval
 from seeupo.core.statistics import Estimate, avg_at_k, count_successes, paired_difference, pass_at_k
+from seeupo.envs.options import choices, fits
 from seeupo.envs.references import same_environment
 from seeupo.errors import EvaluationError
 from seeupo.types import Attempt, Task
@@ -21,6 +23,7 @@ from seeupo.utils.atomic_files import write_text
 from seeupo.utils.plain_files import read_plain
 from seeupo.utils.seeds import derive_seed
 
+T = TypeVar("T")
 FORMAT, VERSION = "seeupo-evaluation", 2
 
 
@@ -172,9 +175,12 @@ class Evaluation:
             record = json.loads(read_plain(path.resolve()))
             if record["format"] != FORMAT or record["version"] > VERSION:
                 raise ValueError(f"format {record['format']!r}, version {record['version']}")
-            results = [AttemptResult(**_renamed(entry)) for entry in record["episodes"]]
-            return cls(EvaluationPlan(**_renamed(record["plan"])), {result.key: result for result in results})
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            results = [_checked(AttemptResult, entry) for entry in record["episodes"]]
+            for result in results:
+                if result.score is not None:
+                    check_unit_interval("score", result.score)
+            return cls(_checked(EvaluationPlan, record["plan"]), {result.key: result for result in results})
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise EvaluationError(f"{path} is not a readable evaluation result: {error}") from None
 
     def check_continues(self, plan: EvaluationPlan) -> None:
@@ -218,10 +224,19 @@ def _mean(values: Sequence[float]) -> float | None:
 
 RENAMED = {"samples": "attempts", "sample": "attempt", "cut_responses": "truncated_responses"}
 """Fields of version 1."""
+FIELD_TYPES: Mapping[type, Mapping[str, Any]] = {kind: get_type_hints(kind) for kind in (AttemptResult, EvaluationPlan)}
 
 
-def _renamed(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {RENAMED.get(name, name): value for name, value in record.items()}
+def _checked(kind: type[T], record: Mapping[str, Any]) -> T:
+    """Return a record of either version as a dataclass; raise `TypeError` if a field has another type."""
+    values = {RENAMED.get(name, name): value for name, value in record.items()}
+    for name, hint in FIELD_TYPES[kind].items():
+        value = values.get(name)
+        if name in values and not any(fits(value, each) for each in choices(hint) or (dict,)):
+            raise TypeError(f"{name} is {type(value).__name__}")
+        if isinstance(value, int | float) and not -(2**63) <= value < 2**63:
+            raise TypeError(f"{name} is not finite or too large")
+    return kind(**values)
 
 
 VERDICTS = {

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from seeupo.config.toml import parse_toml
 from seeupo.errors import EvaluationError, RunError
 from seeupo.runs.evaluations import Evaluation
 from seeupo.runs.run_directory import (
@@ -183,7 +183,7 @@ def _table(path: Path, missing: list[str]) -> dict[str, Any]:
     """Return the table in a JSON or TOML file; it is empty if the file cannot be read."""
     try:
         text = read_plain(path).decode()
-        table = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+        table = parse_toml(text) if path.suffix == ".toml" else json.loads(text)
         if not isinstance(table, dict):
             raise ValueError
     except FileNotFoundError:

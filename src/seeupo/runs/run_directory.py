@@ -126,7 +126,7 @@ class RunDirectory:
         try:
             info = dict(json.loads(read_plain(path)))
             version = int(info["version"])
-        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             raise RunError(f"{path} cannot be read: {error}; restore the file of this run") from error
         if version > VERSION:
             raise RunError(

@@ -28,11 +28,16 @@ from typing import Any
 from seeupo.errors import TrajectoryFileError
 from seeupo.runs.gzip_lines import LimitExceeded, read_gzip_lines
 from seeupo.types import Credit, Failure, FailureKind, StopReason, Trajectory, Turn, TurnCredit, TurnText
+from seeupo.utils.numbers import finite_number
 from seeupo.utils.sequences import common_prefix_length
 
 FORMAT, VERSION = "seeupo-trajectories", 2
 MAX_TOKENS = 20_000_000
 """Tokens in all turns of a trajectory: shared prompts make a short line stand for many."""
+MAX_FILE_TOKENS = 2**28
+"""Tokens in all prompts of a file."""
+MALFORMED = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError)
+"""Exceptions of parsing a record that another program has written."""
 
 
 def write_trajectories(path: Path, trajectories: Iterable[Trajectory], *, header: Mapping[str, Any]) -> None:
@@ -47,18 +52,23 @@ def write_trajectories(path: Path, trajectories: Iterable[Trajectory], *, header
 def read_trajectories(path: Path) -> Iterator[Trajectory]:
     """Yield the trajectories of a file. A record that an interrupt has cut off is skipped with a warning."""
     read_header(path)
+    tokens = 0
     for number, line in enumerate(islice(_lines(path), 1, None), 2):
         try:
-            yield from_json(upgraded(json.loads(line)))
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+            trajectory = from_json(upgraded(json.loads(line)))
+        except MALFORMED as error:
             raise TrajectoryFileError(f"{path}, line {number}: {type(error).__name__}: {error}") from None
+        tokens += sum(len(turn.prompt_ids) for turn in trajectory.turns)
+        if tokens > MAX_FILE_TOKENS:
+            raise TrajectoryFileError(f"{path}, line {number}: the prompts have more than {MAX_FILE_TOKENS:,} tokens")
+        yield trajectory
 
 
 def read_header(path: Path) -> dict[str, Any]:
     """Return the header of a file."""
     try:
         return parse_header(next(_lines(path), ""))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except MALFORMED as error:
         raise TrajectoryFileError(f"{path} is not a readable trajectory file: {error}") from None
 
 
@@ -66,7 +76,7 @@ def parse_header(line: str | bytes) -> dict[str, Any]:
     """Return the header in the first line of a file.
 
     Raises:
-        ValueError, KeyError, TypeError: The line is not a header that this version reads.
+        ValueError, KeyError, TypeError, RecursionError: The line is not a header that this version reads.
     """
     header = json.loads(line)
     if header["format"] != FORMAT:
@@ -153,16 +163,22 @@ def upgraded(record: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def from_json(record: Mapping[str, Any]) -> Trajectory:
-    """Return the trajectory of a JSON record of the current version."""
+    """Return the trajectory of a JSON record of the current version.
+
+    Raises:
+        Exception: One of `MALFORMED`.
+    """
     before: tuple[int, ...] = ()
     turns, texts, tokens = [], [], 0
     for index, entry in enumerate(record["turns"]):
-        prompt = (*before[: entry["shared"]], *entry["prompt"])
-        logprobs = None if entry["logprobs"] is None else tuple(entry["logprobs"])
-        turns.append(Turn(record["id"], index, prompt, tuple(entry["action"]), logprobs, entry["policy_version"]))
+        prompt = (*before[: _count(entry["shared"], "shared")], *entry["prompt"])
+        action = tuple(entry["action"])
+        logprobs = None if entry["logprobs"] is None else _numbers(entry["logprobs"], "logprobs")
+        version = None if entry["policy_version"] is None else _count(entry["policy_version"], "policy_version")
+        turns.append(Turn(_text(record["id"], "id"), index, prompt, action, logprobs, version))
         if entry["response"] is not None:
-            texts.append(TurnText(entry["response"], entry["observation"]))
-        before = prompt + turns[-1].action_ids
+            texts.append(TurnText(_text(entry["response"], "response"), _text(entry["observation"], "observation")))
+        before = prompt + action
         tokens += len(before)
         if tokens > MAX_TOKENS:
             raise ValueError(f"its turns have more than {MAX_TOKENS:,} tokens")
@@ -170,21 +186,47 @@ def from_json(record: Mapping[str, Any]) -> Trajectory:
             raise ValueError(f"turn {index} has tokens that are not integers of at least 0")
     failure = record["failure"]
     return Trajectory(
-        id=record["id"],
-        group=record["group"],
-        task=record["task"],
+        id=_text(record["id"], "id"),
+        group=_text(record["group"], "group"),
+        task=_text(record["task"], "task"),
         turns=tuple(turns),
-        reward=float(record["reward"]),
-        score=None if record["score"] is None else float(record["score"]),
-        multiplicity=float(record["multiplicity"]),
+        reward=_number(record["reward"], "reward"),
+        score=None if record["score"] is None else _number(record["score"], "score"),
+        multiplicity=_number(record["multiplicity"], "multiplicity"),
         stop=StopReason(record["stop"]),
-        failure=None if failure is None else Failure(FailureKind(failure["kind"]), failure["message"]),
-        truncated_responses=record["truncated_responses"],
-        timings=record["timings"],
-        opening=record["opening"],
+        failure=None if failure is None else _failure_from_json(failure),
+        truncated_responses=_count(record["truncated_responses"], "truncated_responses"),
+        timings={name: _number(seconds, "timings") for name, seconds in record["timings"].items()},
+        opening=_text(record["opening"], "opening"),
         turn_texts=tuple(texts),
         credit=None if record["credit"] is None else _credit_from_json(record["credit"]),
     )
+
+
+def _text(value: object, name: str) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is {type(value).__name__}; expected text")
+    return value
+
+
+def _count(value: object, name: str) -> int:
+    if type(value) is not int or value < 0:
+        raise TypeError(f"{name} is {type(value).__name__}; expected an integer of at least 0")
+    return value
+
+
+def _number(value: object, name: str) -> float:
+    if (number := finite_number(value)) is None:
+        raise TypeError(f"{name} is {type(value).__name__}; expected a finite number")
+    return float(number)
+
+
+def _numbers(values: Iterable[object], name: str) -> tuple[float, ...]:
+    return tuple(_number(value, name) for value in values)
+
+
+def _failure_from_json(record: Mapping[str, Any]) -> Failure:
+    return Failure(FailureKind(record["kind"]), _text(record["message"], "failure"))
 
 
 def _credit_to_json(credit: Credit) -> dict[str, Any]:
@@ -193,5 +235,15 @@ def _credit_to_json(credit: Credit) -> dict[str, Any]:
 
 
 def _credit_from_json(record: Mapping[str, Any]) -> Credit:
-    turns = (TurnCredit(**{**turn, "new_logprobs": tuple(turn["new_logprobs"])}) for turn in record["turns"])
-    return Credit(record["advantage"], tuple(turns))
+    turns = (
+        TurnCredit(
+            turn=_count(turn["turn"], "turn"),
+            ratio=_number(turn["ratio"], "ratio"),
+            carried_before=_number(turn["carried_before"], "carried_before"),
+            carried_after=None if turn["carried_after"] is None else _number(turn["carried_after"], "carried_after"),
+            clipped=bool(turn["clipped"]),
+            new_logprobs=_numbers(turn["new_logprobs"], "new_logprobs"),
+        )
+        for turn in record["turns"]
+    )
+    return Credit(_number(record["advantage"], "advantage"), tuple(turns))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from seeupo.runs.gzip_lines import LimitExceeded, read_gzip_lines
-from seeupo.runs.trajectory_files import parse_header, upgraded
+from seeupo.runs.trajectory_files import MALFORMED, parse_header, upgraded
 from seeupo.utils.numbers import finite_number
 
 MAX_PARSED_BYTES = 8_000_000
@@ -87,7 +87,7 @@ def read_rows(path: Path) -> TrajectoryRows:
             count += 1
     except LimitExceeded as error:
         damage = f"{path.parent.name}/{path.name} was read up to its first {count} trajectories: {error}."
-    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (OSError, EOFError, zlib.error, *MALFORMED):
         damage = f"{path.parent.name}/{path.name} is damaged"
         damage += f" after its first {count} trajectories." if count else " and cannot be read."
     if damage is not None:

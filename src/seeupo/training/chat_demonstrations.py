@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from jinja2 import TemplateError
-
 from seeupo.agents.chat import ChatFormat
 from seeupo.agents.template import Conversation, Template
-from seeupo.errors import DemonstrationFileError, first_line
+from seeupo.errors import DemonstrationFileError, ModelError, first_line
 from seeupo.models.tiny import UNKNOWN
 from seeupo.runs.demonstration_files import ChatDemonstration, read_chat_file
 from seeupo.types import Message, StepResult, Turn
@@ -28,9 +26,8 @@ def read_chat_demonstrations(
             turns = chat_turns(conversation, chat, template, context=context)
             if unknown is not None and any(unknown in turn.prompt_ids + turn.action_ids for turn in turns):
                 raise ValueError("the tokenizer does not know all of its words; use a model that reads any text")
-        except (TemplateError, RecursionError) as error:
-            reason = f"the chat template cannot render it: {first_line(error)}"
-            raise DemonstrationFileError(f"{path}, line {conversation.line}: {reason}") from None
+        except ModelError as error:
+            raise DemonstrationFileError(f"{path}, line {conversation.line}: {first_line(error)}") from None
         except ValueError as error:
             raise DemonstrationFileError(f"{path}, line {conversation.line}: {error}") from None
         yield conversation, turns

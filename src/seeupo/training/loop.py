@@ -22,6 +22,7 @@ from seeupo.rollout.collector import Collected, Collector, shaped
 from seeupo.runs.checkpoints import Checkpoint
 from seeupo.runs.evaluations import Evaluation, EvaluationPlan, panel_of, planned_attempts
 from seeupo.runs.run_directory import RunDirectory
+from seeupo.training.ahead import AheadCollector
 from seeupo.training.alarms import Alarms
 from seeupo.training.callbacks import TrainingCallback
 from seeupo.training.metrics import iteration_record, sampler_gap, task_kinds
@@ -100,6 +101,7 @@ class Loop:
             seed=recipe.run.seed,
             on_progress=self._on_progress,
         )
+        self.ahead = AheadCollector(self.collector)
         self._lap: dict[str, float] = {}
 
     def run(self) -> str:
@@ -122,7 +124,7 @@ class Loop:
             self.evaluate_if_due()
             self.checkpoint_if_due()
             while (reason := self.reason_to_stop()) is None:
-                collected = self.collect()
+                collected = self.ahead.take() or self.collect()
                 self.update(collected)
                 self.evaluate_if_due()
                 self.checkpoint_if_due()
@@ -170,6 +172,7 @@ class Loop:
         if self.recipe.warm_start is not None and not self._warm_started:
             self.engine.set_optimizer(warm_start_optimizer(self.recipe.warm_start))
         self.engine.load(checkpoint.path)
+        self.ahead.load(checkpoint.path)
         self.sampler.sync(self.engine, self.progress.iteration)
 
     def collect(self) -> Collected:
@@ -189,9 +192,9 @@ class Loop:
         progress, iteration, tasks = self.progress, self.progress.iteration + 1, self.components.train_tasks
         self.engine.begin_iteration(iteration - 1)
         gap = self._sampler_gap(collected)
-        engine = BehaviorEngine(self.engine, self.recipe.mismatch)
+        engine = BehaviorEngine(self.engine, self.recipe.mismatch, recorded=self.recipe.collect.lag > 0)
         generator = torch.Generator().manual_seed(derive_seed(self.recipe.run.seed, f"update {iteration}"))
-        with self._clock("update"):
+        with self._clock("update"), self._collecting_ahead():
             trained_on = [shaped(trajectory, self.recipe.collect.shape) for trajectory in collected.trajectories]
             update = self.recipe.algorithm.update(engine, trained_on, generator=generator)
         self.sampler.sync(self.engine, iteration)
@@ -215,11 +218,21 @@ class Loop:
             self.run_dir.write_trajectories(iteration, update.trajectories, {"iteration": iteration, "kinds": kinds})
             self._record(record)
 
+    @contextmanager
+    def _collecting_ahead(self) -> Iterator[None]:
+        """With `collect.lag`, sample the iteration after the next one during the context, unless the run ends first."""
+        following = self.progress.iteration + 2
+        if not self.recipe.collect.lag or following > self.recipe.run.iterations:
+            yield
+            return
+        with self.ahead.collecting(following, policy_version=self.progress.iteration):
+            yield
+
     def _sampler_gap(self, collected: Collected) -> float | None:
         """Compare the log-probs of sampler and trainer; a gap above the limit stops training."""
         settings = self.recipe.mismatch
-        if not settings.check_every or self.progress.iteration % settings.check_every:
-            return None
+        if not settings.check_every or self.progress.iteration % settings.check_every or self.recipe.collect.lag:
+            return None  # with a lag the weights differ, too
         gap = sampler_gap(self.engine, collected.trajectories)
         if settings.max_gap is not None and gap > settings.max_gap:
             raise TrainingError(
@@ -332,7 +345,11 @@ class Loop:
         self.callback.on_phase("checkpoint")
         progress = self.progress
         with self._clock("checkpoint"):
-            self.checkpoints.write(progress.iteration, asdict(progress), self.engine.save, best=self._is_best)
+            self.checkpoints.write(progress.iteration, asdict(progress), self._save, best=self._is_best)
+
+    def _save(self, path: Path) -> None:
+        self.engine.save(path)
+        self.ahead.save(path)
 
     @property
     def _is_best(self) -> bool:
@@ -350,6 +367,8 @@ class Loop:
             self.callback.on_note(alarm)
 
     def _on_progress(self, done: int, text: str = "") -> None:
+        if self.ahead.active:  # in another thread, while the display shows the update
+            return
         self.callback.on_progress(done, text)
         self.pause()
 

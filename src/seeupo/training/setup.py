@@ -73,7 +73,9 @@ def build(
             engine = stack.enter_context(closing(make_cluster_engine(recipe, load, policy)))
         else:
             engine = make_engine(recipe, policy)
-        runner = make_runner(policy, pool, template_of(recipe.agent), runner_settings(recipe), training=True)
+        # Sampling during an update needs weights that the update does not change.
+        sampled = load() if recipe.collect.lag and recipe.engine.kind == "local" else policy
+        runner = make_runner(sampled, pool, template_of(recipe.agent), runner_settings(recipe), training=True)
         runner.sampler.sync(engine, 0)
         yield Components(pool, engine, runner.sampler, runner, model_info(policy), train_tasks, test_tasks)
 

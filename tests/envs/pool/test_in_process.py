@@ -7,7 +7,7 @@ import pytest
 from envs.counting import CountingFactory
 from seeupo.envs.failures import EnvRaised
 from seeupo.envs.pool.pool import EnvPool
-from seeupo.types import StepResult
+from seeupo.types import StepResult, Tool
 
 
 def pool_with(step):
@@ -38,4 +38,10 @@ def test_exceptions_of_an_environment_are_environment_failures(error):
 @pytest.mark.parametrize("reward", [math.nan, math.inf])
 def test_step_rewards_must_be_finite(reward):
     with pool_with(lambda text: StepResult((), reward=reward)) as pool, pytest.raises(EnvRaised, match="finite"):
+        step_of(pool)
+
+
+def test_answers_that_are_not_json_are_environment_failures():
+    tools = (Tool("f", "", {"choices": {1, 2}}),)
+    with pool_with(lambda text: StepResult((), tools)) as pool, pytest.raises(EnvRaised, match="not JSON"):
         step_of(pool)

@@ -86,12 +86,29 @@ def test_fields_of_wrong_types_are_errors(fields):
         result_from_json(fields)
 
 
+@pytest.mark.parametrize("nested", [b"[" * 99 + b"[[]]" + b"]" * 99, b'{"a":' * 100 + b"[]" + b"}" * 100])
+def test_deeply_nested_messages_are_errors(nested):
+    assert decode(b'{"value":' + b"[" * 98 + b'{"a":1}' + b"]" * 98 + b"}")
+    with pytest.raises(WireError, match="nested more than 100 deep"):
+        decode(b'{"value":' + nested + b"}")
+
+
 @pytest.mark.parametrize(
     "line", [b"[" * 100_000, b'{"id": ' + b"9" * 5000 + b"}", b"\xff\xfe", b"", b"null"], ids=lambda line: str(line[:9])
 )
 def test_hostile_lines_are_errors(line):
     with pytest.raises(WireError):
         decode(line)
+
+
+def test_values_that_are_nested_too_deeply_cannot_be_sent():
+    value = []
+    for _ in range(100_000):
+        value = [value]
+    with pytest.raises(WireError, match="not JSON"):
+        encode({"value": value})
+    while value:  # freeing it at once would be recursive, too
+        value = value[0]
 
 
 def test_values_that_are_not_json_cannot_be_sent():

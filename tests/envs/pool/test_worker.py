@@ -74,6 +74,14 @@ def test_a_kill_from_outside_is_identified(started, unsandboxed):
     assert failure.value.cause is FailureCause.KILLED
 
 
+def test_a_signal_without_a_name_is_identified(started):
+    worker = started(True, packages=(Path(__file__).parents[1],))
+    os.kill(worker.process.pid, 40)  # a real-time signal
+    with pytest.raises(WorkerFailure, match="signal 40") as failure:
+        step(worker, "add 1")
+    assert failure.value.cause is FailureCause.CRASH
+
+
 @needs_sandbox
 def test_a_kill_from_inside_the_sandbox_is_a_crash(started):
     worker = started(False)

@@ -208,7 +208,7 @@ def answer(host: Host, request: Mapping[str, Any], channel: Channel) -> None:
     try:
         channel.send({"id": request["id"], "value": host.handle(request)})
     except BaseException as error:  # an environment may raise anything; the trainer decides how to react
-        channel.send({"id": request["id"], **error_of(error, request["op"])})
+        channel.send({"id": request["id"], **error_of(error, str(request.get("op")))})
 
 
 def main() -> None:

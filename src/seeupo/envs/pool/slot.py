@@ -241,6 +241,10 @@ class Slot:
                 at_action = request["op"] == "step"
                 value = backend.call(request, seconds=seconds)
                 parsed = parse_answer(parse, value)
+                if session is not None and records:
+                    session.history.append((request, digest(value)))
+                    session.generation = self.generation
+                return parsed
             except WorkerFailure as failure:
                 if self.closing:
                     raise self._closed() from None
@@ -253,11 +257,6 @@ class Slot:
                     raise ActionBrokeWorker(failure) from None
                 if other_failures == ATTEMPTS or not isinstance(self.source, Launch):
                     raise self._failure(failure, session or about, request) from failure.__cause__
-            else:
-                if session is not None and records:
-                    session.history.append((request, digest(value)))
-                    session.generation = self.generation
-                return parsed
 
     def _restore(self, session: Session, backend: Backend, *, skip: bool) -> None:
         """Replay a session that lived in an earlier worker, and compare the answers."""
@@ -329,4 +328,7 @@ def digest(value: Any) -> bytes:
     """Return a digest of an answer for comparison, without `info`, which may contain timings."""
     if isinstance(value, dict):
         value = {key: part for key, part in value.items() if key != "info"}
-    return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=16).digest()
+    try:
+        return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=16).digest()
+    except (TypeError, ValueError, RecursionError) as error:  # also after decoding: the limits of nesting differ
+        raise WorkerFailure(FailureCause.RAISED, f"the answer is not JSON: {error}") from None

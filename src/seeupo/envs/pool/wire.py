@@ -15,6 +15,8 @@ from seeupo.types import Message, Role, StepResult, Task, Tool, ToolCall
 
 T = TypeVar("T")
 ROLES = get_args(Role)
+MAX_DEPTH = 100
+"""Limit on nesting, far below Python's: code that uses a message recurses over it from a deeper stack."""
 
 
 class WireError(Exception):
@@ -25,7 +27,7 @@ def encode(message: Mapping[str, Any]) -> bytes:
     """Return the message as one line of JSON."""
     try:
         return json.dumps(message, separators=(",", ":"), ensure_ascii=False).encode(errors="surrogatepass") + b"\n"
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise WireError(f"not JSON: {error}") from None
 
 
@@ -35,7 +37,18 @@ def decode(line: bytes | bytearray) -> dict[str, Any]:
         message = json.loads(line.decode(errors="surrogatepass"))
     except (ValueError, RecursionError) as error:
         raise WireError(f"not a line of JSON ({error}): {bytes(line[:80])!r}") from None
+    if line.count(b"[") + line.count(b"{") > MAX_DEPTH and _is_deeper(message, MAX_DEPTH):
+        raise WireError(f"a message is nested more than {MAX_DEPTH} deep")
     return expect(message, dict, "message")
+
+
+def _is_deeper(value: object, depth: int) -> bool:
+    """Return whether lists and objects are nested more than `depth` deep."""
+    if not isinstance(value, dict | list):
+        return False
+    return depth == 0 or any(
+        _is_deeper(part, depth - 1) for part in (value.values() if isinstance(value, dict) else value)
+    )
 
 
 def expect(value: Any, kind: type[T], what: str) -> T:

@@ -21,7 +21,7 @@ from seeupo.envs.pool.sandbox import FIRST_USER, LAST_USER, Bubblewrap, Limits
 from seeupo.envs.pool.seccomp import open_filter
 from seeupo.envs.pool.temporary import TemporaryFolder
 from seeupo.envs.pool.watchdog import Verdict, Watchdog
-from seeupo.envs.pool.wire import WireError, decode, encode
+from seeupo.envs.pool.wire import WireError, decode, encode, expect
 from seeupo.errors import EnvError
 from seeupo.utils.cache import cache_folder
 
@@ -143,18 +143,21 @@ class Worker:
     def call(self, request: Mapping[str, Any], *, seconds: float | None = None) -> Any:
         """Return the worker's answer; raise `WorkerFailure` or, for errors that the user can fix, `EnvError`."""
         self.requests += 1
-        line = self._exchange(
-            encode({"id": self.requests, **request}), self.limits.call_seconds if seconds is None else seconds
-        )
+        try:
+            sent = encode({"id": self.requests, **request})
+        except WireError as error:
+            raise WorkerFailure(FailureCause.RAISED, f"the request cannot be sent: {error}") from None
+        line = self._exchange(sent, self.limits.call_seconds if seconds is None else seconds)
         try:
             reply = decode(line)
+            text = expect(reply.get("text", ""), str, "text")
         except WireError as error:
             raise WorkerFailure(FailureCause.CRASH, f"the worker broke the protocol: {error}") from None
         if reply.get("id") != self.requests:
             raise WorkerFailure(FailureCause.CRASH, "the worker broke the protocol: an answer to another request")
         if "error" not in reply:
             return reply.get("value")
-        text = self._with_own_paths(str(reply.get("text")))
+        text = self._with_own_paths(text)
         match reply["error"]:
             case "usage":
                 raise EnvError(*text.split("\n"))
@@ -256,7 +259,7 @@ class Worker:
             return WorkerFailure(FailureCause.CRASH, f"the worker closed its pipe{self._printed()}")
         if -code in EXTERNAL_SIGNALS:
             return WorkerFailure(FailureCause.KILLED, f"the worker was killed ({signal.Signals(-code).name})")
-        how = f"was terminated by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+        how = f"was terminated by {_signal_name(-code)}" if code < 0 else f"exited with code {code}"
         return WorkerFailure(FailureCause.CRASH, f"the worker {how}{self._printed()}")
 
     def _exit(self, *, wait: bool) -> int | None:
@@ -341,3 +344,10 @@ class Worker:
                 "processes": limits.processes if sandbox else None,
             },
         }
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # real-time signals have no names
+        return f"signal {number}"
