@@ -39,7 +39,7 @@ def test_a_plan_that_does_not_fit_says_what_to_change():
     result = run("plan", "qwen3-14b-bfcl", "--gpus", 8, "--gpu-memory", 40)
     assert result.exit_code == 0, result.output
     assert "does not fit  an update needs" in result.output
-    assert "change        --model.lora.rank 16: " in result.output
+    assert "change        --model.lora.rank 16 --model.reference_dtype none: " in result.output
 
 
 def test_a_plan_takes_overrides_and_files(tmp_path):

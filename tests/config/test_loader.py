@@ -463,3 +463,13 @@ def test_an_unresolved_number_of_epochs_has_no_iterations():
     with pytest.raises(ValueError, match="not resolved"):
         _ = run.total_iterations
     assert run.resolved(100, 32).total_iterations == 10  # 9.4 rounded up
+
+
+def test_float16_names_the_data_types_that_remain(path):
+    problems = problems_of_file(path, '[model]\ndtype = "float16"\n')
+    assert problems == ['model.dtype = "float16": expected one of "float32", "bfloat16", "float64".']
+
+
+def test_a_reference_policy_that_shares_weights_has_no_data_type_of_its_own(path):
+    (problem,) = problems_of_file(path, '[model]\nreference_dtype = "bfloat16"\n[model.lora]\nrank = 4\n')
+    assert problem.startswith('model.reference_dtype = "bfloat16": expected "none" with model.lora')

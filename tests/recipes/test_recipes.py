@@ -20,7 +20,6 @@ SMALL = {
     "run.epochs": "none",
     "run.iterations": "1",
     "model.device": "cpu",
-    "model.dtype": "float32",
     "agent.max_tokens": "8",
     "agent.max_turns": "2",
     "agent.max_prompt_tokens": "none",

@@ -37,6 +37,7 @@ def test_env_info_has_versions_cores_and_threads():
     assert set(found["versions"]) == {"python", "seeupo", "torch", "transformers", "numpy"}
     assert found["threads"] == torch.get_num_threads()
     assert found["cores"] >= 1
+    assert len(found["gpus"]) == torch.cuda.device_count()
 
 
 def test_env_info_has_nothing_private(monkeypatch):
@@ -46,7 +47,7 @@ def test_env_info_has_nothing_private(monkeypatch):
     text = json.dumps(collect_env_info())
     assert "must-stay-private" not in text
     assert os.path.expanduser("~") + "/" not in text  # noqa: PTH111
-    assert set(json.loads(text)) == {"versions", "platform", "cores", "threads", "git"}
+    assert set(json.loads(text)) == {"versions", "platform", "cores", "threads", "gpus", "git"}
 
 
 def test_git_info_has_the_commit_and_whether_the_package_changed(package):

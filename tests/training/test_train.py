@@ -176,6 +176,33 @@ def test_a_critic_resumes_exactly(tmp_path, model, critic):
     assert (tmp_path / "run" / last).read_bytes() == (undisturbed / last).read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("model", "stored"),
+    [
+        ({"reference_dtype": "bfloat16"}, torch.float32),
+        ({"lora": LoraSettings(rank=2, alpha=4)}, torch.bfloat16),
+    ],
+    ids=["full", "lora"],
+)
+def test_a_run_in_mixed_precision_resumes_exactly(tmp_path, model, stored):
+    recipe = small(algorithm=SeeUPO(kl_coef=0.01), model={"dtype": "bfloat16", **model})
+    undisturbed = train(recipe, run_dir=tmp_path / "whole").run_dir
+    with pytest.raises(Interrupted):
+        train(recipe, run_dir=tmp_path / "run", pause=InterruptAt(75))
+    resume(tmp_path / "run")
+    assert weights(tmp_path / "run") == weights(undisturbed)
+    assert metrics(tmp_path / "run") == metrics(undisturbed)
+    assert AutoModelForCausalLM.from_pretrained(undisturbed / "policy").dtype == stored
+    gaps = [record["sampler_gap"] for record in metrics(undisturbed) if record["kind"] == "iteration"]
+    assert all(1e-6 < gap < 0.05 for gap in gaps)
+
+
+def test_a_run_does_not_belong_to_a_device(tmp_path):
+    """A run that chose a GPU by itself can be resumed on a machine without one."""
+    found = train(small(run={"iterations": 1}), run_dir=tmp_path / "run")
+    assert read_recipe(str(found.run_dir / "recipe.toml")).model.device == "auto"
+
+
 KILL_AND_RESUME = """
 import os, signal, sys
 from pathlib import Path

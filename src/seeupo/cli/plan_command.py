@@ -99,7 +99,7 @@ def _model_line(shape: ModelShape, recipe: Recipe) -> str:
 
 
 def _limits(recipe: Recipe, gpus: int | None, gpu_memory: float | None) -> Limits:
-    if gpus is None and gpu_memory is None and recipe.model.device == "cpu":
+    if gpus is None and gpu_memory is None and not _for_gpus(recipe):
         gpus = 0
     if gpu_memory is None:
         if gpus == 0:
@@ -107,6 +107,13 @@ def _limits(recipe: Recipe, gpus: int | None, gpu_memory: float | None) -> Limit
         if torch.cuda.is_available():
             return Limits(gpus, float(torch.cuda.get_device_properties(0).total_memory))
     return Limits(gpus, (gpu_memory or ASSUMED_MEMORY) * GIB)
+
+
+def _for_gpus(recipe: Recipe) -> bool:
+    """Return whether a recipe is meant for GPUs; device "auto" uses one if there is one, and any machine otherwise."""
+    if recipe.model.device == "auto":
+        return torch.cuda.is_available() or recipe.sampler.kind == "vllm" or gpus_of(recipe) > 1
+    return recipe.model.device != "cpu"
 
 
 def _plan_lines(recipe: Recipe, shape: ModelShape, limits: Limits) -> Iterator[tuple[str, str]]:
@@ -161,8 +168,7 @@ def _missing_here(recipe: Recipe, shape: ModelShape | None) -> Iterator[str]:
     if recipe.engine.address is not None or shape is None:
         return  # a cluster of other machines
     gpus = torch.cuda.device_count()
-    for_gpus = recipe.model.device.startswith("cuda") or recipe.sampler.kind == "vllm" or gpus_of(recipe) > 1
-    if gpus == 0 and for_gpus and recipe.model.device != "cpu":
+    if gpus == 0 and _for_gpus(recipe):
         yield f"it has no GPU; the recipe asks for {gpus_of(recipe)}"
     else:
         yield from make_plan(shape, recipe, _limits(recipe, gpus, None)).problems

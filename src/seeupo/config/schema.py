@@ -125,8 +125,11 @@ class ModelSettings:
     Attributes:
         name: `tiny`, a model of `seeupo models list`, a folder with safetensors (a model, or a LoRA adapter that names
             its base model), or owner/name on a model hub.
-        device: PyTorch device, such as "cpu" or "cuda".
-        dtype: Data type of the weights. On CPUs float32 is the fastest.
+        device: PyTorch device, such as "cpu" or "cuda"; "auto" means the GPU if there is one, otherwise the CPU.
+        dtype: Data type of the computation. "bfloat16" keeps float32 weights, which would not move by small updates
+            otherwise; with `lora`, the frozen weights are bfloat16 as well. On CPUs float32 is the fastest.
+        reference_dtype: Data type of the reference policy's weights, which are a copy unless `lora` is set; "none"
+            means that of the policy's weights.
         tiny: Size of the model `tiny`.
         lora: LoRA adapters to train instead of the weights; "none" trains all weights, or those selected by
             optimizer.trainable. If `name` is a LoRA adapter, it is trained further with the same settings, and merged
@@ -137,8 +140,9 @@ class ModelSettings:
     """
 
     name: str = "tiny"
-    device: str = "cpu"
-    dtype: Literal["float32", "bfloat16", "float16", "float64"] = "float32"
+    device: str = "auto"
+    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
+    reference_dtype: Literal["bfloat16"] | None = None
     tiny: TinySettings = field(default_factory=TinySettings)
     lora: LoraSettings | None = None
     batch_tokens: int = 4096
@@ -147,6 +151,9 @@ class ModelSettings:
 
     def __post_init__(self) -> None:
         check_count("batch_tokens", self.batch_tokens, 1)
+        if self.reference_dtype is not None and self.lora is not None:
+            expected = '"none" with model.lora, because the reference policy then shares the frozen weights'
+            raise OptionError("reference_dtype", self.reference_dtype, expected)
 
 
 @dataclass(frozen=True, kw_only=True)

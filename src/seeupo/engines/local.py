@@ -60,6 +60,7 @@ class LocalEngine:
         lora: LoRA adapters to train; None trains all weights, or those that `optimizer.trainable` names.
         critic: Settings of a critic, for algorithms that need values; None for no critic.
         reference: Whether to keep the initial policy for KL terms: a frozen copy, or the model without its adapters.
+        reference_dtype: Data type of that copy; None for the data type of the policy's weights.
         batch_tokens: Maximum number of tokens per forward pass.
         row_tokens: Maximum length of a tree-packed row. The default is four times the model's width: attention over a
             row costs as much as its matrix products when the row is about six times as long as the model is wide.
@@ -77,6 +78,7 @@ class LocalEngine:
         critic: CriticSettings | None = None,
         temperature: float = 1.0,
         reference: bool = False,
+        reference_dtype: torch.dtype | None = None,
         batch_tokens: int = 4096,
         row_tokens: int | None = None,
         gradient_checkpointing: bool = False,
@@ -93,12 +95,12 @@ class LocalEngine:
         if gradient_checkpointing:
             policy.model.gradient_checkpointing_enable()
             policy.model.train()  # transformers checkpoints in training mode only; dropout is disabled
-        self._critic = (
-            LocalCritic(policy.model, critic, self.sharding, self._aligned_batches) if critic is not None else None
-        )
+        self._critic = LocalCritic(policy, critic, self.sharding, self._aligned_batches) if critic is not None else None
         if lora is not None:
             add_adapters(policy.model, lora, policy.adapter)
-        self._reference = ReferencePolicy(policy.model, adapters=lora is not None) if reference else None
+        self._reference = (
+            ReferencePolicy(policy.model, adapters=lora is not None, dtype=reference_dtype) if reference else None
+        )
         self._scope = ModelScope(policy.model)
         self._shard()
         self._load_weights(weights)
@@ -213,7 +215,7 @@ class LocalEngine:
         fill(self.policy.model, weights)
         if self._reference is not None:
             self._reference.restore(load_file(path / REFERENCE))
-        saved = torch.load(path / "optimizer.pt", weights_only=True)
+        saved = torch.load(path / "optimizer.pt", weights_only=True, map_location="cpu")  # moved by the optimizer
         self.iteration = saved["iteration"]
         self._optimizer.load_state(saved["optimizers"])
         if self._critic is not None:
@@ -298,7 +300,8 @@ class LocalEngine:
         """Return log-probs, entropies and mask, as in `ActionLogProbs`."""
 
         def compute(model: PreTrainedModel) -> tuple[Tensor, Tensor | None, Tensor]:
-            found = action_logprobs(model, batch, temperature=self.temperature, entropies=entropies)
+            with self.policy.autocast():
+                found = action_logprobs(model, batch, temperature=self.temperature, entropies=entropies)
             return found.logprobs, found.entropies, found.mask
 
         return scope(compute)  # type: ignore[no-any-return]

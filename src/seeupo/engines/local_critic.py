@@ -10,7 +10,6 @@ from typing import Any, get_args
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from seeupo.core.checks import OptionError, check_choice
 from seeupo.engines.optimizer import Optimizer, OptimizerSettings
@@ -18,6 +17,7 @@ from seeupo.engines.reference_policy import fill
 from seeupo.engines.sharding import Sharding
 from seeupo.models.batching import PaddedBatch
 from seeupo.models.critic import Backbone, Critic
+from seeupo.models.loading import LoadedPolicy
 from seeupo.models.scope import ModelScope
 from seeupo.models.tree import TreeBatch
 from seeupo.types import CriticLoss, Turn
@@ -60,19 +60,19 @@ class LocalCritic:
     """The critic of a LocalEngine.
 
     Args:
-        policy: The policy's model, without adapters and not yet sharded.
+        policy: The policy, without adapters and not yet sharded.
         micro_batches: Yields batches of turns, as many on all ranks, and whether each is real.
     """
 
     def __init__(
-        self, policy: PreTrainedModel, settings: CriticSettings, sharding: Sharding, micro_batches: MicroBatches
+        self, policy: LoadedPolicy, settings: CriticSettings, sharding: Sharding, micro_batches: MicroBatches
     ) -> None:
         self.settings, self.sharding, self._micro_batches = settings, sharding, micro_batches
-        self.critic = Critic(policy, settings.backbone)
+        self.critic = Critic(policy.model, settings.backbone, policy.autocast)
 
     def shard(self) -> None:
         """Distribute the weights over the ranks."""
-        self.sharding.shard(self.critic)
+        self.sharding.shard(self.critic, exact=(self.critic.head,))
 
     @torch.no_grad()
     def restart(self, weights: Iterable[tuple[str, Tensor]]) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from seeupo.models.adapters import is_adapter
+from seeupo.models.precision import cast_weights
 from seeupo.models.scope import ModelScope
 
 
@@ -30,7 +31,9 @@ class ReferencePolicy:
         if not adapters:
             frozen = copy.deepcopy(policy).requires_grad_(False)
             frozen.eval()
-            self.copy = ModelScope(frozen if dtype is None else nn.Module.to(frozen, dtype=dtype))
+            if dtype is not None:
+                cast_weights(frozen, dtype)
+            self.copy = ModelScope(frozen)
 
     def snapshot(self) -> None:
         """Keep the current weights of the policy."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from torch import Tensor, nn
@@ -18,8 +19,11 @@ class Sharding(Protocol):
     ranks: int
     rank: int
 
-    def shard(self, module: nn.Module) -> None:
-        """Distribute the parameters of a module in place; each layer is gathered on its own when it is computed."""
+    def shard(self, module: nn.Module, *, exact: Sequence[nn.Module] = ()) -> None:
+        """Distribute the parameters of a module in place; each layer is gathered on its own when it is computed.
+
+        The parts in `exact` are computed in the data type of their weights, without mixed precision.
+        """
 
     def largest(self, count: int) -> int:
         """Return the largest count of all ranks."""
@@ -37,7 +41,7 @@ class SingleProcess:
     ranks = 1
     rank = 0
 
-    def shard(self, module: nn.Module) -> None:
+    def shard(self, module: nn.Module, *, exact: Sequence[nn.Module] = ()) -> None:
         """Leave the module as it is."""
 
     def largest(self, count: int) -> int:

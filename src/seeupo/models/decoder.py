@@ -57,7 +57,7 @@ class Decoder:
                 queries = _norm(attention.q_norm, queries.view(count, self.query_heads, self.head_dim)).flatten(1)
                 keys = _norm(attention.k_norm, keys.view(count, self.kv_heads, self.head_dim)).flatten(1)
             both = torch.cat([queries, keys], 1).view(count, rotated_heads, self.head_dim)
-            both = torch.addcmul(both * cos, both.roll(self.head_dim // 2, -1), sin)
+            both = torch.addcmul(both * cos, both.roll(self.head_dim // 2, -1), sin).to(values.dtype)
             attended = attend(index, both[:, : self.query_heads], both[:, self.query_heads :], values)
             states = states + attention.o_proj(attended.reshape(count, -1))
             states = states + layer.mlp(_norm(layer.post_attention_layernorm, states))
@@ -72,5 +72,7 @@ class Decoder:
 
 
 def _norm(module: Any, states: Tensor) -> Tensor:
-    """Apply an RMS norm of the model as one operation instead of seven."""
+    """Apply an RMS norm of the model, as one operation instead of seven where that does not change the rounding."""
+    if states.dtype == torch.bfloat16:
+        return module(states)  # type: ignore[no-any-return]
     return rms_norm(states, states.shape[-1:], module.weight, module.variance_epsilon)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from seeupo.models.batching import Packing
 from seeupo.models.catalog import CATALOG, downloaded_folder
 from seeupo.models.exact_norm import use_exact_norms
 from seeupo.models.logprobs import padded_logprobs, tree_logprobs
+from seeupo.models.precision import DTYPES, autocast, cast_weights, resolve_device
 from seeupo.models.saving import no_progress_bars
 from seeupo.models.tiny import TinyConfig, tiny_model, tiny_tokenizer
 from seeupo.models.tree import pack_batches
@@ -25,7 +27,6 @@ from seeupo.types import Turn
 
 ADAPTER_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 """Files of an adapter on a model hub that are downloaded: data only."""
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class LoadedPolicy:
         packing: "tree" if log-probs of many turns can share prefixes, "padded" if each turn needs a separate row.
         base: Name by which the weights can be loaded again, for adapters that are trained on them, or None.
         adapter: Adapter that belongs to the model and is not merged into its weights.
+        compute_dtype: Data type of matrix products if it is not that of the weights (mixed precision): bfloat16.
     """
 
     model: PreTrainedModel
@@ -45,6 +47,11 @@ class LoadedPolicy:
     packing: Packing
     base: str | None = None
     adapter: Adapter | None = None
+    compute_dtype: torch.dtype | None = None
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """Return the context for all computation with the model; without mixed precision it does nothing."""
+        return autocast(self.model.device, self.compute_dtype)
 
     @property
     def context_length(self) -> int:
@@ -55,26 +62,26 @@ class LoadedPolicy:
 def load_policy(
     name_or_path: str,
     *,
-    device: str = "cpu",
+    device: str = "auto",
     dtype: str = "float32",
     tiny: TinyConfig | None = None,
     merge: bool = True,
+    frozen: bool = False,
 ) -> LoadedPolicy:
     """Load `tiny`, a model of the catalog, a folder with safetensors (a model or a LoRA adapter), or a Hugging Face id.
 
-    Remote code is never run, and weights are read from safetensors only. CUDA devices and half precision are passed to
-    PyTorch; this project has been tested on CPUs in float32 and float64 only.
+    Remote code is never run, and weights are read from safetensors only. Nothing has been run on a GPU.
 
     Args:
+        device: PyTorch device; "auto" is the GPU if there is one, and the CPU otherwise.
+        dtype: Data type of the computation: "float32", "bfloat16" or "float64". Weights are float32 for "bfloat16" too,
+            because small updates would be lost in it.
+        frozen: The weights are not trained, except for adapters: "bfloat16" then is their data type as well.
         merge: Merge an adapter into the weights of its base model; otherwise the caller adds it.
     """
     if dtype not in DTYPES:
         raise ModelError(f"dtype = {dtype!r}: expected one of {', '.join(DTYPES)}")
-    try:
-        target = torch.device(device)
-        torch.empty(0, device=target)
-    except (RuntimeError, AssertionError) as error:
-        raise ModelError(f"device {device!r} cannot be used: {first_line(error)}") from None
+    target = resolve_device(device)
     adapter = base = None
     if name_or_path == "tiny":
         config = tiny or TinyConfig()
@@ -95,13 +102,17 @@ def load_policy(
             model, tokenizer = _from_pretrained(path)
             base = base_name(name_or_path)
     _check_vocabulary(model, tokenizer, name_or_path)
-    torch.nn.Module.to(model, device=target, dtype=DTYPES[dtype])
+    mixed = dtype == "bfloat16"
+    if mixed and frozen:
+        cast_weights(model, torch.bfloat16)
+    torch.nn.Module.to(model, device=target, dtype=None if mixed else DTYPES[dtype])
     if dtype == "float64":
         use_exact_norms(model)
     _disable_dropout(model)
     model.eval()
     packing = _choose_packing(model, name_or_path)
-    return LoadedPolicy(model, tokenizer, source, packing, base, None if merge else adapter)
+    compute_dtype = torch.bfloat16 if mixed else None
+    return LoadedPolicy(model, tokenizer, source, packing, base, None if merge else adapter, compute_dtype)
 
 
 def load_tokenizer(name_or_path: str) -> tuple[PreTrainedTokenizerBase, int]:

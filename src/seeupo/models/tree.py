@@ -164,6 +164,7 @@ class TreeBatch:
     Attributes:
         members: Indices of the turns of all rows in the list that was packed.
         input_ids, position_ids: [B, N].
+        ends: [B, N] as in `Row`; a token of the padding has no descendants.
         blocks: Per row, its attention blocks.
         predictors: [n, L] for each token of a turn's action, the position in the flattened [B * N] tokens after which
             it is predicted; 0 in padding.
@@ -175,6 +176,7 @@ class TreeBatch:
     members: list[int]
     input_ids: Tensor
     position_ids: Tensor
+    ends: Tensor
     blocks: list[list[Block]]
     predictors: Tensor
     targets: Tensor
@@ -211,6 +213,7 @@ def _batch(rows: Sequence[Row], turns: Sequence[Turn]) -> TreeBatch:
         members=members,
         input_ids=padded([row.tokens for row in rows], length),
         position_ids=padded([row.positions for row in rows], length),
+        ends=torch.maximum(padded([row.ends for row in rows], length), torch.arange(1, length + 1)),
         blocks=[list(blocks_of(row.ends, 0, len(row.ends))) for row in rows],
         predictors=padded(positions, longest),
         targets=padded([np.asarray(turns[member].action_ids, dtype=np.int64) for member in members], longest),

@@ -17,7 +17,7 @@ from seeupo.planning.shapes import ModelShape
 GIB = 2**30
 FLOAT = 4
 """Bytes of a float32, the data type of trained weights, gradients, moments and norms."""
-BYTES = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2}
+BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
 LOGIT_COPIES = 3
 """Tensors of the size of the logits that exist together: scaled logits, log-softmax, gradient."""
 RESERVE = 0.08
@@ -82,7 +82,8 @@ def _parts(shape: ModelShape, recipe: Recipe) -> Iterator[Part]:
     yield sharded("gradients", sum(trained) * max(FLOAT, stored), transient=True)
     yield sharded("optimizer", moments * sum(trained) * max(FLOAT, stored))
     if "reference" in recipe.algorithm.needs:
-        yield sharded("reference policy", adapters * FLOAT if model.lora is not None else shape.parameters * stored)
+        copied = stored if model.reference_dtype is None else BYTES[model.reference_dtype]
+        yield sharded("reference policy", adapters * FLOAT if model.lora is not None else shape.parameters * copied)
     if "critic" in recipe.algorithm.needs and recipe.critic.backbone == "own":
         own = shape.parameters - (shape.vocabulary * shape.hidden if "lm_head.weight" in shape.sizes else 0)
         yield sharded("critic", own * (stored + 3 * max(FLOAT, stored)))

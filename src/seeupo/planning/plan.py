@@ -161,7 +161,8 @@ def _changes(shape: ModelShape, recipe: Recipe, limits: Limits) -> Iterator[str]
 def _candidates(shape: ModelShape, recipe: Recipe, limits: Limits) -> Iterator[tuple[str, _Change]]:
     """Yield overrides and what they change, in the order in which to try them."""
     if recipe.model.lora is None and not recipe.optimizer.trainable:
-        yield "--model.lora.rank 16", _Change("model", {"lora": LoraSettings()})
+        shared = "" if recipe.model.reference_dtype is None else " --model.reference_dtype none"
+        yield f"--model.lora.rank 16{shared}", _Change("model", {"lora": LoraSettings(), "reference_dtype": None})
     if limits.gpus != 0:
         kind = "" if recipe.engine.kind == "cluster" else "--engine.kind cluster "
         if not recipe.engine.cpu_offload:

@@ -21,7 +21,7 @@ GIT_SECONDS = 10
 
 
 def collect_env_info() -> dict[str, Any]:
-    """Return versions, platform, cores, PyTorch's threads, and the commit of the source if it is under git."""
+    """Return versions, platform, cores, PyTorch's threads, GPUs, and the commit of the source if it is under git."""
     return {
         "versions": {
             "python": platform.python_version(),
@@ -31,6 +31,7 @@ def collect_env_info() -> dict[str, Any]:
         "platform": {"system": platform.system(), "release": platform.release(), "machine": platform.machine()},
         "cores": _cores(),
         "threads": torch.get_num_threads(),
+        "gpus": [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())],
         "git": git_info(Path(seeupo.__file__).parent),
     }
 

@@ -65,7 +65,8 @@ def export(
     try:
         partial.mkdir()
         if adapter is not None and merge:
-            policy = load_policy(str(source), dtype=str(read_run(run.path).setting("model", "dtype") or "float32"))
+            dtype = str(read_run(run.path).setting("model", "dtype") or "float32")
+            policy = load_policy(str(source), device="cpu", dtype=dtype, frozen=True)
             save_model(policy.model, policy.tokenizer, partial)
         else:
             _copy_model(source, partial)

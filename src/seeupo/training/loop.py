@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -222,7 +223,7 @@ class Loop:
     def _collecting_ahead(self) -> Iterator[None]:
         """With `collect.lag`, sample the iteration after the next one during the context, unless the run ends first."""
         following = self.progress.iteration + 2
-        if not self.recipe.collect.lag or following > self.recipe.run.iterations:
+        if not self.recipe.collect.lag or following > self.recipe.run.total_iterations:
             yield
             return
         with self.ahead.collecting(following, policy_version=self.progress.iteration):

@@ -25,6 +25,7 @@ from seeupo.envs.registry import EnvSpec
 from seeupo.envs.trust import NOTHING_ALLOWED, Permissions
 from seeupo.errors import TrainingError
 from seeupo.models.loading import LoadedPolicy, load_policy
+from seeupo.models.precision import DTYPES
 from seeupo.models.tiny import TinyConfig
 from seeupo.rollout.runner import Runner, RunnerSettings, make_runner
 from seeupo.types import EnvFactory, Sampler, SamplingParameters, Task, TrainableEngine
@@ -122,11 +123,13 @@ def optimizer_settings(recipe: Recipe) -> OptimizerSettings:
 
 def engine_options(recipe: Recipe) -> dict[str, Any]:
     """Return the arguments of `LocalEngine` besides the policy and the optimizer."""
+    reference_dtype = recipe.model.reference_dtype
     return {
         "lora": recipe.model.lora,
         "critic": critic_settings(recipe),
         "temperature": recipe.agent.temperature,
         "reference": "reference" in recipe.algorithm.needs,
+        "reference_dtype": None if reference_dtype is None else DTYPES[reference_dtype],
         "batch_tokens": recipe.model.batch_tokens,
         "row_tokens": recipe.model.row_tokens,
         "gradient_checkpointing": recipe.model.gradient_checkpointing,
@@ -171,7 +174,15 @@ def model_loader(settings: ModelSettings, pool: EnvPool, *, seed: int) -> Callab
         )
     # Without new adapters to train, those of an adapter folder are merged.
     merge = settings.lora is None
-    return partial(load_policy, settings.name, device=settings.device, dtype=settings.dtype, tiny=config, merge=merge)
+    return partial(
+        load_policy,
+        settings.name,
+        device=settings.device,
+        dtype=settings.dtype,
+        tiny=config,
+        merge=merge,
+        frozen=settings.lora is not None,
+    )
 
 
 def model_info(policy: LoadedPolicy) -> ModelInfo:

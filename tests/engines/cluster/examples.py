@@ -14,17 +14,26 @@ from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.models.loading import LoadedPolicy
 
 
-def load_small(packing, dtype, family, seed) -> LoadedPolicy:
-    return LoadedPolicy(small_model(family, dtype, seed), TOKENIZER, "test", packing)
+def load_small(packing, dtype, family, seed, compute_dtype=None) -> LoadedPolicy:
+    return LoadedPolicy(small_model(family, dtype, seed), TOKENIZER, "test", packing, compute_dtype=compute_dtype)
 
 
 def cluster_engine(
-    ranks, *, packing="tree", dtype=torch.float64, family="llama", seed=0, batch_tokens=64, replicas=1, **options
+    ranks,
+    *,
+    packing="tree",
+    dtype=torch.float64,
+    family="llama",
+    seed=0,
+    batch_tokens=64,
+    replicas=1,
+    compute_dtype=None,
+    **options,
 ) -> ClusterEngine:
     """Return an engine with the defaults of `engines.examples.engine`."""
     settings = {name: options.pop(name) for name in list(options) if hasattr(OptimizerSettings, name)}
     plan = RankPlan(
-        load=partial(load_small, packing, dtype, family, seed),
+        load=partial(load_small, packing, dtype, family, seed, compute_dtype),
         optimizer=OptimizerSettings(**{"learning_rate": 1e-2, **settings}),
         options={"batch_tokens": batch_tokens, "row_tokens": 32, **options},
         replicas=replicas,

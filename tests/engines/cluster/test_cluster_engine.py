@@ -9,6 +9,7 @@ from seeupo.algorithms import GRPO, PPO, SeeUPO
 from seeupo.engines.local_critic import CriticSettings
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.models.adapters import LoraSettings
+from seeupo.types import turns_of
 
 pytestmark = pytest.mark.cluster
 
@@ -51,3 +52,36 @@ def test_two_ranks_train_like_one_process(case, dtype, two_ranks):
     moved, moved_cluster = weights(local) - start, weights(cluster) - start
     assert float(moved.norm()) > 0.01
     assert float((moved_cluster - moved).norm() / moved.norm()) < tolerance
+
+
+MIXED_CASES = {
+    "seeupo": (torch.float32, CASES["seeupo"]),
+    "seeupo-reference": (
+        torch.float32,
+        (SeeUPO(kl_coef=0.01), {"reference": True, "reference_dtype": torch.bfloat16}),
+    ),
+    "seeupo-lora": (torch.bfloat16, CASES["seeupo-lora"]),
+    "ppo": (torch.float32, CASES["ppo"]),
+    "ppo-lora": (torch.bfloat16, (PPO(), {"critic": CRITIC, "lora": LoraSettings(rank=2)})),
+}
+
+
+@pytest.mark.parametrize("case", MIXED_CASES)
+def test_two_ranks_train_in_mixed_precision(case, two_ranks):
+    stored, (algorithm, options) = MIXED_CASES[case]
+    exact = engine(dtype=torch.float32, **{**options, "reference_dtype": None})
+    cluster = cluster_engine(two_ranks, dtype=stored, compute_dtype=torch.bfloat16, **options)
+    batch, starts = unequal_trajectories(0), [weights(exact), weights(cluster)]
+    for one, two in zip(exact.logprobs(turns_of(batch)), cluster.logprobs(turns_of(batch)), strict=True):
+        torch.testing.assert_close(two, one, rtol=0, atol=0.01)
+        assert not torch.equal(two, one)
+    for each in (exact, cluster):
+        each.begin_iteration(0)
+        algorithm.update(each, batch, generator=torch.Generator().manual_seed(0))
+    moved = [weights(each).float() - start.float() for each, start in zip((exact, cluster), starts, strict=True)]
+    assert starts[1].dtype == stored
+    assert float(torch.cosine_similarity(*moved, dim=0)) > 0.9
+    if "critic" in options:
+        values = torch.cat(cluster.values(batch))
+        assert values.dtype == torch.float32
+        assert not torch.equal(values, values.bfloat16().float())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -39,16 +41,16 @@ class Fsdp:
         self._offload = CPUOffloadPolicy() if cpu_offload else OffloadPolicy()
         self._counts = torch.zeros(1, dtype=torch.int64, device=device_type)
 
-    def shard(self, module: nn.Module) -> None:
+    def shard(self, module: nn.Module, *, exact: Sequence[nn.Module] = ()) -> None:
         # Weights are released after every forward pass, those of the outermost module too: it would otherwise keep
         # gathered copies from before an optimizer step.
         stacks = [child for child in module.modules() if isinstance(child, nn.ModuleList)]
-        for part in [*(layer for stack in stacks for layer in stack), module]:
+        for part in [*exact, *(layer for stack in stacks for layer in stack), module]:
             fully_shard(
                 part,
                 mesh=self.mesh,
                 reshard_after_forward=True,
-                mp_policy=self._precision,
+                mp_policy=MixedPrecisionPolicy() if part in exact else self._precision,
                 offload_policy=self._offload,
             )
         plain = [name for name, parameter in module.named_parameters() if not isinstance(parameter, DTensor)]

@@ -76,7 +76,12 @@ class Rank:
 
         torch.set_num_threads(plan.threads)
         policy = plan.load()
-        sharding = Fsdp(policy.model.device.type, replicas=plan.replicas, cpu_offload=plan.cpu_offload)
+        sharding = Fsdp(
+            policy.model.device.type,
+            replicas=plan.replicas,
+            compute_dtype=policy.compute_dtype,
+            cpu_offload=plan.cpu_offload,
+        )
         self.engine = LocalEngine(policy, plan.optimizer, sharding=sharding, **plan.options)
 
     def info(self) -> dict[str, int]:

@@ -95,7 +95,8 @@ class LocalSampler:
         self._rows: list[ActiveRequest] = []
         self._prompts: OrderedDict[tuple[int, ...], Prompt] = OrderedDict()
         self._episodes: OrderedDict[str, Context] = OrderedDict()
-        self._cache = RowCache(self._decoder, max_rows, policy.model.dtype, policy.model.device)
+        dtype = policy.compute_dtype or policy.model.dtype
+        self._cache = RowCache(self._decoder, max_rows, dtype, policy.model.device)
         self._stop = StopCriteria(policy)
         self._weights = SyncedWeights(policy.model)
 
@@ -166,7 +167,8 @@ class LocalSampler:
 
     def _prefill(self, tokens: Sequence[int], positions: Sequence[int], attention: Attention) -> None:
         device = self.policy.model.device
-        self._decoder.hidden(torch.tensor(tokens, device=device), torch.tensor(positions, device=device), attention)
+        with self.policy.autocast():
+            self._decoder.hidden(torch.tensor(tokens, device=device), torch.tensor(positions, device=device), attention)
         self.prefilled_tokens += len(tokens)
 
     def _sample_one_token(self) -> None:
@@ -175,12 +177,14 @@ class LocalSampler:
         lengths = [len(row.context.tokens) for row in self._rows]
         positions = [len(row.context.prompt.tokens) + n for row, n in zip(self._rows, lengths, strict=True)]
         attention = DecodeAttention(self._cache, [row.context.prompt for row in self._rows], lengths)
-        hidden = self._decoder.hidden(
-            torch.tensor(inputs, device=device), torch.tensor(positions, device=device), attention
-        )
         parameters = [row.request.parameters for row in self._rows]
-        temperature = torch.tensor([p.temperature for p in parameters], dtype=hidden.dtype, device=device)
-        log_probs = self._decoder.log_probs(hidden, temperature)
+        dtype = torch.promote_types(self.policy.model.dtype, torch.float32)
+        temperature = torch.tensor([p.temperature for p in parameters], dtype=dtype, device=device)
+        with self.policy.autocast():
+            hidden = self._decoder.hidden(
+                torch.tensor(inputs, device=device), torch.tensor(positions, device=device), attention
+            )
+            log_probs = self._decoder.log_probs(hidden, temperature)
         if not self.training:
             log_probs = truncate(log_probs, parameters)
         chosen = inverse_cdf(log_probs, [row.generator.random() for row in self._rows])
@@ -310,7 +314,8 @@ class DecodeAttention:
         self.lengths = torch.tensor(lengths, device=device)
         self.longest = max(lengths) + 1
         beyond = torch.arange(self.longest, device=device) > self.lengths[:, None]
-        self.mask = torch.zeros(beyond.shape, dtype=cache.keys[0].dtype, device=device).masked_fill_(beyond, -math.inf)
+        dtype = torch.promote_types(cache.keys[0].dtype, torch.float32)
+        self.mask = torch.zeros(beyond.shape, dtype=dtype, device=device).masked_fill_(beyond, -math.inf)
         self.all_rows = torch.arange(self.rows, device=device)
         by_prompt: dict[int, list[int]] = {}
         for row, prompt in enumerate(prompts):
@@ -323,12 +328,12 @@ class DecodeAttention:
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         rows, kv_heads, head_dim = keys.shape
         repeat = queries.shape[1] // kv_heads
-        scaled = (queries * head_dim**-0.5).view(rows, kv_heads, repeat, head_dim)
+        scaled = (queries.to(self.mask.dtype) * head_dim**-0.5).view(rows, kv_heads, repeat, head_dim)
         self.cache.keys[layer][self.all_rows, :, self.lengths] = keys
         self.cache.values[layer][self.all_rows, :, self.lengths] = values
         own_keys = self.cache.keys[layer][:rows, :, : self.longest]
         own_values = self.cache.values[layer][:rows, :, : self.longest]
-        scores = (scaled @ own_keys.transpose(2, 3)).add_(self.mask[:, None, None])
+        scores = attention_scores(scaled, own_keys).add_(self.mask[:, None, None])
         own, own_total = partial_attention(scores, own_values)
         if not self.groups:
             return own.reshape(rows, -1, head_dim)
@@ -347,7 +352,7 @@ class DecodeAttention:
         for prompt, count in self.groups:
             # [Hkv, count * repeat, D] times [Hkv, P, D]: one matrix product for all rows of the prompt.
             together = scaled[first : first + count].transpose(0, 1).reshape(kv_heads, -1, head_dim)
-            result, total = partial_attention(together @ prompt.keys[layer].transpose(1, 2), prompt.values[layer])
+            result, total = partial_attention(attention_scores(together, prompt.keys[layer]), prompt.values[layer])
             results.append(result.view(kv_heads, count, repeat, head_dim).transpose(0, 1))
             totals.append(total.view(kv_heads, count, repeat, 1).transpose(0, 1))
             first += count
@@ -359,12 +364,24 @@ def merge(one: Tensor, one_total: Tensor, other: Tensor, other_total: Tensor) ->
     return torch.lerp(other, one, (one_total - other_total).sigmoid())
 
 
+def attention_scores(queries: Tensor, keys: Tensor) -> Tensor:
+    """Return the products [..., Q, S] of queries [..., Q, D] and keys [..., S, D].
+
+    For keys in bfloat16, queries and products are float32, as inside PyTorch's kernels: rounded products would change
+    the softmax by percents.
+    """
+    if keys.dtype != torch.bfloat16:
+        return queries @ keys.transpose(-1, -2)
+    with torch.autocast(keys.device.type, enabled=False):
+        return queries @ keys.float().transpose(-1, -2)
+
+
 def partial_attention(scores: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """Return the softmax of scores [..., S] over values [..., S, D], and the logarithm of its sum [..., 1]."""
     top = scores.amax(-1, keepdim=True)
     weights = (scores - top).exp_()
     total = weights.sum(-1, keepdim=True)
-    return weights @ values / total, top + total.log()
+    return weights.to(values.dtype) @ values / total, top + total.log()
 
 
 def causal(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:

@@ -71,14 +71,15 @@ class PaddedSampler:
             self._mask = torch.nn.functional.pad(self._mask, (0, 1), value=1)
         # Padding needs some valid position, and finished rows may run past the model's last one.
         positions = (self._mask.cumsum(1) - 1).clamp(0, self.policy.context_length - 1)[:, -inputs.shape[1] :]
-        output = self.policy.model(
-            input_ids=inputs,
-            attention_mask=self._mask,
-            position_ids=positions,
-            past_key_values=self._cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
+        with self.policy.autocast():
+            output = self.policy.model(
+                input_ids=inputs,
+                attention_mask=self._mask,
+                position_ids=positions,
+                past_key_values=self._cache,
+                use_cache=True,
+                logits_to_keep=1,
+            )
         self._cache = output.past_key_values
         self._sample_tokens(output.logits[:, -1])
         finished = []
