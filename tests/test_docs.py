@@ -396,7 +396,8 @@ def record_of_an_update(algorithm: str) -> dict[str, object]:
     update = kind(**options).update(engine, collected.trajectories, generator=torch.Generator().manual_seed(0))
     kinds = {"a": "a", "b": "b"}
     timings = {"collect": 1.0, "update": 1.0}
-    return iteration_record(1, collected, update, kinds, gap=0.0, learning_rate=0.0, timings=timings)
+    mismatch = {"importance_weight": 1.0, "masked_turns": 0.0}
+    return iteration_record(1, collected, update, kinds, gap=0.0, mismatch=mismatch, learning_rate=0.0, timings=timings)
 
 
 def test_every_metric_of_a_run_is_documented(records_of_a_run):

@@ -32,6 +32,7 @@ def test_the_record_counts_trajectories_and_update_metrics():
         collected,
         Update(metrics, tuple(collected.trajectories)),
         {"task-1": "easy", "task-2": "hard"},
+        mismatch={},
         gap=0.25,
         learning_rate=1e-3,
         timings={"collect": 2.0, "update": 1.0},

@@ -125,8 +125,7 @@ class Loop:
             self.evaluate_if_due()
             self.checkpoint_if_due()
             while (reason := self.reason_to_stop()) is None:
-                collected = self.ahead.take() or self.collect()
-                self.update(collected)
+                self.update(self.collect())
                 self.evaluate_if_due()
                 self.checkpoint_if_due()
                 self.pause()
@@ -177,7 +176,10 @@ class Loop:
         self.sampler.sync(self.engine, self.progress.iteration)
 
     def collect(self) -> Collected:
-        """Sample the groups of the next iteration."""
+        """Sample the groups of the next iteration, unless they were sampled ahead."""
+        if (ahead := self.ahead.take()) is not None:
+            self._lap["collect"] = 0.0
+            return ahead
         self.callback.on_phase("collecting", self.recipe.collect.tasks * self.recipe.collect.group_size)
         with self._clock("collect"):
             collected = self.collector.collect(self.progress.iteration + 1, policy_version=self.progress.iteration)

@@ -123,13 +123,12 @@ def optimizer_settings(recipe: Recipe) -> OptimizerSettings:
 
 def engine_options(recipe: Recipe) -> dict[str, Any]:
     """Return the arguments of `LocalEngine` besides the policy and the optimizer."""
-    reference_dtype = recipe.model.reference_dtype
     return {
         "lora": recipe.model.lora,
         "critic": critic_settings(recipe),
         "temperature": recipe.agent.temperature,
         "reference": "reference" in recipe.algorithm.needs,
-        "reference_dtype": None if reference_dtype is None else DTYPES[reference_dtype],
+        "reference_dtype": None if recipe.model.reference_dtype is None else DTYPES[recipe.model.reference_dtype],
         "batch_tokens": recipe.model.batch_tokens,
         "row_tokens": recipe.model.row_tokens,
         "gradient_checkpointing": recipe.model.gradient_checkpointing,
@@ -172,16 +171,14 @@ def model_loader(settings: ModelSettings, pool: EnvPool, *, seed: int) -> Callab
             words=pool.vocabulary() if tiny.words else (),
             seed=seed,
         )
-    # Without new adapters to train, those of an adapter folder are merged.
-    merge = settings.lora is None
     return partial(
         load_policy,
         settings.name,
         device=settings.device,
         dtype=settings.dtype,
-        tiny=config,
-        merge=merge,
         frozen=settings.lora is not None,
+        tiny=config,
+        merge=settings.lora is None,  # without adapters to train, those of an adapter folder are merged
     )
 
 
