@@ -195,13 +195,13 @@ def test_commands_parse(page):
         except click.ClickException as error:
             pytest.fail(f"seeupo {' '.join(words)}: {error.format_message()}")
         path = " ".join(words[: len(words) - len(arguments)])
-        if path == "train":
+        if path in ("train", "plan"):
             overrides = list(found["overrides"])
             if (recipe := found["recipe"]) is not None and recipe.startswith("--"):
                 recipe, overrides = None, [recipe, *overrides]
             pairs = parse_overrides(overrides)
             check_recipe(recipe, pairs, page)
-            if found["resumed"] is not None:
+            if found.get("resumed") is not None:
                 accepted = found["accept_changes"]
                 check_changes([Change(key, 0, 1) for key, _ in pairs], typed=dict(pairs), accepted=accepted)
         elif path in ("recipes show", "study reliability", "study algorithms"):

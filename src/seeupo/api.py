@@ -66,6 +66,7 @@ def train(
         recipe = training.default_recipe(environment)
     name = recipe if isinstance(recipe, str) else "run"
     recipe = read_recipe(recipe) if isinstance(recipe, str) else recipe
+    recipe = training.with_iterations(recipe, environment, Permissions(tuple(trust), unsandboxed))
     path = Path(run_dir) if run_dir is not None else next_run_dir(Path(name).stem)
     with _observed(recipe, environment, path, callback, progress=progress) as (callbacks, pause):
         result = training.train(
@@ -104,6 +105,7 @@ def resume(
     """
     run = RunDirectory.open(Path(run_dir))
     recipe, changed = training.resumed_recipe(run, training.as_overrides(changes), accept_changes=accept_changes)
+    recipe = training.with_iterations(recipe, environment, Permissions(tuple(trust), unsandboxed))
     with _observed(recipe, environment, run.path, callback, progress=progress) as (callbacks, pause):
         result = training.resume_run(
             run,
@@ -147,7 +149,7 @@ def _observed(
     title = f"{recipe.model.name} on {used.environment.name}: {path}"
     display: TrainingCallback = LoggedNotes()
     if progress:
-        display = make_display(Terminal(stderr=True), title=title, iterations=recipe.run.iterations)
+        display = make_display(Terminal(stderr=True), title=title, iterations=recipe.run.total_iterations)
     try:
         with interruptible(display.on_note) as pause:
             yield CallbackList([display, *([] if callback is None else [callback])]), pause

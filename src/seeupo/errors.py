@@ -83,6 +83,10 @@ class EnvError(UserError):
     """An environment cannot be used as requested: its name or an option is invalid, or it is not installed."""
 
 
+class EnvUnavailable(EnvError):
+    """An environment cannot be used on this machine yet: its packages, its data or a sandbox are missing."""
+
+
 class ReportError(UserError):
     """The report cannot be written."""
 

@@ -26,6 +26,11 @@ CASES = [
     ("train --resume file", "file"),
     ("train --resume empty", "empty"),
     ("train --resume bad-run", "agent.max_turns"),
+    ("plan bad.toml", "agent.max_turns"),
+    ("plan missing.toml", "missing.toml"),
+    ("plan tiny-pocket --model.name no-such-model", "no-such-model"),
+    ("plan tiny-pocket --model.name empty", "empty"),
+    ("plan tiny-pocket --environment.options.no_such_option 1", "no_such_option"),
     ("report missing", "missing"),
     ("report empty", "empty"),
     ("report file", "file"),
@@ -79,7 +84,7 @@ CASES = [
     ("study algorithms bad.toml", "agent.max_turns"),
     ("theory --json missing/theory.json", "missing"),
 ]
-WITHOUT_INPUT = {"envs list", "models list", "recipes list", "recipes schema", "algorithms list"}
+WITHOUT_INPUT = {"doctor", "envs list", "models list", "recipes list", "recipes schema", "algorithms list"}
 """Commands that take no recipe, path, model or environment."""
 
 

@@ -449,6 +449,22 @@ def test_any_file_and_override_is_read_or_rejected(path, text, key, value):
     assert problems or recipe_from_table(recipe_to_table(recipe)) == recipe
 
 
+def test_a_run_has_iterations_or_epochs():
+    assert Recipe().run.total_iterations == 100
+    assert recipe_from_table({"run": {"iterations": 3}}).run.total_iterations == 3
+    with pytest.raises(ConfigError, match=r"run.epochs = 3: expected \"none\" beside iterations = 4"):
+        recipe_from_table({"run": {"epochs": 3, "iterations": 4}})
+    with pytest.raises(ConfigError, match=r"run.epochs = 0"):
+        recipe_from_table({"run": {"epochs": 0}})
+
+
+def test_an_unresolved_number_of_epochs_has_no_iterations():
+    run = recipe_from_table({"run": {"epochs": 3}}).run
+    with pytest.raises(ValueError, match="not resolved"):
+        _ = run.total_iterations
+    assert run.resolved(100, 32).total_iterations == 10  # 9.4 rounded up
+
+
 def test_float16_names_the_data_types_that_remain(path):
     problems = problems_of_file(path, '[model]\ndtype = "float16"\n')
     assert problems == ['model.dtype = "float16": expected one of "float32", "bfloat16", "float64".']

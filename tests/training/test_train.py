@@ -663,3 +663,14 @@ def test_the_best_checkpoint_survives_an_interrupt_in_its_evaluation(tmp_path, m
             train(recipe, run_dir=tmp_path / "run")
     assert resume(tmp_path / "run").summary["best"]["checkpoint"] == "checkpoints/00001"
     assert (tmp_path / "run" / "checkpoints" / "00001").is_dir()
+
+
+def test_epochs_are_resolved_to_iterations_and_recorded(tmp_path):
+    collect = {"tasks": 30, "group_size": 2}
+    recipe = small(run={"iterations": None, "epochs": 2}, collect=collect, warm_start=None)
+    result = train(recipe, run_dir=tmp_path / "run")
+    assert result.reason == "5 iterations done"  # 2 x 64 tasks, 30 at a time
+    recorded = read_recipe(str(tmp_path / "run" / "recipe.toml")).run
+    assert (recorded.iterations, recorded.epochs) == (5, None)
+    records = [record for record in metrics(tmp_path / "run") if record["kind"] == "iteration"]
+    assert len(records) == 5

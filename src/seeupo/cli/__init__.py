@@ -3,7 +3,7 @@
 import click
 
 import seeupo
-from seeupo.cli import agents, data, environments, evaluation, models, studies, training
+from seeupo.cli import agents, data, doctor, environments, evaluation, models, studies, training
 from seeupo.cli.errors import CommandGroup
 
 
@@ -15,6 +15,7 @@ def main() -> None:
 
 for command in (
     training.train_command,
+    training.plan_command,
     training.report,
     training.export_command,
     training.recipes,
@@ -26,5 +27,6 @@ for command in (
     evaluation.eval_command,
     agents.agents,
     data.data,
+    doctor.doctor,
 ):
     main.add_command(command)

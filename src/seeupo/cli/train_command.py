@@ -9,9 +9,9 @@ from pathlib import Path
 
 from rich.table import Table
 
-from seeupo.cli.terminal import Terminal, echo, echo_text, note
+from seeupo.cli.terminal import Terminal, echo, note
 from seeupo.cli.trust import permissions_for
-from seeupo.config.loader import parse_value, read_recipe, recipe_to_toml
+from seeupo.config.loader import parse_value, read_recipe
 from seeupo.config.schema import Recipe
 from seeupo.core.statistics import format_estimate
 from seeupo.display.train_display import make_display, result_line
@@ -20,7 +20,6 @@ from seeupo.errors import TrainingError
 from seeupo.runs.run_directory import REPORT, RunDirectory
 from seeupo.training.interrupts import interruptible
 from seeupo.training.loop import Interrupted
-from seeupo.training.setup import build
 from seeupo.training.train import (
     TrainingResult,
     default_recipe,
@@ -28,8 +27,8 @@ from seeupo.training.train import (
     resume_run,
     resumed_recipe,
     train,
+    with_iterations,
 )
-from seeupo.utils.text import counted
 
 SECTIONS = tuple(each.name for each in fields(Recipe))
 INTERRUPTED = 130
@@ -76,8 +75,9 @@ def run_training(
         recipe = read_recipe(recipe_name, pairs)
         path = out or next_run_dir(Path(recipe_name).stem)
     permissions = permissions_of(recipe, pairs, trust, unsandboxed=unsandboxed)
+    recipe = with_iterations(recipe, None, permissions)
     title = f"{recipe.model.name} on {recipe.environment.name}: {path}"
-    display = make_display(Terminal(stderr=True), title=title, iterations=recipe.run.iterations)
+    display = make_display(Terminal(stderr=True), title=title, iterations=recipe.run.total_iterations)
     try:
         with interruptible(display.on_note) as pause:
             if resumed is not None:
@@ -145,7 +145,8 @@ def show_result(result: TrainingResult, recipe: Recipe) -> None:
     flags = trust_flags(recipe)
     echo(f"evaluate  seeupo eval {result.run_dir}{flags}  (or a checkpoint: --checkpoint best)")
     echo(f"export    seeupo export {result.run_dir} OUT  (or a checkpoint: --best)")
-    echo(f"continue  seeupo train --resume {result.run_dir} --run.iterations {2 * recipe.run.iterations}{flags}")
+    twice = 2 * recipe.run.total_iterations
+    echo(f"continue  seeupo train --resume {result.run_dir} --run.iterations {twice}{flags}")
 
 
 def best_line(result: TrainingResult) -> str:
@@ -158,29 +159,3 @@ def best_line(result: TrainingResult) -> str:
     if best["checkpoint"] is None:
         return f"not kept  ({score})"
     return f"{result.run_dir / best['checkpoint']}  ({score})"
-
-
-def show_plan(
-    recipe_name: str | None, overrides: Sequence[str], *, trust: Sequence[str] = (), unsandboxed: bool = False
-) -> None:
-    """Print the resolved recipe and a summary of the planned run, without training."""
-    pairs = parse_overrides(overrides)
-    recipe = read_recipe(recipe_name or default_recipe(dict(pairs).get("environment.name")), pairs)
-    echo_text(recipe_to_toml(recipe))
-    permissions = permissions_of(recipe, pairs, trust, unsandboxed=unsandboxed)
-    with build(recipe, permissions=permissions) as components:
-        model = components.model
-        lines = {
-            "model": f"{recipe.model.name}: {model.parameters:,} parameters, {model.trained_parameters:,} trained, "
-            f"{model.packing} packing",
-            "environment": f"{components.pool.name}: {len(components.train_tasks)} training tasks, "
-            f"{len(components.test_tasks)} held-out tasks",
-        }
-    if (warm := recipe.warm_start) is not None:
-        lines["warm start"] = f"{warm.batches} batches of {warm.batch_episodes} demonstrations"
-    tasks, group_size = recipe.collect.tasks, recipe.collect.group_size
-    iterations = counted(recipe.run.iterations, "iteration")
-    lines["training"] = f"{iterations} of {counted(tasks, 'task')} x {counted(group_size, 'attempt')}"
-    for name, text in lines.items():
-        echo(f"{name:<12} {text}")
-    echo("Nothing was trained.")

@@ -1,4 +1,4 @@
-"""`seeupo train`, `report`, `export`, `recipes` and `algorithms`."""
+"""`seeupo train`, `plan`, `report`, `export`, `recipes` and `algorithms`."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ def train_command(
     Ctrl-C finishes the current step and saves; a second Ctrl-C stops at once.
     """
     from seeupo.api import write_run_report
-    from seeupo.cli.train_command import run_training, show_plan
+    from seeupo.cli.plan_command import show_plan
+    from seeupo.cli.train_command import run_training
 
-    if recipe is not None and recipe.startswith("--"):  # the first override, without a recipe before it
-        overrides, recipe = (recipe, *overrides), None
+    recipe, overrides = separate_overrides(recipe, overrides)
     if dry_run and resumed is not None:
         raise click.UsageError("--dry-run is for new runs; remove --resume")
     if accept_changes and resumed is None:
         raise click.UsageError("--accept-changes is for --resume; a new run has nothing to change")
     if dry_run:
-        show_plan(recipe, overrides, trust=trust, unsandboxed=unsandboxed)
+        show_plan(recipe, overrides, trust=trust, unsandboxed=unsandboxed, dry_run=True)
     else:
         sys.exit(
             run_training(
@@ -64,6 +64,39 @@ def train_command(
                 on_finish=write_run_report,
             )
         )
+
+
+def separate_overrides(recipe: str | None, overrides: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
+    """Return recipe and overrides; without a recipe, click takes the first override for it."""
+    return (None, (recipe, *overrides)) if recipe is not None and recipe.startswith("--") else (recipe, overrides)
+
+
+@click.command("plan", context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+@click.argument("recipe", required=False)
+@click.argument("overrides", nargs=-1, type=click.UNPROCESSED)
+@click.option("--gpus", type=click.IntRange(min=0), metavar="N", help="Number of GPUs; 0 plans for CPUs.")
+@click.option(
+    "--gpu-memory", type=click.FloatRange(min=0, min_open=True), metavar="GB",
+    help="Memory of each GPU in GiB.  [default: that of this machine's GPUs, or 80]",
+)  # fmt: skip
+@trust_options
+def plan_command(
+    *,
+    recipe: str | None,
+    overrides: tuple[str, ...],
+    gpus: int | None,
+    gpu_memory: float | None,
+    trust: tuple[str, ...],
+    unsandboxed: bool,
+) -> None:
+    """Estimate memory and time of RECIPE, and what to change if it does not fit.
+
+    RECIPE and --section.key VALUE are as in `seeupo train`. No weights and no GPU are needed.
+    """
+    from seeupo.cli.plan_command import show_plan
+
+    recipe, overrides = separate_overrides(recipe, overrides)
+    show_plan(recipe, overrides, trust=trust, unsandboxed=unsandboxed, gpus=gpus, gpu_memory=gpu_memory)
 
 
 @click.command()
@@ -129,8 +162,9 @@ def list_recipes() -> None:
     """List the recipes with a one-line description."""
     from seeupo.config.loader import recipe_names, recipe_text
 
+    width = max(map(len, recipe_names()))
     for name in recipe_names():
-        echo(f"{name:<16} {recipe_text(name).partition(chr(10))[0].removeprefix('# ')}")
+        echo(f"{name:<{width}}  {recipe_text(name).partition(chr(10))[0].removeprefix('# ')}")
 
 
 @recipes.command("show")

@@ -6,8 +6,9 @@ Defaults are chosen for a real model; `seeupo recipes list` shows complete recip
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from seeupo.algorithms import SeeUPO
@@ -29,13 +30,19 @@ REMOVED: Mapping[str, str] = {
 """Old dotted keys that were switches, and what to do instead. False is still accepted, as it was the default."""
 
 
+DEFAULT_ITERATIONS = 100
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
     """Length of the run, checkpoints and reproducibility.
 
     Attributes:
         seed: Random seed for task order, sampling and updates.
-        iterations: Number of iterations; each collects trajectories and updates the policy once.
+        iterations: Number of iterations; each collects trajectories and updates the policy once. "none" means 100, or
+            as many as `epochs` needs.
+        epochs: Number of times that each training task is drawn, instead of `iterations`. A run records the resulting
+            number of iterations, epochs * training tasks / collect.tasks rounded up.
         max_minutes: Time limit in minutes, checked after each iteration; "none" means no limit.
         target: Value of avg@k at which training stops after an evaluation; "none" means never.
         patience: Number of evaluations without a new best after which training stops; "none" means never.
@@ -48,7 +55,8 @@ class RunSettings:
     """
 
     seed: int = 0
-    iterations: int = 100
+    iterations: int | None = None
+    epochs: int | None = None
     max_minutes: float | None = None
     target: float | None = None
     patience: int | None = None
@@ -59,14 +67,32 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         check_count("seed", self.seed, 0)
-        for name in ("iterations", "checkpoint_every", "keep_checkpoints"):
+        for name in ("checkpoint_every", "keep_checkpoints"):
             check_count(name, getattr(self, name), 1)
-        for name in ("patience", "threads"):
+        for name in ("iterations", "epochs", "patience", "threads"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), 1)
         for name in ("max_minutes", "target"):
             if getattr(self, name) is not None:
                 check_at_least(name, getattr(self, name), 0)
+        if self.iterations is not None and self.epochs is not None:
+            raise OptionError(
+                "epochs", self.epochs, f'"none" beside iterations = {self.iterations}; only one may be set'
+            )
+
+    @property
+    def total_iterations(self) -> int:
+        """The number of iterations, once `epochs` is resolved."""
+        if self.epochs is not None:
+            raise ValueError(f"epochs = {self.epochs} is not resolved to iterations yet")
+        return DEFAULT_ITERATIONS if self.iterations is None else self.iterations
+
+    def resolved(self, train_tasks: int, tasks_per_iteration: int) -> RunSettings:
+        """Return the settings with a definite number of iterations."""
+        if self.epochs is None:
+            return replace(self, iterations=self.total_iterations)
+        iterations = math.ceil(self.epochs * train_tasks / tasks_per_iteration)
+        return replace(self, iterations=iterations, epochs=None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from filelock import FileLock
 
 from seeupo.envs.references import packages_for
 from seeupo.envs.registry import EnvSpec
-from seeupo.errors import EnvError
+from seeupo.errors import EnvError, EnvUnavailable
 from seeupo.utils.cache import cache_folder, make_cache_folder
 
 PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9.!+_-]+)")
@@ -53,7 +53,9 @@ def installed(spec: EnvSpec) -> bool:
 def interpreter(spec: EnvSpec) -> Path:
     """Return the environment's own interpreter, or the trainer's if the spec has no requirements."""
     if not installed(spec):
-        raise EnvError(f"{spec.name} is not installed in the required versions; run: seeupo envs install {spec.name}")
+        raise EnvUnavailable(
+            f"{spec.name} is not installed in the required versions; run: seeupo envs install {spec.name}"
+        )
     return python_of(spec) if spec.requirements else Path(sys.executable)
 
 

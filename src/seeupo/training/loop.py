@@ -225,7 +225,7 @@ class Loop:
     def _collecting_ahead(self) -> Iterator[None]:
         """With `collect.lag`, sample the iteration after the next one during the context, unless the run ends first."""
         following = self.progress.iteration + 2
-        if not self.recipe.collect.lag or following > self.recipe.run.iterations:
+        if not self.recipe.collect.lag or following > self.recipe.run.total_iterations:
             yield
             return
         with self.ahead.collecting(following, policy_version=self.progress.iteration):
@@ -297,8 +297,8 @@ class Loop:
     def reason_to_stop(self) -> str | None:
         """Return why training should stop now, or None."""
         run, progress = self.recipe.run, self.progress
-        if progress.iteration >= run.iterations:
-            return f"{counted(run.iterations, 'iteration')} done"
+        if progress.iteration >= run.total_iterations:
+            return f"{counted(run.total_iterations, 'iteration')} done"
         if run.target is not None and progress.best >= run.target:
             return f"the target of {run.target:g} is reached"
         if run.patience is not None and progress.stale >= run.patience:
@@ -331,7 +331,7 @@ class Loop:
                 self.checkpoint()
                 self.callback.on_phase("warm start", settings.batches)
                 written = time.monotonic()
-        engine.set_optimizer(replace(self.recipe.optimizer, iterations=self.recipe.run.iterations))
+        engine.set_optimizer(replace(self.recipe.optimizer, iterations=self.recipe.run.total_iterations))
         if "reference" in self.recipe.algorithm.needs:
             engine.snapshot_reference()
         engine.reset_critic()

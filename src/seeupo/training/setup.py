@@ -125,7 +125,7 @@ def make_cluster_engine(recipe: Recipe, load: Callable[[], LoadedPolicy], policy
 
 def optimizer_settings(recipe: Recipe) -> OptimizerSettings:
     """Return the optimizer's settings with the length of the run."""
-    return replace(recipe.optimizer, iterations=recipe.run.iterations)
+    return replace(recipe.optimizer, iterations=recipe.run.total_iterations)
 
 
 def engine_options(recipe: Recipe) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def critic_settings(recipe: Recipe) -> CriticSettings | None:
     """Return the critic's settings if the algorithm needs a critic."""
     if "critic" not in recipe.algorithm.needs:
         return None
-    return replace(recipe.critic, optimizer=replace(recipe.critic.optimizer, iterations=recipe.run.iterations))
+    return replace(recipe.critic, optimizer=replace(recipe.critic.optimizer, iterations=recipe.run.total_iterations))
 
 
 def open_pool(

@@ -28,7 +28,7 @@ from seeupo.runs.run_directory import POLICY, RECIPE, RunDirectory
 from seeupo.training.alarms import untrained_warning
 from seeupo.training.callbacks import CallbackList, NullCallback, TrainingCallback
 from seeupo.training.loop import Loop, Progress
-from seeupo.training.setup import Components, build
+from seeupo.training.setup import Components, build, open_pool
 from seeupo.training.trackers import make_trackers
 from seeupo.types import EnvFactory
 
@@ -73,6 +73,7 @@ def train(
     """
     name = recipe if isinstance(recipe, str) else "run"
     recipe = with_threads(read_recipe(recipe) if isinstance(recipe, str) else recipe)
+    recipe = with_iterations(recipe, environment, Permissions(tuple(trust), unsandboxed))
     recipe, factory, permissions = choose_environment(recipe, environment, Permissions(tuple(trust), unsandboxed))
     path = Path(run_dir) if run_dir is not None else next_run_dir(Path(name).stem)
     with build(recipe, factory, permissions) as components:
@@ -176,6 +177,7 @@ def resume_run(
     on_finish: Callable[[Path], None] = lambda run_dir: None,
 ) -> TrainingResult:
     """Continue a run with the recipe and the changes that `resumed_recipe` returned."""
+    recipe = with_iterations(recipe, environment, permissions)
     before = recipe_to_table(recipe)
     recipe, factory, permissions = choose_environment(recipe, environment, permissions)
     changes = [*changes, *recipe_changes(before, recipe_to_table(recipe))]
@@ -222,6 +224,16 @@ def with_threads(recipe: Recipe) -> Recipe:
     Sums over several threads differ in the last digits, so bit-identical runs need the same number of threads.
     """
     return replace(recipe, run=replace(recipe.run, threads=recipe.run.threads or torch.get_num_threads()))
+
+
+def with_iterations(recipe: Recipe, environment: EnvFactory | EnvSpec | str | None, permissions: Permissions) -> Recipe:
+    """Return the recipe with a definite number of iterations, which the run directory records."""
+    if recipe.run.epochs is None:
+        return replace(recipe, run=replace(recipe.run, iterations=recipe.run.total_iterations))
+    used, factory, permissions = choose_environment(recipe, environment, permissions)
+    with open_pool(used, factory, permissions) as pool:
+        train_tasks = len(pool.first_tasks(used.environment.train_split, None))
+    return replace(recipe, run=recipe.run.resolved(train_tasks, recipe.collect.tasks))
 
 
 def _run(

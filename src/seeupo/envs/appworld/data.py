@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from seeupo.envs.appworld.scratch import in_sandbox
-from seeupo.errors import EnvError
+from seeupo.errors import EnvError, EnvUnavailable
 from seeupo.utils.cache import cache_folder
 
 SPLITS = ("train", "dev", "test_normal", "test_challenge")
@@ -34,7 +34,7 @@ def data_folder(data: str | None) -> Path:
         return IN_SANDBOX
     folder = home() / "data" if data is None else Path(data).expanduser().absolute()
     if not (folder / "tasks").is_dir() or not (folder / "datasets").is_dir():
-        raise EnvError(
+        raise EnvUnavailable(
             f"AppWorld's tasks are not in {folder}. Download them (they must not be published) with:  "
             f"{cache_folder() / 'envs/appworld/venv/bin/appworld'} download data --root {folder.parent}"
         )

@@ -16,7 +16,7 @@ from seeupo.envs.pool.serve import load_factory
 from seeupo.envs.pool.worker import Launch
 from seeupo.envs.references import Source, canonical, locate, reference_to
 from seeupo.envs.registry import EnvSpec, lookup
-from seeupo.errors import EnvError
+from seeupo.errors import EnvError, EnvUnavailable
 from seeupo.types import EnvFactory
 
 
@@ -70,7 +70,7 @@ def sandbox_for(spec: EnvSpec) -> Bubblewrap | None:
     if isinstance(found, Bubblewrap):
         return found
     if spec.runs_model_code:
-        raise EnvError(
+        raise EnvUnavailable(
             f"{spec.name} executes what the model writes and needs a sandbox: {found}. "
             "To run it unprotected anyway, add --unsandboxed (in Python: unsandboxed=True)."
         )

@@ -1,0 +1,187 @@
+"""The body of `seeupo plan` and of `seeupo train --dry-run`: what a run needs, without loading weights."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+
+from seeupo.cli.terminal import echo, echo_text
+from seeupo.cli.train_command import parse_overrides, permissions_of
+from seeupo.config.loader import read_recipe, recipe_to_toml
+from seeupo.config.schema import Recipe
+from seeupo.envs.trust import Permissions
+from seeupo.errors import EnvUnavailable, ModelError
+from seeupo.planning.memory import GIB, RESERVE, packed_tokens
+from seeupo.planning.plan import Limits, Plan, gib, gpus_of, make_plan
+from seeupo.planning.shapes import ModelShape, shape_of
+from seeupo.training.setup import open_pool
+from seeupo.training.train import default_recipe
+from seeupo.utils.text import counted
+
+ASSUMED_MEMORY = 80
+"""Memory of a GPU in GiB if none is given and this machine has none."""
+
+
+def show_plan(
+    recipe_name: str | None,
+    overrides: Sequence[str],
+    *,
+    trust: Sequence[str],
+    unsandboxed: bool,
+    gpus: int | None = None,
+    gpu_memory: float | None = None,
+    dry_run: bool = False,
+) -> None:
+    """Print what a recipe needs and whether it fits; with `dry_run`, after the resolved recipe."""
+    pairs = parse_overrides(overrides)
+    recipe = read_recipe(recipe_name or default_recipe(dict(pairs).get("environment.name")), pairs)
+    if dry_run:
+        echo_text(recipe_to_toml(recipe))
+    permissions = permissions_of(recipe, pairs, trust, unsandboxed=unsandboxed)
+    missing: list[str] = []
+    recipe, words, environment = _open_environment(recipe, permissions, missing)
+    try:
+        shape: ModelShape | None = shape_of(recipe.model, words)
+    except ModelError as error:
+        if not dry_run or "/" not in recipe.model.name:  # a name that cannot exist is a mistake
+            raise
+        shape = None
+        missing.append(str(error))
+    lines = [("environment", environment), *_training_lines(recipe)]
+    if shape is not None:
+        limits = _limits(recipe, gpus, gpu_memory)
+        lines = [("model", _model_line(shape, recipe)), *lines, *_plan_lines(recipe, shape, limits)]
+    missing += _missing_here(recipe, shape)
+    lines += [("this machine", f"cannot run it: {reason}") for reason in missing] or [("this machine", "can run it")]
+    for name, text in lines:
+        echo(f"{name:<13} {text}")
+    if dry_run:
+        echo("Nothing was trained.")
+
+
+def _open_environment(
+    recipe: Recipe, permissions: Permissions, missing: list[str]
+) -> tuple[Recipe, tuple[str, ...], str]:
+    """Return the recipe with its number of iterations, the vocabulary of the environment, and a description."""
+    settings = recipe.environment
+    try:
+        with open_pool(recipe, None, permissions) as pool:
+            train_tasks = len(pool.first_tasks(settings.train_split, None))
+            test_tasks = len(pool.first_tasks(settings.test_split, recipe.evaluation.tasks))
+            words = tuple(pool.vocabulary()) if recipe.model.name == "tiny" and recipe.model.tiny.words else ()
+    except EnvUnavailable as error:
+        missing.append(str(error))
+        return recipe, (), f"{settings.name}: splits {settings.train_split} and {settings.test_split}"
+    recipe = replace(recipe, run=recipe.run.resolved(train_tasks, recipe.collect.tasks))
+    return recipe, words, f"{settings.name}: {train_tasks} training tasks, {test_tasks} held-out tasks"
+
+
+def _training_lines(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    if (warm := recipe.warm_start) is not None:
+        yield "warm start", f"{warm.batches} batches of {warm.batch_episodes} demonstrations"
+    run, collect = recipe.run, recipe.collect
+    length = counted(run.total_iterations, "iteration") if run.epochs is None else counted(run.epochs, "epoch")
+    yield "training", f"{length} of {counted(collect.tasks, 'task')} x {counted(collect.group_size, 'attempt')}"
+
+
+def _model_line(shape: ModelShape, recipe: Recipe) -> str:
+    trained = sum(shape.trained_sizes(recipe.model, recipe.optimizer))
+    if not trained:
+        raise ModelError(
+            f"optimizer.trainable = {list(recipe.optimizer.trainable)} or model.lora.targets match no weight of "
+            f"{recipe.model.name}; names look like {', '.join(list(shape.sizes)[:3])}"
+        )
+    return f"{recipe.model.name}: {shape.parameters:,} parameters, {trained:,} trained; shape from {shape.source}"
+
+
+def _limits(recipe: Recipe, gpus: int | None, gpu_memory: float | None) -> Limits:
+    if gpus is None and gpu_memory is None and not _for_gpus(recipe):
+        gpus = 0
+    if gpu_memory is None:
+        if gpus == 0:
+            return Limits(0, float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")))
+        if torch.cuda.is_available():
+            return Limits(gpus, float(torch.cuda.get_device_properties(0).total_memory))
+    return Limits(gpus, (gpu_memory or ASSUMED_MEMORY) * GIB)
+
+
+def _for_gpus(recipe: Recipe) -> bool:
+    """Return whether a recipe is meant for GPUs; device "auto" uses one if there is one, and any machine otherwise."""
+    if recipe.model.device == "auto":
+        return torch.cuda.is_available() or recipe.sampler.kind == "vllm" or gpus_of(recipe) > 1
+    return recipe.model.device != "cpu"
+
+
+def _plan_lines(recipe: Recipe, shape: ModelShape, limits: Limits) -> Iterator[tuple[str, str]]:
+    plan = make_plan(shape, recipe, limits)
+    devices = "CPU" if limits.gpus == 0 else f"{plan.gpus} GPU{'s' if plan.gpus > 1 else ''}"
+    yield "devices", f"{devices} with {gib(limits.memory)}{'' if limits.gpus == 0 else f', {RESERVE:.0%} kept free'}"
+    yield "memory", f"{gib(plan.training.peak)} per device in an update of {packed_tokens(recipe):,} packed tokens"
+    for part in plan.training.parts:
+        yield "", f"{gib(part.size):>10}  {part.name}{' (in the memory of the CPU)' if part.on_cpu else ''}"
+    yield from _sampler_lines(recipe, plan)
+    yield from _time_lines(recipe, plan)
+    if plan.problems:
+        for problem in plan.problems:
+            yield "does not fit", problem
+        for change in plan.changes:
+            yield "change", change
+    else:
+        yield "fits", "yes"
+
+
+def _sampler_lines(recipe: Recipe, plan: Plan) -> Iterator[tuple[str, str]]:
+    sampler, settings = plan.sampler, recipe.sampler
+    where = {"apart": "on GPUs of its own", "shared": "on the trainers' GPUs"}[settings.placement]
+    kind = f"{settings.count} x {settings.kind} {where}" if settings.count else "in the trainer's process"
+    weights = f"{gib(sampler.weights)} of weights, " if sampler.weights else ""
+    rows = f"{sampler.rows:.1f}" if sampler.rows < 10 else f"{sampler.rows:.0f}"
+    yield "sampler", f"{kind}: {weights}{gib(sampler.cache)} of keys and values for {rows} episodes of full length"
+
+
+def _time_lines(recipe: Recipe, plan: Plan) -> Iterator[tuple[str, str]]:
+    time, tokens = plan.time, plan.time.tokens
+    yield (
+        "tokens",
+        f"at most {_count(tokens.sampled)} sampled and {_count(tokens.once)} distinct per iteration "
+        f"({_count(tokens.by_turn)} turn by turn), if all prompts and responses reach their limits",
+    )
+    yield (
+        "time",
+        f"at most {_duration(time.sample)} to sample and {_duration(time.update)} to update per iteration, without "
+        f"environments and evaluations, on {time.hardware.name} at {time.hardware.utilization:.0%} utilization",
+    )
+
+
+def _missing_here(recipe: Recipe, shape: ModelShape | None) -> Iterator[str]:
+    """Yield what this machine lacks to run a recipe on its own."""
+    packages = {"ray": recipe.engine.kind == "cluster" or recipe.sampler.count > 0}
+    packages |= {"vllm": recipe.sampler.kind == "vllm", "peft": recipe.model.lora is not None}
+    extras = {"ray": "cluster", "vllm": "vllm", "peft": "lora"}
+    for package, needed in packages.items():
+        if needed and importlib.util.find_spec(package) is None:
+            yield f"{package} is not installed: pip install 'seeupo[{extras[package]}]'"
+    if recipe.engine.address is not None or shape is None:
+        return  # a cluster of other machines
+    gpus = torch.cuda.device_count()
+    if gpus == 0 and _for_gpus(recipe):
+        yield f"it has no GPU; the recipe asks for {gpus_of(recipe)}"
+    else:
+        yield from make_plan(shape, recipe, _limits(recipe, gpus, None)).problems
+
+
+def _count(number: float) -> str:
+    for unit, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= unit:
+            return f"{number / unit:.1f}{name}"
+    return f"{number:.0f}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,61 @@
+import pytest
+
+from models.examples import SHAPE, small_model
+from seeupo.config.loader import read_recipe, recipe_names
+from seeupo.config.schema import ModelSettings
+from seeupo.engines.optimizer import OptimizerSettings
+from seeupo.errors import ModelError
+from seeupo.models.adapters import LoraSettings, add_adapters
+from seeupo.planning.known_shapes import KNOWN_SHAPES
+from seeupo.planning.shapes import shape_of, shape_of_model
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch, tmp_path):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [("Qwen/Qwen3-14B", 14.77), ("Qwen/Qwen2.5-14B-Instruct", 14.77), ("Qwen/Qwen3-1.7B", 1.72)],
+)
+def test_built_in_shapes_have_the_published_number_of_parameters(name, billions):
+    shape = shape_of(ModelSettings(name=name))
+    assert shape.parameters / 1e9 == pytest.approx(billions, abs=0.01)
+    assert shape.outer_parameters + shape.layers * shape.layer_parameters == shape.parameters
+    assert shape.query_norms == ("Qwen3" in name)
+
+
+def test_the_models_of_all_recipes_have_a_shape_without_a_network():
+    models = {read_recipe(name).model.name for name in recipe_names()}
+    assert {name for name in models if "/" in name} <= KNOWN_SHAPES.keys()
+
+
+def test_a_folder_gives_the_shape_of_its_configuration(tmp_path):
+    model = small_model("qwen3")
+    model.save_pretrained(tmp_path / "model")
+    (tmp_path / "model" / "model.safetensors").unlink()
+    shape = shape_of(ModelSettings(name=str(tmp_path / "model")))
+    assert shape.parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert (shape.hidden, shape.layers) == (SHAPE["hidden_size"], SHAPE["num_hidden_layers"])
+
+
+def test_an_unknown_model_is_a_user_error():
+    with pytest.raises(ModelError, match="unknown model 'tinny'"):
+        shape_of(ModelSettings(name="tinny"))
+
+
+@pytest.mark.parametrize("targets", [LoraSettings().targets, ("q_proj",)])
+def test_adapters_are_counted(targets):
+    model, lora = small_model(), LoraSettings(rank=3, targets=targets)
+    shape = shape_of_model(model, "test")
+    add_adapters(model, lora)
+    expected = sum(parameter.numel() for name, parameter in model.named_parameters() if "lora_" in name)
+    assert sum(shape.trained_sizes(ModelSettings(lora=lora), OptimizerSettings())) == expected
+
+
+def test_trainable_patterns_select_weights():
+    shape = shape_of_model(small_model(), "test")
+    settings = OptimizerSettings(trainable=("lm_head",))
+    assert shape.trained_sizes(ModelSettings(), settings) == [shape.sizes["lm_head.weight"]]
