@@ -358,9 +358,5 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.model.lora is not None and self.optimizer.trainable:
             raise ValueError("model.lora and optimizer.trainable: expected at most one of them. Leave one out.")
-        if self.sampler.placement == "shared" and self.sampler.count:
-            raise ValueError(
-                'sampler.placement = "shared": not available yet. Use "apart", with GPUs for the samplers.'
-            )
         if self.evaluation.every == 0 and (self.run.target is not None or self.run.patience is not None):
             raise ValueError("run.target and run.patience: expected evaluations during training. Set evaluation.every.")

@@ -13,6 +13,7 @@ from seeupo.engines.samplers import local_sampler
 from seeupo.engines.samplers.remote import RemoteSamplers, direct_transfer
 from seeupo.engines.samplers.sampling import StopCriteria
 from seeupo.engines.samplers.vllm import VllmOptions, VllmSampler
+from seeupo.errors import TrainingError
 from seeupo.models.loading import LoadedPolicy
 from seeupo.models.saving import save_model
 from seeupo.types import Sampler
@@ -28,6 +29,8 @@ def start_samplers(recipe: Recipe, policy: LoadedPolicy, load: Load, stack: Exit
         load: Loads it in another process.
     """
     settings, device = recipe.sampler, policy.model.device.type
+    if settings.placement == "shared" and device == "cuda":
+        raise TrainingError('sampler.placement = "shared" is not available yet. Use "apart", with GPUs for samplers')
     rows = -(-recipe.agent.concurrency // settings.count)
     direct = direct_transfer(settings, cluster=recipe.engine.kind == "cluster", device=device, dtype=recipe.model.dtype)
     make: Callable[[], Sampler] = partial(_local, load, rows)

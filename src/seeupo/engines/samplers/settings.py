@@ -20,7 +20,7 @@ class SamplerSettings:
         count: Number of sampler processes (Ray actors); 0 samples in the trainer's process, which kind = "local" can.
         tensor_parallel: Number of GPUs per vLLM sampler.
         placement: "apart": samplers have GPUs of their own; "shared": they share the trainers' and release their memory
-            during updates.
+            during updates, which is planned for but refused when a run starts.
         gpu_memory: Fraction of a GPU's memory that a vLLM sampler uses.
     """
 
@@ -39,5 +39,3 @@ class SamplerSettings:
             raise OptionError("gpu_memory", self.gpu_memory, "a number in (0, 1]")
         if self.kind == "vllm" and self.count == 0:
             raise OptionError("count", self.count, 'at least 1 with kind = "vllm"')
-        if self.placement == "shared" and self.tensor_parallel > 1:
-            raise OptionError("tensor_parallel", self.tensor_parallel, '1 with placement = "shared"')
