@@ -20,12 +20,17 @@ def read_chat_demonstrations(
     path: Path, chat: ChatFormat, template: Template, *, context: int
 ) -> Iterator[tuple[ChatDemonstration, Demonstration]]:
     """Yield the conversations of a file with their turns; raise for the first that does not fit the model."""
+    for _ in read_chat_file(path):  # the form of all lines comes first: the model is no problem of a malformed file
+        pass
     unknown = chat.tokenizer.get_vocab().get(UNKNOWN)
     for conversation in read_chat_file(path):
         try:
             turns = chat_turns(conversation, chat, template, context=context)
             if unknown is not None and any(unknown in turn.prompt_ids + turn.action_ids for turn in turns):
-                raise ValueError("the tokenizer does not know all of its words; use a model that reads any text")
+                raise ValueError(
+                    "the tokenizer does not know all of its words; use a model that reads any text "
+                    "(for tiny: --model.tiny.words false)"
+                )
         except ModelError as error:
             raise DemonstrationFileError(f"{path}, line {conversation.line}: {first_line(error)}") from None
         except ValueError as error:

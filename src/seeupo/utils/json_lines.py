@@ -14,6 +14,7 @@ MAX_LINE_BYTES = 32_000_000
 MAX_FILE_BYTES = 1_000_000_000
 """Bytes of a file after decompression."""
 GZIP_MAGIC = b"\x1f\x8b"
+ARRAY = "a JSON array; one object per line is expected"
 
 
 class UnreadableLines(Exception):
@@ -44,14 +45,20 @@ def read_lines(path: Path) -> Iterator[bytes]:
 
 def parse_object(line: bytes) -> dict[str, Any]:
     """Return the JSON object of a line; raise `ValueError` with the reason if it is none."""
+    text = ""
     try:
-        value = json.loads(line.decode("utf-8-sig"))
+        text = line.decode("utf-8-sig")
+        value = json.loads(text)
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 ({error.reason} at byte {error.start + 1})") from None
     except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON ({error.msg} at character {error.pos + 1})") from None
+        if text.lstrip().startswith("["):  # the first line of an array that spans lines
+            raise ValueError(ARRAY) from None
+        raise ValueError(f"not JSON ({error.msg.removesuffix(' at')} at character {error.pos + 1})") from None
     except RecursionError:
         raise ValueError("nested too deeply") from None
+    if isinstance(value, list):
+        raise ValueError(ARRAY)
     if not isinstance(value, dict):
         raise ValueError(f"expected a JSON object, and this is {type(value).__name__}")
     return value
