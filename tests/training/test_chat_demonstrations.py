@@ -136,7 +136,7 @@ def test_malformed_lines_are_reported_before_lines_that_do_not_fit_the_model(tmp
     malformed = [TALK[1], {"role": "assistant", "content": "", "tool_calls": [call]}]
     path.write_text(f"{json.dumps({'messages': TALK})}\n{json.dumps({'messages': malformed})}\n")
     words = chat_format(tiny_tokenizer(TinyConfig(words=["the", "cat?"])))
-    with pytest.raises(DemonstrationFileError, match="line 2: the arguments of a tool call .* expected JSON"):
+    with pytest.raises(DemonstrationFileError, match=r"line 2: the arguments of a tool call .* expected JSON"):
         list(read_chat_demonstrations(path, words, PLAIN, context=1000))
 
 

@@ -45,14 +45,12 @@ def read_lines(path: Path) -> Iterator[bytes]:
 
 def parse_object(line: bytes) -> dict[str, Any]:
     """Return the JSON object of a line; raise `ValueError` with the reason if it is none."""
-    text = ""
     try:
-        text = line.decode("utf-8-sig")
-        value = json.loads(text)
+        value = json.loads(line.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 ({error.reason} at byte {error.start + 1})") from None
     except json.JSONDecodeError as error:
-        if text.lstrip().startswith("["):  # the first line of an array that spans lines
+        if error.doc.lstrip().startswith("["):  # the first line of an array that spans lines
             raise ValueError(ARRAY) from None
         raise ValueError(f"not JSON ({error.msg.removesuffix(' at')} at character {error.pos + 1})") from None
     except RecursionError:
