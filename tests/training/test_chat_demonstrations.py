@@ -125,7 +125,18 @@ def test_conversations_that_do_not_fit_the_model_are_refused_with_their_line(tmp
     with pytest.raises(DemonstrationFileError, match=r"line 2: it has 53 tokens up to message 5; .*context is 40"):
         list(read_chat_demonstrations(path, chat, PLAIN, context=40))
     words = chat_format(tiny_tokenizer(TinyConfig(words=["the", "cat?"])))
-    with pytest.raises(DemonstrationFileError, match="line 1: the tokenizer does not know all of its words"):
+    unknown = r"line 1: the tokenizer does not know all of its words; .*\(for tiny: --model.tiny.words false\)"
+    with pytest.raises(DemonstrationFileError, match=unknown):
+        list(read_chat_demonstrations(path, words, PLAIN, context=1000))
+
+
+def test_malformed_lines_are_reported_before_lines_that_do_not_fit_the_model(tmp_path):
+    path = tmp_path / "chat.jsonl"
+    call = {"type": "function", "function": {"name": "look", "arguments": "{"}}
+    malformed = [TALK[1], {"role": "assistant", "content": "", "tool_calls": [call]}]
+    path.write_text(f"{json.dumps({'messages': TALK})}\n{json.dumps({'messages': malformed})}\n")
+    words = chat_format(tiny_tokenizer(TinyConfig(words=["the", "cat?"])))
+    with pytest.raises(DemonstrationFileError, match=r"line 2: the arguments of a tool call .* expected JSON"):
         list(read_chat_demonstrations(path, words, PLAIN, context=1000))
 
 

@@ -48,7 +48,10 @@ def test_only_objects_are_parsed():
     for line, reason in (
         (b"\xff{}", "not UTF-8"),
         (b"{", "not JSON"),
-        (b"[1]", "expected a JSON object, and this is list"),
+        (b'{"a": "\n"}', r"^not JSON \(Invalid control character at character 8\)$"),
+        (b'[{"a": 1}]', "^a JSON array; one object per line is expected$"),
+        (b'[{"a": 1},\n', "^a JSON array; one object per line is expected$"),
+        (b"1", "expected a JSON object, and this is int"),
         (b"[" * 100_000, "nested too deeply"),
         (b'{"a": ' + b"1" * 10_000 + b"}", "limit"),
     ):

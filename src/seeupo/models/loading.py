@@ -22,6 +22,7 @@ from seeupo.models.logprobs import padded_logprobs, tree_logprobs
 from seeupo.models.precision import DTYPES, autocast, cast_weights, resolve_device
 from seeupo.models.saving import no_progress_bars
 from seeupo.models.tiny import TinyConfig, tiny_model, tiny_tokenizer
+from seeupo.models.tokenizer_check import check_tokenizer, has_tokenizer
 from seeupo.models.tree import pack_batches
 from seeupo.types import Turn
 
@@ -102,6 +103,7 @@ def load_policy(
             model, tokenizer = _from_pretrained(path)
             base = base_name(name_or_path)
     _check_vocabulary(model, tokenizer, name_or_path)
+    check_tokenizer(tokenizer, name_or_path)
     mixed = dtype == "bfloat16"
     if mixed and frozen:
         cast_weights(model, torch.bfloat16)
@@ -122,9 +124,11 @@ def load_tokenizer(name_or_path: str) -> tuple[PreTrainedTokenizerBase, int]:
     path = _locate(name_or_path)
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+        _check_tokenizer_files(path)
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"{path} could not be loaded: {first_line(error)}") from None
+    check_tokenizer(tokenizer, name_or_path)
     return tokenizer, int(config.get_text_config().max_position_embeddings)
 
 
@@ -170,7 +174,8 @@ def _load_base(adapter: Adapter) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
         path = _locate(adapter.base)
         if _adapter_folder(path) is not None:
             raise ModelError(f"{adapter.base} is an adapter itself; merge it into its base model first")
-        tokenizer = str(adapter.path) if (adapter.path / "tokenizer_config.json").exists() else None
+        own = (adapter.path / "tokenizer_config.json").exists() and has_tokenizer(adapter.path)
+        tokenizer = str(adapter.path) if own else None
         return _from_pretrained(path, tokenizer)
     except ModelError as error:
         raise ModelError(
@@ -180,6 +185,7 @@ def _load_base(adapter: Adapter) -> tuple[PreTrainedModel, PreTrainedTokenizerBa
 
 
 def _from_pretrained(path: str, tokenizer_path: str | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    _check_tokenizer_files(tokenizer_path or path)
     try:
         with no_progress_bars():
             config = AutoConfig.from_pretrained(path, trust_remote_code=False)
@@ -205,6 +211,15 @@ def _from_pretrained(path: str, tokenizer_path: str | None = None) -> tuple[PreT
             "its safetensors files are incomplete or belong to another config.json. Download or copy the model again."
         )
     return model, tokenizer
+
+
+def _check_tokenizer_files(path: str) -> None:
+    """Raise if a model folder has no tokenizer; transformers would make an empty one, in which all text is lost."""
+    if Path(path).is_dir() and not has_tokenizer(Path(path)):
+        raise ModelError(
+            f"{path} has no tokenizer; expected tokenizer.json, tokenizer.model, or vocab.json and merges.txt. "
+            "Save the model's tokenizer into the folder: tokenizer.save_pretrained(folder)"
+        )
 
 
 def _check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str) -> None:

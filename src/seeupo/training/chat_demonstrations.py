@@ -8,7 +8,7 @@ from pathlib import Path
 from seeupo.agents.chat import ChatFormat
 from seeupo.agents.template import Conversation, Template
 from seeupo.errors import DemonstrationFileError, ModelError, first_line
-from seeupo.models.tiny import UNKNOWN
+from seeupo.models.tokenizer_check import WORDS_REMEDY, loss_of_text, unknown_ids
 from seeupo.runs.demonstration_files import ChatDemonstration, read_chat_file
 from seeupo.types import Message, StepResult, Turn
 
@@ -20,12 +20,17 @@ def read_chat_demonstrations(
     path: Path, chat: ChatFormat, template: Template, *, context: int
 ) -> Iterator[tuple[ChatDemonstration, Demonstration]]:
     """Yield the conversations of a file with their turns; raise for the first that does not fit the model."""
-    unknown = chat.tokenizer.get_vocab().get(UNKNOWN)
+    for _ in read_chat_file(path):  # the form of all lines comes first: the model is no problem of a malformed file
+        pass
+    unknown = unknown_ids(chat.tokenizer)
     for conversation in read_chat_file(path):
         try:
             turns = chat_turns(conversation, chat, template, context=context)
-            if unknown is not None and any(unknown in turn.prompt_ids + turn.action_ids for turn in turns):
-                raise ValueError("the tokenizer does not know all of its words; use a model that reads any text")
+            if any(not unknown.isdisjoint(turn.prompt_ids + turn.action_ids) for turn in turns):
+                raise ValueError(f"the tokenizer does not know all of its words; {WORDS_REMEDY}")
+            for text in map(chat.response_text, conversation.messages):
+                if (loss := loss_of_text(chat.tokenizer, text)) is not None:
+                    raise ValueError(loss)
         except ModelError as error:
             raise DemonstrationFileError(f"{path}, line {conversation.line}: {first_line(error)}") from None
         except ValueError as error:

@@ -28,6 +28,7 @@ from seeupo.errors import TrainingError
 from seeupo.models.loading import LoadedPolicy, load_policy
 from seeupo.models.precision import DTYPES
 from seeupo.models.tiny import TinyConfig
+from seeupo.models.tokenizer_check import check_text
 from seeupo.rollout.runner import Runner, RunnerSettings, make_runner
 from seeupo.training.samplers import start_samplers
 from seeupo.types import EnvFactory, Sampler, SamplingParameters, Task, TrainableEngine
@@ -67,9 +68,11 @@ def build(
         pool = stack.enter_context(open_pool(recipe, environment, permissions))
         train_tasks = pool.first_tasks(recipe.environment.train_split, None)
         test_tasks = pool.first_tasks(recipe.environment.test_split, recipe.evaluation.tasks)
-        try_task(pool, train_tasks[0])
+        first = try_task(pool, train_tasks[0])
         load = model_loader(recipe.model, pool, seed=recipe.run.seed)
         policy = load()
+        prompt = "\n".join(message.content for message in first.messages)
+        check_text(policy.tokenizer, prompt, f"the first prompt of {pool.name}")
         if recipe.engine.kind == "cluster" or recipe.sampler.count:
             processes = recipe.engine.trainers + recipe.sampler.count
             stack.enter_context(ray_cluster(recipe.engine.address, processes=processes))

@@ -18,6 +18,7 @@ from seeupo.config.schema import Recipe, WarmStartSettings
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.envs.pool.pool import EnvPool, Mistakes
 from seeupo.errors import DemonstrationFileError, TrainingError, TrajectoryFileError
+from seeupo.models.tokenizer_check import check_text
 from seeupo.rollout.scripted import Rollout, run_rollouts, text_rollout
 from seeupo.runs.demonstration_files import data_format
 from seeupo.runs.trajectory_files import read_trajectories
@@ -146,6 +147,8 @@ def demonstrate(
         if result.failure is not None:
             problem = f"a demonstration of task {task.id} of {pool.name} failed: {result.failure}"
             raise TrainingError(*problem.split("\n"))
+        if number == 0 and actions:
+            check_text(chat.tokenizer, actions[0].result(), f"the first action of the expert of {pool.name}")
         conversation, turns = Conversation.start(chat, template, answers[0]), []
         for index, action in enumerate(actions):
             ids = chat.response(action.result())

@@ -14,6 +14,7 @@ MAX_LINE_BYTES = 32_000_000
 MAX_FILE_BYTES = 1_000_000_000
 """Bytes of a file after decompression."""
 GZIP_MAGIC = b"\x1f\x8b"
+ARRAY = "a JSON array; one object per line is expected"
 
 
 class UnreadableLines(Exception):
@@ -49,9 +50,13 @@ def parse_object(line: bytes) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8 ({error.reason} at byte {error.start + 1})") from None
     except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON ({error.msg} at character {error.pos + 1})") from None
+        if error.doc.lstrip().startswith("["):  # the first line of an array that spans lines
+            raise ValueError(ARRAY) from None
+        raise ValueError(f"not JSON ({error.msg.removesuffix(' at')} at character {error.pos + 1})") from None
     except RecursionError:
         raise ValueError("nested too deeply") from None
+    if isinstance(value, list):
+        raise ValueError(ARRAY)
     if not isinstance(value, dict):
         raise ValueError(f"expected a JSON object, and this is {type(value).__name__}")
     return value

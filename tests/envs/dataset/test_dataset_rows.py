@@ -45,7 +45,7 @@ WRONG = [
     (b'{"prompt": "a"', "not JSON .* at character 15"),
     (b"prompt", "not JSON"),
     (b'{"prompt": "\xff"}', "not UTF-8 .* at byte 13"),
-    (["a"], "expected a JSON object, and this is list"),
+    (["a"], "a JSON array; one object per line is expected"),
     ("a", "expected a JSON object, and this is str"),
     ({"question": "a"}, '"prompt" is missing'),
     ({"prompt": None}, '"prompt" is None; expected a string or a list of messages'),
