@@ -26,7 +26,7 @@ def test_custom_environment_example_learns_and_shows_progress(tmp_path, monkeypa
     assert "iteration 15 of 15: success" in shown.err
     assert "Improved: avg@4" in shown.err
     assert shown.out.startswith("success of the greedy policy:")
-    assert (tmp_path / "runs" / "doors" / "policy" / "model.safetensors").exists()
+    assert (tmp_path / "runs" / "run-001" / "policy" / "model.safetensors").exists()
 
 
 def test_enumerated_example_approaches_the_best_return(capsys):

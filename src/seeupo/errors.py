@@ -12,6 +12,10 @@ import difflib
 from collections.abc import Iterable, Sequence
 
 
+MAX_SUGGESTED = 50
+"""Number of names that a hint lists."""
+
+
 class UserError(Exception):
     """An error that the user can fix; the message says how. Each argument is one line of it."""
 
@@ -92,9 +96,13 @@ class ReportError(UserError):
 
 
 def suggest(name: str, known: Sequence[str]) -> str:
-    """Return a hint for an unknown `name`: the closest known one, or all of them."""
+    """Return a hint for an unknown `name`: the closest known one, or all of them, up to a limit."""
     near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"available: {', '.join(known) or 'none'}"
+    if near:
+        return f"did you mean {near[0]!r}?"
+    rest = len(known) - MAX_SUGGESTED
+    more = f", ... and {rest} more" if rest > 0 else ""
+    return f"available: {', '.join(known[:MAX_SUGGESTED]) or 'none'}{more}"
 
 
 def first_line(error: BaseException) -> str:

@@ -52,3 +52,9 @@ def test_a_code_block_is_read_to_its_closing_fence():
     done = CliRunner().invoke(main, ["envs", "play", "pocket"], input="```python\nprint(1)\n```\n")
     assert done.exit_code == 0, done.output
     assert "score 0 after 1 actions" in done.output
+
+
+def test_an_unknown_task_lists_some_ids_and_counts_the_others():
+    done = CliRunner().invoke(main, ["envs", "play", "pocket", "--task", "nope"])
+    assert done.exit_code == 1
+    assert re.search(r"has no task 'nope'; available: (\S+, ){50}\.\.\. and \d+ more$", done.output.strip())

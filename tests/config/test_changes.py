@@ -49,7 +49,7 @@ def test_listed_keys_exist(key):
 def test_changes_that_checkpoints_or_scores_depend_on_are_never_accepted(key):
     change = Change(key, 1, 2)
     assert not change.possible
-    with pytest.raises(TrainingError, match=f"{key} = 2 instead of 1.*cannot change when a run is resumed"):
+    with pytest.raises(TrainingError, match=f"{key}: the run used 1, you asked for 2.*cannot change"):
         check_changes([change], typed=[key], accepted=True)
 
 
@@ -59,9 +59,9 @@ def test_other_changes_need_consent_unless_the_length_is_typed():
     check_changes([length], typed=["run.iterations"], accepted=False)
     check_changes([length], typed=["run"], accepted=False)
     check_changes([rate, length], typed=[], accepted=True)
-    with pytest.raises(TrainingError, match=r"learning_rate = 5e-05 instead of 1e-05\. .*--accept-changes"):
+    with pytest.raises(TrainingError, match=r"rate: the run used 1e-05, you asked for 5e-05\. .*--accept-changes"):
         check_changes([rate, length], typed=["run.iterations", "optimizer.learning_rate"], accepted=False)
-    with pytest.raises(TrainingError, match=r"run.iterations = 6 instead of 3 \(edited in recipe.toml\)"):
+    with pytest.raises(TrainingError, match=r"iterations: the run used 3, you asked for 6 \(edited in recipe.toml\)"):
         check_changes([length], typed=[], accepted=False)
     assert all(Change(key, 1, 2).possible for key in LENGTH)
 

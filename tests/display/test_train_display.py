@@ -15,6 +15,7 @@ from seeupo.display.train_display import (
     result_line,
     save_screenshot,
 )
+from seeupo.errors import UserError
 
 ESCAPE = "\x1b"
 
@@ -239,6 +240,17 @@ def test_plain_lines_are_one_per_record_and_never_wrap():
     assert lines[5] == "[0:05] ended after iteration 2 of 2"
     assert len(lines) == 6
     assert ESCAPE not in out.getvalue()
+
+
+def test_a_run_that_ends_with_an_error_prints_no_last_line():
+    display, out, _ = plain(iterations=2)
+    display.on_phase("evaluation")
+    try:
+        raise UserError("the environment is broken")
+    except UserError:
+        display.close()
+    display.close()
+    assert out.getvalue().splitlines() == ["pocket: 2 iterations"]
 
 
 def test_replayed_records_of_a_resumed_run_are_neither_printed_nor_timed():

@@ -71,6 +71,11 @@ def test_a_correct_environment_passes():
 
 BROKEN_RESULTS = [
     ((HELLO, 1.0, True), "step must return StepResult, got tuple"),
+    (
+        (HELLO, 1.0, True, {}),
+        "got tuple of 4 items; for an environment with Gymnasium's reset and step use the adapter",
+    ),
+    ((HELLO, 1.0, True, False, {}), "got tuple of 5 items; for an environment with Gymnasium's reset"),
     (None, "step must return StepResult, got None"),
     ("hello", "step must return StepResult, got str"),
     (StepResult("hello"), "a StepResult with messages 'hello'; it must be a tuple of Message"),

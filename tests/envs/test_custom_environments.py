@@ -68,3 +68,6 @@ def test_the_example_runs_in_workers(tmp_path, monkeypatch, capsys):
         result = env.step(expert(env.reset(task, seed=0)))
         assert result.terminated
         assert env.score() == 1.0
+    (call,) = re.findall(r'EnvPool\("guess:GuessFactory", .*?\]\)', PAGE)
+    with eval(call, {"EnvPool": EnvPool}) as pool:
+        assert len(pool.tasks("train")) == 100

@@ -174,3 +174,8 @@ def test_errors_of_trusted_code_are_failures(tmp_path, monkeypatch):
         env.reset(pool.tasks("test")[0], seed=0)
         with pytest.raises(EnvFailure, match=r"(?s)mine.py.*ZeroDivisionError"):
             env.step("x")
+
+
+def test_the_refusal_names_the_option_and_the_argument():
+    with pytest.raises(TrustError, match=r"add --trust a:B on the command line, or trust=\['a:B'\] in Python"):
+        EnvPool("a:B")

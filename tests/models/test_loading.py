@@ -126,7 +126,7 @@ def test_invalid_models_are_refused_with_a_hint(tmp_path, monkeypatch):
     for name, message in [
         ("smolm2-135m", r"unknown model 'smolm2-135m'; did you mean 'smollm2-135m'\?"),
         ("no-such-thing", "tiny, smollm2-135m .*model folder, or owner/name"),
-        ("./missing/folder", r"unknown model './missing/folder'"),
+        ("./missing/folder", r"there is no folder './missing/folder'"),
         ("smollm2-135m", "seeupo models fetch smollm2-135m"),
         (str(empty), "has no config.json"),
         (folder, r"has no \.safetensors file"),

@@ -45,6 +45,7 @@ def test_several_runs_share_a_page(run, tmp_path):
     shutil.copytree(run, tmp_path / "other")
     done = report(run, tmp_path / "other", "--out", tmp_path / "both.html")
     assert done.exit_code == 0, done.output
+    assert f"report  {tmp_path / 'both.html'}  (open it in a browser)" in done.output
     assert [each["name"] for each in decoded_page(tmp_path / "both.html").overview["runs"]] == ["run", "other"]
 
 

@@ -203,6 +203,13 @@ def test_the_command_evaluates_resumes_and_compares(tmp_path):
 
     compared = run("--compare", str(tmp_path / "random.json"), str(tmp_path / "expert.json"), "--json")
     assert json.loads(compared.output)["avg@4"]["value"] > 0.9
+    for pair, verdict in (
+        (("random", "expert"), "Improved: the 95% interval of the difference in avg@4 is above 0"),
+        (("expert", "random"), "Regressed: the 95% interval of the difference in avg@4 is below 0"),
+        (("expert", "expert"), "No significant change: the 95% interval of the difference in avg@4 contains 0"),
+    ):
+        compared = run("--compare", *(str(tmp_path / f"{each}.json") for each in pair))
+        assert compared.output.startswith(f"{verdict}\n")
 
 
 @pytest.mark.parametrize(

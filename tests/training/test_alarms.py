@@ -203,6 +203,15 @@ def test_a_run_without_any_optimizer_step_is_warned_about(steps, warned):
         assert ("iterations" in text) == (len(steps) > 1)
 
 
+def test_the_advice_for_an_untrained_run_knows_its_warm_start():
+    idle = healthy(algorithm={"optimizer_steps": 0})
+    cold, warmed = untrained_warning([idle]), untrained_warning([{"kind": "warm_start"}, idle])
+    assert "Start with demonstrations ([warm_start])" in cold
+    assert "Raise warm_start.batches" in warmed
+    assert "[warm_start]" not in warmed
+    assert "seeupo agents show --model RUN" in warmed
+
+
 @pytest.mark.parametrize("algorithm", [None, [], "text", {"optimizer_steps": "0"}])
 def test_damaged_records_do_not_claim_that_nothing_was_trained(algorithm):
     assert untrained_warning([healthy(algorithm=algorithm)]) is None

@@ -66,11 +66,11 @@ def test_an_edited_recipe_is_refused_with_the_changed_keys(run):
     result = cli("train", "--resume", run, "--run.iterations", "2")
     assert result.exit_code == 1
     (message,) = result.output.strip().splitlines()
-    assert "collect.group_size = 6 instead of 4 (edited in recipe.toml)" in message
-    assert "optimizer.learning_rate = 0.0005 instead of 0.001 (edited in recipe.toml)" in message
+    assert "collect.group_size: the run used 4, you asked for 6 (edited in recipe.toml)" in message
+    assert "optimizer.learning_rate: the run used 0.001, you asked for 0.0005 (edited in recipe.toml)" in message
     assert "--accept-changes" in message
     assert "run.iterations" not in message
-    with pytest.raises(TrainingError, match=r"optimizer.learning_rate = 0.0005 instead of 0.001"):
+    with pytest.raises(TrainingError, match=r"optimizer.learning_rate: the run used 0.001, you asked for 0.0005"):
         resume(run)
     assert contents(run) == before
 
@@ -104,7 +104,7 @@ def test_the_optimizer_can_be_changed_by_options_and_from_python(run, tmp_path):
     options = ["--run.iterations", "2", "--optimizer.learning_rate", "5e-5", "--optimizer.weight_decay", "0.5"]
     refused = cli("train", "--resume", run, *options)
     assert refused.exit_code == 1
-    assert "optimizer.learning_rate = 5e-05 instead of 0.001" in refused.output
+    assert "optimizer.learning_rate: the run used 0.001, you asked for 5e-05" in refused.output
     assert "edited" not in refused.output
     assert cli("train", "--resume", run, *options, "--accept-changes").exit_code == 0
     changes = {"run.iterations": 2, "optimizer.learning_rate": 5e-5, "optimizer.weight_decay": 0.5}
@@ -122,12 +122,12 @@ def test_the_optimizer_can_be_changed_by_options_and_from_python(run, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"run.seed": 4}, "run.seed = 4 instead of 3: this cannot change"),
-        ({"model.tiny.width": 64}, "model.tiny.width = 64 instead of 32: this cannot change"),
-        ({"environment.options.turns": [2, 4]}, r"environment.options.turns = \[2, 4\] instead of \[2, 3\]"),
-        ({"agent.max_turns": 5}, "agent.max_turns = 5 instead of 4"),
-        ({"algorithm.name": "grpo"}, 'algorithm.name = "grpo" instead of "seeupo"'),
-        ({"algorithm.kl_coef": 0.1}, r"algorithm.kl_coef = 0.1 instead of 0.0: .*checkpoints depend on the reference"),
+        ({"run.seed": 4}, "run.seed: the run used 3, you asked for 4. This cannot change"),
+        ({"model.tiny.width": 64}, "model.tiny.width: the run used 32, you asked for 64. This cannot change"),
+        ({"environment.options.turns": [2, 4]}, r"options.turns: the run used \[2, 3\], you asked for \[2, 4\]"),
+        ({"agent.max_turns": 5}, "agent.max_turns: the run used 4, you asked for 5"),
+        ({"algorithm.name": "grpo"}, 'algorithm.name: the run used "seeupo", you asked for "grpo"'),
+        ({"algorithm.kl_coef": 0.1}, r"kl_coef: the run used 0.0, you asked for 0.1.*depend on the reference"),
         ({"optimizer.moments": "per_agent"}, "optimizer.moments"),
         ({"warm_start.batches": 5}, "warm_start"),
     ],

@@ -538,7 +538,7 @@ def test_a_run_with_only_damaged_checkpoints_is_left_unchanged(tmp_path):
         ({"model": {"tiny": TinySettings(width=32, layers=1, heads=2, context=24)}}, "the longest demonstration has"),
         ({"warm_start": {"file": "nowhere.gz"}}, r"warm_start.file: nowhere.gz cannot be read"),
         ({"warm_start": {"mistakes": {"no_such": 0.1}}}, "no_such"),
-        ({"model": {"name": "no/such/folder"}}, "unknown model"),
+        ({"model": {"name": "no/such/folder"}}, "there is no folder"),
         ({"environment": {"options": {"no_such_option": 1}}}, "no_such_option"),
         ({"environment": {"train_split": "no-such-split"}}, "no-such-split"),
         ({"environment": {"name": "dataset", "options": {"file": "nowhere.jsonl"}}}, "nowhere.jsonl"),

@@ -178,8 +178,7 @@ def play_env(
             pool.first_tasks(split or pool.splits[0], None)  # raises
         task = next((task for task in tasks if task_id in (None, task.id)), None)
         if task is None:
-            known = [task.id for task in tasks][:50]
-            raise EnvError(f"{name} has no task {task_id!r}; {suggest(task_id or '', known)}")
+            raise EnvError(f"{name} has no task {task_id!r}; {suggest(task_id or '', [task.id for task in tasks])}")
         echo(f"task {task.id} of {task.split}" + (f", {task.kind}" if task.kind else ""))
         score, turns = play(pool.env(), task, seed=task.seed, show=echo_text, ask=ask)
     echo(f"score {score:g} after {turns} actions")

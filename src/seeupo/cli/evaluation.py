@@ -133,12 +133,19 @@ def show_summary(evaluation: Evaluation, path: Path, *, as_json: bool) -> None:
 def show_comparison(one: Path, other: Path, *, as_json: bool) -> None:
     """Print the paired difference between two result files."""
     from seeupo.core.statistics import format_estimate
-    from seeupo.runs.evaluations import Evaluation, compare
+    from seeupo.runs.evaluations import VERDICTS, Evaluation, compare, verdict_of
 
-    differences = compare(Evaluation.read(one), Evaluation.read(other))
+    evaluations = Evaluation.read(one), Evaluation.read(other)
+    differences = compare(*evaluations)
+    k = min(each.plan.k for each in evaluations)
     if as_json:
         echo_json(differences)
         return
+    gain = differences[f"avg@{k}"]
+    echo(
+        f"{VERDICTS[verdict_of(differences, k)]}: the 95% interval of the difference in avg@{k} "
+        f"{'is above 0' if gain['low'] > 0 else 'is below 0' if gain['high'] < 0 else 'contains 0'}"
+    )
     echo(f"{other} minus {one}, paired over {differences['tasks']} tasks")
     for name, estimate in differences.items():
         if name != "tasks":

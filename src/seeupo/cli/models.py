@@ -1,4 +1,4 @@
-"""`seeupo models`: list, download and try models."""
+"""`seeupo models`: list, download and check models."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from seeupo.cli.terminal import echo, echo_text, note
 
 @click.group()
 def models() -> None:
-    """List, download and test models."""
+    """List, download and check models."""
 
 
 @models.command("list")

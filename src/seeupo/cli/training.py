@@ -124,7 +124,8 @@ def report(*, runs: tuple[Path, ...], out: Path | None, max_mb: int) -> None:
         echo(sentence)
         for text in missing:
             echo(f"  missing: {text}")
-    echo(f"{page.path}: {page.size / 10**6:.1f} MB, {page.kept} of {page.total} trajectories included")
+    echo(f"report  {page.path}  (open it in a browser)")
+    echo(f"{page.size / 10**6:.1f} MB, {page.kept} of {page.total} trajectories included")
     if not page.charts:
         echo(NO_CHARTS)
 

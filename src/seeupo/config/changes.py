@@ -54,9 +54,19 @@ class Change:
         within = any(self.key == each or self.key.startswith(f"{each}.") for each in CHANGEABLE)
         return within and self.key not in FIXED
 
+    @property
+    def refusal(self) -> str:
+        """The change as a request that may be refused."""
+        old, new = self._values()
+        return f"{self.key}: the run used {old}, you asked for {new}"
+
     def __str__(self) -> str:
-        old, new = ("(not set)" if value is None else format_value(value) for value in (self.old, self.new))
+        old, new = self._values()
         return f"{self.key} = {new} instead of {old}"
+
+    def _values(self) -> tuple[str, str]:
+        old, new = ("(not set)" if value is None else format_value(value) for value in (self.old, self.new))
+        return old, new
 
 
 def recipe_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
@@ -77,18 +87,18 @@ def check_changes(changes: Sequence[Change], *, typed: Collection[str], accepted
         return any(change.key == key or change.key.startswith(f"{key}.") for key in typed)
 
     def described(chosen: Sequence[Change]) -> str:
-        return ", ".join(f"{each}{'' if is_typed(each) else ' (edited in recipe.toml)'}" for each in chosen)
+        return "; ".join(f"{each.refusal}{'' if is_typed(each) else ' (edited in recipe.toml)'}" for each in chosen)
 
     if impossible := [each for each in changes if not each.possible]:
         raise TrainingError(
-            f"{described(impossible)}: this cannot change when a run is resumed, because checkpoints or scores depend "
+            f"{described(impossible)}. This cannot change when a run is resumed, because checkpoints or scores depend "
             "on it. Undo it, or start a new run"
         )
     pending = [each for each in changes if not (each.key in LENGTH and is_typed(each))]
     if pending and not accepted:
         raise TrainingError(
-            f"the run has used other settings so far: {described(pending)}. Undo this, or resume with --accept-changes "
-            "(accept_changes=True in Python), which records it"
+            f"{described(pending)}. Undo this, or resume with --accept-changes (accept_changes=True in Python), which "
+            "records it"
         )
 
 

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from seeupo.core.statistics import format_estimate
 from seeupo.display.terminal import Terminal
+from seeupo.errors import UserError
 from seeupo.runs.evaluations import VERDICTS, verdict_of
 from seeupo.training.alarms import number
 from seeupo.training.callbacks import TrainingCallback
@@ -287,6 +288,8 @@ class PlainDisplay:
         if self._closed or not self._started:
             return
         self._closed = True
+        if isinstance(sys.exception(), UserError):  # the error itself is printed next
+            return
         self._print_long_phase()
         self._print(f"{self._time()} ended after iteration {self._status.iteration} of {self._status.iterations}")
 

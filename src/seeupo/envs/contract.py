@@ -80,6 +80,11 @@ class Contract:
 
     def result(self, value: Any) -> StepResult:
         """Return the answer of `reset` or `step`."""
+        if type(value) is tuple and len(value) in (4, 5):
+            raise self.broken(
+                f"{self.name} must return StepResult, got tuple of {len(value)} items; for an environment with "
+                "Gymnasium's reset and step use the adapter: docs/environments/gymnasium.md"
+            )
         self.returns(value, isinstance(value, StepResult), "StepResult")
         result: StepResult = value
         self.has("a StepResult", "messages", result.messages, is_sequence(result.messages), "a tuple of Message")

@@ -44,7 +44,7 @@ class TrustError(UserError):
         flags = " ".join(f"--trust {reference}" for reference in references)
         super().__init__(
             f"the environment's settings name code to run, {named}; it runs only with your consent. "
-            f"Read the code first, then add {flags} (in Python: trust={list(references)!r})"
+            f"Read the code first, then add {flags} on the command line, or trust={list(references)!r} in Python"
         )
 
 

@@ -147,7 +147,9 @@ def _locate(name_or_path: str) -> str:
         if not list(path.glob("*.safetensors")):
             raise ModelError(f"{path} has no .safetensors file; other weight formats can run code and are not loaded")
         return str(path)
-    if name_or_path.count("/") == 1 and not path.exists() and not name_or_path.startswith((".", "/", "~")):
+    if name_or_path.startswith((".", "/", "~")) or name_or_path.count("/") > 1:
+        raise ModelError(f"there is no folder {name_or_path!r}; give a model folder with config.json and .safetensors")
+    if name_or_path.count("/") == 1 and not path.exists():
         return name_or_path
     hint = f"{suggest(name_or_path, ['tiny', *CATALOG])} (or give a model folder, or owner/name on a model hub)"
     raise ModelError(f"unknown model {name_or_path!r}; {hint}")

@@ -224,7 +224,11 @@ def _warnings(run: StoredRun) -> list[dict[str, Any]]:
                 "and were not scored. `seeupo envs check` finds most causes."
             )
             found.append({"iteration": iteration, "text": text})
-    if (untrained := untrained_warning(run.records.get("iteration", []))) is not None:
+    if (
+        untrained := untrained_warning(
+            record for kind in ("warm_start", "iteration") for record in run.records.get(kind, [])
+        )
+    ) is not None:
         found.append({"iteration": run.last_iteration, "text": untrained})
     return sorted(found, key=lambda each: each["iteration"])
 

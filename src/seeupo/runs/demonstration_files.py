@@ -4,7 +4,7 @@
     {"prompt": text or messages, "completion": text or messages, "tools": [...]}
 
 Tool calls and tools have the form of the OpenAI API. All assistant messages of "messages" are demonstrations, and those
-of "completion", but not those of "prompt". The first line decides on the format of the file; a trajectory file is
+of "completion", but not those of "prompt". The first line determines the format of the file; a trajectory file is
 recognized too, and read by `seeupo.runs.trajectory_files`.
 """
 

@@ -199,15 +199,19 @@ def _is_idle(record: Record) -> bool | None:
 
 def untrained_warning(records: Iterable[Record]) -> str | None:
     """Return a warning if a run has made no optimizer step in any of its iterations."""
-    found = [record for record in records if record.get("kind") == "iteration"]
+    known = list(records)
+    found = [record for record in known if record.get("kind") == "iteration"]
     algorithms = [record.get("algorithm") for record in found]
     steps = [number(each, "optimizer_steps") if isinstance(each, Mapping) else None for each in algorithms]
     if not steps or any(count != 0 for count in steps):  # an algorithm that does not count its steps may have made some
         return None
     reason = "all rewards of each group were equal" if all(map(all_equal, found)) else "no trajectory could be used"
+    warmed = any(record.get("kind") == "warm_start" for record in known)
+    start = "Raise warm_start.batches" if warmed else "Start with demonstrations ([warm_start])"
     return (
         f"no optimizer step was made in {counted(len(steps), 'iteration')} ({reason}): training did not change the "
-        "policy. Start with demonstrations ([warm_start]), use tasks that are solved sometimes (environment.options), "
+        "policy. See what it does with `seeupo agents show --model RUN`. "
+        f"{start}, use tasks that are solved sometimes (environment.options), "
         "or collect more (collect.tasks, collect.group_size)."
     )
 

@@ -156,11 +156,10 @@ def resumed_recipe(
         checked = changes
     check_changes(checked, typed=typed, accepted=accept_changes)
     if other := sorted(recipe.algorithm.needs ^ used.algorithm.needs):
-        changed = ", ".join(str(each) for each in changes if each.key.startswith("algorithm."))
+        changed = "; ".join(each.refusal for each in changes if each.key.startswith("algorithm."))
         raise TrainingError(
-            f"{changed}: this cannot change "
-            f"when a run is resumed, because checkpoints depend on the {' and '.join(other)}. Undo it, or start "
-            "a new run"
+            f"{changed}. This cannot change when a run is resumed, because checkpoints depend on the "
+            f"{' and '.join(other)}. Undo it, or start a new run"
         )
     return recipe, changes
 
@@ -255,8 +254,6 @@ def _run(
                 _record_changes(changes, recipe, run, loop.progress.iteration, callbacks)
             reason = loop.run()
         summary = summarize(recipe, components, run, loop.progress, reason)
-        for warning in summary["warnings"]:
-            callbacks.on_note(warning)
         with run.writing(POLICY):
             export_policy(components.engine.export, run.policy_path, model_card(summary, recipe_to_toml(recipe)))
         run.write_summary(summary)

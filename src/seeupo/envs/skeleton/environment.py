@@ -22,7 +22,7 @@ class SkeletonEnv:
 
     def reset(self, task: Task, *, seed: int) -> StepResult:
         """Set up the task and return the first messages."""
-        # All attempts at a task are compared with one another, so that everything that defines it must come from
+        # All attempts at a task are compared with one another, so everything that defines it must come from
         # `task`. `seed` is for randomness within an attempt.
         self.number = random.Random(task.seed).choice(NUMBERS)
         self.solved, self.actions = False, 0
