@@ -1,5 +1,6 @@
 """One thread per process: tests run in parallel, and sums over several threads differ in the last digits."""
 
+import contextlib
 import os
 import signal
 
@@ -25,15 +26,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @pytest.fixture(scope="session")
 def ray_on_this_machine(tmp_path_factory):
-    """A Ray cluster of one node for all tests of a process; it writes to a home directory of its own."""
+    """A Ray cluster of one node for all tests of a process; at its start it writes to a home directory of its own."""
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'seeupo[cluster]'")
     from seeupo.engines.cluster.ray_cluster import ray_cluster
 
-    home = os.environ.get("HOME")
-    os.environ["HOME"] = str(tmp_path_factory.mktemp("home"))
-    try:
-        with ray_cluster(None, processes=8):
-            yield
-    finally:
-        if home is not None:
-            os.environ["HOME"] = home
+    with contextlib.ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+            stack.enter_context(ray_cluster(None, processes=8))
+        yield

@@ -43,5 +43,5 @@ def test_step_rewards_must_be_finite(reward):
 
 def test_answers_that_are_not_json_are_environment_failures():
     tools = (Tool("f", "", {"choices": {1, 2}}),)
-    with pool_with(lambda text: StepResult((), tools)) as pool, pytest.raises(EnvRaised, match="not JSON"):
+    with pool_with(lambda text: StepResult((), tools)) as pool, pytest.raises(EnvRaised, match="JSON schema"):
         step_of(pool)
