@@ -44,7 +44,7 @@ def test_vocabularies_of_special_tokens_only_are_refused():
     tokenizer = Tokenizer(models.WordLevel({"<unk>": 0, "</s>": 1}, unk_token="<unk>"))
     wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", eos_token="</s>")
     assert loss_of_text(wrapped, QUERY) is None
-    with pytest.raises(ModelError, match="^mine: the tokenizer has no tokens except special ones; save the model"):
+    with pytest.raises(ModelError, match=r"^mine: the tokenizer has no tokens except special ones; save the model"):
         check_tokenizer(wrapped, "mine")
 
 
