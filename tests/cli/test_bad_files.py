@@ -95,6 +95,24 @@ def sparse_vocabulary(model):
     path.write_text(json.dumps(table))
 
 
+def no_tokenizer(model):
+    for file in model.glob("tokenizer*"):
+        file.unlink()
+
+
+def tokenizer_of_another_class(model):
+    """A word tokenizer with a model type for which transformers has a tokenizer class of its own."""
+    tiny_tokenizer(TinyConfig(words=("city", "="))).save_pretrained(model)
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(
+        json.dumps({**config, "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]})
+    )
+    weights = load_file(model / "model.safetensors")
+    for name in ("q_proj", "k_proj", "v_proj"):
+        weights[f"model.layers.0.self_attn.{name}.bias"] = torch.zeros(16)
+    save_file(weights, model / "model.safetensors", {"format": "pt"})
+
+
 DAMAGES = {
     cut: "could not be loaded",
     overwrite: "could not be loaded",
@@ -106,6 +124,8 @@ DAMAGES = {
     broken_tokenizer: "could not be loaded",
     other_tokenizer: "embeddings; use the tokenizer that belongs to the model",
     sparse_vocabulary: "token ids up to 1000000",
+    no_tokenizer: "has no tokenizer; expected tokenizer.json",
+    tokenizer_of_another_class: "the tokenizer (Qwen2Tokenizer) loses text",
 }
 
 
