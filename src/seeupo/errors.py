@@ -11,7 +11,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
-
 MAX_SUGGESTED = 50
 """Number of names that a hint lists."""
 

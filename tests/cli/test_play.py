@@ -1,3 +1,5 @@
+import re
+
 from click.testing import CliRunner
 
 from envs.counting import CountingFactory
