@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -6,6 +7,7 @@ from click.testing import CliRunner
 from envs.counting import CountingFactory
 from seeupo.cli import main
 from seeupo.envs.pool.pool import EnvPool
+from seeupo.errors import EnvError
 from seeupo.rollout.scripted import check_environment, run_rollouts, scripted_rollout, text_rollout
 from seeupo.types import Attempt
 
@@ -37,6 +39,38 @@ def test_failures_are_counted_and_not_scored():
     assert expert.episodes[2].score is None
     assert not expert.as_expected
     assert expert.to_json()["mean_score"] == 1.0
+
+
+class FailingExperts(CountingFactory):
+    def tasks(self, split):
+        return [replace(super(FailingExperts, self).tasks("easy")[0], id=f"{split}-{n}") for n in range(20)]
+
+    def expert(self, task):
+        return lambda result: "break it"
+
+
+def test_a_row_stops_if_its_first_episodes_fail_in_the_same_way():
+    expert, no_op = check(FailingExperts())[:2]
+    assert (len(expert.episodes), len(expert.failures), expert.skipped) == (5, 5, 15)
+    assert "the first 5 episodes of the expert failed in the same way; the other 15 were skipped" in expert.problem
+    assert (len(no_op.episodes), no_op.skipped, no_op.problem) == (20, 0, None)
+
+
+def test_an_environment_that_fails_its_first_task_raises():
+    class Broken(CountingFactory):
+        def make(self):
+            raise OSError("no database")
+
+    with pytest.raises(EnvError, match="no database"):
+        check(Broken())
+
+
+def test_progress_is_reported_for_each_row():
+    seen = []
+    check(CountingFactory(), on_progress=lambda *progress: seen.append(progress))
+    assert [progress for progress in seen if progress[0] == progress[1]] == [
+        (5, 5, "easy, expert"), (5, 5, "easy, no-op"), (2, 2, "odd, expert"), (2, 2, "odd, no-op")
+    ]  # fmt: skip
 
 
 def test_missing_expert_is_skipped():

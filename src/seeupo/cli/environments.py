@@ -13,7 +13,7 @@ from seeupo.cli.options import env_options, unsandboxed_option
 from seeupo.cli.terminal import Terminal, echo, echo_json, echo_text, note, prompt
 
 if TYPE_CHECKING:
-    from seeupo.rollout.scripted import CheckResult
+    from seeupo.rollout.scripted import CheckResult, ScriptedPolicy
 
 
 SHOWN_FAILURES = 3
@@ -87,6 +87,7 @@ def check_env(
     NAME is a name of `seeupo envs list`, or the factory of a custom environment: my_module:MyFactory.
     Exits with status 1 if the expert fails a task, the no-op policy solves one, or an episode fails.
     """
+    from seeupo.cli.evaluation import ProgressBar
     from seeupo.envs.pool.pool import EnvPool
     from seeupo.envs.registry import lookup
     from seeupo.envs.trust import strings_in
@@ -97,9 +98,13 @@ def check_env(
     typed = tuple(strings_in([name, options]))
     for extra in ({}, *lookup(name).ceiling_options):
         chosen_options = {**options, **extra}
-        with EnvPool(name, options=chosen_options, workers=workers, trust=typed, unsandboxed=unsandboxed) as pool:
+        policies: Sequence[ScriptedPolicy] = ("expert",) if extra else ("expert", "no-op")
+        with (
+            EnvPool(name, options=chosen_options, workers=workers, trust=typed, unsandboxed=unsandboxed) as pool,
+            ProgressBar("check") as bar,
+        ):
             chosen = splits or pool.splits
-            for result in check_environment(pool, chosen, ("expert",) if extra else ("expert", "no-op"), tasks=tasks):
+            for result in check_environment(pool, chosen, policies, tasks=tasks, on_progress=bar.show):
                 if result.problem is not None and (result.failures or not extra):
                     problems.append(result.problem)
                 records.append({"options": chosen_options, **result.to_json()})

@@ -70,18 +70,19 @@ def eval_command(
         typed=[options["environment"], options["options"]],
         unsandboxed=unsandboxed,
     )
-    with ProgressBar() as bar:
+    with ProgressBar("score   -") as bar:
         evaluation, path = run_evaluation(**options, on_progress=bar.update, on_note=bar.note)
     show_summary(evaluation, path, as_json=as_json)
 
 
 class ProgressBar:
-    """A progress bar on standard error with the mean score so far."""
+    """A progress bar on standard error, shown on a terminal only."""
 
-    def __init__(self) -> None:
+    def __init__(self, description: str) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._progress = Progress(*columns, console=Terminal(stderr=True), transient=True)
-        self._task = self._progress.add_task("score   -", total=None)
+        console = Terminal(stderr=True)
+        self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._progress.add_task(description, total=None)
 
     def __enter__(self) -> ProgressBar:
         self._progress.start()
@@ -93,9 +94,12 @@ class ProgressBar:
     def note(self, text: str) -> None:
         self._progress.console.print(text, soft_wrap=True)
 
+    def show(self, done: int, total: int, description: str) -> None:
+        self._progress.update(self._task, completed=done, total=total, description=description)
+
     def update(self, done: int, total: int, mean_score: float | None) -> None:
-        score = "  -" if mean_score is None else f"{mean_score:.3f}"
-        self._progress.update(self._task, completed=done, total=total, description=f"score {score}")
+        """Show the mean score so far."""
+        self.show(done, total, f"score {'  -' if mean_score is None else f'{mean_score:.3f}'}")
 
 
 def show_summary(evaluation: Evaluation, path: Path, *, as_json: bool) -> None:

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Literal, TypeVar
 
 from seeupo.envs.failures import EnvFailure
+from seeupo.envs.pool.first_task import try_task
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.runs.evaluations import AttemptResult
 from seeupo.types import Attempt, StepResult, StopReason
@@ -21,14 +22,21 @@ MAX_TURNS = 300
 """Number of turns after which a scripted episode is stopped and scored in its current state."""
 
 
+TRIED_FIRST = 5
+"""Number of episodes of a check that run first; if all of them fail in the same way, the others are skipped."""
+OnProgress = Callable[[int, int, str], None]
+"""Called with the number of finished episodes, of all episodes, and the split and policy."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class CheckResult:
-    """All episodes of one scripted policy on the tasks of a split."""
+    """Episodes of one scripted policy on the tasks of a split; `skipped` counts the tasks that were not run."""
 
     split: str
     policy: ScriptedPolicy
     episodes: tuple[AttemptResult, ...]
     seconds: float
+    skipped: int = 0
 
     @property
     def solved(self) -> int:
@@ -49,6 +57,11 @@ class CheckResult:
         if self.as_expected:
             return None
         who, count = "expert" if self.policy == "expert" else "no-op policy", len(self.episodes)
+        if self.skipped:
+            return (
+                f"split {self.split}: the first {count} episodes of the {who} failed in the same way; "
+                f"the other {self.skipped} were skipped"
+            )
         if self.failures:
             return f"split {self.split}: {len(self.failures)} of {count} episodes of the {who} failed"
         expected = "all" if self.policy == "expert" else "none, because it does nothing"
@@ -64,17 +77,26 @@ class CheckResult:
             "mean_score": sum(scores) / len(scores) if scores else None,
             "mean_turns": sum(episode.turns for episode in self.episodes) / max(1, len(self.episodes)),
             "failures": list(self.failures),
+            "skipped": self.skipped,
             "seconds": round(self.seconds, 3),
             "episodes_per_second": round(len(self.episodes) / self.seconds, 1) if self.seconds else None,
         }
 
 
 def check_environment(
-    pool: EnvPool, splits: Sequence[str], policies: Sequence[ScriptedPolicy], *, tasks: int | None = None
+    pool: EnvPool,
+    splits: Sequence[str],
+    policies: Sequence[ScriptedPolicy],
+    *,
+    tasks: int | None = None,
+    on_progress: OnProgress = lambda *_: None,
 ) -> Iterator[CheckResult]:
-    """Run each policy on the first `tasks` tasks of each split; skip the expert if the environment has none."""
-    if not any(pool.tasks(split) for split in splits):
-        pool.first_tasks(splits[0], tasks)  # raises
+    """Run each policy on the first `tasks` tasks of each split; skip the expert if the environment has none.
+
+    One task is tried first: an environment that fails it raises `EnvError`.
+    """
+    first = next((split for split in splits if pool.tasks(split)), splits[0])
+    try_task(pool, pool.first_tasks(first, tasks)[0])
     for split in splits:
         chosen = pool.tasks(split)[:tasks]
         order = {task.id: number for number, task in enumerate(chosen)}
@@ -83,9 +105,26 @@ def check_environment(
             if policy == "expert" and chosen and pool.expert(chosen[0]) is None:
                 continue
             started = time.perf_counter()
-            rollouts = (scripted_rollout(pool, attempt, policy) for attempt in attempts)
-            episodes = tuple(sorted(run_rollouts(rollouts), key=lambda episode: order[episode.task]))
-            yield CheckResult(split=split, policy=policy, episodes=episodes, seconds=time.perf_counter() - started)
+            episodes = list[AttemptResult]()
+            for part in (attempts[:TRIED_FIRST], attempts[TRIED_FIRST:]):
+                if part and _all_failed_alike(episodes):
+                    break
+                for episode in run_rollouts(scripted_rollout(pool, attempt, policy) for attempt in part):
+                    episodes.append(episode)
+                    on_progress(len(episodes), len(attempts), f"{split}, {policy}")
+            yield CheckResult(
+                split=split,
+                policy=policy,
+                episodes=tuple(sorted(episodes, key=lambda episode: order[episode.task])),
+                seconds=time.perf_counter() - started,
+                skipped=len(attempts) - len(episodes),
+            )
+
+
+def _all_failed_alike(episodes: Sequence[AttemptResult]) -> bool:
+    """Return whether there are episodes, and all of them failed with one message except for the task's id."""
+    failures = {None if each.failure is None else each.failure.replace(each.task, "") for each in episodes}
+    return len(failures) == 1 and None not in failures
 
 
 Call = Callable[[], Future[Any]]
