@@ -25,7 +25,9 @@ def generate_answer(name: str, prompt: str, *, max_tokens: int) -> Answer:
     """Load a model and generate its greedy answer to one user message."""
     policy = load_policy(name)
     message = [{"role": "user", "content": prompt}]
-    text = policy.tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
+    text: str = prompt  # as it is if the model has no chat template
+    if policy.tokenizer.chat_template is not None:
+        text = str(policy.tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False))
     ids = tuple(policy.tokenizer.encode(text, add_special_tokens=False))
     sampler = local_sampler(policy, training=False)
     parameters = SamplingParameters(max_tokens=max_tokens, top_k=1)
