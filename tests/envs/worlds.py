@@ -99,15 +99,16 @@ def time_out_hangs(monkeypatch):
 
 
 def children(pid=None):
-    """Return all descendants of a process, by default of this one."""
+    """Return all descendants of a process, by default of this one, except those of a Ray cluster that other tests use."""
     parents = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
                 state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+                command = (entry / "cmdline").read_bytes()
             except OSError:
                 continue
-            if state != "Z":
+            if state != "Z" and b"ray::" not in command and b"/ray/" not in command:
                 parents[int(entry.name)] = int(parent)
     below = {pid or os.getpid()}
     while more := {child for child, parent in parents.items() if parent in below} - below:
