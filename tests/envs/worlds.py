@@ -99,7 +99,7 @@ def time_out_hangs(monkeypatch):
 
 
 def children(pid=None):
-    """Return all descendants of a process, by default of this one, except those of a Ray cluster that other tests use."""
+    """Return all descendants of a process, by default of this one, except those of a Ray cluster of other tests."""
     parents = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
