@@ -1,7 +1,7 @@
 """Process of an episode that owns the apps and their databases, and never runs model code.
 
 It answers two parties. The process that runs model code sends API calls to a socket, each in a connection of its own;
-everything in them is hostile. The engine process asks for the state over a pair of sockets that nobody else has.
+everything in them is hostile. The engine process asks for the state over a pair of sockets that no other process has.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def send(engine: socket.socket, answer: dict[str, Any]) -> None:
 
 
 def answer(apps: Apps, connection: socket.socket) -> None:
-    """Answer one API call. Whatever is not a call gets no answer."""
+    """Answer one API call. Messages that are not calls get no answer."""
     try:
         connection.settimeout(CALL_SECONDS)
         connection.sendall(json.dumps(apps.call(json.loads(receive(connection)))).encode())
