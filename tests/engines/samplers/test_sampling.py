@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.examples import policy, request, run
-from seeupo.engines.samplers.local import LocalSampler, merge, partial_attention
+from seeupo.engines.samplers.kv_cache import merge, partial_attention
+from seeupo.engines.samplers.local import LocalSampler
 from seeupo.engines.samplers.sampling import CHUNK, inverse_cdf
 
 
