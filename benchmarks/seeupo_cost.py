@@ -20,8 +20,8 @@ import torch
 from side_by_side import machine, table, write_results
 
 from seeupo.algorithms import SeeUPO
-from seeupo.algorithms.batch import Batch, by_key
-from seeupo.algorithms.objective import SequenceObjective
+from seeupo.algorithms.common.batch import Batch, by_key
+from seeupo.algorithms.common.objective import SequenceObjective
 from seeupo.engines.local import LocalEngine
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.models.batching import PaddedBatch

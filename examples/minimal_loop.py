@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from seeupo.agents.template import Template
-from seeupo.algorithms.batch import action_mask, padded
+from seeupo.algorithms.common.batch import action_mask, padded
 from seeupo.config.schema import WarmStartSettings
 from seeupo.core import clipped_objective, group_advantages, sequence_log_ratio
 from seeupo.engines.local import LocalEngine

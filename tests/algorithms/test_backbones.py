@@ -20,9 +20,9 @@ from algorithms.examples import (
     wordy_problem,
 )
 from seeupo.algorithms import ALGORITHMS, GRPO, GSPO, PPO, RLOO, ReinforcePP, SeeUPO
-from seeupo.algorithms.batch import Batch, by_key
-from seeupo.algorithms.critic import ValueLoss
-from seeupo.algorithms.objective import SequenceObjective, TokenObjective, TrajectoryObjective
+from seeupo.algorithms.common.batch import Batch, by_key
+from seeupo.algorithms.common.critic import ValueLoss
+from seeupo.algorithms.common.objective import SequenceObjective, TokenObjective, TrajectoryObjective
 from seeupo.engines.exact import ExactEngine, GradientAscent
 from seeupo.engines.exact.problem import bandit
 from seeupo.types import StepMetrics, StopReason, Trajectory, Turn, turns_of

@@ -8,7 +8,7 @@ import torch
 
 from algorithms.examples import network_engine, ragged_problem, sampled, table_engine
 from seeupo.algorithms import SeeUPO, seeupo
-from seeupo.algorithms.batch import Batch
+from seeupo.algorithms.common.batch import Batch
 from seeupo.core import CarriedAdvantage
 from seeupo.engines.exact import GradientAscent
 from seeupo.studies.theory import Scale, Verdict

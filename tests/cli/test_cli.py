@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import seeupo
 from seeupo.algorithms import ALGORITHMS
-from seeupo.algorithms.cards import CARDS
+from seeupo.algorithms.common.cards import CARDS
 from seeupo.cli import main
 from seeupo.cli.algorithm_cards import options
 

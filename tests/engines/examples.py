@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from models.examples import small_model
-from seeupo.algorithms.batch import by_key
-from seeupo.algorithms.objective import SequenceObjective
+from seeupo.algorithms.common.batch import by_key
+from seeupo.algorithms.common.objective import SequenceObjective
 from seeupo.engines.local import LocalEngine
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.models.loading import LoadedPolicy

@@ -8,8 +8,8 @@ from engines.examples import engine, objective_for, trajectories, weights
 from engines.test_local_critic import TowardsReward
 from models.examples import random_turns, small_model
 from seeupo.algorithms import SeeUPO
-from seeupo.algorithms.batch import by_key
-from seeupo.algorithms.objective import SequenceObjective
+from seeupo.algorithms.common.batch import by_key
+from seeupo.algorithms.common.objective import SequenceObjective
 from seeupo.engines.local_critic import CriticOptimizerSettings, CriticSettings
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.engines.samplers.local import LocalSampler

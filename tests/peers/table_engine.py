@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from peers.batches import RandomBatch
-from seeupo.algorithms.objective import RatioObjective
+from seeupo.algorithms.common.objective import RatioObjective
 from seeupo.types import CriticLoss, Objective, StepMetrics, Trajectory, Turn
 
 

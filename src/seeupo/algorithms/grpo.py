@@ -17,9 +17,9 @@ from dataclasses import dataclass
 
 import torch
 
-from seeupo.algorithms.base import BaseAlgorithm
-from seeupo.algorithms.batch import Batch
-from seeupo.algorithms.objective import TokenObjective
+from seeupo.algorithms.common.base import BaseAlgorithm
+from seeupo.algorithms.common.batch import Batch
+from seeupo.algorithms.common.objective import TokenObjective
 from seeupo.core.checks import check_choice, check_count
 from seeupo.types import TrainEngine, Trajectory, Update
 

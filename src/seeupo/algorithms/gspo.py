@@ -16,9 +16,9 @@ from typing import Literal, get_args
 
 import torch
 
-from seeupo.algorithms.base import BaseAlgorithm
-from seeupo.algorithms.batch import Batch
-from seeupo.algorithms.objective import RatioObjective, SequenceObjective, TrajectoryObjective
+from seeupo.algorithms.common.base import BaseAlgorithm
+from seeupo.algorithms.common.batch import Batch
+from seeupo.algorithms.common.objective import RatioObjective, SequenceObjective, TrajectoryObjective
 from seeupo.core.advantages import Normalize
 from seeupo.core.checks import Clip, check_choice
 from seeupo.types import TrainEngine, Trajectory, Update

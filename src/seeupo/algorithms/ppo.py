@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from seeupo.algorithms.base import BaseAlgorithm
-from seeupo.algorithms.batch import Batch
-from seeupo.algorithms.critic import ValueLoss, critic_metrics
-from seeupo.algorithms.objective import TokenObjective
-from seeupo.algorithms.token_rewards import (
+from seeupo.algorithms.common.base import BaseAlgorithm
+from seeupo.algorithms.common.batch import Batch
+from seeupo.algorithms.common.critic import ValueLoss, critic_metrics
+from seeupo.algorithms.common.objective import TokenObjective
+from seeupo.algorithms.common.token_rewards import (
     concatenate_turns,
     kl_penalties,
     row_means,

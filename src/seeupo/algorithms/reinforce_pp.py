@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import torch
 
-from seeupo.algorithms.base import BaseAlgorithm
-from seeupo.algorithms.batch import Batch
-from seeupo.algorithms.objective import TokenObjective
-from seeupo.algorithms.token_rewards import (
+from seeupo.algorithms.common.base import BaseAlgorithm
+from seeupo.algorithms.common.batch import Batch
+from seeupo.algorithms.common.objective import TokenObjective
+from seeupo.algorithms.common.token_rewards import (
     concatenate_turns,
     kl_penalties,
     row_means,

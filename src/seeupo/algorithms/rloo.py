@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import torch
 
-from seeupo.algorithms.base import BaseAlgorithm
-from seeupo.algorithms.batch import Batch
-from seeupo.algorithms.objective import TrajectoryObjective
+from seeupo.algorithms.common.base import BaseAlgorithm
+from seeupo.algorithms.common.batch import Batch
+from seeupo.algorithms.common.objective import TrajectoryObjective
 from seeupo.core.checks import Clip
 from seeupo.types import TrainEngine, Trajectory, Update
 

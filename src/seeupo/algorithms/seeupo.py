@@ -26,10 +26,10 @@ from typing import get_args
 
 import torch
 
-from seeupo.algorithms.batch import Batch, by_key
-from seeupo.algorithms.diagnostics import CarryRecord, drift_after_sweep, sweep_metrics
-from seeupo.algorithms.objective import Ratio, SequenceObjective, action_log_ratio
-from seeupo.algorithms.records import with_credit
+from seeupo.algorithms.common.batch import Batch, by_key
+from seeupo.algorithms.common.diagnostics import CarryRecord, drift_after_sweep, sweep_metrics
+from seeupo.algorithms.common.objective import Ratio, SequenceObjective, action_log_ratio
+from seeupo.algorithms.common.records import with_credit
 from seeupo.core import CarriedAdvantage, turn_order
 from seeupo.core.advantages import Baseline, Normalize
 from seeupo.core.checks import Clip, check_at_least, check_choice, check_clip, check_count

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from seeupo.algorithms import ALGORITHMS
-from seeupo.algorithms.cards import CARDS, AlgorithmCard, Cost
+from seeupo.algorithms.common.cards import CARDS, AlgorithmCard, Cost
 from seeupo.config.keys import describe_type, keys_of
 from seeupo.config.reference import attributes, summary
 from seeupo.config.toml import toml

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from seeupo.algorithms import SeeUPO
-from seeupo.algorithms.mismatch import MismatchSettings
+from seeupo.algorithms.common.mismatch import MismatchSettings
 from seeupo.core.checks import OptionError, check_at_least, check_choice, check_count, check_unit_interval
 from seeupo.engines.cluster.settings import EngineSettings
 from seeupo.engines.local_critic import CriticSettings

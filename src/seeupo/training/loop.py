@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from seeupo.algorithms.mismatch import BehaviorEngine
+from seeupo.algorithms.common.mismatch import BehaviorEngine
 from seeupo.config.schema import Recipe
 from seeupo.errors import CheckpointError, EngineLost, TrainingError, first_line
 from seeupo.evaluation.policies import ModelPolicy

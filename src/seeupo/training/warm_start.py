@@ -13,7 +13,7 @@ from torch import Tensor
 
 from seeupo.agents.chat import ChatFormat
 from seeupo.agents.template import Conversation, Template
-from seeupo.algorithms.batch import action_mask
+from seeupo.algorithms.common.batch import action_mask
 from seeupo.config.schema import Recipe, WarmStartSettings
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.envs.pool.pool import EnvPool, Mistakes

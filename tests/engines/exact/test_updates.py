@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from algorithms.examples import network_engine, ragged_problem, table_engine, weights_of, wordy_problem
 from seeupo.algorithms import SeeUPO
-from seeupo.algorithms.batch import by_key
-from seeupo.algorithms.objective import SequenceObjective
+from seeupo.algorithms.common.batch import by_key
+from seeupo.algorithms.common.objective import SequenceObjective
 from seeupo.engines.exact import ExactEngine, GradientAscent, Maximizer, TablePolicy, TrustRegion
 from seeupo.engines.exact.problem import bandit
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from seeupo.algorithms import SeeUPO
-from seeupo.algorithms.batch import Batch
+from seeupo.algorithms.common.batch import Batch
 from seeupo.core.order import Order
 from seeupo.engines.exact import ExactEngine, GradientAscent
 from seeupo.studies.theory.setting import Scale, Simultaneous, chain_policy, deceptive_chain, rounded

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from seeupo.algorithms import SeeUPO
-from seeupo.algorithms.batch import Batch
+from seeupo.algorithms.common.batch import Batch
 from seeupo.core import clipped_objective
 from seeupo.core.advantages import Normalize
 from seeupo.engines.exact import ExactEngine, GradientAscent, Problem, TablePolicy

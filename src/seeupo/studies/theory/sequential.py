@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from seeupo.algorithms import SeeUPO
-from seeupo.algorithms.objective import Ratio
+from seeupo.algorithms.common.objective import Ratio
 from seeupo.core.order import Order
 from seeupo.engines.exact import ExactEngine, GradientAscent, Maximizer, Problem, TrustRegion
 from seeupo.engines.exact.policy import Policy

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seeupo.algorithms.batch import by_key
-from seeupo.algorithms.objective import SequenceObjective
+from seeupo.algorithms.common.batch import by_key
+from seeupo.algorithms.common.objective import SequenceObjective
 from seeupo.core.checks import Clip
 from seeupo.engines.exact import ExactEngine, Maximizer, NetworkPolicy, Problem, TablePolicy, TrustRegion
 from seeupo.engines.exact.policy import Policy

@@ -12,9 +12,9 @@ from typing import Literal, TypedDict, get_args
 import torch
 from torch import Tensor
 
-from seeupo.algorithms.batch import Batch, LogProbs, by_key
-from seeupo.algorithms.objective import RatioObjective
-from seeupo.algorithms.records import iteration_metrics, mean_of_steps, turn_metrics, turn_records, with_credit
+from seeupo.algorithms.common.batch import Batch, LogProbs, by_key
+from seeupo.algorithms.common.objective import RatioObjective
+from seeupo.algorithms.common.records import iteration_metrics, mean_of_steps, turn_metrics, turn_records, with_credit
 from seeupo.core.checks import Clip, check_at_least, check_choice, check_clip, check_count
 from seeupo.types import Need, StepMetrics, TrainEngine, Turn, Update
 

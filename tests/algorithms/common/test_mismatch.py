@@ -6,8 +6,8 @@ import torch
 
 from engines.examples import engine, objective_for, trajectories, weights
 from seeupo.algorithms import GRPO, SeeUPO
-from seeupo.algorithms.batch import by_key
-from seeupo.algorithms.mismatch import BehaviorEngine, MismatchSettings, WeightedObjective, importance_weights
+from seeupo.algorithms.common.batch import by_key
+from seeupo.algorithms.common.mismatch import BehaviorEngine, MismatchSettings, WeightedObjective, importance_weights
 from seeupo.types import Turn, turns_of
 
 

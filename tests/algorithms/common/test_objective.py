@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from algorithms.examples import F64
-from seeupo.algorithms.objective import SequenceObjective
+from seeupo.algorithms.common.objective import SequenceObjective
 from seeupo.types import Turn
 
 TURNS = [Turn("a", 1, (0,), (3, 4, 5)), Turn("b", 1, (0,), (6,)), Turn("c", 1, (0,), ())]

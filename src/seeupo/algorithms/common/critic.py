@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seeupo.algorithms.batch import action_mask, padded
-from seeupo.algorithms.records import mean_and_sd, mean_of_steps
+from seeupo.algorithms.common.batch import action_mask, padded
+from seeupo.algorithms.common.records import mean_and_sd, mean_of_steps
 from seeupo.types import StepMetrics, Turn, TurnKey
 
 

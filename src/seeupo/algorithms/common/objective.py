@@ -14,7 +14,7 @@ from typing import Literal, Self
 import torch
 from torch import Tensor
 
-from seeupo.algorithms.batch import LogProbs, action_mask, padded
+from seeupo.algorithms.common.batch import LogProbs, action_mask, padded
 from seeupo.core import clip_binds, clipped_objective, k3, masked_mean, sequence_log_ratio
 from seeupo.core.checks import Clip
 from seeupo.types import Turn, TurnKey

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from seeupo.algorithms.batch import LogProbs, by_key
+from seeupo.algorithms.common.batch import LogProbs, by_key
 from seeupo.core import length_mask
 from seeupo.core.checks import OptionError, check_at_least, check_choice, check_count
 from seeupo.types import Objective, StepMetrics, TrainEngine, Turn, TurnKey

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from seeupo.algorithms.batch import Batch, LogProbs, action_mask, padded
-from seeupo.algorithms.objective import RatioObjective, UpdateEffect
+from seeupo.algorithms.common.batch import Batch, LogProbs, action_mask, padded
+from seeupo.algorithms.common.objective import RatioObjective, UpdateEffect
 from seeupo.core import k3, masked_mean
 from seeupo.types import Credit, StepMetrics, Trajectory, Turn, TurnCredit
 

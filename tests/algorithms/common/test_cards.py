@@ -12,11 +12,11 @@ import torch
 
 from algorithms.examples import SpyingEngine, table_engine
 from seeupo.algorithms import ALGORITHMS, GRPO, GSPO, PPO, RLOO, ReinforcePP, SeeUPO
-from seeupo.algorithms.cards import CARDS, comparison_table
+from seeupo.algorithms.common.cards import CARDS, comparison_table
 from seeupo.engines.exact.problem import bandit
 from seeupo.types import StepMetrics, turns_of
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parent.parent.parent.parent
 PAGES = ROOT / "docs/algorithms"
 FULL_PAGES = [name for name in ALGORITHMS if name != "seeupo"]  # their pages repeat the text of the card
 HEADINGS = (
@@ -89,7 +89,7 @@ def costs(name, options):
 
 def test_every_algorithm_has_a_card():
     missing = [name for name in ALGORITHMS if name not in CARDS]
-    assert not missing, f"add an AlgorithmCard for {missing} to CARDS in src/seeupo/algorithms/cards.py"
+    assert not missing, f"add an AlgorithmCard for {missing} to CARDS in src/seeupo/algorithms/common/cards.py"
     assert list(CARDS) == list(ALGORITHMS), "CARDS and ALGORITHMS must have the same order"
     for name, card in CARDS.items():
         assert len(re.findall(r"\.(?: |$)", card.idea)) == 2, f"the idea of {name} must have two sentences"

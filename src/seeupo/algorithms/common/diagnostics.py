@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seeupo.algorithms.batch import Batch, LogProbs, by_key
-from seeupo.algorithms.objective import Ratio, action_log_ratio
-from seeupo.algorithms.records import TurnRecord, iteration_metrics, mean_and_sd, turn_metrics
+from seeupo.algorithms.common.batch import Batch, LogProbs, by_key
+from seeupo.algorithms.common.objective import Ratio, action_log_ratio
+from seeupo.algorithms.common.records import TurnRecord, iteration_metrics, mean_and_sd, turn_metrics
 from seeupo.types import StepMetrics, TrainEngine
 
 

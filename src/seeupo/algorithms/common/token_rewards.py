@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from seeupo.algorithms.batch import Batch, LogProbs
+from seeupo.algorithms.common.batch import Batch, LogProbs
 from seeupo.core.advantages import NO_SPREAD
 from seeupo.types import Turn, TurnKey
 
