@@ -310,13 +310,19 @@ class CompletionEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """A sampled action: token ids, their log-probs at the sampling temperature, and the version of the weights."""
+    """A sampled action: token ids, their log-probs at the sampling temperature, and the version of the weights.
+
+    Attributes:
+        work: What the sampler computed for it, if it counts that: `tokens` sampled, prompt tokens `prefilled`, forward
+            `passes`, and tokens `drafted` and `accepted` by speculation.
+    """
 
     id: str
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     end: CompletionEnd
     version: int
+    work: Mapping[str, int] = field(default_factory=dict)
 
 
 class Sampler(Protocol):

@@ -39,10 +39,10 @@ def test_merged_partial_attention_equals_full_attention():
     generator = torch.Generator().manual_seed(0)
     scores = 5 * torch.randn(4, 3, 12, generator=generator, dtype=torch.float64)
     values = torch.randn(4, 12, 8, generator=generator, dtype=torch.float64)
-    merged = merge(
-        *partial_attention(scores[..., :5], values[:, :5]), *partial_attention(scores[..., 5:], values[:, 5:])
-    )
+    first, second = (partial_attention(scores[..., part], values[:, part]) for part in (slice(0, 5), slice(5, 12)))
+    merged, total = merge(*first, *second)
     torch.testing.assert_close(merged, scores.softmax(-1) @ values)
+    torch.testing.assert_close(total, scores.logsumexp(-1, keepdim=True))
 
 
 def test_rows_with_and_without_shared_prompts_are_sampled_together():
