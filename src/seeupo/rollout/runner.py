@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import time
 import warnings
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -101,6 +101,7 @@ class Runner:
 
     Attributes:
         sampling_seconds: Time of the last run in the sampler.
+        work: What the sampler computed in the last run, summed over its completions.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class Runner:
         self.sampler, self.pool, self.chat, self.template, self.settings = sampler, pool, chat, template, settings
         self.context_length = context_length
         self.sampling_seconds = 0.0
+        self.work: Counter[str] = Counter()
         self._results: queue.SimpleQueue[EnvResult] = queue.SimpleQueue()
         self._running: dict[str, RunningEpisode] = {}
         self._to_sample: list[RunningEpisode] = []
@@ -122,6 +124,7 @@ class Runner:
         self._results = queue.SimpleQueue()
         self._running, self._to_sample, self._sampling, self._finished = {}, [], {}, []
         self.sampling_seconds = 0.0
+        self.work = Counter()
         try:
             while waiting or self._running:
                 while waiting and len(self._running) < self.settings.concurrency:
@@ -235,6 +238,7 @@ class Runner:
     def _on_completion(self, running: RunningEpisode, completion: Completion) -> None:
         """Record the sampled tokens as a turn and send the action to the environment."""
         running.sampling_seconds += time.monotonic() - running.waiting_since
+        self.work.update(completion.work)
         running.turns.append(
             Turn(
                 trajectory=running.attempt.id,

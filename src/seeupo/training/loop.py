@@ -254,6 +254,8 @@ class Loop:
         self.callback.on_phase("evaluation", len(self.components.test_tasks) * settings.attempts)
         with self._clock("evaluate"):
             evaluation, trajectories = self._evaluate()
+            # Drop what the evaluation left in the sampler: a resumed run has to sample the same digits without it.
+            self.sampler.sync(self.engine, iteration)
             header = {"iteration": iteration, "kinds": task_kinds(trajectories, self.components.test_tasks)}
             self.run_dir.write_trajectories(iteration, trajectories, header, of="evaluations")
             with self.run_dir.writing("evaluations"):

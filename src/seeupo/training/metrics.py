@@ -65,6 +65,7 @@ def iteration_record(
         "mean_turns": mean([float(len(trajectory.turns)) for trajectory in trajectories]),
         "action_tokens": action_tokens,
         "prompt_tokens": sum(len(turn.prompt_ids) for turn in turns),
+        **sampler_metrics(collected.work),
         "truncated_responses": sum(trajectory.truncated_responses for trajectory in trajectories),
         "entropy": -mean(logprobs) if logprobs else None,
         "sampler_gap": gap,
@@ -75,6 +76,18 @@ def iteration_record(
         "algorithm": dict(overall[0]) if overall else {},
         "turns": [{"turn": m.agent, **m.values} for m in update.metrics if m.agent is not None],
         "timings": {**timings, "tokens_per_second": action_tokens / max(1e-9, timings.get("collect", 0.0))},
+    }
+
+
+def sampler_metrics(work: Mapping[str, int]) -> dict[str, Any]:
+    """Return metrics of what the sampler computed; none if it does not count that."""
+    if not work:
+        return {}
+    drafted = work.get("drafted", 0)
+    return {
+        "prefilled_tokens": work.get("prefilled", 0),
+        "tokens_per_pass": work["tokens"] / work["passes"],
+        "draft_acceptance": work.get("accepted", 0) / drafted if drafted else None,
     }
 
 

@@ -33,7 +33,7 @@ def start_samplers(recipe: Recipe, policy: LoadedPolicy, load: Load, stack: Exit
         raise TrainingError('sampler.placement = "shared" is not available yet. Use "apart", with GPUs for samplers')
     rows = -(-recipe.agent.concurrency // settings.count)
     direct = direct_transfer(settings, cluster=recipe.engine.kind == "cluster", device=device, dtype=recipe.model.dtype)
-    make: Callable[[], Sampler] = partial(_local, load, rows)
+    make: Callable[[], Sampler] = partial(_local, load, rows, settings.speculation)
     if settings.kind == "vllm":
         make = partial(
             VllmSampler,
@@ -57,8 +57,8 @@ def start_samplers(recipe: Recipe, policy: LoadedPolicy, load: Load, stack: Exit
     return stack.enter_context(closing(samplers))
 
 
-def _local(load: Load, rows: int) -> Sampler:
-    return local_sampler(load(), training=True, max_rows=rows)
+def _local(load: Load, rows: int, speculation: bool) -> Sampler:
+    return local_sampler(load(), training=True, max_rows=rows, speculation=speculation)
 
 
 def _model_folder(recipe: Recipe, policy: LoadedPolicy, stack: ExitStack) -> str:

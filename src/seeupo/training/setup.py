@@ -82,9 +82,14 @@ def build(
             engine = stack.enter_context(closing(make_cluster_engine(recipe, load, policy)))
         else:
             engine = make_engine(recipe, policy)
-        if sampler is None and recipe.collect.lag and recipe.engine.kind == "local":
+        if sampler is None:
             # Sampling during an update needs weights that the update does not change.
-            sampler = local_sampler(load(), max_rows=recipe.agent.concurrency)
+            copied = recipe.collect.lag and recipe.engine.kind == "local"
+            sampler = local_sampler(
+                load() if copied else policy,
+                max_rows=recipe.agent.concurrency,
+                speculation=recipe.sampler.speculation,
+            )
         template, settings = template_of(recipe.agent), runner_settings(recipe)
         runner = make_runner(policy, pool, template, settings, training=True, sampler=sampler)
         runner.sampler.sync(engine, 0)

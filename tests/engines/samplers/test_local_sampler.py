@@ -68,8 +68,7 @@ def test_a_shared_system_prompt_is_computed_once_for_all_tasks_groups_and_turns(
         for each, row in zip(requests, engine.logprobs(turns), strict=True):
             assert list(found[each.id].logprobs) == pytest.approx(row.tolist(), abs=1e-10)
         histories = {
-            key: each.prompt_ids + found[each.id].ids + (3, 4)
-            for key, each in zip(histories, requests, strict=True)
+            key: each.prompt_ids + found[each.id].ids + (3, 4) for key, each in zip(histories, requests, strict=True)
         }
         # The last sampled token, which was never an input, and the first of two new ones.
         added = 2 * len(histories)
