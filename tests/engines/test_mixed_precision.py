@@ -105,9 +105,9 @@ def test_the_cache_of_the_sampler_has_the_type_of_the_computation():
 
 def test_temperatures_are_not_rounded(monkeypatch):
     temperatures = []
-    log_probs = Decoder.log_probs
+    probabilities = Decoder.probabilities
     monkeypatch.setattr(
-        Decoder, "log_probs", lambda *arguments: temperatures.append(arguments[-1]) or log_probs(*arguments)
+        Decoder, "probabilities", lambda *arguments: temperatures.append(arguments[-1]) or probabilities(*arguments)
     )
     run(LocalSampler(mixed(weights=torch.bfloat16)), [request("x", (1, 2, 3), temperature=0.9)])
     assert torch.equal(temperatures[0], torch.tensor([0.9]))

@@ -104,14 +104,24 @@ def merged_weights(
         merged = full(weight.detach())
         layer = adapted.get(plain.removesuffix(".weight")) if plain.endswith(".weight") else None
         if layer is not None:
-            (adapter,) = layer.active_adapters
-            up, down = (full(matrix[adapter].weight.detach()) for matrix in (layer.lora_B, layer.lora_A))
-            merged = (merged + (up @ down) * layer.scaling[adapter]).to(merged.dtype)
+            merged = merged_weight(layer, merged, full)
         yield plain, merged
 
 
+def merged_weight(layer: Any, weight: Tensor, full: Callable[[Tensor], Tensor] = lambda tensor: tensor) -> Tensor:
+    """Return the weight of an adapted layer with its adapter merged."""
+    (adapter,) = layer.active_adapters
+    up, down = (full(matrix[adapter].weight.detach()) for matrix in (layer.lora_B, layer.lora_A))
+    return (weight + (up @ down) * layer.scaling[adapter]).to(weight.dtype)
+
+
+def is_adapted(layer: Any) -> bool:
+    """Return whether a layer has an adapter."""
+    return hasattr(layer, "get_delta_weight")
+
+
 def _adapted_layers(model: PreTrainedModel) -> dict[str, Any]:
-    return {name: layer for name, layer in model.named_modules() if hasattr(layer, "get_delta_weight")}
+    return {name: layer for name, layer in model.named_modules() if is_adapted(layer)}
 
 
 def base_weights(model: PreTrainedModel) -> dict[str, Tensor]:

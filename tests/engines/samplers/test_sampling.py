@@ -21,18 +21,18 @@ def test_sampling_by_chunks_equals_one_cumulative_sum(size, seed, impossible):
     logits = 3 * torch.randn(6, size, generator=generator, dtype=torch.float64)
     if impossible:
         logits[:, 1::2] = -torch.inf
-    log_probs = logits.log_softmax(1)
+    probabilities = logits.softmax(1)
     uniform = random.Random(seed).random
     uniforms = [uniform() for _ in range(6)]
-    expected = torch.searchsorted(log_probs.exp().cumsum(1), torch.tensor(uniforms, dtype=torch.float64)[:, None])
-    assert torch.equal(inverse_cdf(log_probs, uniforms), expected[:, 0].clamp(max=size - 1))
+    expected = torch.searchsorted(probabilities.cumsum(1), torch.tensor(uniforms, dtype=torch.float64)[:, None])
+    assert torch.equal(inverse_cdf(probabilities, uniforms), expected[:, 0].clamp(max=size - 1))
 
 
 @pytest.mark.parametrize("uniform", [0.0, 1 - 2**-53])
 def test_tokens_of_probability_zero_are_never_sampled(uniform):
-    log_probs = torch.full((1, 600), -torch.inf)
-    log_probs[0, 300] = 0.0
-    assert inverse_cdf(log_probs, [uniform]).tolist() == [300]
+    probabilities = torch.zeros(1, 600)
+    probabilities[0, 300] = 1.0
+    assert inverse_cdf(probabilities, [uniform]).tolist() == [300]
 
 
 def test_merged_partial_attention_equals_full_attention():

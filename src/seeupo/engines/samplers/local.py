@@ -25,6 +25,7 @@ from seeupo.engines.samplers.sampling import (
     StopCriteria,
     SyncedWeights,
     check_request,
+    chosen_log_probs,
     copy_weights,
     inverse_cdf,
     truncate,
@@ -153,6 +154,7 @@ class LocalSampler:
 
     def _forget(self) -> None:
         """Drop everything that was computed from the weights or learned from samples."""
+        self._decoder.drop_snapshot()
         self._tree = PrefixTree()
         self._episodes: OrderedDict[str, Context] = OrderedDict()
         self._drafts.clear()
@@ -221,11 +223,11 @@ class LocalSampler:
                 torch.tensor(positions, device=device),
                 StepAttention(prefill, decode),
             )
-            log_probs = self._decoder.log_probs(hidden[prefill.count :], temperature)
+            probabilities = self._decoder.probabilities(hidden[prefill.count :], temperature)
         if not self.training:
-            log_probs = truncate(log_probs, parameters)
-        chosen = inverse_cdf(log_probs, uniforms)
-        sampled = iter(zip(chosen.tolist(), log_probs.gather(1, chosen[:, None])[:, 0].tolist(), strict=True))
+            probabilities = truncate(probabilities, parameters)
+        chosen = inverse_cdf(probabilities, uniforms)
+        sampled = iter(zip(chosen.tolist(), chosen_log_probs(probabilities, chosen), strict=True))
         ends = {}
         for index, row, own, draft in zip(order, rows, inputs, drafts, strict=True):
             drawn = [next(sampled) for _ in own]
