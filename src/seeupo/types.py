@@ -196,7 +196,13 @@ class CriticLoss(Protocol):
 
 
 class TrainEngine(Protocol):
-    """The interface between algorithms and hardware: log-probs and optimizer steps."""
+    """The interface between algorithms and hardware: log-probs and optimizer steps.
+
+    Attributes:
+        iteration: The current iteration, from 0.
+    """
+
+    iteration: int
 
     def logprobs(self, turns: Sequence[Turn], *, policy: Literal["current", "reference"] = "current") -> list[Tensor]:
         """Return log-probs [len(action)] of each turn's action tokens, without gradient, on the CPU."""
@@ -213,9 +219,7 @@ class TrainEngine(Protocol):
 
 @runtime_checkable
 class CriticEngine(TrainEngine, Protocol):
-    """A train engine with a critic. `iteration` is the current iteration, from 0."""
-
-    iteration: int
+    """A train engine with a critic."""
 
     def values(self, trajectories: Sequence[Trajectory]) -> list[Tensor]:
         """Return values [A + 1] per trajectory of A action tokens: before each token, and after the last.

@@ -28,7 +28,7 @@ class BigramEngine:
     def __init__(self, vocab_size: int) -> None:
         self.logits = torch.zeros(vocab_size, vocab_size)
         self.reference = self.logits.clone()
-        self.iterations = []
+        self.iteration, self.iterations = 0, []
 
     def logprobs(self, turns, *, policy="current"):
         logits = self.logits if policy == "current" else self.reference
@@ -43,6 +43,7 @@ class BigramEngine:
         return StepMetrics(agent, {"grad_norm": float(logits.grad.norm()), "objective": float(value.detach())})
 
     def begin_iteration(self, iteration):
+        self.iteration = iteration
         self.iterations.append(iteration)
 
     def learning_rate(self, iteration):

@@ -43,7 +43,7 @@ class SeeUPO:
 
     The paper states `order`, `normalize`, `baseline`, `ratio`, `clip`, and M without a clip (`carry`, `carry_clip`).
     `epochs` and `steps_per_turn` are those of its public code. `carry_ratio`, `entropy_coef`, `min_live` and
-    `measure_drift` are additions that change nothing by default.
+    `drift_every` are additions that change nothing by default.
 
     Attributes:
         order: Order in which the turns are updated: "reverse" (backward induction), "natural" or "random".
@@ -59,7 +59,8 @@ class SeeUPO:
         carry: Update M after each turn; False keeps M = A (ablation: turn-by-turn updates without M).
         carry_clip: Clip range (low, high) of each factor of M; none for no clip, as in the paper.
         min_live: Smallest pool that is updated; the turn of a smaller pool is skipped and its ratio counts as 1.
-        measure_drift: Measure how far later updates moved each turn after its own; costs one forward pass.
+        drift_every: Iterations between measurements of how far later updates moved each turn after its own, each of
+            which costs one forward pass; 0 never measures.
     """
 
     order: Order = "reverse"
@@ -75,7 +76,7 @@ class SeeUPO:
     carry: bool = True
     carry_clip: Clip | None = None
     min_live: int = 1
-    measure_drift: bool = True
+    drift_every: int = 10
 
     def __post_init__(self) -> None:
         for name, choices in (("order", Order), ("normalize", Normalize), ("baseline", Baseline), ("ratio", Ratio)):
@@ -88,8 +89,8 @@ class SeeUPO:
             check_at_least(name, getattr(self, name), 0)
         for name in ("steps_per_turn", "epochs", "min_live"):
             check_count(name, getattr(self, name), 1)
-        for name in ("carry", "measure_drift"):
-            check_choice(name, getattr(self, name), (True, False))
+        check_count("drift_every", self.drift_every, 0)
+        check_choice("carry", self.carry, (True, False))
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -161,7 +162,8 @@ class SeeUPO:
                 )
             )
 
-        drift = drift_after_sweep(engine, records, old, carry_ratio) if self.measure_drift else {}
+        measure_drift = self.drift_every > 0 and engine.iteration % self.drift_every == 0
+        drift = drift_after_sweep(engine, records, old, carry_ratio) if measure_drift else {}
         return Update(
             metrics=sweep_metrics(batch, advantages, records, old, reference, drift=drift),
             trajectories=with_credit(batch, advantages, records),

@@ -20,6 +20,7 @@ CHANGEABLE = (
     "run.deterministic",
     "run.threads",
     "model.batch_tokens",
+    "model.trunk_gib",
     "model.row_tokens",
     "model.gradient_checkpointing",
     "environment.workers",

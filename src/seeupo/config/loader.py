@@ -128,12 +128,16 @@ def _parse(text: str, source: str) -> dict[str, Any]:
 
 
 def _rename_keys(table: dict[str, Any]) -> None:
-    """Move values to the keys that replaced theirs; both are in the same section."""
+    """Move values to the keys that replaced theirs; both are in the same section.
+
+    A switch that became a number of iterations is 1 for every iteration and 0 for never.
+    """
     for old, new in RENAMED.items():
         section, _, name = old.rpartition(".")
         values = table.get(section)
         if isinstance(values, dict) and name in values:
-            values.setdefault(new.rpartition(".")[2], values.pop(name))
+            value = values.pop(name)
+            values.setdefault(new.rpartition(".")[2], int(value) if isinstance(value, bool) else value)
 
 
 def _drop_removed_switches(table: dict[str, Any]) -> None:

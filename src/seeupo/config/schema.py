@@ -22,7 +22,10 @@ from seeupo.models.adapters import LoraSettings
 from seeupo.models.tiny import TinyConfig
 from seeupo.types import Algorithm
 
-RENAMED: Mapping[str, str] = {"evaluation.samples": "evaluation.attempts"}
+RENAMED: Mapping[str, str] = {
+    "evaluation.samples": "evaluation.attempts",
+    "algorithm.measure_drift": "algorithm.drift_every",
+}
 """Old dotted keys and the keys of the same section that replaced them."""
 REMOVED: Mapping[str, str] = {
     "environment.unsandboxed": "a recipe cannot switch off the sandbox. Remove it; use the option --unsandboxed",
@@ -137,6 +140,9 @@ class ModelSettings:
         batch_tokens: Number of tokens per forward pass in an update.
         row_tokens: Length of a tree-packed row in tokens; "none" means four times the width of the model.
         gradient_checkpointing: Recomputation of activations in the backward pass, which saves memory and takes longer.
+        trunk_gib: Limit in GiB per process of the hidden states below the first trained layer, which are computed once
+            per iteration if optimizer.trainable or lora.layers leave out the lower layers. Turns beyond it are computed
+            in full; 0 keeps none.
     """
 
     name: str = "tiny"
@@ -148,9 +154,11 @@ class ModelSettings:
     batch_tokens: int = 4096
     row_tokens: int | None = None
     gradient_checkpointing: bool = False
+    trunk_gib: float = 4.0
 
     def __post_init__(self) -> None:
         check_count("batch_tokens", self.batch_tokens, 1)
+        check_at_least("trunk_gib", self.trunk_gib, 0)
         if self.reference_dtype is not None and self.lora is not None:
             expected = '"none" with model.lora, because the reference policy then shares the frozen weights'
             raise OptionError("reference_dtype", self.reference_dtype, expected)

@@ -25,16 +25,21 @@ class LoraSettings:
     Attributes:
         rank: Rank of each adapter.
         alpha: Scale of the adapters: their output is multiplied by alpha / rank.
-        targets: Names of the adapted layers (`target_modules` of peft).
+        targets: Names of the adapted linear layers (`target_modules` of peft).
+        layers: Number of transformer layers with adapters, counted from the top; "none" means all. The layers below
+            them are computed once per iteration.
         seed: Random seed of the initialization.
     """
 
     rank: int = 16
     alpha: int = 32
     targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    layers: int | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if self.layers is not None:
+            check_count("layers", self.layers, 1)
         check_count("rank", self.rank, 1)
         check_count("alpha", self.alpha, 1)
 
@@ -48,9 +53,16 @@ def add_adapters(model: PreTrainedModel, lora: LoraSettings, adapter: Adapter | 
         raise ValueError("lora needs peft: pip install 'seeupo[lora]'")
     from peft import LoraConfig
 
-    targets = list(lora.targets)
+    count = int(model.config.get_text_config().num_hidden_layers)
+    if lora.layers is not None and lora.layers > count:
+        raise ValueError(f"lora.layers = {lora.layers}: expected at most {count}, the number of the model's layers")
     config = LoraConfig(
-        r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, lora_dropout=0.0, task_type="CAUSAL_LM"
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        target_modules=list(lora.targets),
+        layers_to_transform=None if lora.layers is None else list(range(count - lora.layers, count)),
+        lora_dropout=0.0,
+        task_type="CAUSAL_LM",
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(lora.seed)

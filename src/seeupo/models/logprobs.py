@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from seeupo.core import length_mask
 from seeupo.models.batching import PaddedBatch
 from seeupo.models.tree import TreeBatch
-from seeupo.models.tree_attention import tree_attention
+from seeupo.models.tree_layers import final_states
 from seeupo.types import Turn
 
 PROJECTION_BYTES = 256 * 2**20
@@ -51,14 +51,14 @@ def tree_logprobs(
     The softmax is computed in float32, or in float64 if the model is float64.
     """
     device = model.device
-    hidden = tree_states(model, batch)
     mask = batch.mask.to(device)
     pairs = torch.stack([batch.predictors.to(device)[mask], batch.targets.to(device)[mask]])
     # Turns whose actions start alike need the same token at the same position: compute it once.
-    pairs, inverse = pairs.unique(dim=1, return_inverse=True)
+    (positions, targets), inverse = pairs.unique(dim=1, return_inverse=True)
+    hidden, size = final_states(model, batch, positions), _chunk_size(model)
     chunks = [
-        _project(hidden[positions], model.get_output_embeddings(), targets, temperature, entropies)
-        for positions, targets in zip(*(row.split(_chunk_size(model)) for row in pairs), strict=True)
+        _project(states, model.get_output_embeddings(), tokens, temperature, entropies)
+        for states, tokens in zip(hidden.split(size), targets.split(size), strict=True)
     ]
 
     def scatter(values: Sequence[Tensor]) -> Tensor:
@@ -70,17 +70,6 @@ def tree_logprobs(
         entropies=scatter([entropy for _, entropy in chunks]) if entropies else None,
         mask=mask,
     )
-
-
-def tree_states(model: PreTrainedModel, batch: TreeBatch) -> Tensor:
-    """Return last hidden states [B * N, H] of the tokens of a batch."""
-    states: Tensor = model.base_model(
-        input_ids=batch.input_ids.to(model.device),
-        position_ids=batch.position_ids.to(model.device),
-        use_cache=False,
-        **tree_attention(model, batch),
-    ).last_hidden_state
-    return states.flatten(0, 1)
 
 
 def _chunk_size(model: PreTrainedModel) -> int:

@@ -98,6 +98,8 @@ def _parts(shape: ModelShape, recipe: Recipe) -> Iterator[Part]:
     elif width < stored:
         yield Part("weights in the compute type", shape.parameters * width, transient=True)
     yield Part("activations", packed_tokens(recipe) * _kept_activations(shape, recipe), transient=True)
+    if shape.trunk_layers(model, recipe.optimizer):
+        yield Part("hidden states below the trained layers, at most", model.trunk_gib * GIB, transient=True)
     # A backward pass first computes logits and the gradient of the output head, then layer by layer.
     logits = logits_bytes(shape, recipe) + (0 if gathers else max(trained, default=0) * max(FLOAT, stored))
     layer = packed_tokens(recipe) * _temporary_activations(shape, recipe)

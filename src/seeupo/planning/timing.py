@@ -109,7 +109,7 @@ def _update_tokens(recipe: Recipe, tokens: Tokens) -> float:
         passes += tokens.once
     if isinstance(algorithm, SeeUPO):
         passes += tokens.by_turn * (step * epochs + 1)  # one more for the ratio after the update
-        return passes + (tokens.once if algorithm.measure_drift else 0)
+        return passes + (tokens.once / algorithm.drift_every if algorithm.drift_every else 0)
     if "critic" in algorithm.needs:
         passes += tokens.once * (1 + step * epochs)
     return passes + tokens.once * step * epochs

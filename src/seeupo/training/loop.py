@@ -195,7 +195,9 @@ class Loop:
         progress, iteration, tasks = self.progress, self.progress.iteration + 1, self.components.train_tasks
         self.engine.begin_iteration(iteration - 1)
         gap = self._sampler_gap(collected)
-        engine = BehaviorEngine(self.engine, self.recipe.mismatch, recorded=self.recipe.collect.lag > 0)
+        bound = self.recipe.mismatch.recorded_gap
+        recorded = self.recipe.collect.lag > 0 or (bound is not None and gap is not None and gap <= bound)
+        engine = BehaviorEngine(self.engine, self.recipe.mismatch, recorded=recorded)
         generator = torch.Generator().manual_seed(derive_seed(self.recipe.run.seed, f"update {iteration}"))
         with self._clock("update"), self._collecting_ahead():
             trained_on = [shaped(trajectory, self.recipe.collect.shape) for trajectory in collected.trajectories]

@@ -147,6 +147,7 @@ def engine_options(recipe: Recipe) -> dict[str, Any]:
         "batch_tokens": recipe.model.batch_tokens,
         "row_tokens": recipe.model.row_tokens,
         "gradient_checkpointing": recipe.model.gradient_checkpointing,
+        "trunk_bytes": int(recipe.model.trunk_gib * 2**30),
     }
 
 

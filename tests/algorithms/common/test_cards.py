@@ -36,7 +36,9 @@ TURNS = 3
 class CountingEngine(SpyingEngine):
     """An exact engine that counts calls, also those of a critic that learns nothing."""
 
-    iteration = 0
+    def __init__(self, inner):
+        super().__init__(inner)
+        self.iteration = 1  # SeeUPO measures the drift in iteration 0
 
     def values(self, trajectories):
         self.calls.append(("values", turns_of(trajectories)))

@@ -28,6 +28,8 @@ class MismatchSettings:
     Attributes:
         check_every: Iterations between comparisons of both log-probs on a few trajectories; 0 never compares.
         max_gap: Mean absolute difference per token above which training stops; "none" means no limit.
+        recorded_gap: Mean absolute difference per token up to which the sampler's log-probs replace the forward pass
+            before the first step, in iterations that compare both; "none" always computes them.
         tis_cap: C of truncated importance sampling, which multiplies gradients by w = min(pi_trainer / pi_sampler, C);
             "none" means w = 1.
         tis_level: "token": w from the probabilities of each token; "turn": from the product over a turn.
@@ -37,6 +39,7 @@ class MismatchSettings:
 
     check_every: int = 1
     max_gap: float | None = 0.5
+    recorded_gap: float | None = None
     tis_cap: float | None = None
     tis_level: Level = "token"
     turn_bounds: tuple[float, float] | None = None
@@ -44,9 +47,11 @@ class MismatchSettings:
     def __post_init__(self) -> None:
         check_count("check_every", self.check_every, 0)
         check_choice("tis_level", self.tis_level, get_args(Level))
-        for name in ("max_gap", "tis_cap"):
+        for name in ("max_gap", "recorded_gap", "tis_cap"):
             if getattr(self, name) is not None:
                 check_at_least(name, getattr(self, name), 0)
+        if self.recorded_gap is not None and not self.check_every:
+            raise OptionError("recorded_gap", self.recorded_gap, '"none" with check_every = 0, which never compares')
         if self.turn_bounds is not None and not 0 <= self.turn_bounds[0] <= 1 <= self.turn_bounds[1]:
             raise OptionError("turn_bounds", self.turn_bounds, "a pair (low, high) with low <= 1 <= high")
 
@@ -65,7 +70,8 @@ class BehaviorEngine:
         engine: Engine that trains.
         settings: Corrections of the gradients.
         recorded: Whether the log-probs before the first step are those that the sampler recorded, so that ratios are
-            relative to the policy that sampled. Needed if it had older weights; corrections are then in the ratio.
+            relative to the policy that sampled. Needed if it had older weights, and saves a forward pass if both agree;
+            corrections are then in the ratio.
     """
 
     def __init__(self, engine: TrainEngine, settings: MismatchSettings, *, recorded: bool = False) -> None:
