@@ -324,9 +324,9 @@ B_it = R_i - mean R of group - beta_r sum_{u >= t} log(pi_theta_k / pi_ref)""",
 
 GIGPO = AlgorithmCard(
     title="GiGPO",
-    idea="Attempts at the same task often pass through the same states. Beside the trajectory's advantage of GRPO, each "
-    "turn is compared with the other turns of the group that start from the same state, by the discounted return that "
-    "followed.",
+    idea="Attempts at the same task often pass through the same states. Beside the trajectory's advantage of GRPO, "
+    "each turn is compared with the other turns of the group that start from the same state, by the discounted return "
+    "that followed.",
     formula="""\
 A_it = (R_i - mean R) / std R + w (R_it - mean S) / std S
 S = returns R_ju of the group's turns with state s_ju = s_it
@@ -350,15 +350,15 @@ K = q - log q - 1,   q = pi_ref(token) / pi_theta(token)""",
     measurements="Not part of the theory study.",
     cost=Cost(forward="2 + E + K", by_default=("4", "1")),
     use_when="Tasks whose attempts meet in the same states, such as games and web pages, with states that the "
-    "environment can name. Watch `lone_turn_fraction`: near 1 only the first turn is compared, and it is GRPO with more "
-    "weight on that turn.",
+    "environment can name. Watch `lone_turn_fraction`: near 1 only the first turn is compared, and it is GRPO with "
+    "more weight on that turn.",
     source="Feng et al. 2025, Group-in-Group Policy Optimization for LLM Agent Training (arXiv:2505.10978)",
 )
 
 MT_GRPO = AlgorithmCard(
     title="MT-GRPO",
-    idea="A step reward belongs to its own turn. Each turn before the last is reinforced by its step reward relative to "
-    "the group's at the same turn, plus the outcome's advantage; the last turn by the outcome's advantage alone.",
+    idea="A step reward belongs to its own turn. Each turn before the last is reinforced by its step reward relative "
+    "to the group's at the same turn, plus the outcome's advantage; the last turn by the outcome's advantage alone.",
     formula="""\
 A_it = (r_it - mean r_t) / std r_t + lambda A_i   before the last turn
 A_it = A_i                                        in the last turn
