@@ -117,7 +117,7 @@ def check_turn_level_ppo(ledger: Ledger, seed: int) -> None:
     first = {key: (batch.row[key[0]], columns.start) for key, columns in batch.columns.items()}
     shape = (len(batch.trajectories), 3)
     rewards, mask, values, moved = (torch.zeros(shape, dtype=ledger.dtype) for _ in range(4))
-    for (name, t), (row, column) in first.items():
+    for (_, t), (row, column) in first.items():
         trajectory = batch.trajectories[row]
         rewards[row, t] = trajectory.turns[t].reward
         if t == len(trajectory.turns) - 1:
