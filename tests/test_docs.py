@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from seeupo.algorithms import ALGORITHMS
+from seeupo.algorithms.common.trust_region import TrustRegionSettings
 from seeupo.cli import main
 from seeupo.cli.train_command import parse_overrides
 from seeupo.config.changes import Change, check_changes
@@ -389,7 +390,9 @@ def record_of_an_update(algorithm: str) -> dict[str, object]:
         return Trajectory(name, group, group, turns, reward=float(number % 2), score=float(number % 2))
 
     kind = ALGORITHMS[algorithm]
-    options = {name: 0.1 for name in ("kl_coef",) if name in {each.name for each in dataclasses.fields(kind)}}
+    settings = {"kl_coef": 0.1, "trust_region": TrustRegionSettings()}
+    names = {each.name for each in dataclasses.fields(kind)}
+    options = {name: value for name, value in settings.items() if name in names}
     policy = load_policy("tiny", tiny=TinyConfig(width=16, layers=1, heads=2, context=32))
     engine = LocalEngine(policy, OptimizerSettings(), critic=CriticSettings(), reference=True)
     collected = Collected(groups={group: tuple(trajectory(group, n) for n in range(4)) for group in ("a", "b")})

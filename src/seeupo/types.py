@@ -9,6 +9,7 @@ Only the standard library is imported here, because environments run in interpre
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -170,7 +171,7 @@ def turns_of(trajectories: Iterable[Trajectory]) -> list[Turn]:
 
 @dataclass(frozen=True, slots=True)
 class StepMetrics:
-    """Named scalars of one virtual agent (one turn), or of the whole iteration if `agent` is None."""
+    """Named scalars of one virtual agent (usually one turn), or of the whole iteration if `agent` is None."""
 
     agent: int | None
     values: Mapping[str, float]
@@ -218,6 +219,18 @@ class TrainEngine(Protocol):
 
         `agent` is the virtual agent (turn) being updated, for engines with adapters or optimizer moments per turn.
         The metrics contain `grad_norm` if the update follows a gradient.
+        """
+
+
+@runtime_checkable
+class ShrinkableEngine(TrainEngine, Protocol):
+    """A train engine whose steps can be shrunk, as a trust region needs."""
+
+    def shrinkable_steps(self) -> AbstractContextManager[Callable[[float], None]]:
+        """Remember the trained weights until the context ends, so that the steps taken in it can be shrunk.
+
+        The function that it yields sets the weights to before + factor * (now - before); 0 restores them exactly.
+        Optimizer moments stay as the steps left them: they average gradients, which remain valid for the next step.
         """
 
 

@@ -37,7 +37,7 @@ class CheckingEngine:
 
     def step(self, turns, objective, **options):
         for turn in turns:
-            self.error = max(self.error, abs(objective.advantages[turn.key] - self.m[turn.trajectory]))
+            self.error = max(self.error, abs(objective.advantages[turn.trajectory] - self.m[turn.trajectory]))
         metrics = self.engine.step(turns, objective, **options)
         for turn, new in zip(turns, self.engine.logprobs(turns), strict=True):
             self.m[turn.trajectory] *= float((new - self.old[turn.key]).sum().exp())

@@ -14,8 +14,8 @@ theta_k, the policy that sampled. Its log-probs are computed once, before the fi
 because those recorded by a sampler may come from other kernels.
 
 Additions to Algorithm 1: the batch normalization of A, which the paper describes in its text (the mean of A is 0 and is
-not subtracted); M after the last turn, for the credit records; other orders and the options below. Turns are counted
-from 0.
+not subtracted); M after the last turn, for the credit records; agents of several turns; a trust region around theta_k;
+other orders and the options below. Turns and agents are counted from 0.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from typing import get_args
 
 import torch
 
-from seeupo.algorithms.common.batch import Batch, by_key
+from seeupo.algorithms.common.batch import Batch, by_key, by_trajectory
 from seeupo.algorithms.common.diagnostics import CarryRecord, drift_after_sweep, sweep_metrics
-from seeupo.algorithms.common.objective import Ratio, SequenceObjective, action_log_ratio
+from seeupo.algorithms.common.objective import Ratio, TrajectoryObjective, action_log_ratio
 from seeupo.algorithms.common.records import with_credit
+from seeupo.algorithms.common.trust_region import PoolUpdate, TrustRegionSettings
 from seeupo.core import CarriedAdvantage, turn_order
 from seeupo.core.advantages import Baseline, Normalize
 from seeupo.core.checks import Clip, check_at_least, check_choice, check_clip, check_count
@@ -42,11 +43,13 @@ class SeeUPO:
     """Options of SeeUPO. The defaults are the paper's, except `kl_coef`: the paper trains with 0.002.
 
     The paper states `order`, `normalize`, `baseline`, `ratio`, `clip`, and M without a clip (`carry`, `carry_clip`).
-    `epochs` and `steps_per_turn` are those of its public code. `carry_ratio`, `entropy_coef`, `min_live` and
-    `measure_drift` are additions that change nothing by default.
+    `epochs` and `steps_per_turn` are those of its public code. `turns_per_agent`, `carry_ratio`, `entropy_coef`,
+    `trust_region`, `min_live` and `measure_drift` are additions that change nothing by default.
 
     Attributes:
         order: Order in which the turns are updated: "reverse" (backward induction), "natural" or "random".
+        turns_per_agent: Number k of consecutive turns of a virtual agent, which are updated together with one ratio;
+            1 as in the paper. With k = T it is GSPO on whole trajectories.
         normalize: Divide advantages by the standard deviation of the "batch" or the "group"; "none" does not divide.
         baseline: "mean" of the group's rewards, or "leave_one_out", which avoids the factor (G-1)/G in the gradient.
         ratio: Ratio r^t in the objective: "length_normalized" as in GSPO, or "product", for which the proofs hold.
@@ -54,6 +57,7 @@ class SeeUPO:
         clip: Clip range (low, high): ratios are clipped to [1 - low, 1 + high]; none for no clip.
         kl_coef: Weight of the KL penalty to the reference policy in the loss (k3 estimator); 0 for none.
         entropy_coef: Weight of the mean token entropy; 0 for none.
+        trust_region: Limits within which a turn's optimizer steps are shrunk; none takes them in full.
         steps_per_turn: Number of optimizer steps per turn and epoch, each on a random part of the trajectories.
         epochs: Number of passes over each turn pool.
         carry: Update M after each turn; False keeps M = A (ablation: turn-by-turn updates without M).
@@ -63,6 +67,7 @@ class SeeUPO:
     """
 
     order: Order = "reverse"
+    turns_per_agent: int = 1
     normalize: Normalize = "batch"
     baseline: Baseline = "mean"
     ratio: Ratio = "length_normalized"
@@ -70,6 +75,7 @@ class SeeUPO:
     clip: Clip | None = (0.2, 0.2)
     kl_coef: float = 0.0
     entropy_coef: float = 0.0
+    trust_region: TrustRegionSettings | None = None
     steps_per_turn: int = 1
     epochs: int = 1
     carry: bool = True
@@ -86,7 +92,7 @@ class SeeUPO:
             check_clip(name, getattr(self, name))
         for name in ("kl_coef", "entropy_coef"):
             check_at_least(name, getattr(self, name), 0)
-        for name in ("steps_per_turn", "epochs", "min_live"):
+        for name in ("turns_per_agent", "steps_per_turn", "epochs", "min_live"):
             check_count(name, getattr(self, name), 1)
         for name in ("carry", "measure_drift"):
             check_choice(name, getattr(self, name), (True, False))
@@ -102,32 +108,37 @@ class SeeUPO:
 
         `generator` draws the random order and the mini-batches.
         """
-        # Data collection: organize the turns into T pools.
+        # Data collection: organize the turns into T pools, one per virtual agent.
         batch = Batch(trajectories)
+        pools = batch.agent_pools(self.turns_per_agent)
 
         # Joint advantage estimation: A = r - mean r of the same s_0, and M^{T+1} = A.
         advantages = batch.advantages(self.normalize, self.baseline)
         carried = CarriedAdvantage(advantages)
 
-        # log pi_{theta_k} of every turn, computed once, before any update.
-        turns = [turn for pool in batch.pools for turn in self._turns_with_gradient(batch, pool, carried)]
+        # log pi_{theta_k} of every turn, computed once, before any update. The trust region's KL includes M = 0.
+        all_turns = self.trust_region is not None
+        used = [pool if all_turns else self._turns_with_gradient(batch, pool, carried) for pool in pools]
+        turns = [turn for pool in used for turn in pool]
         old = by_key(turns, engine.logprobs(turns)) if turns else {}
         reference = by_key(turns, engine.logprobs(turns, policy="reference")) if turns and self.kl_coef else {}
 
         # Sequential policy update: t = T, T-1, ..., 1 in reverse order.
         carry_ratio = self.carry_ratio or self.ratio
         records: list[CarryRecord] = []
-        for t in turn_order(len(batch.pools), self.order, generator=generator):
-            pool = self._turns_with_gradient(batch, batch.pools[t], carried)
-            if not any(turn.action_ids for turn in pool) or len(batch.pools[t]) < self.min_live:
+        for t in turn_order(len(pools), self.order, generator=generator):
+            pool = self._turns_with_gradient(batch, pools[t], carried)
+            if not any(turn.action_ids for turn in pool) or len(pools[t]) < self.min_live:
                 continue
 
             # Maximize the clipped objective of pool t, from theta^{t+1}_{k+1} to theta^t_{k+1}. The normalizer is the
             # number of trajectories: one without turn t is the paper's no-op, which adds 0 and is counted.
-            members = batch.members(pool)
-            objective = SequenceObjective(
+            actions = by_trajectory(pool)
+            members = batch.members([turns[0] for turns in actions.values()])
+            objective = TrajectoryObjective(
                 old=old,
-                advantages=dict(zip((turn.key for turn in pool), carried.weights(members).tolist(), strict=True)),
+                advantages=dict(zip(actions, carried.weights(members).tolist(), strict=True)),
+                turns=actions,
                 multiplicities=batch.multiplicities,
                 ratio=self.ratio,
                 clip=self.clip,
@@ -135,15 +146,20 @@ class SeeUPO:
                 kl_coef=self.kl_coef,
                 entropy_coef=self.entropy_coef,
             )
-            steps = [
-                engine.step(part, objective, normalizer=normalizer, agent=t)
-                for _ in range(self.epochs)
-                for part, normalizer in batch.minibatches(pool, self.steps_per_turn, generator)
-            ]
+            epochs = [batch.minibatches(pool, self.steps_per_turn, generator) for _ in range(self.epochs)]
+            update = PoolUpdate(
+                engine=engine,
+                objective=objective,
+                agent=t,
+                parts=[part for epoch in epochs for part in epoch],
+                turns=pools[t] if all_turns else pool,
+                total=float(batch.counts.sum()),
+                moved=bool(records),
+            )
+            taken = update.run(self.trust_region)
 
             # M^t = r^t M^{t+1}, with the ratio after this update.
-            new = by_key(pool, engine.logprobs(pool))
-            carry_log_ratio = action_log_ratio(pool, new, old, carry_ratio)
+            carry_log_ratio = action_log_ratio(actions.values(), taken.new, old, carry_ratio)
             if self.carry:
                 carried.absorb(members, carry_log_ratio, clip=self.carry_clip)
 
@@ -151,19 +167,21 @@ class SeeUPO:
                 CarryRecord(
                     index=t,
                     turns=pool,
-                    live=len(batch.pools[t]),
+                    live=len(pools[t]),
                     members=members,
-                    effect=objective.effect(pool, new),
-                    new=new,
-                    steps=steps,
+                    effect=objective.effect([turns[0] for turns in actions.values()], taken.new),
+                    new=taken.new,
+                    steps=taken.steps,
+                    region=taken.metrics,
                     after=carried.weights(members),
                     carry_log_ratio=carry_log_ratio,
                 )
             )
 
+        scale = batch.advantage_scale(self.normalize, self.baseline)
         drift = drift_after_sweep(engine, records, old, carry_ratio) if self.measure_drift else {}
         return Update(
-            metrics=sweep_metrics(batch, advantages, records, old, reference, drift=drift),
+            metrics=sweep_metrics(batch, advantages, records, old, reference, drift=drift, scale=scale),
             trajectories=with_credit(batch, advantages, records),
         )
 

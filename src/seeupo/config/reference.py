@@ -96,6 +96,7 @@ def _sections(section: Any, prefix: str) -> Iterator[str]:
             yield f"`name` is one of {names}; default: `{toml(default)}`. The other keys depend on it."
             for entry, picked in registry.items():
                 yield from _section(picked, f"{heading}# {name}, name = {toml(entry)}")
+                yield from _sections(picked, f"{name}.")
         for part in alternatives(key.hint):
             if is_dataclass(part):
                 yield from _section(part, f"{heading} {name}")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -21,6 +21,7 @@ from seeupo.engines.optimizer import Optimizer, OptimizerSettings
 from seeupo.engines.reference_policy import ReferencePolicy, fill
 from seeupo.engines.sharded_state import is_sharded, load_sharded, save_sharded
 from seeupo.engines.sharding import Sharding, SingleProcess
+from seeupo.engines.shrinking import shrinkable
 from seeupo.models.adapter_folders import BASE, write_base_name
 from seeupo.models.adapters import ADAPTED, LoraSettings, add_adapters, base_model, merged_weights, plain_model
 from seeupo.models.batching import PaddedBatch, micro_batches
@@ -33,6 +34,7 @@ from seeupo.types import (
     CriticEngine,
     CriticLoss,
     Objective,
+    ShrinkableEngine,
     StepMetrics,
     TrainableEngine,
     Trajectory,
@@ -167,6 +169,9 @@ class LocalEngine:
         owner = "the policy" if agent is None else f"turn {agent + 1}"
         metrics = self._optimizer.step(self.iteration, agent, owner=owner)
         return StepMetrics(agent, {**metrics, "objective": total})
+
+    def shrinkable_steps(self) -> AbstractContextManager[Callable[[float], None]]:
+        return shrinkable(self._trained)
 
     def values(self, trajectories: Sequence[Trajectory]) -> list[Tensor]:
         return trajectory_values(trajectories, self.turn_values(turns_of(trajectories)))
@@ -352,4 +357,5 @@ def trajectory_values(trajectories: Sequence[Trajectory], turn_values: Sequence[
 if TYPE_CHECKING:
     # Let mypy verify the protocols.
     _trainable: type[TrainableEngine] = LocalEngine
+    _shrinkable: type[ShrinkableEngine] = LocalEngine
     _with_critic: type[CriticEngine] = LocalEngine

@@ -48,6 +48,16 @@ class Batch:
             name: sum(len(turn.action_ids) for turn in turns) for name, turns in self.turns_of.items()
         }
 
+    def agent_pools(self, turns_per_agent: int) -> list[list[Turn]]:
+        """Return the pools of virtual agents of k consecutive turns: agent a takes turns a k ... a k + k - 1.
+
+        A pool holds these turns of every trajectory that has one of them, trajectory by trajectory.
+        """
+        return [
+            [turn for tau in self.trajectories for turn in tau.turns[first : first + turns_per_agent]]
+            for first in range(0, len(self.pools), turns_per_agent)
+        ]
+
     def members(self, turns: Sequence[Turn]) -> Tensor:
         """Return the index [n] of each turn's trajectory in the batch."""
         return torch.tensor([self._indices[turn.trajectory] for turn in turns], dtype=torch.long)
@@ -66,6 +76,15 @@ class Batch:
             baseline=baseline,
             weights=None if (self.counts == 1).all() else self.counts,
         )
+
+    def advantage_scale(self, normalize: Normalize, baseline: Baseline) -> float | None:
+        """Return what `advantages` divides by; None if that differs from group to group."""
+        if normalize == "none":
+            return 1.0
+        if normalize == "group":
+            return None
+        advantages = self.advantages("none", baseline)
+        return float(((self.counts * advantages**2).sum() / self.counts.sum()).sqrt())
 
     def _check_leave_one_out(self) -> None:
         for name, size in Counter(trajectory.group for trajectory in self.trajectories).items():
@@ -139,6 +158,14 @@ LogProbs = Mapping[TurnKey, Tensor]
 def by_key(turns: Sequence[Turn], rows: Sequence[Tensor]) -> dict[TurnKey, Tensor]:
     """Return an engine's rows, one per turn, by turn key."""
     return {turn.key: row for turn, row in zip(turns, rows, strict=True)}
+
+
+def by_trajectory(turns: Sequence[Turn]) -> dict[str, list[Turn]]:
+    """Return the turns by trajectory id, in order of appearance: for a virtual agent's pool, its joint actions."""
+    actions: dict[str, list[Turn]] = {}
+    for turn in turns:
+        actions.setdefault(turn.trajectory, []).append(turn)
+    return actions
 
 
 def padded(turns: Sequence[Turn], logprobs: LogProbs) -> Tensor:

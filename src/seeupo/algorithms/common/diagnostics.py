@@ -1,4 +1,4 @@
-"""SeeUPO's metrics: the carried advantage M after each turn, and the drift of turns since their own update."""
+"""SeeUPO's metrics: M after each turn, the drift of turns since their own update, and each turn's expected gain."""
 
 from __future__ import annotations
 
@@ -8,18 +8,29 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seeupo.algorithms.common.batch import Batch, LogProbs, by_key
+from seeupo.algorithms.common.batch import Batch, LogProbs, by_key, by_trajectory
 from seeupo.algorithms.common.objective import Ratio, action_log_ratio
 from seeupo.algorithms.common.records import TurnRecord, iteration_metrics, mean_and_sd, turn_metrics
-from seeupo.types import StepMetrics, TrainEngine
+from seeupo.types import StepMetrics, TrainEngine, Turn
 
 
 @dataclass(frozen=True, kw_only=True)
 class CarryRecord(TurnRecord):
-    """A turn record of a sweep; `carry_log_ratio` [n] is the log r that M was multiplied by."""
+    """A record of a sweep.
+
+    Attributes:
+        carry_log_ratio: The log r [n] that M was multiplied by.
+        region: Metrics of the trust region; empty without one.
+    """
 
     after: Tensor
     carry_log_ratio: Tensor
+    region: Mapping[str, float]
+
+    @property
+    def actions(self) -> list[list[Turn]]:
+        """The updated actions, as turns."""
+        return list(by_trajectory(self.turns).values())
 
 
 def drift_after_sweep(
@@ -33,7 +44,7 @@ def drift_after_sweep(
     final = by_key(moved, engine.logprobs(moved)) if moved else {}
     drift = {record.index: torch.zeros_like(record.carry_log_ratio) for record in records}
     for record in records[:-1]:
-        at_end = action_log_ratio(record.turns, final, old, carry_ratio)
+        at_end = action_log_ratio(record.actions, final, old, carry_ratio)
         # An action of probability 0 at both times has not drifted, although -inf - -inf is nan.
         drift[record.index] = torch.where(at_end == record.carry_log_ratio, 0.0, at_end - record.carry_log_ratio)
     return drift
@@ -47,14 +58,19 @@ def sweep_metrics(
     reference: LogProbs,
     *,
     drift: Mapping[int, Tensor],
+    scale: float | None,
 ) -> tuple[StepMetrics, ...]:
     """Return metrics per updated turn, in update order, and for the whole iteration (agent None).
 
-    docs/algorithms/seeupo.md explains each.
+    `scale` is what advantages were divided by; None if it is not the same for all. docs/algorithms/seeupo.md explains
+    each metric.
     """
     per_turn = []
     for record in records:
         values = turn_metrics(batch, record, old, reference) | _carry_metrics(batch, record, advantages)
+        values |= record.region
+        if scale is not None:
+            values |= _expected_gain(batch, record, old, scale)
         if record.index in drift:
             values["drift_rms"] = mean_and_sd(drift[record.index] ** 2, batch.counts[record.members])[0] ** 0.5
         per_turn.append(StepMetrics(record.index, values))
@@ -68,11 +84,35 @@ def sweep_metrics(
             final[record.members] += record.carry_log_ratio + drift[record.index]
     used = advantages != 0
     overall = iteration_metrics(batch, advantages, sum(len(record.steps) for record in records))
-    overall["turns_updated"] = float(len(records))
+    moved = [record for record in records if record.region.get("step_scale") != 0]
+    overall["turns_updated"] = float(len(moved))
+    if any(record.region for record in records):
+        overall["skipped_turns"] = float(sum(not record.steps for record in records))
+        overall["undone_turns"] = float(len(records) - len(moved)) - overall["skipped_turns"]
     overall["carry_log_ratio_sd"] = mean_and_sd(absorbed[used], batch.counts[used])[1]
     if drift:
         overall["final_log_ratio_sd"] = mean_and_sd(final[used], batch.counts[used])[1]
     return *per_turn, StepMetrics(None, overall)
+
+
+def _expected_gain(batch: Batch, record: CarryRecord, old: LogProbs, scale: float) -> dict[str, float]:
+    """Return the mean of (r - 1) M over all trajectories, in units of the reward, and its standard error over tasks.
+
+    r is the unclipped product ratio; a trajectory without an updated action adds 0.
+    """
+    gains = torch.zeros_like(batch.counts)
+    gains[record.members] = action_log_ratio(record.actions, record.new, old, "product").expm1() * record.effect.weights
+    task = {name: n for n, name in enumerate(dict.fromkeys(tau.task for tau in batch.trajectories))}
+    tasks = torch.tensor([task[tau.task] for tau in batch.trajectories])
+    total = batch.counts.sum()
+    mean = (batch.counts * gains).sum() / total
+    # Tasks are the independent units: the error is that of a mean over clusters.
+    deviations = gains.new_zeros(len(task)).index_add(0, tasks, batch.counts * (gains - mean))
+    values = {"expected_gain": float(mean) * scale}
+    if len(task) > 1:
+        error = (len(task) / (len(task) - 1) * (deviations**2).sum()).sqrt() / total
+        values["expected_gain_se"] = float(error) * scale
+    return values
 
 
 def _carry_metrics(batch: Batch, record: CarryRecord, advantages: Tensor) -> dict[str, float]:

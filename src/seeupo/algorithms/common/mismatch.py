@@ -6,9 +6,10 @@ They differ if the sampler uses other kernels or precision, and if trajectories 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from torch import Tensor
 from seeupo.algorithms.common.batch import LogProbs, by_key
 from seeupo.core import length_mask
 from seeupo.core.checks import OptionError, check_at_least, check_choice, check_count
-from seeupo.types import Objective, StepMetrics, TrainEngine, Turn, TurnKey
+from seeupo.types import Objective, ShrinkableEngine, StepMetrics, TrainEngine, Turn, TurnKey
 
 Level = Literal["token", "turn"]
 
@@ -93,6 +94,9 @@ class BehaviorEngine:
         if self.weights:
             objective = WeightedObjective(objective, {turn.key: self.weights[turn.key] for turn in turns})
         return self.engine.step(turns, objective, normalizer=normalizer, agent=agent)
+
+    def shrinkable_steps(self) -> AbstractContextManager[Callable[[float], None]]:
+        return cast("ShrinkableEngine", self.engine).shrinkable_steps()
 
     def metrics(self) -> dict[str, float]:
         """Return the mean weight per token and the share of turns without a gradient."""

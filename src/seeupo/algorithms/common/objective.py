@@ -7,28 +7,33 @@ L action tokens, padded on the right.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from seeupo.algorithms.common.batch import LogProbs, action_mask, padded
-from seeupo.core import clip_binds, clipped_objective, k3, masked_mean, sequence_log_ratio
+from seeupo.core import clip_binds, clipped_objective, k3, length_mask, masked_mean, sequence_log_ratio
 from seeupo.core.checks import Clip
 from seeupo.types import Turn, TurnKey
 
 Ratio = Literal["length_normalized", "product"]
 
 
-def action_log_ratio(turns: Sequence[Turn], new: LogProbs, old: LogProbs, ratio: Ratio) -> Tensor:
-    """Return log r [n] of the turns' actions, in float64; the log-probs have no gradient."""
+def action_log_ratio(actions: Iterable[Sequence[Turn]], new: LogProbs, old: LogProbs, ratio: Ratio) -> Tensor:
+    """Return log r [n] of actions of one or several turns each, in float64; the log-probs have no gradient."""
+    actions = list(actions)
+
+    def joined(logprobs: LogProbs) -> Tensor:
+        rows = [torch.cat([logprobs[turn.key] for turn in turns]) for turns in actions]
+        return pad_sequence(rows, batch_first=True).double()
+
+    lengths = torch.tensor([sum(len(turn.action_ids) for turn in turns) for turns in actions], dtype=torch.long)
     return sequence_log_ratio(
-        padded(turns, new).double(),
-        padded(turns, old).double(),
-        action_mask(turns),
-        length_normalize=ratio == "length_normalized",
+        joined(new), joined(old), length_mask(lengths), length_normalize=ratio == "length_normalized"
     )
 
 
@@ -128,7 +133,7 @@ class SequenceObjective(RatioObjective):
 
     def effect(self, turns: Sequence[Turn], new: LogProbs) -> UpdateEffect:
         weights = torch.tensor([self.advantages[turn.key] for turn in turns], dtype=torch.float64)
-        log_ratio = action_log_ratio(turns, new, self.old, self.ratio)
+        log_ratio = action_log_ratio([(turn,) for turn in turns], new, self.old, self.ratio)
         return UpdateEffect(
             weights=weights, log_ratio=log_ratio, clipped=clip_binds(log_ratio, weights, clip=self.clip).double()
         )
@@ -170,14 +175,14 @@ class TokenObjective(RatioObjective):
 
 @dataclass(frozen=True, kw_only=True)
 class TrajectoryObjective(RatioObjective):
-    """min(r A, clip(r) A) with one ratio r per trajectory, of all its actions.
+    """min(r A, clip(r) A) with one ratio r per trajectory, of the actions of all given turns.
 
     An engine may compute the turns of a trajectory in different micro-batches. Each turn therefore treats the log-ratio
     of the other turns, as of before the step, as a constant: the gradients of the turns add up to the exact gradient.
 
     Attributes:
         advantages: A by trajectory id.
-        turns: The trajectory's turns by trajectory id.
+        turns: The trajectory's turns by trajectory id; in SeeUPO those of one virtual agent.
         ratio: r as the geometric mean of the token ratios ("length_normalized") or as their "product".
         other_log_ratio: Log-ratio of the trajectory's other turns by turn key; 0 if absent, as before the first step.
     """
@@ -189,6 +194,8 @@ class TrajectoryObjective(RatioObjective):
 
     def for_step(self, current: Callable[[Sequence[Turn]], LogProbs], turns: Sequence[Turn]) -> Self:
         names = dict.fromkeys(turn.trajectory for turn in turns)
+        if all(len(self.turns[name]) == 1 for name in names):
+            return self  # no trajectory has other turns
         all_turns = [turn for name in names for turn in self.turns[name]]
         log_ratio = self._log_ratios(all_turns, current(all_turns))
         totals = {name: sum(log_ratio[turn.key] for turn in self.turns[name]) for name in names}
@@ -231,5 +238,5 @@ class TrajectoryObjective(RatioObjective):
         return sum(len(turn.action_ids) for turn in self.turns[trajectory])
 
     def _log_ratios(self, turns: Sequence[Turn], new: LogProbs) -> dict[TurnKey, float]:
-        log_ratios = action_log_ratio(turns, new, self.old, "product").tolist()
+        log_ratios = action_log_ratio([(turn,) for turn in turns], new, self.old, "product").tolist()
         return {turn.key: value for turn, value in zip(turns, log_ratios, strict=True)}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from seeupo.algorithms.common.batch import Batch, LogProbs, action_mask, padded
+from seeupo.algorithms.common.batch import Batch, LogProbs, action_mask, by_trajectory, padded
 from seeupo.algorithms.common.objective import RatioObjective, UpdateEffect
 from seeupo.core import k3, masked_mean
 from seeupo.types import Credit, StepMetrics, Trajectory, Turn, TurnCredit
@@ -16,17 +16,17 @@ from seeupo.types import Credit, StepMetrics, Trajectory, Turn, TurnCredit
 
 @dataclass(frozen=True, kw_only=True)
 class TurnRecord:
-    """The n updated turns of one pool.
+    """The n updated actions of one pool. An action is one turn, or all turns of a virtual agent in a trajectory.
 
     Attributes:
-        index: Turn index of the pool.
+        index: Turn index of the pool, or the virtual agent.
         turns: The updated turns.
         live: Size of the pool, turns of weight 0 included.
-        members: Indices [n] of the turns' trajectories in the batch.
+        members: Indices [n] of the actions' trajectories in the batch.
         effect: Weights, ratios and clipping [n].
         new: Log-probs after the update.
         steps: Metrics of the optimizer steps on this pool alone.
-        after: M [n] after the turn; None for algorithms that carry nothing from turn to turn.
+        after: M [n] after the update; None for algorithms that carry nothing from turn to turn.
     """
 
     index: int
@@ -73,10 +73,10 @@ def turn_metrics(batch: Batch, record: TurnRecord, old: LogProbs, reference: Log
         "clip_fraction": mean_and_sd(record.effect.clipped, counts)[0],
         **mean_of_steps(record.steps),
         # The tokens were sampled from theta_k, so k3 estimates KL(theta_k || new policy), per token.
-        "kl": _mean_kl(record.turns, old, record.new, counts),
+        "kl": _mean_kl(batch, record.turns, old, record.new),
     }
     if reference:
-        values["kl_reference"] = _mean_kl(record.turns, record.new, reference, counts)
+        values["kl_reference"] = _mean_kl(batch, record.turns, record.new, reference)
     return values
 
 
@@ -112,9 +112,9 @@ def with_credit(batch: Batch, advantages: Tensor, records: Sequence[TurnRecord])
     """Return the trajectories with their credit: A, and the effect of each turn's update in update order."""
     credits: list[list[TurnCredit]] = [[] for _ in batch.trajectories]
     for record in records:
-        after = [None] * len(record.turns) if record.after is None else record.after.tolist()
+        after = [None] * len(record.members) if record.after is None else record.after.tolist()
         columns = zip(
-            record.turns,
+            by_trajectory(record.turns).values(),
             record.members.tolist(),
             record.effect.log_ratio.exp().tolist(),
             record.effect.weights.tolist(),
@@ -122,15 +122,16 @@ def with_credit(batch: Batch, advantages: Tensor, records: Sequence[TurnRecord])
             (record.effect.clipped > 0).tolist(),
             strict=True,
         )
-        for turn, member, ratio, weight, carried_after, clipped in columns:
-            logprobs = tuple(record.new[turn.key].tolist())
-            credits[member].append(TurnCredit(record.index, ratio, weight, carried_after, clipped, logprobs))
+        for turns, member, ratio, weight, carried_after, clipped in columns:
+            for turn in turns:
+                logprobs = tuple(record.new[turn.key].tolist())
+                credits[member].append(TurnCredit(turn.index, ratio, weight, carried_after, clipped, logprobs))
     return tuple(
         replace(trajectory, credit=Credit(advantage, tuple(credit)))
         for trajectory, advantage, credit in zip(batch.trajectories, advantages.tolist(), credits, strict=True)
     )
 
 
-def _mean_kl(turns: Sequence[Turn], sampled_from: LogProbs, other: LogProbs, counts: Tensor) -> float:
+def _mean_kl(batch: Batch, turns: Sequence[Turn], sampled_from: LogProbs, other: LogProbs) -> float:
     kl_NL = k3(padded(turns, sampled_from).double(), padded(turns, other).double())
-    return mean_and_sd(masked_mean(kl_NL, action_mask(turns)), counts)[0]
+    return mean_and_sd(masked_mean(kl_NL, action_mask(turns)), batch.counts[batch.members(turns)])[0]

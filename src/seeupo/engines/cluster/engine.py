@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,6 +22,7 @@ from seeupo.types import (
     CriticEngine,
     CriticLoss,
     Objective,
+    ShrinkableEngine,
     StepMetrics,
     TrainableEngine,
     Trajectory,
@@ -64,6 +66,15 @@ class ClusterEngine:
         self, turns: Sequence[Turn], objective: Objective, *, normalizer: float, agent: int | None = None
     ) -> StepMetrics:
         return _sum_over_ranks(self._split("step", turns, _shared(objective), normalizer, agent), "objective")
+
+    @contextmanager
+    def shrinkable_steps(self) -> Iterator[Callable[[float], None]]:
+        self._ranks.call("begin_shrinkable_steps")
+        try:
+            yield self._shrink_steps
+        finally:
+            if self._ranks.is_alive:
+                self._ranks.call("end_shrinkable_steps")
 
     def values(self, trajectories: Sequence[Trajectory]) -> list[Tensor]:
         return trajectory_values(trajectories, self._by_turn("turn_values", turns_of(trajectories)))
@@ -131,6 +142,9 @@ class ClusterEngine:
         """Stop all ranks."""
         self._ranks.close()
 
+    def _shrink_steps(self, factor: float) -> None:
+        self._ranks.call("shrink_steps", factor)
+
     def _split(self, method: str, turns: Sequence[Turn], *arguments: Any) -> list[Any]:
         """Call a method of every rank with its share of the turns."""
         parts = partition(turns, self._ranks.count, self.packing, row_tokens=self.info["row_tokens"])
@@ -159,5 +173,6 @@ def _sum_over_ranks(found: Sequence[StepMetrics], name: str) -> StepMetrics:
 if TYPE_CHECKING:
     # Let mypy verify the protocols.
     _trainable: type[TrainableEngine] = ClusterEngine
+    _shrinkable: type[ShrinkableEngine] = ClusterEngine
     _with_critic: type[CriticEngine] = ClusterEngine
     _direct: type[DirectSource] = ClusterEngine

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -98,6 +99,19 @@ class Rank:
 
     def step(self, turns: Sequence[Turn], objective: Objective, normalizer: float, agent: int | None) -> StepMetrics:
         return self.engine.step(turns, objective, normalizer=normalizer, agent=agent)
+
+    def begin_shrinkable_steps(self) -> None:
+        """Remember the trained weights until `end_shrinkable_steps`."""
+        self._shrinking = ExitStack()
+        self._shrink = self._shrinking.enter_context(self.engine.shrinkable_steps())
+
+    def shrink_steps(self, factor: float) -> None:
+        self._shrink(factor)
+
+    def end_shrinkable_steps(self) -> None:
+        """Release the remembered weights."""
+        self._shrinking.close()
+        del self._shrink
 
     def turn_values(self, turns: Sequence[Turn]) -> dict[TurnKey, Tensor]:
         return _by_key(turns, self.engine.turn_values(turns))

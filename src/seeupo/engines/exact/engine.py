@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Literal
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from seeupo.engines.exact.policy import Policy
 from seeupo.engines.exact.problem import Problem
 from seeupo.engines.exact.updates import Pool, UpdateRule
+from seeupo.engines.shrinking import shrinkable
 from seeupo.types import Objective, StepMetrics, Trajectory, Turn
 
 
@@ -83,6 +85,9 @@ class ExactEngine:
             reach=lambda: self.problem.reach(self._sampled_from),
         )
         return StepMetrics(agent, self.update(self.policy, pool))
+
+    def shrinkable_steps(self) -> AbstractContextManager[Callable[[float], None]]:
+        return shrinkable(self.policy.parameters())
 
     def _trajectory(self, path: int) -> Trajectory:
         name, context = str(path), str(int(self.problem.contexts[path]))
