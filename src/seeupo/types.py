@@ -66,6 +66,10 @@ class Turn:
         action_ids: Sampled tokens.
         behavior_logprobs: Log-probs of the action under the sampler, at the sampling temperature.
         policy_version: Version of the weights that sampled the action; None if it was not sampled.
+        reward: Step reward of the environment after the action. Whether it is trained on depends on
+            `Trajectory.outcome`.
+        state_key: Name of the state that the action was chosen in: turns of one task with equal keys start from the
+            same state. Empty if it is unknown.
     """
 
     trajectory: str
@@ -74,6 +78,8 @@ class Turn:
     action_ids: tuple[int, ...]
     behavior_logprobs: tuple[float, ...] | None = None
     policy_version: int | None = None
+    reward: float = 0.0
+    state_key: str = ""
 
     @property
     def key(self) -> TurnKey:
@@ -125,7 +131,10 @@ class Trajectory:
         group: Trajectories of the same group are compared with one another.
         task: Id of the attempted task; usually each task has one group per iteration.
         turns: The sampled turns, in order.
-        reward: Value that is trained on: the score, after reward shaping if that is enabled.
+        reward: Value that is trained on: the score, after reward shaping if that is enabled, and with the discounted
+            step rewards if they are trained on.
+        outcome: The part of the reward that is earned at the end, before discounting, if the step rewards of the turns
+            are trained on beside it; None if the whole reward is earned at the end.
         score: Official score of the environment; None if the trajectory failed or its problem has no environment.
         multiplicity: Number of trajectories that this one stands for: 1 if it was sampled, its probability if a small
             problem was enumerated. Every mean over trajectories is weighted by it.
@@ -144,6 +153,7 @@ class Trajectory:
     turns: tuple[Turn, ...]
     reward: float
     score: float | None = None
+    outcome: float | None = None
     multiplicity: float = 1.0
     stop: StopReason = StopReason.ENVIRONMENT
     failure: Failure | None = None
@@ -449,10 +459,13 @@ class StepResult:
     Attributes:
         messages: Messages since the last action.
         tools: Tools offered from now on; None if they are the same as before.
-        reward: Reward of this step, for display; a trajectory's score comes from `Env.score`.
+        reward: Reward of this step; a trajectory's score comes from `Env.score`. It is trained on only if the factory
+            declares `separate_step_rewards` and the recipe asks for it.
         terminated: Whether the episode has ended by itself.
         truncated: Whether a limit of the environment ended it.
         info: Other JSON values for readers.
+        state_key: Name of the environment's state, for algorithms that compare actions in equal states; None for a
+            hash of the messages.
     """
 
     messages: tuple[Message, ...]
@@ -461,6 +474,7 @@ class StepResult:
     terminated: bool = False
     truncated: bool = False
     info: Mapping[str, Any] = field(default_factory=dict)
+    state_key: str | None = None
 
     @property
     def done(self) -> bool:
@@ -491,7 +505,11 @@ Expert = Callable[[StepResult], str]
 
 
 class EnvFactory(Protocol):
-    """An environment with its tasks. `make` returns a separate `Env` for each concurrent episode."""
+    """An environment with its tasks. `make` returns a separate `Env` for each concurrent episode.
+
+    A factory may have the attribute `separate_step_rewards`: True declares that the rewards of its steps are not part
+    of its scores, so that both may be added up.
+    """
 
     @property
     def splits(self) -> Sequence[str]:

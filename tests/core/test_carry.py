@@ -79,3 +79,15 @@ def test_zero_stays_zero_and_overflow_is_an_error():
 def test_non_finite_advantages_are_rejected():
     with pytest.raises(ValueError, match=r"advantages\[1\] = inf"):
         CarriedAdvantage(vector(0.0, math.inf))
+
+
+def test_the_total_clip_bounds_the_product_when_it_is_used():
+    carried = CarriedAdvantage(torch.tensor([2.0, -1.0, 0.0], dtype=torch.float64), total_clip=(0.2, 0.2))
+    rows = torch.arange(3)
+    for factor in (1.2, 1.2):
+        carried.absorb(rows, torch.full((3,), factor, dtype=torch.float64).log())
+    assert carried.weights(rows).tolist() == pytest.approx([2.4, -1.2, 0.0])  # 1.44 is above the range
+    carried.absorb(rows, torch.full((3,), 0.8, dtype=torch.float64).log())
+    assert carried.weights(rows).tolist() == pytest.approx([2 * 1.152, -1.152, 0.0])  # the product itself is kept
+    carried.absorb(rows, torch.full((3,), 0.5, dtype=torch.float64).log())
+    assert carried.weights(rows[:2]).tolist() == pytest.approx([1.6, -0.8])

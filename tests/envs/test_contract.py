@@ -59,6 +59,7 @@ def try_all(environment):
     with EnvPool(environment) as pool:
         tasks = pool.first_tasks("train", None)
         pool.vocabulary()
+        pool.separate_step_rewards()
         try_task(pool, tasks[0])
         if (expert := pool.expert(tasks[0])) is not None:
             expert(StepResult(HELLO))
@@ -90,6 +91,7 @@ BROKEN_RESULTS = [
     (StepResult(HELLO, terminated=None), "a StepResult with terminated None; it must be bool"),
     (StepResult(HELLO, truncated=numpy.bool_(True)), "a StepResult with truncated numpy.bool"),
     (StepResult(HELLO, info={"x": {1, 2}}), "a StepResult with info dict; it must be a table of JSON values"),
+    (StepResult(HELLO, state_key=3), "a StepResult with state_key 3; it must be str or None"),
 ]
 
 
@@ -119,6 +121,7 @@ def test_scores_are_numbers_from_0_to_1(value):
         ({"env": {"first": None}}, "reset must return StepResult, got None"),
         ({"expert": lambda self, task: "x"}, "expert must return a function or None, got str"),
         ({"solver": lambda result: None}, "expert must return an expert that returns str, got None"),
+        ({"separate_step_rewards": "yes"}, "separate_step_rewards must be True or False, got 'yes'"),
         ({"words": "abc"}, "vocabulary must return a sequence of str, got str"),
     ],
 )

@@ -14,7 +14,7 @@ import torch
 from peers.ledger import TOLERANCE, Ledger
 
 SEEDS = range(6)
-PEERS = ("checks_verl", "checks_trl")
+PEERS = ("checks_verl", "checks_turns", "checks_trl")
 
 
 def main() -> int:

@@ -59,6 +59,13 @@ def test_credit_follows_the_update_order(decoder):
     assert lengths == sorted(lengths)
 
 
+def test_step_rewards_are_shown(decoder):
+    made = trajectory("a", "g", ["read mail", "done"], 1.0, advantage=0.75)
+    made = replace(made, turns=(replace(made.turns[0], reward=0.125), made.turns[1]))
+    view = trajectory_view(as_record(made), [1.0, 0.0], decoder)
+    assert [turn["reward"] for turn in view["turns"]] == [0.125, 0.0]
+
+
 def test_tokens_that_share_a_character_share_a_change(decoder):
     record = record_of("a", "g", ["日本"], 1.0, advantage=0.5)
     (turn,) = trajectory_view(record, [1.0], decoder)["turns"]

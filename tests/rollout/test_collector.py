@@ -1,8 +1,10 @@
+from dataclasses import replace
+
 import pytest
 
 from seeupo.config.schema import CollectSettings
 from seeupo.errors import TrainingError
-from seeupo.rollout.collector import Collector, shaped
+from seeupo.rollout.collector import Collector, with_reward
 from seeupo.types import Failure, FailureKind, StopReason, Task, Trajectory, Turn
 
 TASKS = [Task(f"task-{number}", "train") for number in range(10)]
@@ -14,6 +16,7 @@ class ScriptedRunner:
 
     def __init__(self, score, version=lambda attempt: VERSION):
         self.score, self.version, self.calls = score, version, []
+        self.turn = lambda attempt: Turn(attempt.id, 0, (1,), (2,), policy_version=self.version(attempt))
 
     def run(self, attempts):
         attempts = list(attempts)
@@ -25,7 +28,7 @@ class ScriptedRunner:
                 attempt.id,
                 attempt.group,
                 attempt.task.id,
-                (Turn(attempt.id, 0, (1,), (2,), policy_version=self.version(attempt)),),
+                (self.turn(attempt),),
                 reward=0.0 if failed else score,
                 score=score,
                 stop=StopReason.FAILURE if failed else StopReason.ENVIRONMENT,
@@ -133,7 +136,47 @@ def trajectory(score, *actions):
     ],
 )
 def test_reward_shape_of_the_papers_code_changes_the_reward_only(score, actions, expected):
-    found = shaped(trajectory(score, *actions), "paper_code")
+    found = with_reward(trajectory(score, *actions), CollectSettings(shape="paper_code"))
     assert found.reward == pytest.approx(expected)
-    assert found.score == score
-    assert shaped(trajectory(score, *actions), "none") == trajectory(score, *actions)
+    assert (found.score, found.outcome) == (score, None)
+    assert with_reward(trajectory(score, *actions), CollectSettings()) == trajectory(score, *actions)
+
+
+STEPS = replace(
+    trajectory(1.0, (2,), (3,), (4,)),
+    turns=tuple(Turn("a", t, (1,), (2,), reward=reward) for t, reward in enumerate((0.25, 0.0, 0.5))),
+)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reward", "outcome"),
+    [
+        ({"reward": "score"}, 1.0, None),
+        ({"reward": "score_and_steps"}, 1.0 + 0.25 + 0.5, 1.0),
+        ({"reward": "score", "discount": 0.5}, 0.5**2, None),
+        ({"reward": "score_and_steps", "discount": 0.5}, 0.5**2 * 1.0 + 0.25 + 0.5**2 * 0.5, 1.0),
+        # The score is shaped first; step rewards are added to the result and are not shaped.
+        (
+            {"reward": "score_and_steps", "shape": "paper_code", "discount": 0.5},
+            0.5**2 * 1.5 + 0.25 + 0.5**2 * 0.5,
+            1.5,
+        ),
+    ],
+)
+def test_step_rewards_are_added_after_shaping_and_discounted_by_turn(settings, reward, outcome):
+    found = with_reward(STEPS, CollectSettings(**settings))
+    assert (found.reward, found.outcome, found.score) == (reward, outcome, 1.0)
+
+
+def test_failed_trajectories_have_no_reward():
+    failed = replace(STEPS, reward=0.0, score=None, failure=Failure(FailureKind.RAISED, "lost"))
+    assert with_reward(failed, CollectSettings(reward="score_and_steps")) == failed
+
+
+def test_groups_that_differ_in_step_rewards_only_are_not_replaced():
+    collector, _ = make_collector(lambda *_: 0.0, equal_rounds=1, reward="score_and_steps")
+    turn = Turn("x", 0, (1,), (2,), policy_version=VERSION)
+    collector.runner.turn = lambda attempt: replace(turn, trajectory=attempt.id, reward=float(attempt.index))
+    found = collect(collector, 1)
+    assert found.replaced == 0
+    assert {tuple(each.reward for each in group) for group in found.groups.values()} == {(0.0, 1.0, 2.0)}

@@ -12,7 +12,17 @@ from seeupo.envs.pool.pool import EnvPool
 from seeupo.models.loading import load_policy
 from seeupo.models.tiny import TinyConfig
 from seeupo.rollout.runner import RunnerSettings, make_runner
-from seeupo.types import Attempt, Completion, CompletionEnd, FailureKind, SamplingParameters, StopReason
+from seeupo.types import (
+    Attempt,
+    Completion,
+    CompletionEnd,
+    FailureKind,
+    Message,
+    SamplingParameters,
+    StepResult,
+    StopReason,
+    Task,
+)
 from seeupo.utils.seeds import derive_seed
 
 TINY = TinyConfig(width=32, layers=2, heads=2, context=512)
@@ -60,6 +70,49 @@ def test_turns_record_the_sampled_tokens_and_log_probs():
         for before, after in zip(trajectory.turns, trajectory.turns[1:], strict=False):
             grown = before.prompt_ids + before.action_ids
             assert after.prompt_ids[: len(grown)] == grown
+
+
+class Paying:
+    """Pays 0.5 for the first step and names its second state."""
+
+    splits = ("train",)
+
+    def tasks(self, split):
+        return [Task("a", "train")]
+
+    def make(self):
+        return Paying()
+
+    def reset(self, task, *, seed):
+        self.steps = 0
+        return StepResult((Message("user", "start"),))
+
+    def step(self, text):
+        self.steps += 1
+        state = "second" if self.steps == 1 else None
+        return StepResult((Message("user", "on"),), reward=0.5 * (self.steps == 1), state_key=state)
+
+    def score(self):
+        return 0.25
+
+    def close(self):
+        pass
+
+    def expert(self, task):
+        return None
+
+
+def test_turns_have_their_step_reward_and_the_state_they_act_on():
+    with EnvPool(Paying()) as pool:
+        assert not pool.separate_step_rewards()
+        found = run(pool, [Attempt(name, "g", Task("a", "train"), seed=0) for name in "ab"], max_turns=3)
+    for trajectory in found.values():
+        assert [turn.reward for turn in trajectory.turns] == [0.5, 0.0, 0.0]
+        assert trajectory.reward == trajectory.score == 0.25
+        first, second, third = (turn.state_key for turn in trajectory.turns)
+        assert second == "second"
+        assert len({first, second, third, ""}) == 4
+    assert found["a"].turns[0].state_key == found["b"].turns[0].state_key
 
 
 def test_lockstep_is_bit_identical_regardless_of_the_environments_timing():

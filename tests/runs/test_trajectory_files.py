@@ -1,5 +1,6 @@
 import gzip
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -32,13 +33,14 @@ def trajectories(draw):
     for index in range(draw(st.integers(0, 4))):
         action = draw(IDS)
         logprobs = tuple(-0.1 * n for n in range(len(action))) if draw(st.booleans()) else None
-        turns.append(Turn(name, index, history, action, logprobs, draw(st.none() | st.integers(0, 9))))
+        version, reward = draw(st.none() | st.integers(0, 9)), draw(st.floats(-1, 1))
+        turns.append(Turn(name, index, history, action, logprobs, version, reward, draw(st.text(max_size=3))))
         # The next prompt extends the history, shortens it, or replaces it.
         history = draw(st.sampled_from([history + action, history[:2], (1, 2, 3)])) + draw(IDS)
     credits = tuple(TurnCredit(n, 1.1, 0.5, 0.55, n % 2 == 0, (-0.5, -1.0)) for n in range(len(turns)))
     texts = draw(st.lists(st.builds(TurnText, st.text(), st.text()), max_size=len(turns)))
     return Trajectory(
-        name, "g", "t", tuple(turns), draw(st.floats(-1, 1.5)), draw(SCORES),
+        name, "g", "t", tuple(turns), draw(st.floats(-1, 1.5)), draw(SCORES), draw(SCORES),
         stop=draw(st.sampled_from(StopReason)), failure=draw(FAILURES), truncated_responses=draw(st.integers(0, 4)),
         timings={"seconds": 1.5}, opening=draw(st.text()), turn_texts=tuple(texts),
         credit=draw(st.sampled_from([None, Credit(0.5, credits)])),
@@ -79,6 +81,16 @@ VERSION_1 = {
     ],
     "credit": {"advantage": 0.5, "turns": []},
 }  # fmt: skip
+
+
+def test_version_2_records_have_no_step_rewards():
+    rewarded = [replace(turn, reward=0.5, state_key="s") for turn in example().turns]
+    record = to_json(replace(example(), turns=tuple(rewarded), outcome=0.25))
+    assert from_json(upgraded(record)).turns[0].reward == 0.5
+    del record["outcome"]
+    for turn in record["turns"]:
+        del turn["reward"], turn["state_key"]
+    assert from_json(upgraded(record)) == example()
 
 
 def test_version_1_records_are_upgraded():
@@ -178,7 +190,7 @@ def test_tokens_that_are_no_ids_are_refused(tmp_path, tokens):
 
 def test_shared_prompts_cannot_expand_without_limit(monkeypatch):
     turn = {"shared": 10**9, "prompt": [1], "action": [1], "logprobs": None, "policy_version": None, "response": None}
-    record = {**to_json(example()), "turns": [turn] * 100}
+    record = {**to_json(example()), "turns": [{**turn, "reward": 0.0, "state_key": ""}] * 100}
     assert len(from_json(record).turns) == 100
     monkeypatch.setattr(trajectory_files, "MAX_TOKENS", 1000)
     with pytest.raises(ValueError, match="more than 1,000 tokens"):

@@ -1,21 +1,26 @@
-"""PPO (Schulman et al. 2017): clipped token-level ratios with advantages estimated by a critic.
+"""PPO (Schulman et al. 2017): clipped ratios with advantages estimated by a critic, per token or per turn.
 
 The action tokens of all turns are the steps of one episode; observation tokens are not actions. With V the critic's
-value before each token and R the reward, which is 0 except at the last action token,
+value before each token and R the rewards, which are the step reward at the last token of a turn, if step rewards are
+trained on, and the outcome at the last action token,
 
     A_t = sum_l (gamma lambda)^l delta_{t+l},     delta_t = R_t + gamma V_{t+1} - V_t                          (GAE)
 
     policy:  mean over tokens of  min( r_t A_t, clip(r_t, 1 - low, 1 + high) A_t ),   A standardized over the batch
     critic:  mean over tokens of  1/2 max( (V - G_t)^2, (clip(V, V_k - c, V_k + c) - G_t)^2 ),   G_t = A_t + V_t
 
-Every trajectory ends with its reward at the last token and V = 0 after it, also if a turn, context or environment limit
-truncated it. With `bootstrap_truncated` a truncated trajectory has gamma V(end) at its last token, not the reward.
+Every trajectory ends with its outcome at the last token and V = 0 after it, also if a turn, context or environment
+limit truncated it. With `bootstrap_truncated` a truncated trajectory has gamma V(end) there, not the outcome.
+
+With `level="turn"` (Li et al. 2025, Turn-PPO) a step is a whole turn: its state is the turn's prompt, V the value
+before its first token, R its reward, gamma and lambda act per turn, and r_t is the geometric mean of its token ratios.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -24,7 +29,7 @@ from torch.nn.utils.rnn import pad_sequence
 from seeupo.algorithms.common.base import BaseAlgorithm
 from seeupo.algorithms.common.batch import Batch
 from seeupo.algorithms.common.critic import ValueLoss, critic_metrics
-from seeupo.algorithms.common.objective import TokenObjective
+from seeupo.algorithms.common.objective import RatioObjective, SequenceObjective, TokenObjective
 from seeupo.algorithms.common.token_rewards import (
     concatenate_turns,
     kl_penalties,
@@ -33,10 +38,12 @@ from seeupo.algorithms.common.token_rewards import (
     split_into_turns,
     standardize,
 )
+from seeupo.algorithms.common.turn_credit import outcome_of, step_rewards
 from seeupo.core import gae, length_mask
 from seeupo.core.checks import check_at_least, check_choice, check_count, check_unit_interval
 from seeupo.types import CriticEngine, Need, StopReason, TrainEngine, Trajectory, TurnKey, Update
 
+Level = Literal["token", "turn"]
 TRUNCATED = (StopReason.TURN_LIMIT, StopReason.CONTEXT_LIMIT, StopReason.FORCED)
 """Stop reasons of truncated trajectories: a limit ended the episode, not the environment."""
 
@@ -46,8 +53,9 @@ class PPO(BaseAlgorithm):
     """Options of PPO. It needs an engine with a critic, which the recipe section `critic` configures.
 
     Attributes:
-        gamma: Discount factor per action token; 1 does not discount the reward at the end.
-        lam: Lambda of GAE, per action token: 0 relies on the critic's next value, 1 on the reward only.
+        level: Steps of the episode, each with one advantage, ratio and value: every "token", or every "turn".
+        gamma: Discount factor per step; 1 does not discount the reward at the end.
+        lam: Lambda of GAE, per step: 0 relies on the critic's next value, 1 on the reward only.
         value_clip: Clip range of the critic's values around the old ones, in the critic's loss; none for no clip.
         critic_warmup: Number of iterations at the start in which only the critic is trained.
         kl_reward_coef: Weight of the per-token KL penalty to the reference policy in the reward; 0 for none.
@@ -55,6 +63,7 @@ class PPO(BaseAlgorithm):
     """
 
     minibatches: int = 4
+    level: Level = "token"
     gamma: float = 1.0
     lam: float = 0.95
     value_clip: float | None = 0.2
@@ -64,6 +73,7 @@ class PPO(BaseAlgorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_choice("level", self.level, get_args(Level))
         check_unit_interval("gamma", self.gamma)
         check_unit_interval("lam", self.lam)
         if self.value_clip is not None:
@@ -90,12 +100,12 @@ class PPO(BaseAlgorithm):
         penalties = kl_penalties(batch.turns, inputs["old"], inputs["reference"]) if self.kl_reward_coef else None
         advantages, targets, returns, values = self.estimate(engine, batch, penalties)
 
-        # All tokens have the same weight: the mean over tokens, as a sum per trajectory.
-        tokens = sum(batch.multiplicities[name] * length for name, length in batch.action_tokens.items())
-        scale = float(batch.counts.sum()) / tokens if tokens else 0.0
+        # All steps have the same weight: the mean over tokens or turns, as a sum per trajectory.
+        steps = float(sum(count * len(row) for count, row in zip(batch.counts, values, strict=True)))
+        scale = float(batch.counts.sum()) / steps if steps else 0.0
         loss = ValueLoss(
-            returns=split_into_turns(batch, targets),
-            old=split_into_turns(batch, values),
+            returns=self._by_turn(batch, targets),
+            old=self._by_turn(batch, values),
             multiplicities=batch.multiplicities,
             scale=scale,
             clip=self.value_clip,
@@ -105,11 +115,12 @@ class PPO(BaseAlgorithm):
             for _, part, normalizer in self.step_batches(batch, batch.turns, generator)
         ]
         advantages = standardize(advantages, batch.counts)
-        objective = TokenObjective(
-            advantages=split_into_turns(batch, advantages),
-            scales=dict.fromkeys(batch.multiplicities, scale),
-            **inputs,
-        )
+        by_turn = self._by_turn(batch, advantages)
+        objective: RatioObjective
+        if self.level == "turn":
+            objective = SequenceObjective(advantages={key: float(row) for key, row in by_turn.items()}, **inputs)
+        else:
+            objective = TokenObjective(advantages=by_turn, scales=dict.fromkeys(batch.multiplicities, scale), **inputs)
         warming_up = engine.iteration < self.critic_warmup
         return self.optimize(
             engine,
@@ -124,7 +135,7 @@ class PPO(BaseAlgorithm):
     def estimate(
         self, engine: CriticEngine, batch: Batch, penalties: Mapping[TurnKey, Tensor] | None
     ) -> tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor]]:
-        """Return advantages, critic targets, returns and values of each trajectory's action tokens, in float64.
+        """Return advantages, critic targets, returns and values of each trajectory's tokens or turns, in float64.
 
         Returns are those with lambda = 1; targets mix them with the critic's values by lambda.
         """
@@ -136,10 +147,14 @@ class PPO(BaseAlgorithm):
             rewards = [-self.kl_reward_coef * row for row in concatenate_turns(batch, penalties)]
         for trajectory, reward, value in zip(batch.trajectories, rewards, values, strict=True):
             if len(reward):
+                _add_step_rewards(trajectory, reward)
                 bootstrap = self.bootstrap_truncated and trajectory.stop in TRUNCATED
-                reward[-1] += self.gamma * value[-1] if bootstrap else trajectory.reward
-        lengths = torch.tensor([len(reward) for reward in rewards])
+                reward[-1] += self.gamma * value[-1] if bootstrap else outcome_of(trajectory)
         before = [value[:-1] for value in values]
+        if self.level == "turn":
+            rewards = [_stack(turn.sum() for turn in turns) for turns in _rows_by_turn(batch, rewards)]
+            before = [_stack(turn[0] for turn in turns) for turns in _rows_by_turn(batch, before)]
+        lengths = torch.tensor([len(reward) for reward in rewards])
         rewards_NL, before_NL = (pad_sequence(rows, batch_first=True) for rows in (rewards, before))
         estimates = gae(rewards_NL, before_NL, length_mask(lengths), gamma=self.gamma, lam=self.lam)
         _, returns_NL = gae(rewards_NL, before_NL, length_mask(lengths), gamma=self.gamma, lam=1.0)
@@ -147,3 +162,27 @@ class PPO(BaseAlgorithm):
             [row[:n] for row, n in zip(rows, lengths, strict=True)] for rows in (*estimates, returns_NL)
         )
         return advantages, targets, returns, before
+
+    def _by_turn(self, batch: Batch, rows: Sequence[Tensor]) -> dict[TurnKey, Tensor]:
+        """Return rows of trajectories as rows of turns: one value per token, or a single one per turn."""
+        if self.level == "token":
+            return split_into_turns(batch, rows)
+        return dict(zip((turn.key for turn in batch.turns), torch.cat(list(rows))[:, None], strict=True))
+
+
+def _add_step_rewards(trajectory: Trajectory, reward: Tensor) -> None:
+    """Add the step reward of each turn at its last token; one without tokens counts for the turn before it."""
+    end = 0
+    for turn, step in zip(trajectory.turns, step_rewards(trajectory), strict=True):
+        end += len(turn.action_ids)
+        reward[max(0, end - 1)] += step
+
+
+def _rows_by_turn(batch: Batch, rows: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Split the row of each trajectory into its turns that have tokens."""
+    by_turn = split_into_turns(batch, rows)
+    return [[by_turn[turn.key] for turn in turns] for turns in batch.turns_of.values()]
+
+
+def _stack(values: Iterable[Tensor]) -> Tensor:
+    return torch.stack([torch.zeros((), dtype=torch.float64), *values])[1:]  # there may be none

@@ -221,6 +221,7 @@ class AgentSettings:
 
 
 RewardShape = Literal["none", "paper_code"]
+RewardKind = Literal["score", "score_and_steps"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,9 +231,13 @@ class CollectSettings:
     Attributes:
         tasks: Number of tasks, which is the number of groups, per iteration.
         group_size: G, the number of trajectories of the same task.
-        shape: Reward shaping. "none" trains on the environment's official score. "paper_code" follows the paper's
-            public code, not the paper: 1.5 for a success, half of any partial score, and -1 for an episode that failed
-            with the same response three times in a row.
+        reward: Reward of a trajectory. "score" is the environment's official score. "score_and_steps" adds the rewards
+            of its steps, in environments that declare them separate from the score.
+        discount: Discount factor per turn of the reward: discount^(T-1) * score + sum over turns t = 0 ... T-1 of
+            discount^t * step reward. 1 does not discount.
+        shape: Reward shaping of the score, before step rewards are added. "none" keeps the environment's official
+            score. "paper_code" follows the paper's public code, not the paper: 1.5 for a success, half of any partial
+            score, and -1 for an episode that failed with the same response three times in a row.
         failed_rounds: Number of retries for groups with an infrastructure failure before they are dropped.
         equal_rounds: Number of times that groups with equal rewards are replaced by other tasks; 0 keeps them.
         lag: 1 samples the next iteration while the current one is being updated, with the weights from before the
@@ -241,6 +246,8 @@ class CollectSettings:
 
     tasks: int = 16
     group_size: int = 8
+    reward: RewardKind = "score"
+    discount: float = 1.0
     shape: RewardShape = "none"
     failed_rounds: int = 2
     equal_rounds: int = 0
@@ -249,6 +256,7 @@ class CollectSettings:
     def __post_init__(self) -> None:
         check_count("tasks", self.tasks, 1)
         check_count("group_size", self.group_size, 2)
+        check_unit_interval("discount", self.discount)
         check_count("failed_rounds", self.failed_rounds, 0)
         check_count("equal_rounds", self.equal_rounds, 0)
         check_choice("lag", self.lag, (0, 1))

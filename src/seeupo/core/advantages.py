@@ -30,6 +30,7 @@ def group_advantages(
     normalize: Normalize = "batch",
     baseline: Baseline = "mean",
     weights: Tensor | None = None,
+    sample_deviation: bool = False,
 ) -> Tensor:
     """Return group-relative advantages [N] of rewards [N]: the reward minus its group's baseline.
 
@@ -40,6 +41,7 @@ def group_advantages(
             by the population standard deviation of all advantages, whose mean is 0 by construction.
         baseline: "mean" of the group, or "leave_one_out", the mean of the other members.
         weights: [N] probabilities or multiplicities of the rows, for means and standard deviations.
+        sample_deviation: Divide by the deviation of a sample (n - 1) instead of the population (n).
 
     A standard deviation below 1e-8 gives zeros, and a group with equal rewards gives exactly 0 under every option.
     Computed in float64, returned in the dtype of the rewards.
@@ -65,6 +67,8 @@ def group_advantages(
             raise ValueError(f"weights contains {weights.min().item()}: expected numbers of at least 0")
         weights = weights.double()
 
+    if sample_deviation and not (weights == 1).all():
+        raise ValueError("weights cannot be combined with sample_deviation=True: a sample has whole members")
     labels, group = groups.unique(return_inverse=True)
 
     def per_group_sum(values: Tensor) -> Tensor:
@@ -90,6 +94,9 @@ def group_advantages(
         deviation = ((weights * advantages**2).sum() / weights.sum()).sqrt().expand_as(advantages)
     else:
         deviation = torch.ones_like(advantages)
+    if sample_deviation and normalize != "none":
+        members = total[group] if normalize == "group" else torch.full_like(advantages, len(advantages))
+        deviation = deviation * (members / (members - 1).clamp(min=1)).sqrt()
     advantages = torch.where(deviation < NO_SPREAD, 0.0, advantages / deviation.clamp(min=NO_SPREAD))
 
     # The mean of equal rewards may differ from them by a rounding error, which must not become an advantage.

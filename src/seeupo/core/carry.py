@@ -14,17 +14,26 @@ class CarriedAdvantage:
     """The carried advantage M of each trajectory: its advantage times the ratios of the turns updated so far.
 
     Trajectories are indices 0 ... N-1 into `advantages` [N]. Every call passes the indices of its rows, which may be in
-    any order; a trajectory that is not passed keeps its M.
+    any order; a trajectory that is not passed keeps its M. `total_clip` clips the product of all ratios, M / A, to
+    [1 - low, 1 + high] when M is used; the paper has no such clip.
     """
 
-    def __init__(self, advantages: Tensor) -> None:
+    def __init__(self, advantages: Tensor, *, total_clip: Clip | None = None) -> None:
         check_floating("advantages", advantages, dims=1)
         check_finite("advantages", advantages)
-        self._values = advantages.clone()
+        check_clip("total_clip", total_clip)
+        self._advantages, self._values = advantages.clone(), advantages.clone()
+        self._total_clip = total_clip
 
     def weights(self, trajectories: Tensor) -> Tensor:
         """Return the current M [n] of the trajectories [n]."""
-        return self._values[self._checked(trajectories)]
+        trajectories = self._checked(trajectories)
+        if self._total_clip is None:
+            return self._values[trajectories]
+        low, high = self._total_clip
+        advantages = self._advantages[trajectories]
+        ends = torch.stack([(1 - low) * advantages, (1 + high) * advantages]).sort(dim=0).values
+        return self._values[trajectories].clamp(*ends)
 
     def absorb(self, trajectories: Tensor, log_ratio: Tensor, *, clip: Clip | None = None) -> None:
         """Multiply M of the trajectories [n] by exp(log_ratio) [n], the ratios after a turn's update.

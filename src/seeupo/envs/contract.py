@@ -53,6 +53,11 @@ class Contract:
             raise self.broken(f'splits must be names such as ("train", "test"), got {describe(value)}')
         return list(value)
 
+    def separate_step_rewards(self, value: Any) -> bool:
+        if not isinstance(value, bool):
+            raise self.broken(f"separate_step_rewards must be True or False, got {describe(value)}")
+        return value
+
     def tasks(self, value: Any) -> list[Task]:
         """Return a split's tasks: `Task` objects with fields of the right types and unique ids."""
         self.returns(value, isinstance(value, Sequence) and not isinstance(value, str), "a sequence of Task")
@@ -102,6 +107,8 @@ class Contract:
             found = getattr(result, field)
             self.has("a StepResult", field, found, isinstance(found, bool), "bool")
         self.has("a StepResult", "info", result.info, is_json_table(result.info), "a table of JSON values")
+        named = result.state_key is None or isinstance(result.state_key, str)
+        self.has("a StepResult", "state_key", result.state_key, named, "str or None")
         return result
 
     def message(self, message: Any) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from seeupo.config.schema import CollectSettings, RewardShape
+from seeupo.config.schema import CollectSettings
 from seeupo.errors import TrainingError
 from seeupo.rollout.runner import Runner
 from seeupo.types import Attempt, Task, Trajectory
@@ -19,7 +19,7 @@ REPEATS = 3
 
 @dataclass
 class Collected:
-    """Complete groups of an iteration, in a fixed order, with their official scores.
+    """Complete groups of an iteration, in a fixed order, with their scores and the rewards that are trained on.
 
     Attributes:
         groups: Trajectories by the name of their group.
@@ -115,7 +115,7 @@ class Collector:
         ]
         found: dict[str, list[Trajectory]] = {name: [] for name in wanted}
         for done, trajectory in enumerate(self.runner.run(attempts), 1):
-            found[trajectory.group].append(trajectory)
+            found[trajectory.group].append(with_reward(trajectory, self.settings))
             self.on_progress(done)
         return {name: tuple(sorted(group, key=lambda each: each.id)) for name, group in found.items()}
 
@@ -142,13 +142,24 @@ def check_versions(trajectories: Iterable[Trajectory], version: int) -> None:
                 )
 
 
-def shaped(trajectory: Trajectory, shape: RewardShape) -> Trajectory:
-    """Return the trajectory with the reward that is trained on; the score stays."""
-    if shape == "none":
+def with_reward(trajectory: Trajectory, settings: CollectSettings) -> Trajectory:
+    """Return the trajectory with the reward that is trained on: shaped score, then step rewards, then the discount."""
+    if trajectory.failure is not None:
         return trajectory
+    outcome = shaped_score(trajectory) if settings.shape == "paper_code" else trajectory.reward
+    last = max(0, len(trajectory.turns) - 1)
+    reward = settings.discount**last * outcome
+    if settings.reward == "score":
+        return replace(trajectory, reward=reward)
+    reward += sum(settings.discount**turn.index * turn.reward for turn in trajectory.turns)
+    return replace(trajectory, reward=reward, outcome=outcome)
+
+
+def shaped_score(trajectory: Trajectory) -> float:
+    """Return the score as the paper's public code shapes it."""
     score = trajectory.score or 0.0
     if score == 1.0:
-        return replace(trajectory, reward=1.5)
+        return 1.5
     actions = [turn.action_ids for turn in trajectory.turns]
     repeated = any(len(set(actions[first : first + REPEATS])) == 1 for first in range(len(actions) - REPEATS + 1))
-    return replace(trajectory, reward=-1.0 if repeated else 0.5 * score)
+    return -1.0 if repeated else 0.5 * score

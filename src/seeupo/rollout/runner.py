@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import queue
 import time
 import warnings
@@ -86,6 +87,7 @@ class RunningEpisode:
     truncated_responses: int = 0
     stop: StopReason | None = None
     prompt: tuple[int, ...] = ()
+    state_key: str = ""
     waiting_since: float = 0.0
     warned: bool = False
     sampling_seconds: float = 0.0
@@ -186,6 +188,7 @@ class Runner:
     def _next_turn(self, running: RunningEpisode, result: StepResult) -> None:
         """Queue the next turn for sampling, or stop the episode and request its score."""
         assert running.conversation is not None
+        running.state_key = state_key_of(result)
         running.stop = self._stop_reason(running, result)
         if running.stop is None:
             running.prompt = running.conversation.prompt_ids()
@@ -247,6 +250,7 @@ class Runner:
                 action_ids=completion.ids,
                 behavior_logprobs=completion.logprobs,
                 policy_version=completion.version,
+                state_key=running.state_key,
             )
         )
         running.truncated_responses += completion.end is CompletionEnd.LENGTH
@@ -256,6 +260,7 @@ class Runner:
 
     def _on_step(self, running: RunningEpisode, result: StepResult) -> None:
         assert running.conversation is not None
+        running.turns[-1] = replace(running.turns[-1], reward=result.reward)
         running.turn_texts[-1] = replace(running.turn_texts[-1], observation=text_of(result))
         running.conversation.add(running.turns[-1].action_ids, result)
         self._next_turn(running, result)
@@ -313,6 +318,13 @@ class Runner:
 def text_of(result: StepResult) -> str:
     """Return the messages of a result as one text."""
     return "\n".join(message.content for message in result.messages)
+
+
+def state_key_of(result: StepResult) -> str:
+    """Return the environment's name of its state, or a hash of the observation."""
+    if result.state_key is not None:
+        return result.state_key
+    return hashlib.blake2b(text_of(result).encode(errors="surrogatepass"), digest_size=8).hexdigest()
 
 
 def make_runner(

@@ -1,16 +1,17 @@
 """Trajectory files: gzipped JSON lines, a header and then one trajectory per line.
 
-    {"format": "seeupo-trajectories", "version": 2, ...other header fields}
-    {"id", "group", "task", "score", "reward", "multiplicity", "stop", "failure", "truncated_responses", "timings",
-     "opening", "turns", "credit"}
+    {"format": "seeupo-trajectories", "version": 3, ...other header fields}
+    {"id", "group", "task", "score", "reward", "outcome", "multiplicity", "stop", "failure", "truncated_responses",
+     "timings", "opening", "turns", "credit"}
 
-`turns` is a list of {"shared", "prompt", "action", "logprobs", "policy_version", "response", "observation"}. A turn's
-prompt consists of the first `shared` tokens of the turn before it (prompt and action), then `prompt`. `failure` is
-null or {"kind", "message"}. `credit` is null or {"advantage", "turns": [{"turn", "ratio", "carried_before",
-"carried_after", "clipped", "new_logprobs"}]}.
+`turns` is a list of {"shared", "prompt", "action", "logprobs", "policy_version", "reward", "state_key", "response",
+"observation"}. A turn's prompt consists of the first `shared` tokens of the turn before it (prompt and action), then
+`prompt`. `failure` is null or {"kind", "message"}. `credit` is null or {"advantage", "turns": [{"turn", "ratio",
+"carried_before", "carried_after", "clipped", "new_logprobs"}]}.
 
-`response` and `observation` are null for turns without text. Version 1 had no score beside the reward, named the turns
-`samples`, and kept all text in one list `texts`; it is still read. Files grow by whole gzip members, so an interrupt
+`response` and `observation` are null for turns without text. Version 2 had no outcome and no rewards and states of
+turns, which are read as null, 0 and "". Version 1 had no score beside the reward, named the turns `samples`, and kept
+all text in one list `texts`. Both are still read. Files grow by whole gzip members, so an interrupt
 can only cost the last one. `seeupo.runs.gzip_lines` has the limits of size.
 """
 
@@ -31,11 +32,13 @@ from seeupo.types import Credit, Failure, FailureKind, StopReason, Trajectory, T
 from seeupo.utils.numbers import finite_number
 from seeupo.utils.sequences import common_prefix_length
 
-FORMAT, VERSION = "seeupo-trajectories", 2
+FORMAT, VERSION = "seeupo-trajectories", 3
 MAX_TOKENS = 20_000_000
 """Tokens in all turns of a trajectory: shared prompts make a short line stand for many."""
 MAX_FILE_TOKENS = 2**28
 """Tokens in all prompts of a file."""
+NO_STEPS: Mapping[str, Any] = {"reward": 0.0, "state_key": ""}
+"""Fields of turns that versions 1 and 2 did not have."""
 MALFORMED = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError)
 """Exceptions of parsing a record that another program has written."""
 
@@ -108,6 +111,7 @@ def to_json(trajectory: Trajectory) -> dict[str, Any]:
         "task": trajectory.task,
         "score": trajectory.score,
         "reward": trajectory.reward,
+        "outcome": trajectory.outcome,
         "multiplicity": trajectory.multiplicity,
         "stop": trajectory.stop.value,
         "failure": None if failure is None else {"kind": failure.kind.value, "message": failure.message},
@@ -131,6 +135,8 @@ def _turns_to_json(trajectory: Trajectory) -> Iterator[dict[str, Any]]:
             "action": turn.action_ids,
             "logprobs": turn.behavior_logprobs,
             "policy_version": turn.policy_version,
+            "reward": turn.reward,
+            "state_key": turn.state_key,
             "response": None if text is None else text.response,
             "observation": None if text is None else text.observation,
         }
@@ -140,7 +146,10 @@ def _turns_to_json(trajectory: Trajectory) -> Iterator[dict[str, Any]]:
 def upgraded(record: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a record of any version as one of the current version."""
     if "samples" not in record:
-        return record
+        if "outcome" in record:
+            return record
+        turns = [{**turn, **NO_STEPS} for turn in record["turns"]]
+        return {**record, "outcome": None, "turns": turns}
     texts, timings, failure = list(record["texts"]), dict(record["timings"]), None
     if record["status"] != "ok":  # the message was the last text
         message = texts.pop() if texts else ""
@@ -151,12 +160,13 @@ def upgraded(record: Mapping[str, Any]) -> Mapping[str, Any]:
         **{name: record[name] for name in ("id", "group", "task", "multiplicity", "stop", "credit")},
         "score": record["reward"],
         "reward": 0.0 if record["reward"] is None else record["reward"],
+        "outcome": None,
         "failure": failure,
         "truncated_responses": int(timings.pop("cut_responses", 0)),
         "timings": timings,
         "opening": opening,
         "turns": [
-            {**turn, "policy_version": None, "response": response, "observation": observation}
+            {**turn, "policy_version": None, **NO_STEPS, "response": response, "observation": observation}
             for turn, response, observation in zip(record["samples"], responses, observations, strict=False)
         ],
     }
@@ -175,7 +185,8 @@ def from_json(record: Mapping[str, Any]) -> Trajectory:
         action = tuple(entry["action"])
         logprobs = None if entry["logprobs"] is None else _numbers(entry["logprobs"], "logprobs")
         version = None if entry["policy_version"] is None else _count(entry["policy_version"], "policy_version")
-        turns.append(Turn(_text(record["id"], "id"), index, prompt, action, logprobs, version))
+        reward, state = _number(entry["reward"], "reward"), _text(entry["state_key"], "state_key")
+        turns.append(Turn(_text(record["id"], "id"), index, prompt, action, logprobs, version, reward, state))
         if entry["response"] is not None:
             texts.append(TurnText(_text(entry["response"], "response"), _text(entry["observation"], "observation")))
         before = prompt + action
@@ -192,6 +203,7 @@ def from_json(record: Mapping[str, Any]) -> Trajectory:
         turns=tuple(turns),
         reward=_number(record["reward"], "reward"),
         score=None if record["score"] is None else _number(record["score"], "score"),
+        outcome=None if record["outcome"] is None else _number(record["outcome"], "outcome"),
         multiplicity=_number(record["multiplicity"], "multiplicity"),
         stop=StopReason(record["stop"]),
         failure=None if failure is None else _failure_from_json(failure),

@@ -19,7 +19,7 @@ from seeupo.algorithms.common.mismatch import BehaviorEngine
 from seeupo.config.schema import Recipe
 from seeupo.errors import CheckpointError, EngineLost, TrainingError, first_line
 from seeupo.evaluation.policies import ModelPolicy
-from seeupo.rollout.collector import Collected, Collector, shaped
+from seeupo.rollout.collector import Collected, Collector
 from seeupo.runs.checkpoints import Checkpoint
 from seeupo.runs.evaluations import Evaluation, EvaluationPlan, panel_of, planned_attempts
 from seeupo.runs.run_directory import RunDirectory
@@ -200,8 +200,7 @@ class Loop:
         engine = BehaviorEngine(self.engine, self.recipe.mismatch, recorded=recorded)
         generator = torch.Generator().manual_seed(derive_seed(self.recipe.run.seed, f"update {iteration}"))
         with self._clock("update"), self._collecting_ahead():
-            trained_on = [shaped(trajectory, self.recipe.collect.shape) for trajectory in collected.trajectories]
-            update = self.recipe.algorithm.update(engine, trained_on, generator=generator)
+            update = self.recipe.algorithm.update(engine, collected.trajectories, generator=generator)
         self.sampler.sync(self.engine, iteration)
 
         progress.iteration, progress.drawn = iteration, self.collector.drawn

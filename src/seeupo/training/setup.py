@@ -66,6 +66,7 @@ def build(
     with ExitStack() as stack:
         stack.enter_context(num_threads(recipe.run.threads))
         pool = stack.enter_context(open_pool(recipe, environment, permissions))
+        check_step_rewards(recipe, pool)
         train_tasks = pool.first_tasks(recipe.environment.train_split, None)
         test_tasks = pool.first_tasks(recipe.environment.test_split, recipe.evaluation.tasks)
         first = try_task(pool, train_tasks[0])
@@ -94,6 +95,15 @@ def build(
         runner = make_runner(policy, pool, template, settings, training=True, sampler=sampler)
         runner.sampler.sync(engine, 0)
         yield Components(pool, engine, runner.sampler, runner, model_info(policy), train_tasks, test_tasks)
+
+
+def check_step_rewards(recipe: Recipe, pool: EnvPool) -> None:
+    """Refuse to add step rewards to a score that may already contain them."""
+    if recipe.collect.reward == "score_and_steps" and not pool.separate_step_rewards():
+        raise TrainingError(
+            f'collect.reward = "score_and_steps": {pool.name} declares no step rewards beside its score; expected an '
+            'environment with separate_step_rewards. Use "score", or an option that adds them (pocket: lookup_reward).'
+        )
 
 
 @contextmanager

@@ -110,6 +110,34 @@ def test_score_of_rewards(options, rewards, score):
     assert GymnasiumTextFactory(make=Coin, **options).score_of(rewards) == score
 
 
+class Scripted(Fixed):
+    """Pays 0.25, 0.125 and then 0.5 with the end of the episode."""
+
+    def reset(self, *, seed=None):
+        self.rewards = [0.25, 0.125, 0.5]
+        return "start", {}
+
+    def step(self, action):
+        return "text", self.rewards.pop(0), not self.rewards, False, {}
+
+
+def test_no_reward_is_in_the_score_and_in_the_steps():
+    factory = GymnasiumTextFactory(make=Scripted, rewards="terminal")
+    assert factory.separate_step_rewards
+    assert not any(GymnasiumTextFactory(make=Scripted, rewards=mode).separate_step_rewards for mode in ("sum", "last"))
+    results, score = rollout(factory, factory.tasks("train")[0], ["a"] * 3)
+    assert [result.reward for result in results[1:]] == [0.25, 0.125, 0.0]
+    assert score == 0.5
+    assert sum(result.reward for result in results) + score == 0.25 + 0.125 + 0.5
+
+
+def test_an_episode_that_was_stopped_from_outside_has_no_terminal_reward():
+    factory = GymnasiumTextFactory(make=Scripted, rewards="terminal")
+    results, score = rollout(factory, factory.tasks("train")[0], ["a"] * 2)
+    assert [result.reward for result in results[1:]] == [0.25, 0.125]
+    assert score == 0.0
+
+
 @given(st.lists(st.floats(-1e6, 1e6)), st.floats(-1e6, 1e6), st.floats(0.001, 1e6), st.sampled_from(["sum", "last"]))
 def test_scores_are_between_0_and_1(rewards, worst, width, mode):
     factory = GymnasiumTextFactory(make=Coin, worst=worst, best=worst + width, rewards=mode)

@@ -98,7 +98,8 @@ def test_the_score_is_zero_before_done():
         result = act(env, task, *before)
         assert not result.done
         assert env.score() == 0.0
-        assert env.step(last).reward == 1.0
+        env.step(last)
+        assert env.score() == 1.0
 
 
 def test_the_common_wrong_choice_works_without_an_error():
@@ -126,7 +127,7 @@ def test_declining_is_safe_until_something_was_changed(surface):
         for actions in ((decline,), (lookup, decline)):
             result = act(env, task, *actions)
             assert result.terminated
-            assert result.reward == env.score() == 0.3
+            assert env.score() == 0.3
         for spoil in (Call("pay", ("ann", "5")), Call("text", ("ann", "mon")), Call("cancel", ("tea",))):
             act(env, task, world.surface.write(spoil), decline)
             assert env.score() == 0.0
@@ -226,3 +227,37 @@ def test_nothing_but_the_standard_library_is_imported():
     command = [sys.executable, "-S", "-c", program]
     found = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     assert found.stdout.split() == ["seeupo"]
+
+
+def test_lookups_that_the_task_needs_are_rewarded_once_and_apart_from_the_score():
+    world = factory(lookup_reward=0.25)
+    env = world.make()
+    assert world.separate_step_rewards is True
+    assert factory().separate_step_rewards is False
+    task = task_of(world, "bill")  # notes, read, pay, done
+    actions = expert_actions(world, task)
+    rewards = [act(env, task, *actions[: n + 1]).reward for n in range(4)]
+    assert rewards == [0.25, 0.25, 0.0, 0.0]  # the last step does not repeat the score
+    assert env.score() == 1.0
+    again = [act(env, task, actions[0], actions[0]).reward, act(env, task, "who boss").reward]
+    assert again == [0.0, 0.0]
+    assert act(env, task, *actions[:2], "done").reward == env.score() == 0.0
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.5, True, "1"])
+def test_lookup_reward_is_a_small_number(value):
+    with pytest.raises(EnvError, match=f"lookup_reward is {value!r}; expected a number from 0 to 1"):
+        factory(lookup_reward=value)
+
+
+def test_state_keys_name_the_world_and_what_was_looked_up():
+    world = factory()
+    env = world.make()
+    task = task_of(world, "remind")  # event, who, card, send, done
+    event, who, _, send, _ = expert_actions(world, task)
+    start = env.reset(task, seed=0).state_key
+    assert start == env.reset(task, seed=1).state_key
+    assert act(env, task, event, who).state_key == act(env, task, who, event).state_key
+    assert act(env, task, event, event, "nonsense").state_key == act(env, task, event).state_key
+    states = [start, *(act(env, task, *path).state_key for path in ((event,), (event, who), (event, who, send)))]
+    assert len(set(states)) == 4

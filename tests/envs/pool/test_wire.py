@@ -36,6 +36,7 @@ results = st.builds(
     st.booleans(),
     st.booleans(),
     objects,
+    st.none() | texts,
 )
 
 

@@ -5,7 +5,7 @@ An algorithm's own file defines its advantages and the ratio that it clips.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypedDict, get_args
 
@@ -16,7 +16,7 @@ from seeupo.algorithms.common.batch import Batch, LogProbs, by_key
 from seeupo.algorithms.common.objective import RatioObjective
 from seeupo.algorithms.common.records import iteration_metrics, mean_of_steps, turn_metrics, turn_records, with_credit
 from seeupo.core.checks import Clip, check_at_least, check_choice, check_clip, check_count
-from seeupo.types import Need, StepMetrics, TrainEngine, Turn, Update
+from seeupo.types import Need, StepMetrics, TrainEngine, Turn, TurnKey, Update
 
 Split = Literal["trajectory", "turn"]
 
@@ -77,11 +77,14 @@ class BaseAlgorithm:
             "entropy_coef": self.entropy_coef,
         }
 
-    def turns_with_gradient(self, batch: Batch, weights: Tensor) -> list[Turn]:
-        """Return the turns that have a gradient; those of weight [N] 0 have one only with a KL or entropy term."""
+    def turns_with_gradient(self, batch: Batch, weights: Tensor | Mapping[TurnKey, float]) -> list[Turn]:
+        """Return the turns that have a gradient; those of weight 0 have one only with a KL or entropy term.
+
+        `weights` are those of trajectories [N], or of turns by key.
+        """
         if self.kl_coef or self.entropy_coef:
             return batch.turns
-        weight = batch.per_turn(batch.turns, weights)
+        weight = batch.per_turn(batch.turns, weights) if isinstance(weights, Tensor) else weights
         return [turn for turn in batch.turns if weight[turn.key] != 0]
 
     def step_batches(

@@ -62,13 +62,15 @@ class Batch:
         """Return the index [n] of each turn's trajectory in the batch."""
         return torch.tensor([self._indices[turn.trajectory] for turn in turns], dtype=torch.long)
 
-    def advantages(self, normalize: Normalize, baseline: Baseline) -> Tensor:
-        """Return the group-relative advantage A [N] of each trajectory, in float64."""
+    def advantages(self, normalize: Normalize, baseline: Baseline, *, rewards: Sequence[float] | None = None) -> Tensor:
+        """Return the group-relative advantage A [N] of each trajectory, in float64, or of these rewards instead."""
+        if rewards is None:
+            rewards = [trajectory.reward for trajectory in self.trajectories]
         if baseline == "leave_one_out":
             self._check_leave_one_out()
         label = {group: n for n, group in enumerate(dict.fromkeys(tau.group for tau in self.trajectories))}
         return group_advantages(
-            torch.tensor([trajectory.reward for trajectory in self.trajectories], dtype=torch.float64),
+            torch.tensor(rewards, dtype=torch.float64),
             torch.tensor([label[trajectory.group] for trajectory in self.trajectories]),
             normalize=normalize,
             baseline=baseline,

@@ -141,7 +141,8 @@ r_t = pi_theta(token) / pi_theta_k(token)""",
     advantage_details="over the action tokens of all turns, with the critic's values, standardized over all tokens of "
     "the batch",
     update="PPU",
-    update_details="one clipped ratio per token, all tokens weighted equally; squared errors for the critic",
+    update_details="one clipped ratio per token, all tokens weighted equally, or one per turn; squared errors for the "
+    "critic",
     level="token",
     single_turn="yes",
     multi_turn="yes",
@@ -166,7 +167,7 @@ r_t = pi_theta(token) / pi_theta_k(token)""",
     "to train it. It also learns from groups with equal rewards, which group-relative advantages skip. Watch "
     "`explained_variance`: near 0 the critic does not help yet.",
     source="Schulman et al. 2017, Proximal Policy Optimization Algorithms (arXiv:1707.06347); GAE: Schulman et al. "
-    "2016 (arXiv:1506.02438)",
+    "2016 (arXiv:1506.02438); per turn: Li et al. 2025, Turn-PPO (arXiv:2512.17008)",
 )
 
 GRPO = AlgorithmCard(
@@ -321,6 +322,71 @@ B_it = R_i - mean R of group - beta_r sum_{u >= t} log(pi_theta_k / pi_ref)""",
     source="Hu et al. 2025, REINFORCE++ (arXiv:2501.03262)",
 )
 
+GIGPO = AlgorithmCard(
+    title="GiGPO",
+    idea="Attempts at the same task often pass through the same states. Beside the trajectory's advantage of GRPO, "
+    "each turn is compared with the other turns of the group that start from the same state, by the discounted return "
+    "that followed.",
+    formula="""\
+A_it = (R_i - mean R) / std R + w (R_it - mean S) / std S
+S = returns R_ju of the group's turns with state s_ju = s_it
+R_it = r_it + gamma R_i,t+1,   with the outcome in the last turn
+
+J = 1/G sum_i  1/|o_i| sum_t sum_tokens  ( C - beta K )
+C = min( r A_it, clip(r, 1 - low, 1 + high) A_it )
+K = q - log q - 1,   q = pi_ref(token) / pi_theta(token)""",
+    advantage="GRAE",
+    advantage_details="normalized reward of the trajectory within its group, plus the normalized return of the turn "
+    "among turns that start from the same state",
+    update="PPU",
+    update_details="one clipped ratio per token, averaged over the tokens of a trajectory",
+    level="token",
+    single_turn="not stated",
+    multi_turn="not stated",
+    guarantees="The SeeUPO paper states nothing about it. Where every state occurs once it is GRPO, with GRPO's bias.",
+    conditions="None: nothing is guaranteed. The second term compares returns from the same state, so it has no bias "
+    "V(s_t) - V(s_0); but it adds to the first one, which has it.",
+    verdicts={},
+    measurements="Not part of the theory study.",
+    cost=Cost(forward="2 + E + K", by_default=("4", "1")),
+    use_when="Tasks whose attempts meet in the same states, such as games and web pages, with states that the "
+    "environment can name. Watch `lone_turn_fraction`: near 1 only the first turn is compared, and it is GRPO with "
+    "more weight on that turn.",
+    source="Feng et al. 2025, Group-in-Group Policy Optimization for LLM Agent Training (arXiv:2505.10978)",
+)
+
+MT_GRPO = AlgorithmCard(
+    title="MT-GRPO",
+    idea="A step reward belongs to its own turn. Each turn before the last is reinforced by its step reward relative "
+    "to the group's at the same turn, plus the outcome's advantage; the last turn by the outcome's advantage alone.",
+    formula="""\
+A_it = (r_it - mean r_t) / std r_t + lambda A_i   before the last turn
+A_it = A_i                                        in the last turn
+A_i = (O_i - mean O) / std O
+
+J = 1/G sum_i  1/|o_i| sum_t sum_tokens  ( C - beta K )
+C = min( r A_it, clip(r, 1 - low, 1 + high) A_it )
+K = q - log q - 1,   q = pi_ref(token) / pi_theta(token)""",
+    advantage="GRAE",
+    advantage_details="normalized step reward among the group's turns of the same index, plus the weighted normalized "
+    "outcome; in the last turn the outcome alone",
+    update="PPU",
+    update_details="one clipped ratio per token, averaged over the tokens of a trajectory",
+    level="token",
+    single_turn="not stated",
+    multi_turn="not stated",
+    guarantees="The SeeUPO paper states nothing about it. Without step rewards it is GRPO, with GRPO's bias.",
+    conditions="None: nothing is guaranteed. A turn is not credited with later step rewards, so an action that enables "
+    "them is not reinforced by them; and an action that earns a step reward at the cost of the outcome may be.",
+    verdicts={},
+    measurements="Not part of the theory study.",
+    cost=Cost(forward="2 + E + K", by_default=("3", "1")),
+    use_when="Environments with a trustworthy reward for single steps, such as a tool call that succeeded, where the "
+    "outcome alone is rare. Without step rewards it is GRPO.",
+    source="Zeng et al. 2025, Reinforcing Multi-Turn Reasoning in LLM Agents via Turn-Level Credit Assignment "
+    "(arXiv:2505.11821)",
+)
+
 CARDS: Mapping[str, AlgorithmCard] = {
     "seeupo": SEEUPO,
     "ppo": PPO,
@@ -328,6 +394,8 @@ CARDS: Mapping[str, AlgorithmCard] = {
     "gspo": GSPO,
     "rloo": RLOO,
     "reinforce_pp": REINFORCE_PP,
+    "gigpo": GIGPO,
+    "mt_grpo": MT_GRPO,
 }
 """Cards by registry name. A registered custom algorithm may have none."""
 

@@ -8,14 +8,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seeupo.algorithms.common.batch import action_mask, padded
+from seeupo.algorithms.common.batch import padded
 from seeupo.algorithms.common.records import mean_and_sd, mean_of_steps
+from seeupo.core import length_mask
 from seeupo.types import StepMetrics, Turn, TurnKey
 
 
 @dataclass(frozen=True, kw_only=True)
 class ValueLoss:
-    """Squared errors of the values, clipped around the old values, summed over tokens and scaled."""
+    """Squared errors of the values, clipped around the old values, summed over tokens and scaled.
+
+    `returns` and `old` are those of the first tokens of each turn: all of them, or only one for values of turns.
+    """
 
     returns: Mapping[TurnKey, Tensor]
     old: Mapping[TurnKey, Tensor]
@@ -24,7 +28,9 @@ class ValueLoss:
     clip: float | None
 
     def __call__(self, values_NL: Tensor, turns: Sequence[Turn]) -> Tensor:
-        mask_NL = action_mask(turns).to(values_NL.device)
+        lengths_N = torch.tensor([len(self.returns[turn.key]) for turn in turns], dtype=torch.long)
+        mask_NL = length_mask(lengths_N).to(values_NL.device)
+        values_NL = values_NL[:, : mask_NL.shape[1]]
         returns_NL, old_NL = (padded(turns, rows).to(values_NL) for rows in (self.returns, self.old))
         error_NL = (values_NL - returns_NL) ** 2
         if self.clip is not None:

@@ -97,7 +97,7 @@ class ExactEngine:
             nodes = self.problem.nodes[path, t]
             if nodes[0] >= 0:
                 tokens = tuple(self.problem.tokens[path, t][nodes >= 0].tolist())
-                turns.append(Turn(name, t, (int(nodes[0]),), tokens))
+                turns.append(Turn(name, t, (int(nodes[0]),), tokens, state_key=str(int(nodes[0]))))
         return Trajectory(
             id=name, group=context, task=context, turns=tuple(turns), reward=float(self.problem.returns[path])
         )

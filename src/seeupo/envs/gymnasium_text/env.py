@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from seeupo.envs.declare import Role
 from seeupo.envs.gymnasium_text.randomness import EpisodeRandomness
@@ -17,16 +17,24 @@ from seeupo.envs.references import resolve
 from seeupo.errors import EnvError, suggest
 from seeupo.types import Expert, Message, StepResult, Task
 
+RewardsInScore = Literal["sum", "last", "terminal"]
 FIRST_SEED = {"train": 0, "test": 1_000_000}
 
 
 class GymnasiumTextEnv:
     """Runs episodes of a wrapped environment, one after another; a task is a seed."""
 
-    def __init__(self, make: Callable[[], Any], to_score: Callable[[Sequence[float]], float]) -> None:
-        """Wrap the environment that `make` creates; `to_score` maps the rewards of all steps so far to a score."""
+    def __init__(
+        self, make: Callable[[], Any], to_score: Callable[[Sequence[float]], float], *, scored: RewardsInScore = "sum"
+    ) -> None:
+        """Wrap the environment that `make` creates.
+
+        `to_score` maps the scored rewards so far to a score: those of all steps, or with `scored="terminal"` only that
+        of the step that ended the episode. The others are then step rewards.
+        """
         self._make = make
         self._to_score = to_score
+        self._terminal_only = scored == "terminal"
         self._wrapped: Any = None
         self._rewards: list[float] = []
         self._over = True
@@ -52,11 +60,13 @@ class GymnasiumTextEnv:
         text, reward, terminated, truncated, info = unpack(
             answer, ("observation", "reward", "terminated", "truncated", "info"), "step"
         )
-        self._rewards.append(finite(reward))
+        reward = finite(reward)
         self._over = bool(terminated or truncated)
+        if self._over or not self._terminal_only:
+            self._rewards.append(reward)
         return StepResult(
             (observation(text),),
-            reward=self._rewards[-1],
+            reward=0.0 if self._over and self._terminal_only else reward,
             terminated=bool(terminated),
             truncated=bool(truncated and not terminated),
             info=json_entries(info),
@@ -83,7 +93,7 @@ class GymnasiumTextFactory:
         arguments: Mapping[str, Any] | None = None,
         train: int = 100,
         test: int = 50,
-        rewards: Literal["sum", "last"] = "sum",
+        rewards: RewardsInScore = "sum",
         worst: float = 0.0,
         best: float = 1.0,
         success: float | None = None,
@@ -97,15 +107,17 @@ class GymnasiumTextFactory:
             arguments: Keyword arguments of `make`.
             train: Number of tasks in the split "train"; their seeds start at 0.
             test: Number of tasks in the split "test"; their seeds start at 1,000,000.
-            rewards: Total of an episode: the "sum" of its rewards, or the "last" one; 0 without any.
+            rewards: Total of an episode: the "sum" of its rewards, the "last" one, or the "terminal" one, which is that
+                of the step that ended the episode; 0 without any. With "terminal" the rewards of all other steps are
+                step rewards, which are not part of the score.
             worst: Total that scores 0. Totals between `worst` and `best` score proportionally.
             best: Total that scores 1.
             success: Threshold: a total of at least this scores 1, any other 0. Replaces `worst` and `best`.
             expert: Function that returns an expert for a task, or "module:name" of one marked with
                 `seeupo.expert_maker`.
         """
-        if rewards not in ("sum", "last"):
-            raise EnvError(f"rewards={rewards!r}: expected 'sum' or 'last'")
+        if rewards not in get_args(RewardsInScore):
+            raise EnvError(f"rewards={rewards!r}: expected {', '.join(map(repr, get_args(RewardsInScore)))}")
         if not (math.isfinite(worst) and math.isfinite(best) and worst < best):
             raise EnvError(f"worst={worst!r}, best={best!r}: expected finite numbers with worst < best")
         if success is not None and not math.isfinite(success):
@@ -119,7 +131,13 @@ class GymnasiumTextFactory:
         self._make = resolve_callable("make", make, Role.ENV)
         self._arguments = dict(arguments or {})
         self._expert = None if expert is None else resolve_callable("expert", expert, Role.EXPERT)
-        self._rewards, self._worst, self._best, self._success = rewards, worst, best, success
+        self._rewards: RewardsInScore = rewards
+        self._worst, self._best, self._success = worst, best, success
+
+    @property
+    def separate_step_rewards(self) -> bool:
+        """Whether the score leaves out the rewards that steps return."""
+        return self._rewards == "terminal"
 
     @property
     def splits(self) -> Sequence[str]:
@@ -132,7 +150,7 @@ class GymnasiumTextFactory:
         return [Task(f"{split}-{n:04d}", split, seed=first + n) for n in range(self._numbers[split])]
 
     def make(self) -> GymnasiumTextEnv:
-        return GymnasiumTextEnv(lambda: self._make(**self._arguments), self.score_of)
+        return GymnasiumTextEnv(lambda: self._make(**self._arguments), self.score_of, scored=self._rewards)
 
     def expert(self, task: Task) -> Expert | None:
         if self._expert is None:
@@ -141,8 +159,8 @@ class GymnasiumTextFactory:
         return found
 
     def score_of(self, rewards: Sequence[float]) -> float:
-        """Return the score of an episode with these rewards."""
-        total = sum(rewards if self._rewards == "sum" else rewards[-1:])
+        """Return the score of an episode with these scored rewards."""
+        total = sum(rewards[-1:] if self._rewards == "last" else rewards)
         if self._success is not None:
             return float(total >= self._success)
         return min(1.0, max(0.0, (total - self._worst) / (self._best - self._worst)))

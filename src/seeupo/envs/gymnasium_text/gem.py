@@ -5,20 +5,39 @@ from __future__ import annotations
 import re
 from importlib import import_module
 
-from seeupo.envs.gymnasium_text.env import GymnasiumTextFactory
+from seeupo.envs.gymnasium_text.env import GymnasiumTextFactory, RewardsInScore
 from seeupo.types import Expert, StepResult, Task
 
 GUESS_THE_NUMBER = "game:GuessTheNumber-v0-"
 
 
 class GemFactory(GymnasiumTextFactory):
-    """Provides a GEM environment by name. The score is the sum of its rewards, clipped to [0, 1]."""
+    """Provides a GEM environment by name. The score is the total of its rewards, clipped to [0, 1]."""
 
-    def __init__(self, *, game: str = f"{GUESS_THE_NUMBER}hard", train: int = 100, test: int = 50) -> None:
-        """Adapt the environment that `gem.make` knows as `game`, with these numbers of tasks."""
+    def __init__(
+        self,
+        *,
+        game: str = f"{GUESS_THE_NUMBER}hard",
+        train: int = 100,
+        test: int = 50,
+        rewards: RewardsInScore = "sum",
+    ) -> None:
+        """Adapt the environment that `gem.make` knows as `game`.
+
+        Args:
+            game: Name of the game.
+            train: Number of tasks in the split "train".
+            test: Number of tasks in the split "test".
+            rewards: Total of an episode, as in `GymnasiumTextFactory`.
+        """
         expert = binary_search if game.startswith(GUESS_THE_NUMBER) else None
         super().__init__(
-            make=import_module("gem").make, arguments={"env_id": game}, train=train, test=test, expert=expert
+            make=import_module("gem").make,
+            arguments={"env_id": game},
+            train=train,
+            test=test,
+            rewards=rewards,
+            expert=expert,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from random import Random
@@ -15,7 +16,7 @@ from seeupo.envs.pocket.surface import Surface
 from seeupo.envs.pocket.tasks import draw_test_tasks, draw_training_tasks, draw_world, given_words
 from seeupo.envs.pocket.terse import TerseSurface, vocabulary
 from seeupo.envs.pocket.words import CHANNELS
-from seeupo.envs.pocket.world import TOOLS, ActionError, World
+from seeupo.envs.pocket.world import TOOLS, ActionError, Call, World
 from seeupo.errors import EnvError, suggest
 from seeupo.types import Expert, Message, StepResult, Task
 
@@ -26,13 +27,15 @@ class PocketEnv:
     """Runs episodes in a small world of simulated apps, one after another.
 
     An episode ends with `done` and scores 1 if the world then equals the goal exactly, else 0. In a deceptive world it
-    may also end with `decline`, which scores `deceptive` if nothing has been changed.
+    may also end with `decline`, which scores `deceptive` if nothing has been changed. The reward of a step is
+    `lookup_reward` for the first correct call of each lookup that the task needs, and 0 for anything else.
     """
 
-    def __init__(self, surface: Surface, *, max_turns: int, deceptive: float = 0.0) -> None:
+    def __init__(self, surface: Surface, *, max_turns: int, deceptive: float = 0.0, lookup_reward: float = 0.0) -> None:
         self.surface = surface
         self._max_turns = max_turns
         self._deceptive = deceptive
+        self._lookup_reward = lookup_reward
         self._start: World | None = None
 
     def reset(self, task: Task, *, seed: int) -> StepResult:
@@ -41,16 +44,21 @@ class PocketEnv:
         kind = KINDS[task.kind]
         self._turns = 0
         self._start = draw_world(task.seed)
+        self._initial = self._start.facts
         self._world = self._start.copy()
         self._goal = self._start.copy()
-        kind.solve(self._goal, given)
-        return StepResult(self.surface.opening(kind, given, phrasing=task.seed), self.surface.schemas)
+        _, calls = kind.solve(self._goal, given)
+        self._needed = {call for call in calls if TOOLS[call.tool].tells}
+        self._looked_up: set[Call] = set()
+        opening = self.surface.opening(kind, given, phrasing=task.seed)
+        return StepResult(opening, self.surface.schemas, state_key=self._state_key())
 
     def step(self, text: str) -> StepResult:
         """Take an action. An invalid one changes nothing, but costs a turn."""
         if self._start is None or self._world.end or self._turns == self._max_turns:
             raise RuntimeError("no episode is running; call reset first")
         self._turns += 1
+        reward = 0.0
         try:
             call = self.surface.parse(text)
             facts = self._world.apply(call)
@@ -58,13 +66,25 @@ class PocketEnv:
             observation = f"Error: {error}"
         else:
             observation = self.surface.show(call, facts)
+            if call in self._needed - self._looked_up:
+                reward = self._lookup_reward
+            if TOOLS[call.tool].tells:
+                self._looked_up.add(call)
         terminated = self._world.end is not None
         return StepResult(
             (Message("tool", observation),),
-            reward=self.score(),
+            reward=reward,
             terminated=terminated,
             truncated=not terminated and self._turns == self._max_turns,
+            state_key=self._state_key(),
         )
+
+    def _state_key(self) -> str:
+        """Return a hash of the world and of the lookups so far: what has happened and what can be known."""
+        now = self._world.facts
+        changed = [(call, now.get(call)) for call, facts in self._initial.items() if now.get(call) is not facts]
+        state = (sorted(changed, key=lambda entry: entry[0]), self._world.acts, sorted(self._looked_up))
+        return hashlib.blake2b(repr(state).encode(), digest_size=8).hexdigest()
 
     def score(self) -> float:
         """Return 1 if the goal is reached exactly, the safe reward for declining in time, else 0."""
@@ -92,6 +112,8 @@ class PocketFactory:
         tools: How the natural surface describes its tools: "full" or "short" JSON schemas, or only "signatures".
         distractors: Whether all tools are offered, and not only those that tasks of these lengths need.
         max_turns: Turn limit of an episode.
+        lookup_reward: Step reward for the first correct call of each lookup that the task needs, from 0 to 1; it is not
+            part of the score.
     """
 
     splits = ("train", "test")
@@ -108,6 +130,7 @@ class PocketFactory:
         tools: ToolDocs = "full",
         distractors: bool = True,
         max_turns: int = 8,
+        lookup_reward: float = 0.0,
     ) -> None:
         _check_choice("surface", surface, get_args(SurfaceName))
         _check_choice("tools", tools, get_args(ToolDocs))
@@ -119,15 +142,23 @@ class PocketFactory:
         _check_count("max_turns", max_turns, turns[1], ", or the longest tasks have no solution")
         if isinstance(deceptive, bool) or not isinstance(deceptive, int | float) or not 0 <= deceptive < 1:
             raise EnvError(f"deceptive is {deceptive!r}; it must be in [0, 1), below the reward of a solved task")
+        if isinstance(lookup_reward, bool) or not isinstance(lookup_reward, int | float) or not 0 <= lookup_reward <= 1:
+            raise EnvError(f"lookup_reward is {lookup_reward!r}; expected a number from 0 to 1")
         if surface == "terse" and tools != "full":
             raise EnvError(f"tools is {tools!r}; the terse surface describes no tools: use surface='natural'")
         offered = _offered_tools(self._kinds, distractors=distractors, decline=deceptive > 0)
         self.surface: Surface = TerseSurface(offered) if surface == "terse" else NaturalSurface(offered, docs=tools)
         self._max_turns = max_turns
         self._deceptive = float(deceptive)
+        self._lookup_reward = float(lookup_reward)
         training = draw_training_tasks(self._kinds, train_tasks, seed=seed)
         test = draw_test_tasks(self._kinds, test_tasks, seed=seed, training=training)
         self._tasks = {"train": training, "test": test}
+
+    @property
+    def separate_step_rewards(self) -> bool:
+        """Whether there are step rewards; they are never part of the score."""
+        return self._lookup_reward > 0
 
     def tasks(self, split: str) -> Sequence[Task]:
         """Return the tasks of a split, cycling through the kinds."""
@@ -136,7 +167,12 @@ class PocketFactory:
 
     def make(self) -> PocketEnv:
         """Create an environment."""
-        return PocketEnv(self.surface, max_turns=self._max_turns, deceptive=self._deceptive)
+        return PocketEnv(
+            self.surface,
+            max_turns=self._max_turns,
+            deceptive=self._deceptive,
+            lookup_reward=self._lookup_reward,
+        )
 
     def expert(self, task: Task) -> Expert:
         """Return an expert that solves the task."""

@@ -125,6 +125,10 @@ class EnvPool:
         """Return all words of an environment with a closed vocabulary; empty for others."""
         return self._ask({"op": "vocabulary"}, words_from_json)
 
+    def separate_step_rewards(self) -> bool:
+        """Return whether the environment declares that the rewards of its steps are not part of its scores."""
+        return self._ask({"op": "separate_step_rewards"}, partial(expect, kind=bool, what="separate_step_rewards"))
+
     @property
     def worker_pids(self) -> list[int]:
         """Process ids of the current workers."""

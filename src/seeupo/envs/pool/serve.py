@@ -41,11 +41,12 @@ class Host:
     """Hosts a factory and its sessions; requests and answers are JSON."""
 
     def __init__(self, factory: EnvFactory) -> None:
-        self.factory: Any = factory  # may have the optional methods `noisy_expert`, `vocabulary` and `judge`
+        self.factory: Any = factory  # may have more: `noisy_expert`, `vocabulary`, `judge` ...
         self.episodes: dict[str, Any] = {}
         self.experts: dict[str, Expert] = {}
         self.requests: dict[str, Callable[[Mapping[str, Any]], Any]] = {
             "splits": lambda request: Contract("splits", None).splits(self.factory.splits),
+            "separate_step_rewards": self.separate_step_rewards,
             "tasks": self.tasks,
             "reset": self.reset,
             "step": self.step,
@@ -61,6 +62,10 @@ class Host:
     def handle(self, request: Mapping[str, Any]) -> Any:
         """Return the answer to one request. Exceptions of the environment propagate."""
         return self.requests[request["op"]](request)
+
+    def separate_step_rewards(self, request: Mapping[str, Any]) -> bool:
+        declared = getattr(self.factory, "separate_step_rewards", False)
+        return Contract("separate_step_rewards", None).separate_step_rewards(declared)
 
     def tasks(self, request: Mapping[str, Any]) -> list[dict[str, Any]]:
         found = self.factory.tasks(request["split"])

@@ -108,12 +108,14 @@ def result_to_json(result: StepResult) -> dict[str, Any]:
         fields["truncated"] = True
     if result.info:
         fields["info"] = dict(result.info)
+    if result.state_key is not None:
+        fields["state_key"] = result.state_key
     return fields
 
 
 def result_from_json(value: Any) -> StepResult:
     fields = expect(value, dict, "result")
-    tools = fields.get("tools")
+    tools, state_key = fields.get("tools"), fields.get("state_key")
     return StepResult(
         messages=tuple(message_from_json(message) for message in expect(fields.get("messages"), list, "messages")),
         tools=None if tools is None else tuple(tool_from_json(tool) for tool in expect(tools, list, "tools")),
@@ -121,6 +123,7 @@ def result_from_json(value: Any) -> StepResult:
         terminated=expect(fields.get("terminated", False), bool, "terminated"),
         truncated=expect(fields.get("truncated", False), bool, "truncated"),
         info=expect(fields.get("info", {}), dict, "info"),
+        state_key=None if state_key is None else expect(state_key, str, "state key"),
     )
 
 

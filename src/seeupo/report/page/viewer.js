@@ -211,7 +211,7 @@ function turnView(row, turn, n, reach) {
       "div",
       { class: "turn-head" },
       el("h4", { id: `turn-title-${n}` }, `Turn ${n}`),
-      el("div", { class: "viewer-details" }, turnCredit(turn.credit), detail("", `${count(turn.prompt_tokens)} prompt + ${plural(turn.action_tokens, "action token")}`), detail("log-prob", logprobs)),
+      el("div", { class: "viewer-details" }, turnCredit(turn.credit), turn.reward ? detail("step reward", signed(turn.reward)) : null, detail("", `${count(turn.prompt_tokens)} prompt + ${plural(turn.action_tokens, "action token")}`), detail("log-prob", logprobs)),
       el("button", { type: "button", class: "quiet", "aria-label": `Copy link to turn ${n}`, click: () => copyLink(row, n) }, "Copy link"),
     ),
     pieces.length ? pieces : el("p", { class: "hint" }, "No token was sampled in this turn."),

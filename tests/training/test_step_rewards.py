@@ -1,0 +1,39 @@
+"""Runs that train on step rewards, and environments that have none beside their score."""
+
+from dataclasses import replace
+
+import pytest
+
+from seeupo.algorithms import MTGRPO
+from seeupo.errors import TrainingError
+from seeupo.runs.run_directory import RunDirectory
+from seeupo.runs.trajectory_files import read_trajectories
+from seeupo.training.train import train
+from training.small_runs import SMALL, small
+
+SHORT = small(
+    run={"iterations": 1},
+    evaluation={"every": 0, "tasks": 2},
+    collect={"reward": "score_and_steps"},
+    warm_start={"noisy": 0.0, "batches": 60},
+)
+OPTIONS = {**SMALL.environment.options, "deceptive": 0.0}
+
+
+def test_step_rewards_are_refused_unless_they_are_separate_from_the_score(tmp_path):
+    with pytest.raises(TrainingError, match=r'collect.reward = "score_and_steps": pocket declares no step rewards'):
+        train(SHORT, run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_step_rewards_are_trained_on_and_written(tmp_path):
+    environment = replace(SHORT.environment, options={**OPTIONS, "lookup_reward": 0.125})
+    train(replace(SHORT, environment=environment, algorithm=MTGRPO()), run_dir=tmp_path / "run")
+    trajectories = list(read_trajectories(tmp_path / "run" / "trajectories" / "00001.jsonl.gz"))
+    steps = [sum(turn.reward for turn in each.turns) for each in trajectories]
+    assert set(steps) - {0.0} == {0.125}  # these tasks need one lookup
+    for each, found in zip(trajectories, steps, strict=True):
+        assert (each.outcome, each.reward) == (each.score, each.score + found)
+    (record,) = (r for r in RunDirectory.open(tmp_path / "run").metrics() if r["kind"] == "iteration")
+    assert record["reward_mean"] == pytest.approx(sum(each.reward for each in trajectories) / len(trajectories))
+    assert record["algorithm"]["turn_advantage_sd"] > 0
