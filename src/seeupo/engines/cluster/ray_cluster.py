@@ -75,6 +75,14 @@ def reserve(bundles: Sequence[Mapping[str, float]]) -> Any:
     return group
 
 
+def node_by_node(group: Any) -> list[int]:
+    """Return the bundles of a placement group, those of one node after another."""
+    from ray.util.placement_group import placement_group_table
+
+    nodes: dict[int, str] = placement_group_table(group)["bundles_to_node_id"]
+    return sorted(nodes, key=lambda bundle: (nodes[bundle], bundle))
+
+
 def _sum(bundles: Sequence[Mapping[str, float]]) -> dict[str, float]:
     total: dict[str, float] = {}
     for bundle in bundles:
