@@ -63,7 +63,7 @@ class Rank:
         """Return the id of the node that this process runs on."""
         import ray
 
-        return str(ray.get_runtime_context().get_node_id())  # type: ignore[no-untyped-call]
+        return str(ray.get_runtime_context().get_node_id())
 
     def connect(self, address: str, seconds: float) -> None:
         """Join the process group of all ranks; `seconds` limits every collective operation."""
