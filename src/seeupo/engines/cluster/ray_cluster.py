@@ -56,6 +56,14 @@ def ray_cluster(address: str | None, *, processes: int) -> Iterator[None]:
         ray.shutdown()
 
 
+def other_nodes() -> list[str]:
+    """Return the ids of all nodes but the one that this process runs on."""
+    import ray
+
+    own = ray.get_runtime_context().get_node_id()
+    return sorted(node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeID"] != own)
+
+
 def reserve(bundles: Sequence[Mapping[str, float]]) -> Any:
     """Return a Ray placement group of these resource bundles; an error if the cluster does not have them in time."""
     from ray.util.placement_group import placement_group
