@@ -173,7 +173,7 @@ class EnvironmentSettings:
         options: Options of the environment; its page documents them.
         train_split: Split of the tasks to train on.
         test_split: Split of the held-out tasks, which are only evaluated.
-        workers: Number of worker processes; "none" means one per core, at most 8.
+        workers: Number of worker processes per node; "none" means one per core, at most 8.
     """
 
     name: str = "pocket"

@@ -110,14 +110,17 @@ class Loop:
 
         If an engine loses its processes, training continues from the last checkpoint, as if it had been resumed.
         """
+        lost: EngineLost | None = None
         while True:
             try:
+                if lost is not None:
+                    self.restore(replay=False)
                 return self._run()
-            except EngineLost as lost:
+            except EngineLost as error:
+                lost = error
                 if self.checkpoints.latest() is None:
                     raise
                 self.callback.on_note(f"{lost}; training continues from the last checkpoint")
-                self.restore(replay=False)
 
     def _run(self) -> str:
         try:
@@ -150,7 +153,7 @@ class Loop:
         if latest is not None:
             try:
                 self._load(latest)
-            except EngineLost:
+            except (EngineLost, TrainingError):
                 raise
             except Exception as error:  # libraries raise many types for files that do not fit
                 raise CheckpointError(

@@ -15,7 +15,7 @@ from seeupo.config.schema import AgentSettings, ModelSettings, Recipe
 from seeupo.engines.cluster.engine import ClusterEngine
 from seeupo.engines.cluster.rank import RankPlan
 from seeupo.engines.cluster.rank_group import RankGroup
-from seeupo.engines.cluster.ray_cluster import ray_cluster
+from seeupo.engines.cluster.ray_cluster import other_nodes, ray_cluster
 from seeupo.engines.local import LocalEngine
 from seeupo.engines.local_critic import CriticSettings
 from seeupo.engines.optimizer import OptimizerSettings
@@ -77,6 +77,8 @@ def build(
         if recipe.engine.kind == "cluster" or recipe.sampler.count:
             processes = recipe.engine.trainers + recipe.sampler.count
             stack.enter_context(ray_cluster(recipe.engine.address, processes=processes))
+            stack.callback(pool.close)  # before Ray ends
+            pool.spread(other_nodes())
         sampler = start_samplers(recipe, policy, load, stack) if recipe.sampler.count else None
         engine: TrainableEngine
         if recipe.engine.kind == "cluster":

@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from engines.cluster.examples import cluster_engine
-from engines.examples import engine, trajectories, weights
+from engines.cluster.examples import assert_trains_like_one_process, cluster_engine, unequal_trajectories
+from engines.examples import engine, weights
 from seeupo.algorithms import GRPO, PPO, SeeUPO
 from seeupo.engines.local_critic import CriticSettings
 from seeupo.engines.optimizer import OptimizerSettings
@@ -25,33 +25,21 @@ CASES = {
 }
 
 
-def unequal_trajectories(seed: int):
-    """Trajectories of different lengths; the last turns have too few turns for every rank to have one."""
-    made = trajectories(4, seed=seed)
-    return [replace(each, turns=each.turns[: 4 if index == 0 else 1 + index % 3]) for index, each in enumerate(made)]
-
-
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_two_ranks_train_like_one_process(case, dtype, two_ranks):
     algorithm, options = CASES[case]
+    cluster = cluster_engine(two_ranks, dtype=dtype, **options)
     tolerance = 1e-8 if dtype == torch.float64 else 1e-3
-    local, cluster = engine(dtype=dtype, **options), cluster_engine(two_ranks, dtype=dtype, **options)
-    start = weights(local)
-    torch.testing.assert_close(weights(cluster), start, rtol=0, atol=0)
-    for iteration in range(2):
-        batch = unequal_trajectories(iteration)
-        updates = []
-        for each in (local, cluster):
-            each.begin_iteration(iteration)
-            generator = torch.Generator().manual_seed(iteration)
-            updates.append(algorithm.update(each, batch, generator=generator))
-        for one, two in zip(updates[0].metrics, updates[1].metrics, strict=True):
-            assert two.agent == one.agent
-            assert dict(two.values) == pytest.approx(dict(one.values), rel=100 * tolerance, abs=100 * tolerance)
-    moved, moved_cluster = weights(local) - start, weights(cluster) - start
-    assert float(moved.norm()) > 0.01
-    assert float((moved_cluster - moved).norm() / moved.norm()) < tolerance
+    assert_trains_like_one_process(algorithm, cluster, dtype=dtype, tolerance=tolerance, **options)
+
+
+@pytest.mark.parametrize("sharding", [{"replicas": 2}, {"cpu_offload": True}], ids=["replicas", "cpu_offload"])
+@pytest.mark.parametrize("case", ["seeupo", "seeupo-lora", "grpo", "ppo"])
+def test_two_ranks_train_like_one_process_with_other_sharding(case, sharding, two_ranks):
+    algorithm, options = CASES[case]
+    cluster = cluster_engine(two_ranks, **sharding, **options)
+    assert_trains_like_one_process(algorithm, cluster, tolerance=1e-8, **options)
 
 
 MIXED_CASES = {

@@ -60,6 +60,12 @@ class Rank:
         """Return the id of this process."""
         return os.getpid()
 
+    def node(self) -> str:
+        """Return the id of the node that this process runs on."""
+        import ray
+
+        return str(ray.get_runtime_context().get_node_id())
+
     def connect(self, address: str, seconds: float) -> None:
         """Join the process group of all ranks; `seconds` limits every collective operation."""
         backends = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"

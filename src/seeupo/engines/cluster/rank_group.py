@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from seeupo.engines.cluster.rank import Rank
-from seeupo.engines.cluster.ray_cluster import START_SECONDS, reserve
+from seeupo.engines.cluster.ray_cluster import START_SECONDS, node_by_node, reserve
 from seeupo.errors import EngineLost, first_line
 
 DEATH_SECONDS = 10.0
@@ -15,6 +15,9 @@ DEATH_SECONDS = 10.0
 
 class RankGroup:
     """Starts ranks and calls all of them at once.
+
+    Ranks are on as few nodes as possible, because a network is slower than a node. They are numbered node by node, so
+    that the ranks of one copy of the weights (hybrid sharding) are neighbors.
 
     Args:
         count: Number of ranks.
@@ -33,9 +36,9 @@ class RankGroup:
             actor.options(
                 num_cpus=1,
                 num_gpus=gpus,
-                scheduling_strategy=PlacementGroupSchedulingStrategy(self._bundles, number),
+                scheduling_strategy=PlacementGroupSchedulingStrategy(self._bundles, bundle),
             ).remote(number, count)
-            for number in range(count)
+            for number, bundle in enumerate(node_by_node(self._bundles))
         ]
         address = self._wait([self._actors[0].address.remote()], START_SECONDS)[0]
         self.call("connect", address, call_seconds)

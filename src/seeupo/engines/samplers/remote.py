@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 from torch import Tensor
 
 from seeupo.core.checks import check_at_least, check_count
-from seeupo.engines.cluster.ray_cluster import reserve
+from seeupo.engines.cluster.ray_cluster import reserve, wait_for_bundles
 from seeupo.engines.samplers.settings import SamplerSettings
 from seeupo.engines.samplers.vllm import CHUNK_BYTES, chunks
 from seeupo.errors import EngineLost, TrainingError, UserError, first_line
@@ -327,9 +327,13 @@ class RemoteSamplers:
             )
         requests = [*slot.running.values(), *slot.waiting]
         slot.running, slot.waiting, slot.away = {}, [], True
+        all_away = all(each.away for each in self._slots)
+        if all_away:
+            wait_for_bundles(self._bundles, 1)  # if nodes were lost, the others may not have room for a sampler
         self._start(slot)
-        if requests and self.direct and all(each.away for each in self._slots):
+        if requests and self.direct and all_away:
             self._unfinished.clear()
+            self._finished.clear()
             raise EngineLost(f"all samplers were lost ({reason}), and only the trainer has the weights")
         for request in requests:
             self._assign(request)

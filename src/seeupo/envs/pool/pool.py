@@ -9,7 +9,7 @@ from __future__ import annotations
 import atexit
 import itertools
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +23,7 @@ from seeupo.envs.pool.sandbox import Limits
 from seeupo.envs.pool.scheduler import Scheduler
 from seeupo.envs.pool.slot import Session, Slot
 from seeupo.envs.pool.wire import expect, task_from_json, task_to_json
-from seeupo.envs.pool.worker import Launch
+from seeupo.envs.pool.worker import Launch, WorkerFailure
 from seeupo.envs.registry import EnvSpec
 from seeupo.envs.trust import check_trust
 from seeupo.errors import EnvError, suggest
@@ -85,6 +85,25 @@ class EnvPool:
         except BaseException:
             self.close()
             raise
+
+    def spread(self, nodes: Sequence[str]) -> None:
+        """Use as many workers on each of these nodes of the Ray cluster as on this machine.
+
+        The first worker of every node starts here, so that what a node lacks is an error now. A factory in this process
+        and a separate judge stay where they are. Close the pool before Ray is shut down.
+        """
+        source, count = self._scheduler.slots[0].source, len(self._scheduler.slots)
+        if not isinstance(source, Launch):
+            return
+        for node in nodes:
+            slots = [Slot(self.name, source, node=node) for _ in range(count)]
+            self._scheduler.add(slots)
+            started: Future[Any] = Future()
+            slots[0].submit(Slot.start, started)
+            try:
+                started.result()
+            except (EnvError, WorkerFailure) as error:
+                raise EnvError(f"node {node} of the Ray cluster cannot run {self.name}: {error}") from None
 
     def tasks(self, split: str) -> tuple[Task, ...]:
         """Return the tasks of a split."""
