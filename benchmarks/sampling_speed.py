@@ -51,7 +51,7 @@ def sample_hugging_face(policy: LoadedPolicy, prompts: list[tuple[int, ...]], *,
 
 
 def endless_sampler(policy: LoadedPolicy) -> LocalSampler:
-    sampler = LocalSampler(policy)
+    sampler = LocalSampler(policy, speculation=False)
     sampler._stop.end_tokens = set()
     return sampler
 

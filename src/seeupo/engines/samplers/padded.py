@@ -15,8 +15,8 @@ from seeupo.engines.samplers.sampling import (
     StopCriteria,
     SyncedWeights,
     check_request,
-    copy_weights,
     chosen_log_probs,
+    copy_weights,
     inverse_cdf,
     truncate,
 )
