@@ -124,7 +124,8 @@ def merged_weight(layer: Any, weight: Tensor, full: Callable[[Tensor], Tensor] =
     """Return the weight of an adapted layer with its adapter merged."""
     (adapter,) = layer.active_adapters
     up, down = (full(matrix[adapter].weight.detach()) for matrix in (layer.lora_B, layer.lora_A))
-    return (weight + (up @ down) * layer.scaling[adapter]).to(weight.dtype)
+    scale: float = layer.scaling[adapter]
+    return (weight + (up @ down) * scale).to(weight.dtype)
 
 
 def is_adapted(layer: Any) -> bool:

@@ -118,7 +118,8 @@ class Decoder:
         """Return probabilities [R, V] of the next token after hidden states [R, H], at one temperature per row [R]."""
         weights = self._snapshot()
         if weights is not None:
-            return weights.head(hidden / temperature[:, None]).softmax(1)
+            scaled = weights.head(hidden / temperature[:, None])
+            return torch.softmax(scaled, 1, out=scaled)
         logits: Tensor = self.model.get_output_embeddings()(hidden)
         logits = logits if logits.dtype == torch.float64 else logits.float()
         return (logits / temperature[:, None]).softmax(1)

@@ -52,7 +52,8 @@ class Norm:
 
     def divisors(self, states: Tensor) -> Tensor:
         """Return the divisors [..., 1] of states [..., dimension]."""
-        return torch.linalg.vector_norm(states, 2, -1, True).hypot_(self.floor)
+        norms: Tensor = torch.linalg.vector_norm(states, 2, -1, True)
+        return norms.hypot_(self.floor)
 
 
 class LayerWeights:
@@ -113,8 +114,7 @@ class DecodingWeights:
 
 def interleave(rows: Tensor, heads: int) -> Tensor:
     """Reorder the rows [heads * D, ...] of each head: the first, the first of its second half, the second, ..."""
-    halves = rows.unflatten(0, (heads, 2, -1))
-    return halves.transpose(1, 2).flatten(0, 2)
+    return rows.view(heads, 2, -1, *rows.shape[1:]).transpose(1, 2).flatten(0, 2)
 
 
 def _weight_and_bias(module: Any) -> tuple[Tensor, Tensor | None]:

@@ -125,6 +125,16 @@ def test_release_frees_the_caches_and_keeps_the_weights():
         sampler.release()
 
 
+def test_release_and_sync_drop_the_snapshot_of_the_weights():
+    local = engine(lora=LoraSettings(rank=2))
+    sampler = LocalSampler(local.policy)
+    for drop in (sampler.release, lambda: sampler.sync(local, version=1)):
+        assert largest_difference(local, sampler) < 1e-10
+        assert sampler._decoder._weights is not None
+        drop()
+        assert sampler._decoder._weights is None
+
+
 class Source:
     """A weight source with the given weights."""
 

@@ -41,10 +41,12 @@ class RowCache:
 
     Attributes:
         bytes_per_token: Size of the keys and values of a token.
+        repeat: Number of query heads that share keys and values.
     """
 
     def __init__(self, decoder: Decoder, rows: int, dtype: torch.dtype, device: torch.device) -> None:
         shape = (rows, decoder.kv_heads, 64, decoder.head_dim)
+        self.repeat = decoder.query_heads // decoder.kv_heads
         self.bytes_per_token = 2 * decoder.num_layers * decoder.kv_heads * decoder.head_dim * dtype.itemsize
         self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(decoder.num_layers)]
         self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(decoder.num_layers)]
@@ -171,41 +173,34 @@ class DecodeAttention:
         last_seen[self.row, self.number] = self.position
         beyond = torch.arange(self.longest, device=device) > last_seen[..., None]
         mask = torch.zeros(beyond.shape, dtype=dtype, device=device).masked_fill_(beyond, -math.inf)
-        self.mask = mask[:, None, :, None]  # [rows, 1, widest, 1, S]
+        self.mask = mask.repeat_interleave(cache.repeat, 1)[:, None]  # [rows, 1, widest * repeat, S]
         self.segments = _shared_segments(rows)
 
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        count, kv_heads, head_dim = keys.shape
-        repeat = queries.shape[1] // kv_heads
-        scaled = (queries.to(self.mask.dtype) * head_dim**-0.5).view(count, kv_heads, repeat, head_dim)
+        queries = queries.unflatten(1, (-1, self.cache.repeat))
         self.cache.keys[layer][self.row, :, self.position] = keys
         self.cache.values[layer][self.row, :, self.position] = values
-        attended, totals = self._attend_to_private(layer, scaled)
+        attended, totals = self._attend_to_private(layer, queries)
         for segment, here in self.segments:
             # [Hkv, tokens * repeat, D] times [Hkv, S, D]: one matrix product for all tokens that follow the segment.
-            together = scaled[here].transpose(0, 1).reshape(kv_heads, -1, head_dim)
-            result, total = partial_attention(attention_scores(together, segment.keys[layer]), segment.values[layer])
-            result = result.view(kv_heads, -1, repeat, head_dim).transpose(0, 1)
-            total = total.view(kv_heads, -1, repeat, 1).transpose(0, 1)
-            attended[here], totals[here] = merge(attended[here], totals[here], result, total)
-        return attended.reshape(count, -1, head_dim)
+            together = queries[here].transpose(0, 1).flatten(1, 2)[None]
+            result, total = partial_attention(together, segment.keys[layer][None], segment.values[layer][None])
+            result, total = (part[0].unflatten(1, (-1, self.cache.repeat)).transpose(0, 1) for part in (result, total))
+            merge_(attended[here], totals[here], result, total)
+        return attended.flatten(1, 2)
 
-    def _attend_to_private(self, layer: int, scaled: Tensor) -> tuple[Tensor, Tensor]:
+    def _attend_to_private(self, layer: int, queries: Tensor) -> tuple[Tensor, Tensor]:
         """Attend with queries [N, Hkv, repeat, D] to the private tokens of their rows; return also the sums."""
-        _, kv_heads, repeat, head_dim = scaled.shape
         keys = self.cache.keys[layer][: self.rows, :, : self.longest]
         values = self.cache.values[layer][: self.rows, :, : self.longest]
-        padded = scaled
-        if not self.in_order:
-            padded = scaled.new_zeros(self.rows, self.widest, kv_heads, repeat, head_dim)
-            padded[self.row, self.number] = scaled
-            padded = padded.transpose(1, 2).reshape(self.rows, kv_heads, -1, head_dim)
-        scores = attention_scores(padded, keys).view(self.rows, kv_heads, self.widest, repeat, -1).add_(self.mask)
-        result, total = partial_attention(scores.flatten(2, 3), values)
         if self.in_order:
-            return result, total
-        shape = (self.rows, kv_heads, self.widest, repeat, -1)
-        return result.view(shape)[self.row, :, self.number], total.view(shape)[self.row, :, self.number]
+            return partial_attention(queries, keys, values, self.mask)
+        _, kv_heads, repeat, head_dim = queries.shape
+        padded = queries.new_zeros(self.rows, self.widest, kv_heads, repeat, head_dim)
+        padded[self.row, self.number] = queries
+        result, total = partial_attention(padded.transpose(1, 2).flatten(2, 3), keys, values, self.mask)
+        shape = (self.widest, repeat)
+        return result.unflatten(2, shape)[self.row, :, self.number], total.unflatten(2, shape)[self.row, :, self.number]
 
 
 def _shared_segments(rows: Sequence[RowTokens]) -> list[tuple[Segment, slice]]:
@@ -233,30 +228,34 @@ class StepAttention:
         return torch.cat([prefilled, self.decode(layer, *(part[1] for part in parts)).to(prefilled.dtype)])
 
 
-def merge(one: Tensor, one_total: Tensor, other: Tensor, other_total: Tensor) -> tuple[Tensor, Tensor]:
-    """Return attention over two parts, and its logarithm of the softmax sum, from those of each part."""
-    merged = torch.lerp(other, one, (one_total - other_total).sigmoid())
-    return merged, torch.logaddexp(one_total, other_total)
+def merge_(one: Tensor, one_total: Tensor, other: Tensor, other_total: Tensor) -> None:
+    """Change attention over one part, and its logarithm of the softmax sum, to that over two parts, in place."""
+    one.lerp_(other, (other_total - one_total).sigmoid())
+    torch.logaddexp(one_total, other_total, out=one_total)
 
 
-def attention_scores(queries: Tensor, keys: Tensor) -> Tensor:
-    """Return the products [..., Q, S] of queries [..., Q, D] and keys [..., S, D].
+def partial_attention(
+    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Attend with queries [R, H, Q, D] to keys and values [R, H, S, D]; mask [R, 1, Q, S] is added to the scores.
 
-    For keys in bfloat16, queries and products are float32, as inside PyTorch's kernels: rounded products would change
-    the softmax by percents.
+    Returns the result [R, H, Q, D] and the logarithm of the softmax sum [R, H, Q, 1]. For keys in bfloat16, queries and
+    products are float32, as inside PyTorch's kernels: rounded products would change the softmax by percents.
     """
-    if keys.dtype != torch.bfloat16:
-        return queries @ keys.transpose(-1, -2)
+    if keys.is_cpu and keys.dtype != torch.bfloat16:
+        # One operation instead of ten; `scaled_dot_product_attention` would not return the sums.
+        result, total = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            queries, keys, values, attn_mask=mask
+        )
+        return result, total[..., None]
+    dtype = torch.promote_types(keys.dtype, torch.float32)
     with torch.autocast(keys.device.type, enabled=False):
-        return queries @ keys.float().transpose(-1, -2)
-
-
-def partial_attention(scores: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the softmax of scores [..., S] over values [..., S, D], and the logarithm of its sum [..., 1]."""
+        scores = (queries.to(dtype) * keys.shape[-1] ** -0.5) @ keys.to(dtype).transpose(-1, -2)
+    scores = scores if mask is None else scores.add_(mask)
     top = scores.amax(-1, keepdim=True)
     weights = (scores - top).exp_()
-    total = weights.sum(-1, keepdim=True)
-    return weights.to(values.dtype) @ values / total, top + total.log()
+    sums = weights.sum(-1, keepdim=True)
+    return weights.to(values.dtype) @ values / sums, top + sums.log()
 
 
 def causal(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
