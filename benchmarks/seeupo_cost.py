@@ -7,6 +7,9 @@ with its first layers only, so that it finishes in minutes. All layers are train
 - GRPO, ours: whole trajectories, tree-packed; log-probs before, one step.
 - GRPO, unshared whole trajectories: a row per trajectory, all layers.
 - GRPO, unshared sliced turns: a row per turn, all layers, as in the paper's setup.
+
+Seconds are CPU time of one thread, which other processes on the machine change little. Unshared rows are independent of
+each other, so they are measured on a part of the trajectories and multiplied.
 """
 
 from __future__ import annotations
@@ -33,6 +36,8 @@ from seeupo.models.scope import ModelScope
 from seeupo.types import Trajectory, Turn, turns_of
 
 GROUP, PROMPT, ACTION, OBSERVATION = 8, 1000, 30, 30
+MEASURED = 2
+"""Number of the group's trajectories that unshared rows are measured on."""
 
 
 class UnsharedBatches(Batches):
@@ -114,15 +119,16 @@ def seconds_of(way: str, policy: LoadedPolicy, trajectories: list[Trajectory]) -
     settings = OptimizerSettings(learning_rate=1e-6, trainable=trainable)
     if way.startswith("unshared"):
         engine: LocalEngine = UnsharedEngine(policy, settings)
-        trajectories = whole(trajectories) if way == WHOLE else trajectories
+        trajectories = (whole(trajectories) if way == WHOLE else trajectories)[:MEASURED]
     else:
         engine = LocalEngine(policy, settings, row_tokens=6000, batch_tokens=6000)
-    started = time.perf_counter()
+    started = time.process_time()
     if way.startswith("SeeUPO"):
         SeeUPO(drift_every=0).update(engine, trajectories)
     else:
         grpo(engine, trajectories)
-    return time.perf_counter() - started
+    seconds = time.process_time() - started
+    return seconds * GROUP / len(trajectories)
 
 
 WHOLE, SLICED = "unshared whole GRPO", "unshared sliced GRPO"
@@ -136,6 +142,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     options = parser.parse_args()
+    torch.set_num_threads(1)
     policy = load_policy(str(fetch("smollm2-135m", on_note=print)))
     policy.model.base_model.layers = policy.model.base_model.layers[: options.layers]
     policy.model.config.num_hidden_layers = options.layers
@@ -147,7 +154,9 @@ def main() -> None:
         best = dict.fromkeys(options.ways, float("inf"))
         for _ in range(options.repeats):
             for way in options.ways:
-                best[way] = min(best[way], seconds_of(way, policy, trajectories))
+                seconds = seconds_of(way, policy, trajectories)
+                print(f"{turns} turns, {way}: {seconds:.1f} s", flush=True)
+                best[way] = min(best[way], seconds)
         against = {
             trained: {way: best[trained] / best[way] for way in options.ways if not way.startswith("SeeUPO")}
             for trained in options.ways

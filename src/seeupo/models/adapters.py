@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -81,11 +82,13 @@ def _load_adapter(model: PreTrainedModel, adapter: Adapter, lora: LoraSettings) 
     adapted = {name.partition(".lora_A.")[0] for name, _ in model.named_parameters() if ".lora_A." in name}
     same = adapted == adapter.layers.keys() and not adapter.rank_stabilized
     if not same or (adapter.rank, adapter.alpha) != (lora.rank, lora.alpha):
-        layers = sorted({name.rpartition(".")[2] for name in adapter.layers})
+        targets = sorted({name.rpartition(".")[2] for name in adapter.layers})
+        count = len({re.sub(r"(\.layers\.\d+\.).*", r"\1", name) for name in adapter.layers})
         raise ValueError(
-            f"model.lora has rank {lora.rank}, alpha {lora.alpha} and targets {', '.join(lora.targets)}; the adapter "
-            f"{adapter.path} has rank {adapter.rank}, alpha {adapter.alpha:g} and targets {', '.join(layers)}. Use "
-            "these to train it further, or leave out model.lora to merge it and train all weights"
+            f"model.lora has rank {lora.rank}, alpha {lora.alpha} and targets {', '.join(lora.targets)} in "
+            f"{lora.layers or 'all'} layers; the adapter {adapter.path} has rank {adapter.rank}, alpha "
+            f"{adapter.alpha:g} and targets {', '.join(targets)} in {count} layers. Use these to train it further, or "
+            "leave out model.lora to merge it and train all weights"
         )
     with torch.no_grad():
         for name, matrices in adapter.layers.items():

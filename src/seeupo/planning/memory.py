@@ -108,9 +108,14 @@ def _parts(shape: ModelShape, recipe: Recipe) -> Iterator[Part]:
 
 def _kept_activations(shape: ModelShape, recipe: Recipe) -> float:
     """Return the bytes that a forward pass keeps per token for the backward pass, all layers together."""
-    layer = _layer_activations(shape, recipe)
     inputs = shape.hidden * FLOAT
-    return shape.layers * (inputs if recipe.model.gradient_checkpointing else layer) + 3 * inputs
+    if recipe.model.gradient_checkpointing:
+        return (shape.layers + 3) * inputs
+    layer = _layer_activations(shape, recipe)
+    # Of the last layer, only tokens that predict an action pass all parts; the others become keys and values.
+    share, width = recipe.agent.max_tokens / longest_turn(recipe), _width(recipe)
+    context = 2 * inputs + (shape.hidden + 2 * shape.kv_heads * shape.head_dim) * width
+    return (shape.layers - 1) * layer + share * layer + context + 3 * inputs
 
 
 def _temporary_activations(shape: ModelShape, recipe: Recipe) -> float:

@@ -102,7 +102,10 @@ def test_turns_without_recorded_log_probs_are_refused():
         BehaviorEngine(engine(), MismatchSettings(tis_cap=2.0)).logprobs(turns_of(trajectories()))
 
 
-@pytest.mark.parametrize("settings", [{"turn_bounds": (1.1, 2.0)}, {"tis_level": "batch"}, {"tis_cap": -1.0}])
+@pytest.mark.parametrize(
+    "settings",
+    [{"turn_bounds": (1.1, 2.0)}, {"tis_level": "batch"}, {"tis_cap": -1.0}, {"recorded_gap": 1e-3, "check_every": 0}],
+)
 def test_invalid_settings_are_refused(settings):
     with pytest.raises(ValueError, match=next(iter(settings))):
         MismatchSettings(**settings)

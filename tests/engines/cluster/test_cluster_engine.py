@@ -14,11 +14,15 @@ from seeupo.types import turns_of
 pytestmark = pytest.mark.cluster
 
 CRITIC = CriticSettings(optimizer=OptimizerSettings(learning_rate=1e-2))
+TOP = (r"layers\.1\.", "lm_head")
 CASES = {
     "seeupo": (SeeUPO(kl_coef=0.01, entropy_coef=0.01), {"reference": True}),
     "seeupo-lora": (SeeUPO(kl_coef=0.01), {"reference": True, "lora": LoraSettings(rank=2)}),
     "seeupo-checkpointing": (SeeUPO(), {"gradient_checkpointing": True}),
     "seeupo-padded": (SeeUPO(), {"packing": "padded"}),
+    "seeupo-trunk": (SeeUPO(kl_coef=0.01), {"reference": True, "trainable": TOP}),
+    "seeupo-trunk-part": (SeeUPO(), {"trainable": TOP, "trunk_bytes": 10_000, "gradient_checkpointing": True}),
+    "seeupo-trunk-lora": (SeeUPO(kl_coef=0.01), {"reference": True, "lora": LoraSettings(rank=2, layers=1)}),
     "grpo": (GRPO(kl_coef=0.01), {"reference": True}),
     "ppo": (PPO(), {"critic": CRITIC}),
     "ppo-head": (PPO(), {"critic": replace(CRITIC, backbone="policy")}),
