@@ -6,6 +6,7 @@ import torch
 from engines.cluster.examples import cluster_engine
 from engines.examples import engine, trajectories, weights
 from seeupo.algorithms import GRPO, PPO, SeeUPO
+from seeupo.algorithms.common.trust_region import TrustRegionSettings
 from seeupo.engines.local_critic import CriticSettings
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.models.adapters import LoraSettings
@@ -14,9 +15,13 @@ from seeupo.types import turns_of
 pytestmark = pytest.mark.cluster
 
 CRITIC = CriticSettings(optimizer=OptimizerSettings(learning_rate=1e-2))
+REGION = TrustRegionSettings(kl=0.02, backtracks=10)
+"""A limit that shrinks steps of 1e-2."""
 CASES = {
     "seeupo": (SeeUPO(kl_coef=0.01, entropy_coef=0.01), {"reference": True}),
     "seeupo-lora": (SeeUPO(kl_coef=0.01), {"reference": True, "lora": LoraSettings(rank=2)}),
+    "seeupo-region": (SeeUPO(trust_region=REGION, turns_per_agent=2), {}),
+    "seeupo-region-lora": (SeeUPO(trust_region=REGION), {"lora": LoraSettings(rank=2)}),
     "seeupo-checkpointing": (SeeUPO(), {"gradient_checkpointing": True}),
     "seeupo-padded": (SeeUPO(), {"packing": "padded"}),
     "grpo": (GRPO(kl_coef=0.01), {"reference": True}),
@@ -49,6 +54,9 @@ def test_two_ranks_train_like_one_process(case, dtype, two_ranks):
         for one, two in zip(updates[0].metrics, updates[1].metrics, strict=True):
             assert two.agent == one.agent
             assert dict(two.values) == pytest.approx(dict(one.values), rel=100 * tolerance, abs=100 * tolerance)
+    if isinstance(algorithm, SeeUPO) and algorithm.trust_region is not None:
+        scales = [values.values["step_scale"] for values in updates[0].metrics if values.agent is not None]
+        assert any(0 < scale < 1 for scale in scales)
     moved, moved_cluster = weights(local) - start, weights(cluster) - start
     assert float(moved.norm()) > 0.01
     assert float((moved_cluster - moved).norm() / moved.norm()) < tolerance
