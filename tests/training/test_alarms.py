@@ -21,7 +21,14 @@ def healthy(**changes) -> dict:
 
 
 def turn(**changes) -> dict:
-    return {"clip_fraction": 0.1, "carry_max": 1.5, "grad_norm": 0.7, **changes}
+    healthy = {
+        "clip_fraction": 0.1,
+        "carry_max": 1.5,
+        "grad_norm": 0.7,
+        "expected_gain": 0.01,
+        "expected_gain_se": 0.01,
+    }
+    return {**healthy, **changes}
 
 
 def turns(**changes) -> dict:
@@ -56,6 +63,13 @@ CASES = {
     "gap": ({"sampler_gap": 0.002}, 1, "sampler", "0.002", "model.dtype"),
     "failed": ({"failed_episodes": 6}, 1, "infrastructure", "6.0%", "agent.concurrency"),
     "cut": ({"truncated_responses": 21}, 1, "truncated", "0.21", "agent.max_tokens"),
+    "gain": (
+        turns(expected_gain=-0.02, expected_gain_se=0.01),
+        5,
+        "gain of turn 1",
+        "3.1 standard errors",
+        "algorithm.trust_region",
+    ),
     "gradient": (turns(grad_norm=math.nan), 1, "not finite", "", "optimizer.max_grad_norm"),
     "gradient, infinite": (turns(grad_norm=math.inf), 1, "not finite", "", "optimizer.max_grad_norm"),
     "no step": ({"algorithm": {"optimizer_steps": 0.0}}, 1, "no optimizer step", "", "collect.tasks"),
@@ -182,6 +196,15 @@ def test_alarms_name_existing_recipe_keys():
     assert len(named) > 10
     for section, key in named:
         assert key in {field.name for field in fields(sections[section])}, f"{section}.{key}"
+
+
+def test_an_insignificant_loss_raises_no_alarm():
+    noisy = turns(expected_gain=-0.02, expected_gain_se=0.02)  # 2.2 standard errors over 5 iterations
+    assert Run().check(10, **noisy) == []
+    for missing in ({"expected_gain_se": None}, {"expected_gain_se": 0.0}):
+        assert Run().check(10, **turns(expected_gain=-1.0, **missing)) == []
+    seldom, loss = Run(), turns(expected_gain=-0.02, expected_gain_se=0.001)
+    assert seldom.check(4, **loss) == []
 
 
 def test_critic_warmup_raises_no_alarm():

@@ -73,7 +73,7 @@ def _parts(shape: ModelShape, recipe: Recipe) -> Iterator[Part]:
     trained = shape.trained_sizes(model, recipe.optimizer)
     width, stored = _width(recipe), _stored(recipe)
     adapters = sum(trained) if model.lora is not None else 0
-    moments = 2 * (recipe.agent.max_turns if recipe.optimizer.moments == "per_agent" else 1)
+    moments = 2 * (virtual_agents(recipe) if recipe.optimizer.moments == "per_agent" else 1)
 
     def sharded(name: str, size: float, *, transient: bool = False) -> Part:
         return Part(name, size / shards, transient, offloaded)
@@ -81,6 +81,8 @@ def _parts(shape: ModelShape, recipe: Recipe) -> Iterator[Part]:
     yield sharded("weights", shape.parameters * stored + adapters * FLOAT)
     yield sharded("gradients", sum(trained) * max(FLOAT, stored), transient=True)
     yield sharded("optimizer", moments * sum(trained) * max(FLOAT, stored))
+    if getattr(recipe.algorithm, "trust_region", None) is not None:
+        yield sharded("weights before a step", sum(trained) * max(FLOAT, stored), transient=True)
     if "reference" in recipe.algorithm.needs:
         copied = stored if model.reference_dtype is None else BYTES[model.reference_dtype]
         yield sharded("reference policy", adapters * FLOAT if model.lora is not None else shape.parameters * copied)
@@ -104,6 +106,11 @@ def _parts(shape: ModelShape, recipe: Recipe) -> Iterator[Part]:
     logits = logits_bytes(shape, recipe) + (0 if gathers else max(trained, default=0) * max(FLOAT, stored))
     layer = packed_tokens(recipe) * _temporary_activations(shape, recipe)
     yield Part("logits chunk" if logits > layer else "layer in computation", max(logits, layer), transient=True)
+
+
+def virtual_agents(recipe: Recipe) -> int:
+    """Return the number of virtual agents of an episode at the turn limit."""
+    return math.ceil(recipe.agent.max_turns / getattr(recipe.algorithm, "turns_per_agent", 1))
 
 
 def _kept_activations(shape: ModelShape, recipe: Recipe) -> float:

@@ -263,6 +263,34 @@ def max_carry(history: History) -> float | None:
     return max(turn_values([history.latest], "carry_max"), default=None)
 
 
+def lowest_gain(history: History) -> tuple[float, int, float] | None:
+    """Return the expected gain over the last five iterations of the turn where it is most significantly negative.
+
+    The gain in standard errors, the turn from 0, and the mean gain per iteration.
+    """
+    found: dict[int, list[tuple[float, float]]] = {}
+    for record in history.last(5) or ():
+        for turn in record.get("turns") or ():
+            gain, error = number(turn, "expected_gain"), number(turn, "expected_gain_se")
+            if gain is not None and error is not None and isinstance(turn.get("turn"), int):
+                found.setdefault(turn["turn"], []).append((gain, error))
+    scores = []
+    for turn, values in found.items():
+        total, error = sum(gain for gain, _ in values), math.hypot(*(error for _, error in values))
+        if len(values) == 5 and error > 0:
+            scores.append((total / error, turn, total / len(values)))
+    return min(scores, default=None)
+
+
+def gain_message(errors: float, history: History) -> str:
+    _, turn, gain = lowest_gain(history) or (errors, 0, 0.0)
+    return (
+        f"the expected gain of turn {turn + 1} was {gain:.2g} per iteration over the last 5 iterations, {-errors:.1f} "
+        "standard errors below 0: its updates lower the expected reward on the very trajectories that they are trained "
+        "on. Lower optimizer.learning_rate, or shrink such steps (algorithm.trust_region, for example {kl = 0.01})."
+    )
+
+
 def non_finite_norms(history: History) -> float | None:
     """Return the number of gradient norms in the latest iteration that are not finite."""
     norms = turn_values([history.latest], "grad_norm")
@@ -328,6 +356,12 @@ ALARMS = (
             "end outside the clip range, so steps are larger than it is meant to allow. Lower optimizer.learning_rate "
             "or widen algorithm.clip."
         ),
+    ),
+    Alarm(
+        lambda history: None if (found := lowest_gain(history)) is None else found[0],
+        threshold=-3.0,
+        clear=-1.0,
+        message=gain_message,
     ),
     Alarm(
         non_finite_norms,

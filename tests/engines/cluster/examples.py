@@ -10,6 +10,7 @@ import torch
 
 from engines.examples import TOKENIZER, engine, trajectories, weights
 from models.examples import small_model
+from seeupo.algorithms import SeeUPO
 from seeupo.engines.cluster.engine import ClusterEngine
 from seeupo.engines.cluster.rank import RankPlan
 from seeupo.engines.optimizer import OptimizerSettings
@@ -67,6 +68,9 @@ def assert_trains_like_one_process(algorithm, cluster, *, tolerance, **options):
         for one, two in zip(updates[0].metrics, updates[1].metrics, strict=True):
             assert two.agent == one.agent
             assert dict(two.values) == pytest.approx(dict(one.values), rel=100 * tolerance, abs=100 * tolerance)
+    if isinstance(algorithm, SeeUPO) and algorithm.trust_region is not None:
+        scales = [values.values["step_scale"] for values in updates[0].metrics if values.agent is not None]
+        assert any(0 < scale < 1 for scale in scales)
     moved, moved_cluster = weights(local) - start, weights(cluster) - start
     assert float(moved.norm()) > 0.01
     assert float((moved_cluster - moved).norm() / moved.norm()) < tolerance

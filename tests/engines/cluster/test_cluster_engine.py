@@ -6,6 +6,7 @@ import torch
 from engines.cluster.examples import assert_trains_like_one_process, cluster_engine, unequal_trajectories
 from engines.examples import engine, weights
 from seeupo.algorithms import GRPO, PPO, SeeUPO
+from seeupo.algorithms.common.trust_region import TrustRegionSettings
 from seeupo.engines.local_critic import CriticSettings
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.models.adapters import LoraSettings
@@ -15,9 +16,13 @@ pytestmark = pytest.mark.cluster
 
 CRITIC = CriticSettings(optimizer=OptimizerSettings(learning_rate=1e-2))
 TOP = (r"layers\.1\.", "lm_head")
+REGION = TrustRegionSettings(kl=0.02, backtracks=10)
+"""A limit that shrinks steps of 1e-2."""
 CASES = {
     "seeupo": (SeeUPO(kl_coef=0.01, entropy_coef=0.01), {"reference": True}),
     "seeupo-lora": (SeeUPO(kl_coef=0.01), {"reference": True, "lora": LoraSettings(rank=2)}),
+    "seeupo-region": (SeeUPO(trust_region=REGION, turns_per_agent=2), {}),
+    "seeupo-region-lora": (SeeUPO(trust_region=REGION), {"lora": LoraSettings(rank=2)}),
     "seeupo-checkpointing": (SeeUPO(), {"gradient_checkpointing": True}),
     "seeupo-padded": (SeeUPO(), {"packing": "padded"}),
     "seeupo-trunk": (SeeUPO(kl_coef=0.01), {"reference": True, "trainable": TOP}),
