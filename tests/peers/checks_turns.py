@@ -85,7 +85,9 @@ def check_gigpo(ledger: Ledger, seed: int) -> None:
     theirs = of_trajectories(batch, totals) + 0.7 * normalized(returns, states, ledger.dtype)
     for terms in ({"kl_coef": 0.0}, {"kl_coef": KL, "entropy_coef": ENTROPY}):
         engine = TableEngine(batch)
-        GiGPO(epochs=2, clip=WIDE, gamma=0.9, state_weight=0.7, **terms).update(engine, batch.trajectories)
+        GiGPO(epochs=2, minibatches=1, clip=WIDE, gamma=0.9, state_weight=0.7, **terms).update(
+            engine, batch.trajectories
+        )
         advantages = over_rows(batch, theirs)
         what = "GiGPO, with KL and entropy" if terms["kl_coef"] else "GiGPO"
         ledger.compare(f"{what}: advantages", token_advantages(batch, engine.steps[0].objective), advantages)
@@ -105,7 +107,7 @@ def check_mt_grpo(ledger: Ledger, seed: int) -> None:
     theirs = torch.where(last, outcomes, steps + 0.6 * outcomes)
     for terms in ({"kl_coef": 0.0}, {"kl_coef": KL, "entropy_coef": ENTROPY}):
         engine = TableEngine(batch)
-        MTGRPO(epochs=2, clip=WIDE, outcome_weight=0.6, **terms).update(engine, batch.trajectories)
+        MTGRPO(epochs=2, minibatches=1, clip=WIDE, outcome_weight=0.6, **terms).update(engine, batch.trajectories)
         advantages = over_rows(batch, theirs)
         what = "MT-GRPO, with KL and entropy" if terms["kl_coef"] else "MT-GRPO"
         ledger.compare(f"{what}: advantages", token_advantages(batch, engine.steps[0].objective), advantages)

@@ -29,7 +29,7 @@ from seeupo.types import TrainEngine, Trajectory, TurnKey, Update
 
 @dataclass(frozen=True, kw_only=True)
 class GiGPO(BaseAlgorithm):
-    """Options of GiGPO. The defaults are those of its paper: weight 1, discount 0.95, KL 0.01.
+    """Options of GiGPO. The defaults are those of its paper: weight 1, discount 0.95, KL 0.01, several mini-batches.
 
     Attributes:
         state_weight: Weight w of the advantage among turns that start from the same state; 0 is GRPO.
@@ -38,6 +38,7 @@ class GiGPO(BaseAlgorithm):
     """
 
     kl_coef: float = 0.01
+    minibatches: int = 4
     state_weight: float = 1.0
     gamma: float = 0.95
     deviation_term: bool = True

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import get_args
+from typing import Literal, get_args
 
 import torch
 
@@ -33,9 +33,11 @@ from seeupo.algorithms.common.records import with_credit
 from seeupo.algorithms.common.trust_region import PoolUpdate, TrustRegionSettings
 from seeupo.core import CarriedAdvantage, turn_order
 from seeupo.core.advantages import Baseline, Normalize
-from seeupo.core.checks import Clip, check_at_least, check_choice, check_clip, check_count
+from seeupo.core.checks import Clip, OptionError, check_at_least, check_choice, check_clip, check_count
 from seeupo.core.order import Order
 from seeupo.types import Need, TrainEngine, Trajectory, Turn, Update
+
+RatioBase = Literal["theta_k", "turn"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,16 +45,21 @@ class SeeUPO:
     """Options of SeeUPO. The defaults are the paper's, except `kl_coef`: the paper trains with 0.002.
 
     The paper states `order`, `normalize`, `baseline`, `ratio`, `clip`, and M without a clip (`carry`, `carry_clip`).
-    `epochs` and `steps_per_turn` are those of its public code. `turns_per_agent`, `carry_ratio`, `entropy_coef`,
-    `trust_region`, `min_live` and `drift_every` are additions that change nothing by default.
+    `epochs` and `steps_per_turn` are those of its public code, which differs from the paper in `ratio_base`,
+    `advantage_clip`, `sample_deviation`, `carry_clip` and `carry_total_clip`. `turns_per_agent`, `carry_ratio`,
+    `entropy_coef`, `trust_region`, `min_live` and `drift_every` are additions that change nothing by default.
 
     Attributes:
         order: Order in which the turns are updated: "reverse" (backward induction), "natural" or "random".
         turns_per_agent: Number k of consecutive turns of a virtual agent, which are updated together with one ratio;
             1 as in the paper. With k = T it is GSPO on whole trajectories.
         normalize: Divide advantages by the standard deviation of the "batch" or the "group"; "none" does not divide.
+        sample_deviation: Divide by the standard deviation of a sample (n - 1) instead of the population (n).
+        advantage_clip: Largest absolute advantage; none for no clip, as in the paper.
         baseline: "mean" of the group's rewards, or "leave_one_out", which avoids the factor (G-1)/G in the gradient.
         ratio: Ratio r^t in the objective: "length_normalized" as in GSPO, or "product", for which the proofs hold.
+        ratio_base: Policy that ratios are relative to: "theta_k", which sampled, or "turn", the policy right before the
+            turn's update, as in the paper's public code.
         carry_ratio: Ratio that the carried advantage M is multiplied by; none for the same as `ratio`.
         clip: Clip range (low, high): ratios are clipped to [1 - low, 1 + high]; none for no clip.
         kl_coef: Weight of the KL penalty to the reference policy in the loss (k3 estimator); 0 for none.
@@ -62,6 +69,7 @@ class SeeUPO:
         epochs: Number of passes over each turn pool.
         carry: Update M after each turn; False keeps M = A (ablation: turn-by-turn updates without M).
         carry_clip: Clip range (low, high) of each factor of M; none for no clip, as in the paper.
+        carry_total_clip: Clip range (low, high) of the product of all factors, M / A; none for no clip.
         min_live: Smallest pool that is updated; the turn of a smaller pool is skipped and its ratio counts as 1.
         drift_every: Iterations between measurements of how far later updates moved each turn after its own, each of
             which costs one forward pass; 0 never measures.
@@ -70,8 +78,11 @@ class SeeUPO:
     order: Order = "reverse"
     turns_per_agent: int = 1
     normalize: Normalize = "batch"
+    sample_deviation: bool = False
+    advantage_clip: float | None = None
     baseline: Baseline = "mean"
     ratio: Ratio = "length_normalized"
+    ratio_base: RatioBase = "theta_k"
     carry_ratio: Ratio | None = None
     clip: Clip | None = (0.2, 0.2)
     kl_coef: float = 0.0
@@ -81,22 +92,29 @@ class SeeUPO:
     epochs: int = 1
     carry: bool = True
     carry_clip: Clip | None = None
+    carry_total_clip: Clip | None = None
     min_live: int = 1
     drift_every: int = 10
 
     def __post_init__(self) -> None:
         for name, choices in (("order", Order), ("normalize", Normalize), ("baseline", Baseline), ("ratio", Ratio)):
             check_choice(name, getattr(self, name), get_args(choices))
+        check_choice("ratio_base", self.ratio_base, get_args(RatioBase))
+        if self.trust_region is not None and self.ratio_base == "turn":
+            raise OptionError("ratio_base", self.ratio_base, '"theta_k" with a trust region, which limits the KL to it')
+        if self.advantage_clip is not None:
+            check_at_least("advantage_clip", self.advantage_clip, 0)
         if self.carry_ratio is not None:
             check_choice("carry_ratio", self.carry_ratio, get_args(Ratio))
-        for name in ("clip", "carry_clip"):
+        for name in ("clip", "carry_clip", "carry_total_clip"):
             check_clip(name, getattr(self, name))
         for name in ("kl_coef", "entropy_coef"):
             check_at_least(name, getattr(self, name), 0)
         for name in ("turns_per_agent", "steps_per_turn", "epochs", "min_live"):
             check_count(name, getattr(self, name), 1)
         check_count("drift_every", self.drift_every, 0)
-        check_choice("carry", self.carry, (True, False))
+        for name in ("carry", "sample_deviation"):
+            check_choice(name, getattr(self, name), (True, False))
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -114,14 +132,16 @@ class SeeUPO:
         pools = batch.agent_pools(self.turns_per_agent)
 
         # Joint advantage estimation: A = r - mean r of the same s_0, and M^{T+1} = A.
-        advantages = batch.advantages(self.normalize, self.baseline)
-        carried = CarriedAdvantage(advantages)
+        advantages = batch.advantages(self.normalize, self.baseline, sample_deviation=self.sample_deviation)
+        if self.advantage_clip is not None:
+            advantages = advantages.clamp(-self.advantage_clip, self.advantage_clip)
+        carried = CarriedAdvantage(advantages, total_clip=self.carry_total_clip)
 
         # log pi_{theta_k} of every turn, computed once, before any update. The trust region's KL includes M = 0.
         all_turns = self.trust_region is not None
         used = [pool if all_turns else self._turns_with_gradient(batch, pool, carried) for pool in pools]
         turns = [turn for pool in used for turn in pool]
-        old = by_key(turns, engine.logprobs(turns)) if turns else {}
+        old = by_key(turns, engine.logprobs(turns)) if turns and self.ratio_base == "theta_k" else {}
         reference = by_key(turns, engine.logprobs(turns, policy="reference")) if turns and self.kl_coef else {}
 
         # Sequential policy update: t = T, T-1, ..., 1 in reverse order.
@@ -131,6 +151,9 @@ class SeeUPO:
             pool = self._turns_with_gradient(batch, pools[t], carried)
             if not any(turn.action_ids for turn in pool) or len(pools[t]) < self.min_live:
                 continue
+
+            if self.ratio_base == "turn":  # not the paper: r and M are then relative to theta^{t+1}_{k+1}
+                old = old | by_key(pool, engine.logprobs(pool))
 
             # Maximize the clipped objective of pool t, from theta^{t+1}_{k+1} to theta^t_{k+1}. The normalizer is the
             # number of trajectories: one without turn t is the paper's no-op, which adds 0 and is counted.
@@ -180,7 +203,9 @@ class SeeUPO:
             )
 
         measure_drift = self.drift_every > 0 and engine.iteration % self.drift_every == 0
-        scale = batch.advantage_scale(self.normalize, self.baseline)
+        # The expected gain needs advantages on one scale, and ratios relative to theta_k.
+        plain = self.ratio_base == "theta_k" and self.advantage_clip is None and not self.sample_deviation
+        scale = batch.advantage_scale(self.normalize, self.baseline) if plain else None
         drift = drift_after_sweep(engine, records, old, carry_ratio) if measure_drift else {}
         return Update(
             metrics=sweep_metrics(batch, advantages, records, old, reference, drift=drift, scale=scale),

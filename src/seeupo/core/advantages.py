@@ -58,8 +58,9 @@ def group_advantages(
     dtype, rewards = rewards.dtype, rewards.double()
     if weights is None:
         weights = torch.ones_like(rewards)
-    elif baseline == "leave_one_out":
-        raise ValueError("weights cannot be combined with baseline='leave_one_out'; use baseline='mean'")
+    elif baseline == "leave_one_out" or sample_deviation:
+        option, fix = ("sample_deviation=True", "False") if sample_deviation else ("baseline='leave_one_out'", "'mean'")
+        raise ValueError(f"weights cannot be combined with {option}; use {option.partition('=')[0]}={fix}")
     else:
         check_shape("weights", weights, rewards.shape, like="rewards")
         check_finite("weights", weights)
@@ -67,8 +68,6 @@ def group_advantages(
             raise ValueError(f"weights contains {weights.min().item()}: expected numbers of at least 0")
         weights = weights.double()
 
-    if sample_deviation and not (weights == 1).all():
-        raise ValueError("weights cannot be combined with sample_deviation=True: a sample has whole members")
     labels, group = groups.unique(return_inverse=True)
 
     def per_group_sum(values: Tensor) -> Tensor:
@@ -88,15 +87,15 @@ def group_advantages(
             )
         advantages = advantages * (total / (total - 1))[group]
 
+    missing = int(sample_deviation)  # of n members; a group of one has no deviation
     if normalize == "group":
-        deviation = (per_group_sum(weights * (rewards - mean[group]) ** 2) / total).sqrt()[group]
+        members = (total - missing).clamp(min=missing)
+        deviation = (per_group_sum(weights * (rewards - mean[group]) ** 2) / members).sqrt()[group]
     elif normalize == "batch":
-        deviation = ((weights * advantages**2).sum() / weights.sum()).sqrt().expand_as(advantages)
+        members = (weights.sum() - missing).clamp(min=missing)
+        deviation = ((weights * advantages**2).sum() / members).sqrt().expand_as(advantages)
     else:
         deviation = torch.ones_like(advantages)
-    if sample_deviation and normalize != "none":
-        members = total[group] if normalize == "group" else torch.full_like(advantages, len(advantages))
-        deviation = deviation * (members / (members - 1).clamp(min=1)).sqrt()
     advantages = torch.where(deviation < NO_SPREAD, 0.0, advantages / deviation.clamp(min=NO_SPREAD))
 
     # The mean of equal rewards may differ from them by a rounding error, which must not become an advantage.

@@ -62,7 +62,14 @@ class Batch:
         """Return the index [n] of each turn's trajectory in the batch."""
         return torch.tensor([self._indices[turn.trajectory] for turn in turns], dtype=torch.long)
 
-    def advantages(self, normalize: Normalize, baseline: Baseline, *, rewards: Sequence[float] | None = None) -> Tensor:
+    def advantages(
+        self,
+        normalize: Normalize,
+        baseline: Baseline,
+        *,
+        rewards: Sequence[float] | None = None,
+        sample_deviation: bool = False,
+    ) -> Tensor:
         """Return the group-relative advantage A [N] of each trajectory, in float64, or of these rewards instead."""
         if rewards is None:
             rewards = [trajectory.reward for trajectory in self.trajectories]
@@ -75,6 +82,7 @@ class Batch:
             normalize=normalize,
             baseline=baseline,
             weights=None if (self.counts == 1).all() else self.counts,
+            sample_deviation=sample_deviation,
         )
 
     def advantage_scale(self, normalize: Normalize, baseline: Baseline) -> float | None:
