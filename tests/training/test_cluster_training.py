@@ -196,7 +196,7 @@ def family(pid):
 
 
 def test_a_run_continues_after_all_its_processes_were_killed(tmp_path):
-    """Two ranks are killed; two, one and none continue, one iteration each, and two again."""
+    """Two ranks are killed; two, one and the local engine continue, one iteration each."""
     run_dir, recipe = tmp_path / "run", tmp_path / "recipe.toml"
     recipe.write_text(recipe_to_toml(replace(RECIPE, engine=CLUSTER, run=replace(RECIPE.run, iterations=1000))))
     command = [sys.executable, "-m", "seeupo", "train", str(recipe), "--out", str(run_dir)]
@@ -211,12 +211,15 @@ def test_a_run_continues_after_all_its_processes_were_killed(tmp_path):
             os.kill(pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL, (tmp_path / "output").read_text()
     done = max(int(path.name) for path in (run_dir / "checkpoints").iterdir() if path.name.isdecimal())
-    for kind, trainers in (("cluster", 2), ("cluster", 1), ("local", 1), ("cluster", 2)):
+    for kind, trainers in (("cluster", 2), ("cluster", 1), ("local", 1)):
         done += 1
         changes = ["--engine.kind", kind, "--engine.trainers", str(trainers), "--run.iterations", str(done)]
         result = CliRunner().invoke(main, ["train", "--resume", str(run_dir), "--accept-changes", *changes])
         assert result.exit_code == 0, result.output
         assert_complete(run_dir, RECIPE, done)
+    result = CliRunner().invoke(main, ["train", "--resume", str(run_dir), "--accept-changes", "--engine.kind=cluster"])
+    assert result.exit_code == 1
+    assert "is from the local engine; ranks load what ranks wrote" in result.output
 
 
 def test_sampler_processes_sample_like_the_trainer(tmp_path):
