@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import time
 
 os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
 
@@ -24,6 +25,9 @@ settings.load_profile("any machine")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+HEAD_CPUS = 8
+
+
 @pytest.fixture(scope="session")
 def ray_on_this_machine(tmp_path_factory):
     """A Ray cluster for all tests of a process, of one node to which tests may add others.
@@ -40,9 +44,11 @@ def ray_on_this_machine(tmp_path_factory):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
             patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-            cluster = Cluster(True, head_node_args={"num_cpus": 8, "include_dashboard": False, "_system_config": soon})
+            cluster = Cluster(
+                True, head_node_args={"num_cpus": HEAD_CPUS, "include_dashboard": False, "_system_config": soon}
+            )
             stack.callback(cluster.shutdown)
-            stack.enter_context(ray_cluster(cluster.address, processes=8))
+            stack.enter_context(ray_cluster(cluster.address, processes=HEAD_CPUS))
         yield cluster
 
 
@@ -50,15 +56,19 @@ def ray_on_this_machine(tmp_path_factory):
 def simulated_nodes(ray_on_this_machine):
     """A context manager that adds simulated nodes with some CPUs each, while those of the first node are taken."""
     import ray
-    from ray.util.placement_group import placement_group, remove_placement_group
+    from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 
     @contextlib.contextmanager
     def nodes(*cpus):
         cluster = ray_on_this_machine
-        taken = placement_group([{"CPU": 1}] * int(ray.available_resources().get("CPU", 0)))
+        groups = [group for group in placement_group_table().values() if group["state"] == "CREATED"]
+        held = sum(bundle.get("CPU", 0) for group in groups for bundle in group["bundles"].values())
+        taken = placement_group([{"CPU": HEAD_CPUS - held}])
         assert taken.wait(30)
         added = [cluster.add_node(num_cpus=count, include_dashboard=False) for count in cpus]
         try:
+            while ray.available_resources().get("CPU", 0) < sum(cpus):  # the first node has seen all of them
+                time.sleep(0.1)
             yield added
         finally:
             for node in cluster.worker_nodes & set(added):

@@ -1,13 +1,19 @@
 """Training on two ranks: results, lost ranks, and resumption with another number of ranks."""
 
+import contextlib
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
 
 import pytest
+from click.testing import CliRunner
 
+from seeupo.cli import main
+from seeupo.config.loader import recipe_to_toml
 from seeupo.engines.cluster.rank_group import RankGroup
 from seeupo.engines.cluster.settings import EngineSettings
 from seeupo.engines.samplers.remote import RemoteSamplers
@@ -177,6 +183,43 @@ def test_a_rank_lost_while_sampling_ahead_is_replaced(plain_with_lag, tmp_path, 
     assert killer.done
     assert_complete(tmp_path / "run", recipe, 3)
     assert_same_learning(plain_with_lag, tmp_path / "run", tolerance=1e-8)
+
+
+def family(pid):
+    """Return a process and its descendants: of a run, all processes of its Ray cluster."""
+    listed = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    pairs = [tuple(map(int, line.split())) for line in listed.splitlines()]
+    found = [pid]
+    for each in found:
+        found += [child for child, parent in pairs if parent == each]
+    return found
+
+
+def test_a_run_continues_after_all_its_processes_were_killed(tmp_path):
+    """Two ranks are killed; two, one and the local engine continue, one iteration each."""
+    run_dir, recipe = tmp_path / "run", tmp_path / "recipe.toml"
+    recipe.write_text(recipe_to_toml(replace(RECIPE, engine=CLUSTER, run=replace(RECIPE.run, iterations=1000))))
+    command = [sys.executable, "-m", "seeupo", "train", str(recipe), "--out", str(run_dir)]
+    with (tmp_path / "output").open("w") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output)
+    while not (run_dir / "checkpoints" / "00002").exists() and process.poll() is None:
+        time.sleep(0.05)
+    killed = family(process.pid)
+    assert len(killed) > 5  # the ranks are among them
+    for pid in killed:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL, (tmp_path / "output").read_text()
+    done = max(int(path.name) for path in (run_dir / "checkpoints").iterdir() if path.name.isdecimal())
+    for kind, trainers in (("cluster", 2), ("cluster", 1), ("local", 1)):
+        done += 1
+        changes = ["--engine.kind", kind, "--engine.trainers", str(trainers), "--run.iterations", str(done)]
+        result = CliRunner().invoke(main, ["train", "--resume", str(run_dir), "--accept-changes", *changes])
+        assert result.exit_code == 0, result.output
+        assert_complete(run_dir, RECIPE, done)
+    result = CliRunner().invoke(main, ["train", "--resume", str(run_dir), "--accept-changes", "--engine.kind=cluster"])
+    assert result.exit_code == 1
+    assert "is from the local engine; ranks load what ranks wrote" in result.output
 
 
 def test_sampler_processes_sample_like_the_trainer(tmp_path):

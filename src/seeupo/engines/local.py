@@ -198,7 +198,7 @@ class LocalEngine:
         return StepMetrics(None, metrics)
 
     def save(self, path: Path) -> None:
-        if self.sharding.ranks > 1:
+        if not isinstance(self.sharding, SingleProcess):
             self._save_sharded(path)
             return
         save_model(self.policy.model, self.policy.tokenizer, path)
@@ -224,6 +224,8 @@ class LocalEngine:
         self._batches.reset(self._trained.values())
 
     def _load_model(self, path: Path) -> None:
+        if not isinstance(self.sharding, SingleProcess):
+            raise ValueError(f"{path} is from the local engine; ranks load what ranks wrote. Use engine.kind = 'local'")
         weights: dict[str, Tensor] = {}
         files = [path / ADAPTERS] if self.lora is not None else sorted(path.glob("model*.safetensors"))
         for file in files:

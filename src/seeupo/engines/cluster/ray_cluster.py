@@ -61,7 +61,8 @@ def other_nodes() -> list[str]:
     import ray
 
     own = ray.get_runtime_context().get_node_id()
-    return sorted(node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeID"] != own)
+    nodes = ray.nodes()  # type: ignore[no-untyped-call]
+    return sorted(node["NodeID"] for node in nodes if node["Alive"] and node["NodeID"] != own)
 
 
 def reserve(bundles: Sequence[Mapping[str, float]]) -> Any:

@@ -16,14 +16,14 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from seeupo.envs.failures import PoolClosed
+from seeupo.envs.failures import EnvFailure, PoolClosed
 from seeupo.envs.pool.episode import BlockingEnv, Episode, PooledExpert
 from seeupo.envs.pool.plan import plan_pool
 from seeupo.envs.pool.sandbox import Limits
 from seeupo.envs.pool.scheduler import Scheduler
 from seeupo.envs.pool.slot import Session, Slot
 from seeupo.envs.pool.wire import expect, task_from_json, task_to_json
-from seeupo.envs.pool.worker import Launch, WorkerFailure
+from seeupo.envs.pool.worker import Launch
 from seeupo.envs.registry import EnvSpec
 from seeupo.envs.trust import check_trust
 from seeupo.errors import EnvError, suggest
@@ -98,11 +98,11 @@ class EnvPool:
         for node in nodes:
             slots = [Slot(self.name, source, node=node) for _ in range(count)]
             self._scheduler.add(slots)
-            started: Future[Any] = Future()
-            slots[0].submit(Slot.start, started)
+            splits: Future[tuple[str, ...]] = Future()
+            slots[0].submit(lambda slot: slot.ask({"op": "splits"}, splits_from_json), splits)
             try:
-                started.result()
-            except (EnvError, WorkerFailure) as error:
+                splits.result()
+            except (EnvError, EnvFailure) as error:
                 raise EnvError(f"node {node} of the Ray cluster cannot run {self.name}: {error}") from None
 
     def tasks(self, split: str) -> tuple[Task, ...]:

@@ -61,10 +61,12 @@ class RemoteWorker:
         self.launch, self.limits, self.node = launch, launch.limits, node
         self._lock = threading.Lock()
         self._running = self._killed = False
+        nodes = ray.nodes()  # type: ignore[no-untyped-call]
+        alive = any(each["NodeID"] == node and each["Alive"] for each in nodes)
         host: Any = ray.remote(WorkerHost)
         self._actor = host.options(
             num_cpus=0,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True),
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False) if alive else "DEFAULT",
             runtime_env={"env_vars": {"SEEUPO_CACHE": str(cache_folder().absolute())}},
         ).remote()
 

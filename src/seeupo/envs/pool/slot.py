@@ -185,10 +185,6 @@ class Slot:
                 if future is not None:
                     future.set_exception(self._closed())
 
-    def start(self) -> None:
-        """Start the worker before it is needed."""
-        self._backend()
-
     def ask(self, request: Mapping[str, Any], parse: Callable[[Any], T], *, about: Session | None = None) -> T:
         """Make a request that belongs to no session of this slot; `about` is a session of another slot, for errors."""
         seconds = self.source.limits.start_seconds if isinstance(self.source, Launch) else None
