@@ -193,6 +193,8 @@ class Loop:
         """Run one iteration of the algorithm on the collected groups. It is never interrupted halfway."""
         self.callback.on_phase("updating")
         progress, iteration, tasks = self.progress, self.progress.iteration + 1, self.components.train_tasks
+        if not self.recipe.collect.lag:
+            self.sampler.release()  # until the sync below; with a lag it samples during the update
         self.engine.begin_iteration(iteration - 1)
         gap = self._sampler_gap(collected)
         engine = BehaviorEngine(self.engine, self.recipe.mismatch, recorded=self.recipe.collect.lag > 0)
@@ -317,6 +319,7 @@ class Loop:
             demonstrations = load_demonstrations(self.recipe, self.components, self._on_progress)
         if self.progress.warm_steps == 0:
             engine.set_optimizer(warm_start_optimizer(settings))
+        self.sampler.release()
         self.callback.on_phase("warm start", settings.batches)
         written = time.monotonic()
         for step in range(self.progress.warm_steps + 1, settings.batches + 1):

@@ -128,6 +128,7 @@ class Rank:
 
     def weights(self) -> dict[str, Tensor] | None:
         """Gather all weights on the CPU; only rank 0 keeps them."""
+        torch.cuda.empty_cache()  # a sampler on the same GPU may need what the update has used
         found: dict[str, Tensor] = {}
         for name, weight in self.engine.weights():
             if self.number == 0:
@@ -141,6 +142,7 @@ class Rank:
         self._sender = WeightSender(plan, self.number, self.engine)
 
     def send_weights(self, version: int) -> None:
+        torch.cuda.empty_cache()
         self._sender.send(version)
 
 

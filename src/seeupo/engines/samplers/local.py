@@ -116,6 +116,7 @@ class LocalSampler:
         self._prompts.clear()
         self._episodes.clear()
         self._cache = self._empty_cache()
+        torch.cuda.empty_cache()  # for a trainer in another process
 
     def _empty_cache(self) -> RowCache:
         model = self.policy.model
