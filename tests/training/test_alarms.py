@@ -209,7 +209,6 @@ def test_the_advice_for_an_untrained_run_knows_its_warm_start():
     assert "Start with demonstrations ([warm_start])" in cold
     assert "Raise warm_start.batches" in warmed
     assert "[warm_start]" not in warmed
-    assert "seeupo agents show --model RUN" in warmed
 
 
 @pytest.mark.parametrize("algorithm", [None, [], "text", {"optimizer_steps": "0"}])

@@ -94,7 +94,7 @@ class Loop:
         self.components, self.engine, self.sampler = components, components.engine, components.sampler
         self.progress = Progress()
         self.checkpoints = run_dir.checkpoints(recipe.run.keep_checkpoints)
-        self.alarms = Alarms()
+        self.alarms = Alarms(recipe.model.dtype)
         self.collector = Collector(
             components.runner,
             components.train_tasks,
@@ -159,7 +159,7 @@ class Loop:
                 ) from error
         self.collector.drawn = self.progress.drawn
         self.run_dir.discard_after(self.progress.iteration, self.progress.covers)
-        self.alarms = Alarms()
+        self.alarms = Alarms(self.recipe.model.dtype)
         for record in self.run_dir.metrics():
             self.alarms.check(record)
             if replay:

@@ -28,6 +28,7 @@ from seeupo.envs.trust import NOTHING_ALLOWED, Permissions
 from seeupo.errors import TrainingError
 from seeupo.models.loading import LoadedPolicy, load_policy
 from seeupo.models.precision import DTYPES, resolve_device
+from seeupo.models.streaming import WeightStream, can_stream
 from seeupo.models.tiny import TinyConfig
 from seeupo.models.tokenizer_check import check_text
 from seeupo.rollout.runner import Runner, RunnerSettings, make_runner
@@ -141,9 +142,19 @@ def make_cluster_engine(
         replicas=settings.replicas,
         cpu_offload=settings.cpu_offload,
         threads=max(1, (recipe.run.threads or torch.get_num_threads()) // settings.trainers),
+        stream=weight_stream(recipe, policy),
     )
     start = partial(RankGroup, settings.trainers, gpus=int(on_gpu), call_seconds=settings.call_seconds, shared=shared)
     return ClusterEngine(plan, start, packing=policy.packing, restarts=settings.restarts)
+
+
+def weight_stream(recipe: Recipe, policy: LoadedPolicy) -> WeightStream | None:
+    """Return how ranks read the policy weight by weight; None if they have to load it as a whole."""
+    model = recipe.model
+    # Parts in the memory of the CPU are made from whole weights there.
+    if recipe.engine.cpu_offload or not can_stream(model.name, policy.model):
+        return None
+    return WeightStream(model.name, model.device, model.dtype, model.lora is not None, policy.packing)
 
 
 def optimizer_settings(recipe: Recipe) -> OptimizerSettings:
