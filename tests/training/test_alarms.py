@@ -38,8 +38,8 @@ def turns(**changes) -> dict:
 class Run:
     """A run that checks one record after another."""
 
-    def __init__(self) -> None:
-        self.alarms, self.iteration = Alarms(), 0
+    def __init__(self, dtype: str = "float32") -> None:
+        self.alarms, self.iteration = Alarms(dtype), 0
 
     def check(self, count: int = 1, **changes) -> list[str]:
         """Add `count` iterations and return the messages of the alarms that they raise."""
@@ -60,7 +60,7 @@ CASES = {
     "entropy": ({"entropy": 0.009}, 1, "entropy is", "0.009", "algorithm.entropy_coef"),
     "carry": (turns(carry_max=12.5), 1, "M reached", "12.5", "algorithm.carry_clip"),
     "clip always": ({"turns": [{"turn": 0, **turn(clip_fraction=0.6)}]}, 5, "more than half", "0.60", "algorithm.clip"),
-    "gap": ({"sampler_gap": 0.002}, 1, "sampler", "0.002", "model.dtype"),
+    "gap": ({"sampler_gap": 0.002}, 1, "the 0.001 that rounding explains in float32", "0.002", "latest weights"),
     "failed": ({"failed_episodes": 6}, 1, "infrastructure", "6.0%", "agent.concurrency"),
     "cut": ({"truncated_responses": 21}, 1, "truncated", "0.21", "agent.max_tokens"),
     "gain": (
@@ -120,6 +120,17 @@ def test_values_just_below_the_threshold_raise_no_alarm(changes):
     run = Run()
     run.check(10)
     assert run.check(10, **changes) == []
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [("float32", 1e-3), ("float64", 1e-3), ("bfloat16", 0.05)])
+def test_the_expected_gap_depends_on_the_data_type(dtype, bound):
+    run = Run(dtype)
+    assert run.check(sampler_gap=bound) == []
+    (text,) = run.check(sampler_gap=1.1 * bound)
+    assert f"more than the {bound:g} that rounding explains in {dtype}" in text
+    assert ("mismatch.tis_cap" in text) == (dtype == "bfloat16")
+    assert run.check(30, sampler_gap=0.4 * bound) == []  # cleared and cooled down
+    assert len(run.check(sampler_gap=1.1 * bound)) == 1
 
 
 def test_between_the_thresholds_an_alarm_neither_clears_nor_repeats():
@@ -232,7 +243,6 @@ def test_the_advice_for_an_untrained_run_knows_its_warm_start():
     assert "Start with demonstrations ([warm_start])" in cold
     assert "Raise warm_start.batches" in warmed
     assert "[warm_start]" not in warmed
-    assert "seeupo agents show --model RUN" in warmed
 
 
 @pytest.mark.parametrize("algorithm", [None, [], "text", {"optimizer_steps": "0"}])

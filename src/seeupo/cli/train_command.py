@@ -143,6 +143,8 @@ def show_result(result: TrainingResult, recipe: Recipe) -> None:
         echo(f"report    {page}  (open it in a browser)")
     echo(f"run       {result.run_dir}  (summary.json, metrics.jsonl, trajectories; see docs/run-directory.md)")
     flags = trust_flags(recipe)
+    if summary["warnings"]:
+        echo(f"look      seeupo agents show --model {result.run_dir}{flags}  (one rollout, token by token)")
     echo(f"evaluate  seeupo eval {result.run_dir}{flags}  (or a checkpoint: --checkpoint best)")
     echo(f"export    seeupo export {result.run_dir} OUT  (or a checkpoint: --best)")
     twice = 2 * recipe.run.total_iterations

@@ -376,3 +376,24 @@ class Recipe:
             raise ValueError("model.lora and optimizer.trainable: expected at most one of them. Leave one out.")
         if self.evaluation.every == 0 and (self.run.target is not None or self.run.patience is not None):
             raise ValueError("run.target and run.patience: expected evaluations during training. Set evaluation.every.")
+        if self.sampler.placement == "shared" and self.sampler.count:
+            self._check_shared_placement()
+
+    def _check_shared_placement(self) -> None:
+        trainers, samplers, gpus = self.engine.trainers, self.sampler.count, self.sampler.tensor_parallel
+        if self.engine.kind != "cluster":
+            raise ValueError(
+                'sampler.placement = "shared" with engine.kind = "local": expected ranks to share GPUs with. Set '
+                'engine.kind = "cluster", which works with one rank too, or sampler.placement = "apart".'
+            )
+        if trainers % gpus or samplers * gpus > trainers:
+            raise ValueError(
+                f'sampler.placement = "shared" with {samplers} samplers of {gpus} GPUs and engine.trainers = '
+                f"{trainers}: expected trainers in multiples of sampler.tensor_parallel, and at most one sampler per "
+                f"multiple. Set sampler.count to {max(1, trainers // gpus)} or less, or sampler.placement to apart."
+            )
+        if self.collect.lag:
+            raise ValueError(
+                f'collect.lag = {self.collect.lag} with sampler.placement = "shared": expected lag = 0, because the '
+                'samplers have no memory during an update. Set collect.lag = 0, or sampler.placement = "apart".'
+            )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,7 +68,8 @@ def add_adapters(model: PreTrainedModel, lora: LoraSettings, adapter: Adapter | 
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(lora.seed)
-        model.add_adapter(config)
+        with _stand_ins(model):
+            model.add_adapter(config)
     config.base_model_name_or_path = None  # with a name, peft looks for the model on the hub in each save
     dtype = torch.float64 if model.dtype == torch.float64 else torch.float32
     for name, parameter in model.named_parameters():
@@ -75,6 +77,28 @@ def add_adapters(model: PreTrainedModel, lora: LoraSettings, adapter: Adapter | 
             parameter.data = parameter.data.to(dtype)
     if adapter is not None:
         _load_adapter(model, adapter, lora)
+
+
+@contextmanager
+def _stand_ins(model: PreTrainedModel) -> Iterator[None]:
+    """Replace weights on the meta device within the context by tensors of the same shape that take no memory.
+
+    peft puts adapters where the weights are, and on the meta device their initial values would be lost.
+    """
+    missing = [
+        (module, name, parameter)
+        for module in model.modules()
+        for name, parameter in module.named_parameters(recurse=False)
+        if parameter.is_meta
+    ]
+    for module, name, parameter in missing:
+        stand_in = torch.empty((), dtype=parameter.dtype).expand(parameter.shape)
+        module._parameters[name] = torch.nn.Parameter(stand_in, requires_grad=False)
+    try:
+        yield
+    finally:
+        for module, name, parameter in missing:
+            module._parameters[name] = parameter
 
 
 def _load_adapter(model: PreTrainedModel, adapter: Adapter, lora: LoraSettings) -> None:

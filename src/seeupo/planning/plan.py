@@ -89,7 +89,7 @@ def gpus_of(recipe: Recipe) -> int:
     """Return the number of GPUs that a recipe asks for."""
     samplers = recipe.sampler.count * recipe.sampler.tensor_parallel
     if recipe.sampler.placement == "shared":
-        return max(recipe.engine.trainers, samplers)
+        return recipe.engine.trainers
     return recipe.engine.trainers + samplers
 
 

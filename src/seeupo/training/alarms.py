@@ -15,6 +15,8 @@ WINDOW = 20
 """Number of iterations that alarms look back at most."""
 COOLDOWN = 30
 """Number of iterations in which an alarm is not repeated."""
+GAP_BOUNDS = {"float64": 1e-3, "float32": 1e-3, "bfloat16": 0.05}
+"""Highest expected `sampler_gap` by the data type of the computation; docs/metrics.md says where it comes from."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,8 @@ class Alarm:
 class History:
     """Records of the latest iterations, with a few statistics of the whole run."""
 
-    def __init__(self) -> None:
+    def __init__(self, dtype: str) -> None:
+        self.dtype, self.gap_bound = dtype, GAP_BOUNDS[dtype]
         self._records: deque[Record] = deque(maxlen=WINDOW)
         self._first_entropies: list[float] = []
         self.best_success = 0.0
@@ -84,10 +87,13 @@ class Alarms:
     """Checks every record of a run. An alarm is raised once, and again only after it has cleared and cooled down.
 
     When a run is resumed, its earlier records must be checked first.
+
+    Args:
+        dtype: Data type of the computation (`model.dtype`).
     """
 
-    def __init__(self) -> None:
-        self._history = History()
+    def __init__(self, dtype: str = "float32") -> None:
+        self._history = History(dtype)
         self._raised: set[Alarm] = set()
         self._reported: dict[Alarm, int] = {}
 
@@ -210,8 +216,7 @@ def untrained_warning(records: Iterable[Record]) -> str | None:
     start = "Raise warm_start.batches" if warmed else "Start with demonstrations ([warm_start])"
     return (
         f"no optimizer step was made in {counted(len(steps), 'iteration')} ({reason}): training did not change the "
-        "policy. See what it does with `seeupo agents show --model RUN`. "
-        f"{start}, use tasks that are solved sometimes (environment.options), "
+        f"policy. {start}, use tasks that are solved sometimes (environment.options), "
         "or collect more (collect.tasks, collect.group_size)."
     )
 
@@ -299,6 +304,22 @@ def non_finite_norms(history: History) -> float | None:
     return float(sum(not math.isfinite(norm) for norm in norms)) if norms else None
 
 
+def gap_over_bound(history: History) -> float | None:
+    """Return the gap between the log-probs of sampler and trainer, relative to the highest expected one."""
+    gap = number(history.latest, "sampler_gap")
+    return None if gap is None else gap / history.gap_bound
+
+
+def gap_message(over_bound: float, history: History) -> str:
+    advice = "Check that the sampler has the latest weights"
+    if history.dtype == "bfloat16":
+        advice += ', and correct for the difference (mismatch.tis_cap, for example 2) or use model.dtype = "float32"'
+    return (
+        f"the sampler's log-probs differ from the trainer's by {history.latest['sampler_gap']:.2g} on average, more "
+        f"than the {history.gap_bound:g} that rounding explains in {history.dtype}: updates are off-policy. {advice}."
+    )
+
+
 ALARMS = (
     Alarm(
         lambda history: float(history.iterations_all_equal),
@@ -372,16 +393,7 @@ ALARMS = (
             'a lower optimizer.learning_rate, set optimizer.max_grad_norm, or use model.dtype = "float32".'
         ),
     ),
-    Alarm(
-        lambda history: number(history.latest, "sampler_gap"),
-        threshold=1e-3,
-        clear=5e-4,
-        message=lambda gap, history: (
-            f"the sampler's log-probs differ from the trainer's by {gap:.2g} on average, more than 0.001: updates are "
-            "off-policy. Use the same model.dtype for both, preferably float32, and check that the sampler has the "
-            "latest weights."
-        ),
-    ),
+    Alarm(gap_over_bound, threshold=1.0, clear=0.5, message=gap_message),
     Alarm(
         per_episode("failed_episodes"),
         threshold=0.05,

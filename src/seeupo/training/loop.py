@@ -94,7 +94,7 @@ class Loop:
         self.components, self.engine, self.sampler = components, components.engine, components.sampler
         self.progress = Progress()
         self.checkpoints = run_dir.checkpoints(recipe.run.keep_checkpoints)
-        self.alarms = Alarms()
+        self.alarms = Alarms(recipe.model.dtype)
         self.collector = Collector(
             components.runner,
             components.train_tasks,
@@ -162,7 +162,7 @@ class Loop:
                 ) from error
         self.collector.drawn = self.progress.drawn
         self.run_dir.discard_after(self.progress.iteration, self.progress.covers)
-        self.alarms = Alarms()
+        self.alarms = Alarms(self.recipe.model.dtype)
         for record in self.run_dir.metrics():
             self.alarms.check(record)
             if replay:
@@ -196,6 +196,8 @@ class Loop:
         """Run one iteration of the algorithm on the collected groups. It is never interrupted halfway."""
         self.callback.on_phase("updating")
         progress, iteration, tasks = self.progress, self.progress.iteration + 1, self.components.train_tasks
+        if not self.recipe.collect.lag:
+            self.sampler.release()  # until the sync below; with a lag it samples during the update
         self.engine.begin_iteration(iteration - 1)
         gap = self._sampler_gap(collected)
         bound = self.recipe.mismatch.recorded_gap
@@ -323,6 +325,7 @@ class Loop:
             demonstrations = load_demonstrations(self.recipe, self.components, self._on_progress)
         if self.progress.warm_steps == 0:
             engine.set_optimizer(warm_start_optimizer(settings))
+        self.sampler.release()
         self.callback.on_phase("warm start", settings.batches)
         written = time.monotonic()
         for step in range(self.progress.warm_steps + 1, settings.batches + 1):

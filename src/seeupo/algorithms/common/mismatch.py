@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from seeupo.algorithms.common.batch import LogProbs, by_key
+from seeupo.algorithms.common.objective import RatioObjective
 from seeupo.core import length_mask
 from seeupo.core.checks import OptionError, check_at_least, check_choice, check_count
 from seeupo.types import Objective, ShrinkableEngine, StepMetrics, TrainEngine, Turn, TurnKey
@@ -96,6 +97,9 @@ class BehaviorEngine:
     def step(
         self, turns: Sequence[Turn], objective: Objective, *, normalizer: float, agent: int | None = None
     ) -> StepMetrics:
+        if self.recorded and not self._stepped and isinstance(objective, RatioObjective):
+            # The policy has changed since it sampled: the ratios of a trajectory's other turns do not start at 1.
+            objective = objective.for_step(lambda each: by_key(each, self.engine.logprobs(each)), turns)
         self._stepped = True
         if self.weights:
             objective = WeightedObjective(objective, {turn.key: self.weights[turn.key] for turn in turns})

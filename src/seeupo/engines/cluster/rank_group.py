@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from seeupo.engines.cluster.placement import SharedPlacement
 from seeupo.engines.cluster.rank import Rank
 from seeupo.engines.cluster.ray_cluster import START_SECONDS, node_by_node, reserve
 from seeupo.errors import EngineLost, first_line
@@ -23,22 +24,31 @@ class RankGroup:
         count: Number of ranks.
         gpus: Number of GPUs per rank: 0 on CPUs.
         call_seconds: Time limit of a call.
+        shared: Resources that samplers use as well; None reserves some for the ranks alone.
     """
 
-    def __init__(self, count: int, *, gpus: float = 0, call_seconds: float) -> None:
+    def __init__(
+        self, count: int, *, gpus: float = 0, call_seconds: float, shared: SharedPlacement | None = None
+    ) -> None:
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         self.count, self.call_seconds = count, call_seconds
-        self._bundles: Any = reserve([{"CPU": 1} | ({"GPU": gpus} if gpus else {})] * count)
+        self._own_bundles: Any = None
+        if shared is None:
+            self._own_bundles = reserve([{"CPU": 1} | ({"GPU": gpus} if gpus else {})] * count)
+        bundles, ranks_per_bundle = (
+            (self._own_bundles, 1) if shared is None else (shared.group, shared.ranks_per_bundle)
+        )
+        bundle_of_rank = [bundle for bundle in node_by_node(bundles) for _ in range(ranks_per_bundle)]
         actor: Any = ray.remote(Rank)
         self._actors = [
             actor.options(
                 num_cpus=1,
                 num_gpus=gpus,
-                scheduling_strategy=PlacementGroupSchedulingStrategy(self._bundles, bundle),
+                scheduling_strategy=PlacementGroupSchedulingStrategy(bundles, bundle),
             ).remote(number, count)
-            for number, bundle in enumerate(node_by_node(self._bundles))
+            for number, bundle in enumerate(bundle_of_rank)
         ]
         address = self._wait([self._actors[0].address.remote()], START_SECONDS)[0]
         self.call("connect", address, call_seconds)
@@ -60,8 +70,8 @@ class RankGroup:
 
         for actor in self._actors:
             ray.kill(actor)
-        if self._actors:
-            remove_placement_group(self._bundles)
+        if self._actors and self._own_bundles is not None:
+            remove_placement_group(self._own_bundles)
         self._actors = []
 
     @property

@@ -151,6 +151,7 @@ class LocalSampler:
             )
         self._forget()
         self._cache = self._empty_cache()
+        torch.cuda.empty_cache()  # for a trainer in another process
 
     def _forget(self) -> None:
         """Drop everything that was computed from the weights or learned from samples."""
