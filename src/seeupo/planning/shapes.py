@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from seeupo.config.schema import ModelSettings
-from seeupo.engines.optimizer import OptimizerSettings
+from seeupo.engines.optimizer import OptimizerSettings, trainable_names
 from seeupo.errors import ModelError, first_line
 from seeupo.models.adapter_folders import is_adapter, read_adapter
 from seeupo.models.catalog import CATALOG, downloaded_folder
@@ -67,10 +66,8 @@ class ModelShape:
         """Return the number of weights of each parameter that is trained."""
         if model.lora is not None:
             return self.adapter_sizes(model.lora.rank, model.lora.targets)
-        patterns = [re.compile(pattern) for pattern in optimizer.trainable]
-        return [
-            size for name, size in self.sizes.items() if not patterns or any(each.search(name) for each in patterns)
-        ]
+        trained = trainable_names(optimizer.trainable, self.sizes)
+        return [size for name, size in self.sizes.items() if name in trained]
 
 
 def shape_of(settings: ModelSettings, words: Sequence[str] = ()) -> ModelShape:

@@ -66,11 +66,15 @@ class BehaviorEngine:
         settings: Corrections of the gradients.
         recorded: Whether the log-probs before the first step are those that the sampler recorded, so that ratios are
             relative to the policy that sampled. Needed if it had older weights; corrections are then in the ratio.
+
+    Attributes:
+        tokens: Number of prompt and response tokens that passed through the policy so far, each time they did.
     """
 
     def __init__(self, engine: TrainEngine, settings: MismatchSettings, *, recorded: bool = False) -> None:
         self.engine, self.settings, self.recorded = engine, settings, recorded
         self.weights: dict[TurnKey, Tensor] = {}
+        self.tokens = 0
         self._stepped = False
 
     def __getattr__(self, name: str) -> Any:
@@ -80,6 +84,7 @@ class BehaviorEngine:
         if self.recorded and policy == "current" and not self._stepped:
             sampled = recorded_logprobs(turns)
             return [sampled[turn.key] for turn in turns]
+        self.tokens += number_of_tokens(turns)
         found = self.engine.logprobs(turns, policy=policy)
         if self.settings.corrects and policy == "current" and not self._stepped:
             # Before the first step these are the log-probs of the policy that sampled, as the trainer computes them.
@@ -90,6 +95,7 @@ class BehaviorEngine:
         self, turns: Sequence[Turn], objective: Objective, *, normalizer: float, agent: int | None = None
     ) -> StepMetrics:
         self._stepped = True
+        self.tokens += number_of_tokens(turns)
         if self.weights:
             objective = WeightedObjective(objective, {turn.key: self.weights[turn.key] for turn in turns})
         return self.engine.step(turns, objective, normalizer=normalizer, agent=agent)
@@ -131,6 +137,11 @@ class WeightedObjective:
         fixed_NL = torch.where(mask_NL, logprobs_NL.detach(), 0.0)
         moving_NL = torch.where(mask_NL, logprobs_NL, 0.0) - fixed_NL
         return self.objective(fixed_NL + weights_NL * moving_NL, entropies_NL, turns)
+
+
+def number_of_tokens(turns: Sequence[Turn]) -> int:
+    """Return the number of tokens of all prompts and responses."""
+    return sum(len(turn.prompt_ids) + len(turn.action_ids) for turn in turns)
 
 
 def recorded_logprobs(turns: Sequence[Turn]) -> LogProbs:
