@@ -104,14 +104,14 @@ def student_cdf(t: float, degrees: int) -> float:
     angle = math.atan(t / math.sqrt(degrees))
     cosine, sine = math.cos(angle), math.sin(angle)
     # The finite series for integer degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4).
-    first, total, term = (3, cosine, cosine) if degrees % 2 else (2, 1.0, 1.0)
-    for k in range(first, degrees - 1, 2):
+    odd = degrees % 2 == 1
+    total = term = cosine if odd else 1.0
+    for k in range(3 if odd else 2, degrees - 1, 2):
         term *= cosine**2 * (k - 1) / k
         total += term
-    if degrees % 2:
-        inside = (angle + (sine * total if degrees > 1 else 0.0)) * 2 / math.pi
-    else:
-        inside = sine * total
+    if degrees == 1:
+        total = 0.0
+    inside = (angle + sine * total) * 2 / math.pi if odd else sine * total
     return (1 + inside) / 2
 
 
