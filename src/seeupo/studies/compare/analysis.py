@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 import seeupo
-from seeupo.config.changes import flat
 from seeupo.core.run_statistics import (
     Interval,
     holm,
@@ -22,6 +21,7 @@ from seeupo.core.run_statistics import (
 from seeupo.studies.compare.comparison import Comparison, reward_auc
 from seeupo.studies.compare.matching import amount_of
 from seeupo.studies.compare.plan import differences
+from seeupo.studies.compare.sentences import setting_sentences, summary
 from seeupo.studies.compare.store import RunResult, code_version
 
 FORMAT, VERSION = "seeupo-comparison", 1
@@ -67,13 +67,13 @@ def analyze(comparison: Comparison, name: str) -> dict[str, Any]:
                 "name": arm,
                 "settings": [[key, value] for key, value in differences(runs[arm][0], recipe)],
                 "tuned": dict(tuning.chosen),
-                "at_the_end_of_the_grid": tuning.at_the_end(_grid(comparison)),
+                "at_the_end_of_the_grid": tuning.at_the_end(comparison.planner.values),
                 "tried": [{"settings": dict(settings), "scores": list(scores)} for settings, scores in tuning.tried],
                 "matched": dict(comparison.matched(arm)),
                 **arm_summary(found, comparison.iterations),
             }
         )
-    return {
+    table = {
         "format": FORMAT,
         "version": VERSION,
         "study": name,
@@ -85,7 +85,7 @@ def analyze(comparison: Comparison, name: str) -> dict[str, Any]:
         "k": recipe.evaluation.k,
         "seeds": list(study.seeds),
         "tuning_seeds": list(study.tuning_seeds),
-        "grid": _grid(comparison),
+        "grid": comparison.planner.values,
         "match": match_summary(comparison, results),
         "metrics": {key: {"title": title, "help": text} for key, (title, text, _) in METRICS.items()},
         "primary": "reward_auc",
@@ -97,10 +97,13 @@ def analyze(comparison: Comparison, name: str) -> dict[str, Any]:
         "versions": {"seeupo": seeupo.__version__, "code": code_version()},
         "codes": sorted({result.code for found in results.values() for result in found}),
     }
+    return {**table, "summary": summary(table), "sentences": list(setting_sentences(table))}
 
 
 def arm_summary(results: Sequence[RunResult], iterations: int) -> dict[str, Any]:
     """Return scores, stability, cost and curves of an arm's runs."""
+    rewards = [_padded(result, iterations) for result in results]
+    drops = np.array([largest_drop(each) for each in rewards])
     return {
         "metrics": {
             key: {
@@ -111,11 +114,9 @@ def arm_summary(results: Sequence[RunResult], iterations: int) -> dict[str, Any]
             for key, (_, _, score) in METRICS.items()
         },
         "stability": {
-            "largest_drop": _json(
-                interquartile_mean(np.array([largest_drop(_padded(r, iterations)) for r in results]))
-            ),
-            "worst_drop": max(largest_drop(_padded(result, iterations)) for result in results),
-            "collapsed": sum(has_collapsed(_padded(result, iterations)) for result in results),
+            "largest_drop": _json(interquartile_mean(drops)),
+            "worst_drop": float(drops.max()),
+            "collapsed": sum(map(has_collapsed, rewards)),
             "diverged": sum(result.diverged is not None for result in results),
         },
         "cost": {
@@ -123,7 +124,7 @@ def arm_summary(results: Sequence[RunResult], iterations: int) -> dict[str, Any]
             "tokens": _mean([result.tokens for result in results]),
             "seconds": _mean([result.training_seconds for result in results]),
         },
-        "reward_curve": curve([list(enumerate(_padded(result, iterations), 1)) for result in results]),
+        "reward_curve": curve([list(enumerate(each, 1)) for each in rewards]),
         "score_curve": curve([[(int(i), score) for i, score in result.evaluations] for result in results]),
     }
 
@@ -206,10 +207,6 @@ def _start(comparison: Comparison) -> dict[str, Any] | None:
     results = [comparison.store.warm_start_result(start) for start in starts if start is not None]
     scores = np.array([result.evaluations[-1][1] for result in results if result is not None and result.evaluations])
     return {**_json(interquartile_mean(scores)), "runs": scores.tolist()} if len(scores) else None
-
-
-def _grid(comparison: Comparison) -> dict[str, list[Any]]:
-    return {key: list(values) for key, values in flat(comparison.study.grid)}
 
 
 def _scores(results: Sequence[RunResult], score: Score, iterations: int) -> Any:

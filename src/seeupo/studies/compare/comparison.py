@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from seeupo.config.changes import flat
 from seeupo.config.schema import Recipe
 from seeupo.studies.compare.matching import (
+    FRACTIONAL,
     Cost,
     check_units,
     known_cost,
     measured_cost,
+    spent_per_iteration,
     unit_of,
-    units_to_measure,
 )
 from seeupo.studies.compare.plan import PlannedRun, Planner, Settings, WarmStart
 from seeupo.studies.compare.store import RunResult, Store
@@ -69,7 +69,7 @@ class Comparison:
         self.units = {arm: unit_of(algorithm, study.match) for arm, algorithm in algorithms.items()}
         self._known = {arm: known_cost(algorithm, study.match) for arm, algorithm in algorithms.items()}
         for arm in study.arms:  # all settings are checked before any run starts
-            for settings in self.planner.grid():
+            for settings in self.planner.grid:
                 self.planner.run(arm, study.seeds[0], settings)
 
     def is_finished(self, run: PlannedRun | WarmStart) -> bool:
@@ -83,35 +83,32 @@ class Comparison:
         seeds = (*self.study.tuning_seeds, *self.study.seeds)
         starts = [start for seed in seeds if (start := self.planner.warm_start(seed)) is not None]
         yield Phase("warm starts", starts)
-        yield Phase("calibration", [run for runs in self._calibrations.values() for run in runs.values()])
+        yield Phase("calibration", [run for arm in self.study.arms for run in self._calibrations(arm)])
         yield Phase("tuning", [run for arm in self.study.arms for run in self._tuning_runs(arm)])
         # Seed by seed, so that a study that is stopped early has the same seeds of every arm.
         yield Phase("runs", [self.reported(arm, seed) for seed in self.study.seeds for arm in self.study.arms])
 
     def counts(self) -> dict[str, int]:
         """Return the number of runs of each phase."""
-        study, grid = self.study, self.planner.grid() if self.study.grid else []
+        study, grid = self.study, self.planner.grid
         warm = 0 if self.recipe.warm_start is None else len(study.seeds) + len(study.tuning_seeds)
         return {
             "warm starts": warm,
-            "calibration": sum(len(runs) for runs in self._calibrations.values()),
+            "calibration": sum(len(self._calibrations(arm)) for arm in study.arms),
             "tuning": len(study.arms) * len(grid) * len(study.tuning_seeds),
             "runs": len(study.arms) * len(study.seeds),
         }
 
     def matched(self, arm: str) -> Settings:
         """Return the setting with which an arm spends as much as the others; empty if there is none."""
-        unit = self.units[arm]
-        return {} if unit is None else {f"algorithm.{unit}": self.costs[arm].nearest(self.target)}
+        if (unit := self.units[arm]) is None:
+            return {}
+        return {f"algorithm.{unit}": self.costs[arm].nearest(self.target, fractional=unit in FRACTIONAL)}
 
     @cached_property
     def costs(self) -> dict[str, Cost]:
-        """Cost per iteration of each arm, as calibrated."""
-        return {
-            arm: self._known[arm]
-            or measured_cost({units: self._finished(run) for units, run in runs.items()}, self.study.match)
-            for arm, runs in self._calibrations.items()
-        }
+        """Cost per iteration of each arm, as calibrated with its best settings."""
+        return {arm: self._known[arm] or self._measured_cost(arm) for arm in self.study.arms}
 
     @cached_property
     def target(self) -> float:
@@ -120,13 +117,10 @@ class Comparison:
 
     def tuned(self, arm: str) -> Tuning:
         """Return the settings that tuning chose for an arm."""
-        tried = []
-        for settings in self.planner.grid() if self.study.grid else []:
-            scores = [
-                reward_auc(self._finished(self._tuning_run(arm, seed, settings)), self.iterations)
-                for seed in self.study.tuning_seeds
-            ]
-            tried.append((settings, scores))
+        tried = [
+            (settings, self._scores([self._tuning_run(arm, seed, settings) for seed in self.study.tuning_seeds]))
+            for settings in self.planner.grid
+        ]
         chosen = max(tried, key=lambda each: sum(each[1]))[0] if tried else {}
         return Tuning(chosen, tried)
 
@@ -142,24 +136,41 @@ class Comparison:
     def _chosen(self) -> dict[str, Settings]:
         return {arm: self.tuned(arm).chosen for arm in self.study.arms}
 
-    @cached_property
-    def _calibrations(self) -> dict[str, dict[int, PlannedRun]]:
-        """Runs by arm and number of units that show what an arm spends, with the middle values of the grid."""
-        study = self.study
-        middle = {key: values[len(values) // 2] for key, values in flat(study.grid)}
-        seed = (*study.tuning_seeds, *study.seeds)[0]
-        found: dict[str, dict[int, PlannedRun]] = {}
-        for arm in study.arms if study.match != "none" else ():
-            unit, found[arm] = self.units[arm], {}
-            if self._known[arm] is None:
-                for units in units_to_measure(study.match) if unit is not None else (1,):
-                    chosen = {} if unit is None else {f"algorithm.{unit}": units}
-                    found[arm][units] = self.planner.run(arm, seed, {**middle, **chosen})
-        return found
+    def _calibrations(self, arm: str) -> list[PlannedRun]:
+        """Return the runs that show what an arm spends: those of its tuning with one unit, and one with two units."""
+        if self.study.match == "none" or self._known[arm] is not None:
+            return []
+        runs = [run for settings in self._settings for run in self._with_units(arm, settings, 1)]
+        return [*runs, self._with_units(arm, self._settings[0], 2)[0]] if self._needs_two_units(arm) else runs
+
+    def _measured_cost(self, arm: str) -> Cost:
+        best = max(self._settings, key=lambda settings: sum(self._scores(self._with_units(arm, settings, 1))))
+        results = [self._finished(run) for run in self._with_units(arm, best, 1)]
+        spent = sum(spent_per_iteration(result, self.study.match) for result in results) / len(results)
+        pair = None
+        if self._needs_two_units(arm):
+            one, two = (self._finished(self._with_units(arm, self._settings[0], units)[0]) for units in (1, 2))
+            pair = one, two
+        return measured_cost(self.study.match, spent, pair)
+
+    def _needs_two_units(self, arm: str) -> bool:
+        return self.study.match in ("tokens", "seconds") and self.units[arm] is not None
+
+    def _with_units(self, arm: str, settings: Settings, units: int) -> list[PlannedRun]:
+        """Return an arm's runs on the seeds of the calibration; without tuning these are reported."""
+        unit = self.units[arm]
+        chosen = settings if unit is None else {**settings, f"algorithm.{unit}": units}
+        return [self.planner.run(arm, seed, chosen) for seed in self.study.tuning_seeds or self.study.seeds]
+
+    @property
+    def _settings(self) -> list[dict[str, Any]]:
+        return self.planner.grid or [{}]
+
+    def _scores(self, runs: Sequence[PlannedRun]) -> list[float]:
+        return [reward_auc(self._finished(run), self.iterations) for run in runs]
 
     def _tuning_runs(self, arm: str) -> list[PlannedRun]:
-        settings = self.planner.grid() if self.study.grid else []
-        return [self._tuning_run(arm, seed, each) for each in settings for seed in self.study.tuning_seeds]
+        return [self._tuning_run(arm, seed, each) for each in self.planner.grid for seed in self.study.tuning_seeds]
 
     def _tuning_run(self, arm: str, seed: int, settings: Settings) -> PlannedRun:
         return self.planner.run(arm, seed, {**settings, **self.matched(arm)})

@@ -2,6 +2,7 @@
 
 All arms collect the same number of trajectories. The arm that spends most with one unit (one mini-batch, one step per
 turn or one epoch) sets the target per iteration; the others get the number of units that comes nearest to it.
+Numbers of mini-batches may be fractions.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ UNITS: Mapping[str, tuple[str, ...]] = {
     "none": (),
 }
 """Options of algorithms, by what is matched, with which the quantity grows linearly."""
+FRACTIONAL = ("minibatches",)
+"""Options that need not be integers."""
 MAX_UNITS = 64
 
 
@@ -32,14 +35,15 @@ class Cost:
     fixed: float
     per_unit: float
 
-    def at(self, units: int) -> float:
+    def at(self, units: float) -> float:
         return self.fixed + units * self.per_unit
 
-    def nearest(self, target: float) -> int:
+    def nearest(self, target: float, *, fractional: bool) -> int | float:
         """Return the number of units that comes nearest to a target, at least 1."""
         if self.per_unit <= 0:
             return 1
-        return max(1, min(MAX_UNITS, round((target - self.fixed) / self.per_unit)))
+        units = max(1.0, min(MAX_UNITS, (target - self.fixed) / self.per_unit))
+        return round(units, 2) if fractional and abs(units - round(units)) > 0.02 else round(units)
 
 
 def unit_of(algorithm: Algorithm, match: Match) -> str | None:
@@ -64,20 +68,24 @@ def known_cost(algorithm: Any, match: Match) -> Cost | None:
     return None
 
 
-def units_to_measure(match: Match) -> tuple[int, ...]:
-    """Return the numbers of units of the calibration runs; steps are proportional to them, tokens and time are not."""
-    return {"optimizer_steps": (1,), "tokens": (1, 2), "seconds": (1, 2), "none": ()}[match]
+def measured_cost(match: Match, spent: float, one_and_two: tuple[RunResult, RunResult] | None) -> Cost:
+    """Return the cost of an arm from calibration runs.
+
+    Args:
+        match: What is matched.
+        spent: Amount per iteration with one unit.
+        one_and_two: Runs with one unit and with two that are alike otherwise. Optimizer steps need none, because they
+            are proportional to the units.
+    """
+    if one_and_two is None:
+        return Cost(0.0, spent)
+    less, more = (spent_per_iteration(result, match) for result in one_and_two)
+    per_unit = max(0.0, more - less)
+    return Cost(spent - per_unit, per_unit)
 
 
-def measured_cost(results: Mapping[int, RunResult], match: Match) -> Cost:
-    """Return the cost per iteration from calibration runs by their number of units."""
-    amounts = {units: amount_of(result, match) / max(1, len(result.rewards)) for units, result in results.items()}
-    if len(amounts) == 1:
-        ((units, amount),) = amounts.items()
-        return Cost(0.0, amount / units)
-    (few, less), (many, more) = sorted(amounts.items())
-    per_unit = max(0.0, (more - less) / (many - few))
-    return Cost(less - few * per_unit, per_unit)
+def spent_per_iteration(result: RunResult, match: Match) -> float:
+    return amount_of(result, match) / max(1, len(result.rewards))
 
 
 def amount_of(result: RunResult, match: Match) -> float:

@@ -108,10 +108,17 @@ class Planner:
             raise ConfigError([f"arms.{arm}: {problem}" for problem in error.problems]) from None
         return PlannedRun(arm, seed, dict(settings), recipe, warm_start)
 
+    @cached_property
+    def values(self) -> dict[str, list[Any]]:
+        """Values of the grid by dotted key."""
+        return {key: list(values) for key, values in flat(self.study.grid)}
+
+    @cached_property
     def grid(self) -> list[dict[str, Any]]:
-        """Return the combinations of settings to try; one without settings if there is no grid."""
-        keys = dict(flat(self.study.grid))
-        return [dict(zip(keys, values, strict=True)) for values in product(*keys.values())]
+        """Combinations of settings to try; empty if there is no grid."""
+        if not self.values:
+            return []
+        return [dict(zip(self.values, chosen, strict=True)) for chosen in product(*self.values.values())]
 
 
 def identity(recipe: Recipe) -> list[list[Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,19 +97,6 @@ def _request(comparison: Comparison, run: PlannedRun | WarmStart, execution: Exe
         "trust": list(execution.permissions.trust),
         "unsandboxed": execution.permissions.unsandboxed,
     }
-
-
-def remaining(comparison: Comparison) -> tuple[dict[str, tuple[int, int]], Sequence[RunResult]]:
-    """Return the numbers of runs and of finished runs of each phase, and the finished results of arms."""
-    found = {name: (count, 0) for name, count in comparison.counts().items()}
-    results = []
-    for phase in comparison.phases():
-        finished = [result for run in phase.runs if (result := comparison.result(run)) is not None]
-        found[phase.name] = (len(phase.runs), len(finished))
-        results += [result for result in finished if result.arm != "warm start"]
-        if len(finished) < len(phase.runs):
-            break
-    return found, results
 
 
 @contextmanager

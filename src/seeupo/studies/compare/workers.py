@@ -13,7 +13,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import IO, Any
 
-from seeupo.errors import TrainingError
+from seeupo.errors import TrainingError, UserError
 
 WORKER = "seeupo.studies.compare.worker"
 
@@ -86,10 +86,13 @@ class Workers:
                 job = waiting.get_nowait()
             except Empty:
                 return
-            answer = self._ask(slot, job, on_text)
-            if answer is None:
-                on_done(job.name)
-            elif not self._closed:
+            try:
+                answer = self._ask(slot, job, on_text)
+                if answer is None:
+                    on_done(job.name)
+            except UserError as error:
+                answer = error.lines
+            if answer is not None and not self._closed:
                 problems.append(answer)
 
     def _ask(self, slot: int, job: Job, on_text: Callable[[str, str], None]) -> Sequence[str] | None:
