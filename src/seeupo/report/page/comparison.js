@@ -104,12 +104,11 @@ function showDifferences(data) {
       return panel(
         metric.title + (key === data.primary ? " (primary)" : ""),
         metric.help,
-        forest(data, found, { label: `difference from ${data.reference}`, format: change, zero: true }),
-        rowTable(
+        el("div", { class: "scores difference" }, forest(data, found, { label: `difference from ${data.reference}`, format: change, zero: true }), rowTable(
           `Differences in ${metric.title}`,
           ["Arm", "Verdict", "Difference", "p", "Seeds above", "Probability of improvement"],
           found.map((row) => [armName(data, row.arm), verdictChip(row.verdict), interval(row.e, change), fixed(row.p), `${row.seeds_above} of ${data.seeds.length}`, interval(row.probability_of_improvement)]),
-        ),
+        )),
       );
     }),
   );
@@ -142,7 +141,7 @@ function showSettings(data) {
     }),
   );
   byId("settings-content").append(
-    panel("Settings", "Where each arm differs from the recipe and from its algorithm's defaults.", el("dl", { class: "arm-settings" }, data.arms.map((arm) => el("div", null, el("dt", null, armName(data, arm.name)), el("dd", null, settingText(arm.settings)))))),
+    panel("Settings", "Where each arm differs from the recipe and from its algorithm's defaults.", el("table", null, el("tbody", null, data.arms.map((arm) => el("tr", null, el("th", { scope: "row" }, armName(data, arm.name)), el("td", null, settingText(arm.settings))))))),
     ...(tried.length ? [panel("Tuning", `Reward AUC on the tuning seeds (${data.tuning_seeds.join(", ")}), which are not reported.`, rowTable("Tuning", ["Arm", "Settings", "Reward AUC", ""], tried))] : []),
   );
 }

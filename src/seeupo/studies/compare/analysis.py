@@ -65,7 +65,7 @@ def analyze(comparison: Comparison, name: str) -> dict[str, Any]:
         arms.append(
             {
                 "name": arm,
-                "settings": [[key, value] for key, value in differences(runs[arm][0], recipe)],
+                "settings": [[key, value] for key, value in settings_of(comparison, arm).items()],
                 "tuned": dict(tuning.chosen),
                 "at_the_end_of_the_grid": tuning.at_the_end(comparison.planner.values),
                 "tried": [{"settings": dict(settings), "scores": list(scores)} for settings, scores in tuning.tried],
@@ -100,21 +100,28 @@ def analyze(comparison: Comparison, name: str) -> dict[str, Any]:
     return {**table, "summary": summary(table), "sentences": list(setting_sentences(table))}
 
 
+def settings_of(comparison: Comparison, arm: str) -> dict[str, Any]:
+    """Return the settings of an arm that are its own: those that differ from the recipe, were tuned, or matched."""
+    run = comparison.reported(arm, comparison.study.seeds[0])
+    return {**dict(differences(run, comparison.recipe)), **run.settings}
+
+
 def arm_summary(results: Sequence[RunResult], iterations: int) -> dict[str, Any]:
     """Return scores, stability, cost and curves of an arm's runs."""
+    bounded = all(0 <= reward <= 1 for result in results for reward in result.rewards)  # not with shaped rewards
     rewards = [_padded(result, iterations) for result in results]
     drops = np.array([largest_drop(each) for each in rewards])
     return {
         "metrics": {
             key: {
-                **_json(interquartile_mean(values := _scores(results, score, iterations))),
+                **_json(interquartile_mean(values := _scores(results, score, iterations)), bounded=bounded),
                 "mean": float(values.mean()),
                 "runs": values.tolist(),
             }
             for key, (_, _, score) in METRICS.items()
         },
         "stability": {
-            "largest_drop": _json(interquartile_mean(drops)),
+            "largest_drop": _json(interquartile_mean(drops), bounded=bounded),
             "worst_drop": float(drops.max()),
             "collapsed": sum(map(has_collapsed, rewards)),
             "diverged": sum(result.diverged is not None for result in results),
@@ -124,8 +131,10 @@ def arm_summary(results: Sequence[RunResult], iterations: int) -> dict[str, Any]
             "tokens": _mean([result.tokens for result in results]),
             "seconds": _mean([result.training_seconds for result in results]),
         },
-        "reward_curve": curve([list(enumerate(each, 1)) for each in rewards]),
-        "score_curve": curve([[(int(i), score) for i, score in result.evaluations] for result in results]),
+        "reward_curve": curve([list(enumerate(each, 1)) for each in rewards], bounded=bounded),
+        "score_curve": curve(
+            [[(int(i), score) for i, score in result.evaluations] for result in results], bounded=True
+        ),
     }
 
 
@@ -189,7 +198,7 @@ def has_collapsed(rewards: Sequence[float]) -> bool:
     return bool(values) and max(values) > 0 and values[-1] < COLLAPSED * max(values)
 
 
-def curve(runs: Sequence[Sequence[tuple[int, float]]]) -> list[list[float | None]]:
+def curve(runs: Sequence[Sequence[tuple[int, float]]], *, bounded: bool) -> list[list[float | None]]:
     """Return [iteration, mean, low, high] of the iterations that all runs have."""
     if not runs or not all(runs):
         return []
@@ -197,8 +206,8 @@ def curve(runs: Sequence[Sequence[tuple[int, float]]]) -> list[list[float | None
     values = np.array([[dict(run)[iteration] for iteration in common] for run in runs]).T
     if not common:
         return []
-    found = mean_of_runs(values)
-    return [[iteration, *(_number(end[at]) for end in found)] for at, iteration in enumerate(common)]
+    rows = (_json(Interval(*ends), bounded=bounded) for ends in zip(*mean_of_runs(values), strict=True))
+    return [[iteration, *row.values()] for iteration, row in zip(common, rows, strict=True)]
 
 
 def _start(comparison: Comparison) -> dict[str, Any] | None:
@@ -206,7 +215,7 @@ def _start(comparison: Comparison) -> dict[str, Any] | None:
     starts = [comparison.planner.warm_start(seed) for seed in comparison.study.seeds]
     results = [comparison.store.warm_start_result(start) for start in starts if start is not None]
     scores = np.array([result.evaluations[-1][1] for result in results if result is not None and result.evaluations])
-    return {**_json(interquartile_mean(scores)), "runs": scores.tolist()} if len(scores) else None
+    return {**_json(interquartile_mean(scores), bounded=True), "runs": scores.tolist()} if len(scores) else None
 
 
 def _scores(results: Sequence[RunResult], score: Score, iterations: int) -> Any:
@@ -222,8 +231,12 @@ def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-def _json(interval: Interval) -> dict[str, Any]:
-    return {name: _number(end) for name, end in zip(("value", "low", "high"), interval, strict=True)}
+def _json(interval: Interval, *, bounded: bool = False) -> dict[str, Any]:
+    """Return an interval as JSON; `bounded` if the value is in [0, 1] by definition."""
+    found = {name: _number(end) for name, end in zip(("value", "low", "high"), interval, strict=True)}
+    if bounded:
+        found |= {name: min(1.0, max(0.0, end)) for name, end in found.items() if end is not None}
+    return found
 
 
 def _number(value: Any) -> float | None:
