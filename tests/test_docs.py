@@ -400,7 +400,9 @@ def record_of_an_update(algorithm: str) -> dict[str, object]:
     kinds = {"a": "a", "b": "b"}
     timings = {"collect": 1.0, "update": 1.0}
     mismatch = {"importance_weight": 1.0, "masked_turns": 0.0}
-    return iteration_record(1, collected, update, kinds, gap=0.0, mismatch=mismatch, learning_rate=0.0, timings=timings)
+    return iteration_record(
+        1, collected, update, kinds, gap=0.0, mismatch=mismatch, update_tokens=0, learning_rate=0.0, timings=timings
+    )
 
 
 def test_every_metric_of_a_run_is_documented(records_of_a_run):

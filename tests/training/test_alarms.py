@@ -103,6 +103,12 @@ def test_healthy_and_minimal_records_raise_no_alarm():
     assert alarms.check({"kind": "evaluation", "iteration": 0, "failures": 9, "episodes": 10}) == []
 
 
+def test_equal_partial_scores_are_not_called_failures():
+    assert Run().check(9, dead_groups=9, success=0.02, partial=0.7) == []
+    (text,) = Run().check(9, dead_groups=9, success=0.02, partial=0.1)
+    assert "fail in every attempt" in text
+
+
 @pytest.mark.parametrize(
     "changes",
     [

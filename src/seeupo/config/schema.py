@@ -42,8 +42,8 @@ class RunSettings:
 
     Attributes:
         seed: Random seed for task order, sampling and updates.
-        iterations: Number of iterations; each collects trajectories and updates the policy once. "none" means 100, or
-            as many as `epochs` needs.
+        iterations: Number of iterations; each collects trajectories and updates the policy once. 0 stops after the warm
+            start; "none" means 100, or as many as `epochs` needs.
         epochs: Number of times that each training task is drawn, instead of `iterations`. A run records the resulting
             number of iterations, epochs * training tasks / collect.tasks rounded up.
         max_minutes: Time limit in minutes, checked after each iteration; "none" means no limit.
@@ -72,9 +72,9 @@ class RunSettings:
         check_count("seed", self.seed, 0)
         for name in ("checkpoint_every", "keep_checkpoints"):
             check_count(name, getattr(self, name), 1)
-        for name in ("iterations", "epochs", "patience", "threads"):
+        for name, least in (("iterations", 0), ("epochs", 1), ("patience", 1), ("threads", 1)):
             if getattr(self, name) is not None:
-                check_count(name, getattr(self, name), 1)
+                check_count(name, getattr(self, name), least)
         for name in ("max_minutes", "target"):
             if getattr(self, name) is not None:
                 check_at_least(name, getattr(self, name), 0)
@@ -271,12 +271,14 @@ class EvaluationSettings:
         attempts: Number of attempts per task.
         k: k in avg@k and pass@k; at most the number of attempts.
         every: Iterations between evaluations; 0 evaluates only before and after training.
+        before: Evaluation before the first iteration; without it there is no score to compare the last one with.
     """
 
     tasks: int | None = None
     attempts: int = 4
     k: int = 4
     every: int = 10
+    before: bool = True
 
     def __post_init__(self) -> None:
         if self.tasks is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -17,7 +16,7 @@ from transformers import PreTrainedModel
 from seeupo.core.checks import check_count
 from seeupo.engines.batches import TRUNK_BYTES, Batches
 from seeupo.engines.local_critic import CriticSettings, LocalCritic
-from seeupo.engines.optimizer import Optimizer, OptimizerSettings
+from seeupo.engines.optimizer import Optimizer, OptimizerSettings, trainable_names
 from seeupo.engines.reference_policy import ReferencePolicy, fill
 from seeupo.engines.sharded_state import is_sharded, load_sharded, save_sharded
 from seeupo.engines.sharding import Sharding, SingleProcess
@@ -322,20 +321,13 @@ class LocalEngine:
         return self._critic
 
     def _choose_trainable(self) -> dict[str, torch.nn.Parameter]:
-        patterns = [re.compile(pattern) for pattern in self.settings.trainable]
-        if self.lora is not None:
-            if patterns:
-                raise ValueError(f"trainable={self.settings.trainable} and lora exclude each other; remove one")
-            patterns = [re.compile("lora_")]
-        trained = {}
-        for name, parameter in self.policy.model.named_parameters():
-            parameter.requires_grad_(not patterns or any(pattern.search(name) for pattern in patterns))
-            if parameter.requires_grad:
-                trained[name] = parameter
-        if not trained:
-            names = ", ".join(name for name, _ in list(self.policy.model.named_parameters())[:3])
-            raise ValueError(f"trainable={self.settings.trainable} matches no parameter; names look like {names}")
-        return trained
+        if self.lora is not None and self.settings.trainable:
+            raise ValueError(f"trainable={self.settings.trainable} and lora exclude each other; remove one")
+        parameters = dict(self.policy.model.named_parameters())
+        trained = trainable_names(self.settings.trainable if self.lora is None else ("lora_",), list(parameters))
+        for name, parameter in parameters.items():
+            parameter.requires_grad_(name in trained)
+        return {name: parameter for name, parameter in parameters.items() if name in trained}
 
 
 def trajectory_values(trajectories: Sequence[Trajectory], turn_values: Sequence[Tensor]) -> list[Tensor]:

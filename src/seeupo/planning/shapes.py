@@ -11,7 +11,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from seeupo.config.schema import ModelSettings
-from seeupo.engines.optimizer import OptimizerSettings
+from seeupo.engines.optimizer import OptimizerSettings, trainable_names
 from seeupo.errors import ModelError, first_line
 from seeupo.models.adapter_folders import is_adapter, read_adapter
 from seeupo.models.adapters import LoraSettings
@@ -73,17 +73,14 @@ class ModelShape:
         """Return the number of weights of each parameter that is trained."""
         if model.lora is not None:
             return self.adapter_sizes(model.lora)
-        patterns = [re.compile(pattern) for pattern in optimizer.trainable]
-        return [
-            size for name, size in self.sizes.items() if not patterns or any(each.search(name) for each in patterns)
-        ]
+        trained = trainable_names(optimizer.trainable, self.sizes)
+        return [size for name, size in self.sizes.items() if name in trained]
 
     def trunk_layers(self, model: ModelSettings, optimizer: OptimizerSettings) -> int:
         """Return the number of layers below the first one that is trained; 0 if the embeddings are trained."""
         if model.lora is not None:
             return self.layers - (model.lora.layers or self.layers)
-        patterns = [re.compile(pattern) for pattern in optimizer.trainable]
-        trained = [name for name in self.sizes if not patterns or any(each.search(name) for each in patterns)]
+        trained = trainable_names(optimizer.trainable, self.sizes)
         if any("embed" in name for name in trained):
             return 0
         return min((index for name in trained if (index := _layer_index(name)) is not None), default=self.layers - 1)

@@ -153,9 +153,14 @@ def per_episode(key: str) -> Callable[[History], float | None]:
 
 
 def dead_group_share(history: History) -> float | None:
-    """Return the share of groups with equal rewards in the last five iterations."""
+    """Return the share of groups with equal rewards in the last five iterations; None where partial scores are common.
+
+    A group of equal partial scores has neither solved nor failed its task, and what to do about it depends on the task.
+    """
     records = history.last(5)
     if records is None or any(all_equal(record) is None for record in records):
+        return None
+    if mean([number(record, "partial") or 0.0 for record in records]) > 0.1:
         return None
     dead, groups = (sum(float(record[key]) for record in records) for key in ("dead_groups", "groups"))
     return dead / groups

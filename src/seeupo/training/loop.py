@@ -217,11 +217,12 @@ class Loop:
             kinds,
             gap=gap,
             mismatch=engine.metrics(),
+            update_tokens=engine.tokens,
             learning_rate=self.engine.learning_rate(iteration - 1),
             timings={"collect": self._lap["collect"], "update": self._lap["update"]},
         )
         progress.optimizer_steps += int(record["algorithm"].get("optimizer_steps", 0))
-        for name in ("action_tokens", "prompt_tokens"):
+        for name in ("action_tokens", "prompt_tokens", "update_tokens"):
             progress.tokens[name] = progress.tokens.get(name, 0) + record[name]
         with self._clock("write"):
             self.run_dir.write_trajectories(iteration, update.trajectories, {"iteration": iteration, "kinds": kinds})
@@ -252,10 +253,10 @@ class Loop:
         return gap
 
     def evaluate_if_due(self, *, last: bool = False) -> None:
-        """Evaluate on held-out tasks before the first iteration, every few iterations, and at the end; never twice."""
+        """Evaluate on held-out tasks before training, every few iterations, and at the end; never twice."""
         iteration, settings = self.progress.iteration, self.recipe.evaluation
-        due = last or iteration == 0 or (settings.every > 0 and iteration % settings.every == 0)
-        if not due or self.progress.evaluated == iteration:
+        due = settings.before if iteration == 0 else settings.every > 0 and iteration % settings.every == 0
+        if not (due or last) or self.progress.evaluated == iteration:
             return
         self.callback.on_phase("evaluation", len(self.components.test_tasks) * settings.attempts)
         with self._clock("evaluate"):

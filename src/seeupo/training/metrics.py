@@ -38,6 +38,7 @@ def iteration_record(
     *,
     gap: float | None,
     mismatch: Mapping[str, float],
+    update_tokens: int,
     learning_rate: float,
     timings: Mapping[str, float],
 ) -> dict[str, Any]:
@@ -55,6 +56,7 @@ def iteration_record(
         "iteration": iteration,
         "reward_mean": mean([trajectory.reward for trajectory in update.trajectories]),
         "success": mean([float(trajectory.score == 1.0) for trajectory in trajectories]),
+        "partial": mean([float(0 < (trajectory.score or 0.0) < 1) for trajectory in trajectories]),
         "episodes": len(trajectories),
         "groups": len(collected.groups),
         "dead_groups": sum(has_equal_rewards(group) for group in collected.groups.values()),
@@ -66,6 +68,7 @@ def iteration_record(
         "action_tokens": action_tokens,
         "prompt_tokens": sum(len(turn.prompt_ids) for turn in turns),
         **sampler_metrics(collected.work),
+        "update_tokens": update_tokens,
         "truncated_responses": sum(trajectory.truncated_responses for trajectory in trajectories),
         "entropy": -mean(logprobs) if logprobs else None,
         "sampler_gap": gap,

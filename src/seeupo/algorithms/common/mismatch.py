@@ -74,11 +74,15 @@ class BehaviorEngine:
         recorded: Whether the log-probs before the first step are those that the sampler recorded, so that ratios are
             relative to the policy that sampled. Needed if it had older weights, and saves a forward pass if both agree;
             corrections are then in the ratio.
+
+    Attributes:
+        tokens: Number of prompt and response tokens that passed through the policy so far, each time they did.
     """
 
     def __init__(self, engine: TrainEngine, settings: MismatchSettings, *, recorded: bool = False) -> None:
         self.engine, self.settings, self.recorded = engine, settings, recorded
         self.weights: dict[TurnKey, Tensor] = {}
+        self.tokens = 0
         self._stepped = False
 
     def __getattr__(self, name: str) -> Any:
@@ -88,6 +92,7 @@ class BehaviorEngine:
         if self.recorded and policy == "current" and not self._stepped:
             sampled = recorded_logprobs(turns)
             return [sampled[turn.key] for turn in turns]
+        self.tokens += number_of_tokens(turns)
         found = self.engine.logprobs(turns, policy=policy)
         if self.settings.corrects and policy == "current" and not self._stepped:
             # Before the first step these are the log-probs of the policy that sampled, as the trainer computes them.
@@ -101,6 +106,7 @@ class BehaviorEngine:
             # The policy has changed since it sampled: the ratios of a trajectory's other turns do not start at 1.
             objective = objective.for_step(lambda each: by_key(each, self.engine.logprobs(each)), turns)
         self._stepped = True
+        self.tokens += number_of_tokens(turns)
         if self.weights:
             objective = WeightedObjective(objective, {turn.key: self.weights[turn.key] for turn in turns})
         return self.engine.step(turns, objective, normalizer=normalizer, agent=agent)
@@ -145,6 +151,11 @@ class WeightedObjective:
         fixed_NL = torch.where(mask_NL, logprobs_NL.detach(), 0.0)
         moving_NL = torch.where(mask_NL, logprobs_NL, 0.0) - fixed_NL
         return self.objective(fixed_NL + weights_NL * moving_NL, entropies_NL, turns)
+
+
+def number_of_tokens(turns: Sequence[Turn]) -> int:
+    """Return the number of tokens of all prompts and responses."""
+    return sum(len(turn.prompt_ids) + len(turn.action_ids) for turn in turns)
 
 
 def recorded_logprobs(turns: Sequence[Turn]) -> LogProbs:
