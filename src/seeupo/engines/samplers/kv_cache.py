@@ -177,16 +177,18 @@ class DecodeAttention:
         self.segments = _shared_segments(rows)
 
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        queries = queries.unflatten(1, (-1, self.cache.repeat))
+        count, kv_heads, head_dim = keys.shape
+        queries = queries.view(count, kv_heads, -1, head_dim)
         self.cache.keys[layer][self.row, :, self.position] = keys
         self.cache.values[layer][self.row, :, self.position] = values
         attended, totals = self._attend_to_private(layer, queries)
         for segment, here in self.segments:
             # [Hkv, tokens * repeat, D] times [Hkv, S, D]: one matrix product for all tokens that follow the segment.
-            together = queries[here].transpose(0, 1).flatten(1, 2)[None]
-            result, total = partial_attention(together, segment.keys[layer][None], segment.values[layer][None])
-            result, total = (part[0].unflatten(1, (-1, self.cache.repeat)).transpose(0, 1) for part in (result, total))
-            merge_(attended[here], totals[here], result, total)
+            together = queries[here].transpose(0, 1).reshape(1, kv_heads, -1, head_dim)
+            own_keys, own_values = segment.keys[layer].unsqueeze(0), segment.values[layer].unsqueeze(0)
+            result, total = partial_attention(together, own_keys, own_values)
+            result, total = (part.view(kv_heads, -1, self.cache.repeat, part.shape[-1]) for part in (result, total))
+            merge_(attended[here], totals[here], result.transpose(0, 1), total.transpose(0, 1))
         return attended.flatten(1, 2)
 
     def _attend_to_private(self, layer: int, queries: Tensor) -> tuple[Tensor, Tensor]:
