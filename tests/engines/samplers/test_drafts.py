@@ -64,12 +64,11 @@ def test_fewer_tokens_are_drafted_in_larger_batches():
 def test_guesses_that_are_never_right_stop_being_drafted():
     drafts = Drafts()
     learned(drafts, (1, 2, 3), (4,))
-    history = DraftHistory((1, 2, 3))
-    for checked in range(100):
-        (draft,) = drafts.propose([history], [1])
-        if not draft:
-            break
-        drafts.check(draft[0], sampled=9)
-    assert 0 < checked < 99
+    histories = [DraftHistory((1, 2, 3)) for _ in range(8)]
+    for _ in range(100):
+        for draft in (draft for draft in drafts.propose(histories, [1] * 8) if draft):
+            drafts.check(draft[0], sampled=9)
+    assert drafts.propose(histories, [1] * 8) == [[]] * 8
     drafts.clear()
-    assert drafts.propose([history], [1]) == [[]]
+    learned(drafts, (1, 2, 3), (4,))
+    assert [guess.token for guess in drafts.propose(histories, [1] * 8)[0]] == [4]

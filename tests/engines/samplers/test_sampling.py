@@ -60,7 +60,7 @@ def test_rows_with_and_without_shared_prompts_are_sampled_together():
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
 def test_attention_over_a_chain_of_shared_segments_equals_plain_attention(dtype, tolerance):
-    """A system prompt of 40 tokens, two groups of 34 tokens, and two ends of 33 or 3 tokens each, some of which wait."""
+    """A system prompt of 40 tokens, two groups of 34, and ends of 33 and 3; some requests wait for a row."""
     loaded, generator = policy(dtype=dtype), random.Random(0)
 
     def tokens(count):
