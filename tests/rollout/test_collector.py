@@ -1,3 +1,5 @@
+from collections import Counter
+
 import pytest
 
 from seeupo.config.schema import CollectSettings
@@ -14,6 +16,7 @@ class ScriptedRunner:
 
     def __init__(self, score, version=lambda attempt: VERSION):
         self.score, self.version, self.calls = score, version, []
+        self.work = Counter(passes=2, tokens=5)
 
     def run(self, attempts):
         attempts = list(attempts)
