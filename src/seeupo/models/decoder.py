@@ -87,8 +87,12 @@ class Decoder:
         rotation = torch.complex(cos[..., :half], sin[..., :half])
         for index, layer in enumerate(weights.layers):
             projected = layer.project(states, rotation, rotated_heads)
-            queries, keys, values = projected.split([self.query_heads, self.kv_heads, self.kv_heads], 1)
-            attended = attend(index, queries, keys, values)
+            attended = attend(
+                index,
+                projected[:, : self.query_heads],
+                projected[:, self.query_heads : rotated_heads],
+                projected[:, rotated_heads:],
+            )
             states.add_(layer.output(attended.reshape(len(states), -1)))
             layer.add_mlp(states)
         return states

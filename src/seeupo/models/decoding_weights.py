@@ -88,13 +88,13 @@ class LayerWeights:
 
         `heads` counts those of queries and keys, which are rotated by complex numbers [N, 1, D / 2].
         """
-        head_dim = 2 * rotation.shape[-1]
-        projected = self.qkv(states / self.attention_norm.divisors(states)).view(len(states), -1, head_dim)
-        rotated = projected[:, :heads]
+        pairs = self.qkv(states / self.attention_norm.divisors(states)).view(len(states), -1, rotation.shape[-1], 2)
+        projected = pairs.flatten(2)
         if self.head_norm is not None:
             norm, factors = self.head_norm
+            rotated = projected[:, :heads]
             rotated.div_(norm.divisors(rotated)).mul_(factors)
-        torch.view_as_complex(rotated.unflatten(2, (-1, 2))).mul_(rotation)
+        torch.view_as_complex(pairs)[:, :heads].mul_(rotation)
         return projected
 
     def add_mlp(self, states: Tensor) -> None:

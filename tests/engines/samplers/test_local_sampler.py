@@ -154,17 +154,18 @@ def test_completions_end_at_stop_strings_end_tokens_and_limits():
 def test_cached_keys_and_values_are_limited():
     loaded = policy()
     per_token = LocalSampler(loaded)._cache.bytes_per_token
-    sampler = LocalSampler(loaded, cache_bytes=20 * per_token)
+    sampler = LocalSampler(loaded, cache_bytes=80 * per_token, max_rows=2)
     requests = [request(str(n), (*range(n, n + 8), n), seed=n, episode=str(n)) for n in range(10)]
     found = run(sampler, requests)
-    assert 0 < sampler._tree.tokens + sum(len(context.tokens) for context in sampler._episodes.values()) <= 20
+    assert 0 < sampler._tree.tokens + sum(len(context.tokens) for context in sampler._episodes.values()) <= 80
     assert {name: each.ids for name, each in found.items()} == {
         name: each.ids for name, each in run(LocalSampler(loaded), requests).items()
     }
-    # The most recent episode is still there, the first one is not.
-    for number, prefilled in ((9, 2), (0, 10 + len(found["0"].ids))):
-        history = requests[number].prompt_ids + found[str(number)].ids + (1, 2)
-        (again,) = run(sampler, [request("again", history, episode=str(number))]).values()
+    latest = next(reversed(sampler._episodes))
+    assert "0" not in sampler._episodes
+    for name, prefilled in ((latest, 2), ("0", 10 + len(found["0"].ids))):
+        history = requests[int(name)].prompt_ids + found[name].ids + (1, 2)
+        (again,) = run(sampler, [request("again", history, episode=name)]).values()
         assert again.work["prefilled"] == prefilled
 
 

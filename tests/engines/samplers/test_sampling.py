@@ -6,9 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.examples import policy, request, run
+from seeupo.engines.local import LocalEngine
+from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.engines.samplers.kv_cache import merge_, partial_attention
 from seeupo.engines.samplers.local import LocalSampler
 from seeupo.engines.samplers.sampling import CHUNK, inverse_cdf
+from seeupo.types import Turn
 
 
 @given(
@@ -60,3 +63,24 @@ def test_rows_with_and_without_shared_prompts_are_sampled_together():
     together = run(LocalSampler(loaded), requests)
     for each in requests:
         assert together[each.id].ids == run(LocalSampler(loaded), [each])[each.id].ids
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
+def test_attention_over_a_chain_of_shared_segments_equals_plain_attention(dtype, tolerance):
+    """A system prompt of 40 tokens, two groups of 34, and ends of 33 and 3; some requests wait for a row."""
+    loaded, generator = policy(dtype=dtype), random.Random(0)
+
+    def tokens(count):
+        return tuple(generator.choices(range(39), k=count))
+
+    system = tokens(40)
+    groups = [system + tokens(34) for _ in range(2)]
+    prompts = [prompt for group in groups for prompt in (group + tokens(33), group + tokens(3))]
+    requests = [request(str(n), prompts[n % 4], seed=n, temperature=0.2, max_tokens=8) for n in range(24)]
+    sampler = LocalSampler(loaded, max_rows=9)
+    found = run(sampler, requests)
+    assert sampler.prefilled_tokens == 40 + 2 * 34 + 2 * (32 + 2)
+    engine = LocalEngine(loaded, OptimizerSettings(), temperature=0.2)
+    turns = [Turn(each.id, 0, each.prompt_ids, found[each.id].ids) for each in requests]
+    for each, row in zip(requests, engine.logprobs(turns), strict=True):
+        assert list(found[each.id].logprobs) == pytest.approx(row.tolist(), abs=tolerance)

@@ -18,6 +18,8 @@ PASS_TOKENS = 32
 
 From the times of decoding steps of 8 to 64 rows in benchmarks/results/sampling_speed.json.
 """
+MAX_ROWS = 4 * PASS_TOKENS
+"""Number of rows above which nothing is drafted: a token must be kept with a chance of 0.8 to be worth computing."""
 MAX_DRAFT = 16
 """Maximum number of draft tokens of a row in a pass."""
 PRIOR = 4.0
@@ -55,14 +57,9 @@ class Guess:
 
 
 class DraftHistory:
-    """All tokens of a row so far: its prompt and what was sampled.
+    """All tokens of a row so far: its prompt and what was sampled."""
 
-    Attributes:
-        group: Identifies the rows of the same task.
-    """
-
-    def __init__(self, prompt: Sequence[int], group: Hashable) -> None:
-        self.group = group
+    def __init__(self, prompt: Sequence[int]) -> None:
         self.tokens = list(prompt)
         self.bytes = bytearray(array("q", prompt).tobytes())
         self.path = hash(tuple(prompt))
@@ -78,14 +75,8 @@ class DraftHistory:
         self.path = path
 
     def contexts(self) -> list[tuple[str, Hashable]]:
-        """Return what the next token may depend on, by kind."""
-        last = tuple(self.tokens[-5:])
-        return [
-            ("path", self.path),
-            ("siblings", (self.group, last[-3:])),
-            ("long", last),
-            ("short", last[-2:]),
-        ]
+        """Return what the next token may depend on: the whole history, which siblings may share, and its end."""
+        return [("path", self.path), ("long", tuple(self.tokens[-6:])), ("short", tuple(self.tokens[-3:]))]
 
     def copied(self, order: int) -> int | None:
         """Return the token that followed the latest earlier occurrence of the last `order` tokens."""
@@ -124,6 +115,8 @@ class Drafts:
 
         Draft tokens are added, likeliest first, as long as they raise the expected number of tokens per cost of a pass.
         """
+        if len(histories) > MAX_ROWS:
+            return [[] for _ in histories]
         drafts = [self._draft(history, limit, len(histories)) for history, limit in zip(histories, limits, strict=True)]
         kept = _worthwhile((chance for draft in drafts for chance in _cumulative(draft)), len(histories))
         return [
@@ -149,7 +142,7 @@ class Drafts:
         for context in history.contexts():
             if (found := self._continuations.get(context)) is not None:
                 yield self._guess(found.best, found.share, context[0])
-        if (copied := history.copied(3)) is not None:
+        if (copied := history.copied(2)) is not None:
             yield self._guess(copied, COPIED_SHARE, "copied")
 
     def _guess(self, token: int, share: float, source: str) -> Guess:

@@ -119,6 +119,19 @@ class NewTokens:
         return [*shared, (own[0][:, :end], own[1][:, :end])]
 
 
+class CopiedSegment:
+    """A short segment that rows hold as private tokens, because joint attention to it would cost more than it saves."""
+
+    def __init__(self, cache: RowCache, segment: Segment, start: int, rows: Sequence[int]) -> None:
+        self.cache, self.segment, self.start = cache, segment, start
+        self.rows = torch.tensor(rows, device=cache.keys[0].device)
+
+    def copy(self, layer: int) -> None:
+        here = slice(self.start, self.start + len(self.segment.tokens))
+        self.cache.keys[layer][self.rows, :, here] = self.segment.keys[layer]
+        self.cache.values[layer][self.rows, :, here] = self.segment.values[layer]
+
+
 class PrefillAttention:
     """Attention of many spans of new tokens: each to what precedes it, and causally to itself.
 
@@ -177,16 +190,18 @@ class DecodeAttention:
         self.segments = _shared_segments(rows)
 
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        queries = queries.unflatten(1, (-1, self.cache.repeat))
+        count, kv_heads, head_dim = keys.shape
+        queries = queries.view(count, kv_heads, -1, head_dim)
         self.cache.keys[layer][self.row, :, self.position] = keys
         self.cache.values[layer][self.row, :, self.position] = values
         attended, totals = self._attend_to_private(layer, queries)
         for segment, here in self.segments:
             # [Hkv, tokens * repeat, D] times [Hkv, S, D]: one matrix product for all tokens that follow the segment.
-            together = queries[here].transpose(0, 1).flatten(1, 2)[None]
-            result, total = partial_attention(together, segment.keys[layer][None], segment.values[layer][None])
-            result, total = (part[0].unflatten(1, (-1, self.cache.repeat)).transpose(0, 1) for part in (result, total))
-            merge_(attended[here], totals[here], result, total)
+            together = queries[here].transpose(0, 1).reshape(1, kv_heads, -1, head_dim)
+            own_keys, own_values = segment.keys[layer].unsqueeze(0), segment.values[layer].unsqueeze(0)
+            result, total = partial_attention(together, own_keys, own_values)
+            result, total = (part.view(kv_heads, -1, self.cache.repeat, part.shape[-1]) for part in (result, total))
+            merge_(attended[here], totals[here], result.transpose(0, 1), total.transpose(0, 1))
         return attended.flatten(1, 2)
 
     def _attend_to_private(self, layer: int, queries: Tensor) -> tuple[Tensor, Tensor]:
@@ -217,15 +232,16 @@ def _shared_segments(rows: Sequence[RowTokens]) -> list[tuple[Segment, slice]]:
 class StepAttention:
     """Attention of a whole step: first the tokens to prefill, then the new tokens of all rows."""
 
-    def __init__(self, prefill: PrefillAttention, decode: DecodeAttention) -> None:
-        self.prefill, self.decode = prefill, decode
+    def __init__(self, prefill: PrefillAttention, copied: Sequence[CopiedSegment], decode: DecodeAttention) -> None:
+        self.prefill, self.copied, self.decode = prefill, copied, decode
 
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        if not (count := self.prefill.count):
-            return self.decode(layer, queries, keys, values)
-        parts = [tensor.split([count, len(tensor) - count]) for tensor in (queries, keys, values)]
-        prefilled = self.prefill(layer, *(part[0] for part in parts))
-        return torch.cat([prefilled, self.decode(layer, *(part[1] for part in parts)).to(prefilled.dtype)])
+        count = self.prefill.count
+        before = self.prefill(layer, queries[:count], keys[:count], values[:count]) if count else None
+        for segment in self.copied:
+            segment.copy(layer)
+        after = self.decode(layer, queries[count:], keys[count:], values[count:])
+        return after if before is None else torch.cat([before, after.to(before.dtype)])
 
 
 def merge_(one: Tensor, one_total: Tensor, other: Tensor, other_total: Tensor) -> None:
