@@ -49,6 +49,12 @@ def test_unbounded_rewards_have_no_interval():
     assert (found.value, found.low, found.high) == (25.0, None, None)
 
 
+def test_rewards_with_step_rewards_have_no_interval():
+    found = score_intervals(rows([[0.25, 0.5]]), "none", step_rewards=True)
+    assert (found.reward.value, found.reward.low, found.reward.high) == (0.375, None, None)
+    assert found.success.low is not None
+
+
 def test_interval_contains_the_mean_of_groups_of_different_sizes():
     found = score_intervals(rows([[1.0]] * 30 + [[0.0] * 1000]), "none").success
     assert found.low <= found.value <= found.high

@@ -32,9 +32,14 @@ class IterationScores:
     reward: MeanInterval | None
 
 
-def score_intervals(groups: Sequence[Sequence[TrajectoryRow]], shape: str) -> IterationScores:
-    """Return success and reward with intervals over groups; failed attempts have no score and are left out."""
-    low, high = REWARD_RANGES.get(shape, REWARD_RANGES["none"])
+def score_intervals(
+    groups: Sequence[Sequence[TrajectoryRow]], shape: str, *, step_rewards: bool = False
+) -> IterationScores:
+    """Return success and reward with intervals over groups; failed attempts have no score and are left out.
+
+    Rewards with `step_rewards` have no known bounds, and therefore no interval.
+    """
+    low, high = (math.inf, math.inf) if step_rewards else REWARD_RANGES.get(shape, REWARD_RANGES["none"])
     scores = [[row.score for row in group if row.score is not None] for group in groups]
     rewards = [[row.reward for row in group if row.reward is not None] for group in groups]
     return IterationScores(
@@ -51,6 +56,8 @@ def _interval(groups: Sequence[Sequence[float]], low: float, high: float) -> Mea
         value = math.fsum(map(math.fsum, groups)) / sum(map(len, groups))
     except OverflowError:  # rewards of a custom environment, too large to add up
         return None
+    if math.isinf(low):
+        return MeanInterval(value, None, None)
     means = np.array([math.fsum(group) / len(group) for group in groups])
     shares = (means - low) / (high - low)
     if not ((shares >= 0) & (shares <= 1)).all():  # rewards of a custom environment, without known bounds
