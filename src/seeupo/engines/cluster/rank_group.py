@@ -82,7 +82,7 @@ class RankGroup:
     def _wait(self, refs: list[Any], seconds: float) -> list[Any]:
         """Return the results. If one rank is lost or stuck, the others cannot finish either: all are stopped."""
         import ray
-        from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+        from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
         try:
             waiting = list(refs)
@@ -91,8 +91,8 @@ class RankGroup:
                 ready, waiting = ray.wait(waiting, num_returns=1, timeout=seconds)
                 if not ready:
                     raise GetTimeoutError(f"no answer in {seconds:g} s")
-                ray.get(ready)
-            return list(ray.get(refs))
+                ray.get(ready, timeout=seconds)
+            return list(ray.get(refs, timeout=seconds))
         except RayTaskError as error:
             # A rank that dies breaks the connections of the others, whose errors may arrive first.
             lost = self._first_death(refs)
@@ -100,20 +100,20 @@ class RankGroup:
             if lost is not None:
                 raise EngineLost(f"a rank of the cluster engine was lost: {first_line(lost)}") from lost
             raise error.cause if isinstance(error.cause, Exception) else error from None
-        except (RayActorError, GetTimeoutError) as error:
+        except RayError as error:  # the rank, its answer on a lost node, or the time
             self.close()
             raise EngineLost(f"a rank of the cluster engine was lost: {first_line(error)}") from error
 
     def _first_death(self, refs: list[Any]) -> Exception | None:
         """Return the error of a rank that has died, if one has or does so within a few seconds."""
         import ray
-        from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+        from ray.exceptions import RayActorError, RayError
 
         for ref in refs:
             try:
                 ray.get(ref, timeout=DEATH_SECONDS)
             except RayActorError as error:
                 return error
-            except (RayTaskError, GetTimeoutError):
+            except RayError:
                 continue
         return None
