@@ -50,6 +50,7 @@ def iteration_record(
     by_kind: dict[str, list[float]] = {}
     for trajectory in trajectories:
         by_kind.setdefault(kinds[trajectory.task], []).append(trajectory.score or 0.0)
+    collecting = timings.get("collect", 0.0)  # 0 if they were sampled during the update before
     overall = [metrics.values for metrics in update.metrics if metrics.agent is None]
     return {
         "kind": "iteration",
@@ -78,7 +79,7 @@ def iteration_record(
         "kinds": {kind: mean(rewards) for kind, rewards in sorted(by_kind.items())} if len(by_kind) > 1 else {},
         "algorithm": dict(overall[0]) if overall else {},
         "turns": [{"turn": m.agent, **m.values} for m in update.metrics if m.agent is not None],
-        "timings": {**timings, "tokens_per_second": action_tokens / max(1e-9, timings.get("collect", 0.0))},
+        "timings": {**timings, "tokens_per_second": action_tokens / collecting if collecting else None},
     }
 
 
