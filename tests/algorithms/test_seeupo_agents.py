@@ -1,6 +1,7 @@
 """SeeUPO with virtual agents of several turns."""
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -196,8 +197,8 @@ def test_mini_batches_of_agents_keep_trajectories_whole():
 def test_cost_of_larger_agents_in_the_documentation():
     """The table under "Agents of several turns": one rewarded path of four turns, exact gradients."""
     section = DOCUMENTATION.read_text(encoding="utf-8").partition("## Agents of several turns")[2].partition("\n## ")[0]
-    rows = [[float(cell) for cell in row.strip("| ").split(" | ")] for row in section.splitlines() if row[:3] in ("| 1", "| 2", "| 4")]  # fmt: skip # noqa: E501
-    documented = {int(row[0]): row[1:] for row in rows if len(row) == 5}
+    rows = [row.strip("| ").split(" | ") for row in section.splitlines() if re.match(r"\| \d", row)]
+    documented = {int(row[0]): [float(cell) for cell in row[1:]] for row in rows if len(row) == 5}
     rewards = torch.zeros(1, 2, 2, 2, 2, dtype=F64)
     rewards[0, 0, 0, 0, 0] = 1
     problem = bandit(rewards)
