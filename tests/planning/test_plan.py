@@ -99,6 +99,17 @@ def test_a_sampler_that_shares_its_gpus_leaves_room_for_the_trainer(shape):
     assert any("sampler.tensor_parallel" in problem for problem in make_plan(shape, tiny, Limits(8, 80 * GIB)).problems)
 
 
+def test_the_local_samplers_snapshot_of_the_weights_is_counted(shape):
+    small, exact = shape_of(ModelSettings()), replace(LARGE, model=replace(LARGE.model, dtype="float32"))
+    for own, recipe, expected in (
+        (small, Recipe(), 4 * small.parameters),
+        (small, replace(Recipe(), sampler=SamplerSettings(count=2)), 8 * small.parameters),
+        (small, LARGE, 0),  # bfloat16
+        (shape, exact, 0),  # above 4 GiB
+    ):
+        assert make_plan(own, recipe, Limits(0, 80 * GIB)).sampler.weights == expected
+
+
 def test_tokens_of_an_iteration_worked_out_by_hand(shape):
     agent = AgentSettings(max_prompt_tokens=100, max_tokens=10, max_turns=2)
     recipe = replace(LARGE, agent=agent)

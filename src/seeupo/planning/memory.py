@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from seeupo.config.schema import Recipe
+from seeupo.models.decoder import SNAPSHOT_BYTES
 from seeupo.models.logprobs import PROJECTION_BYTES
 from seeupo.planning.shapes import ModelShape
 
@@ -178,6 +179,12 @@ def cache_bytes_per_token(shape: ModelShape, recipe: Recipe) -> float:
 def sampler_weights(shape: ModelShape, recipe: Recipe) -> float:
     """Return the bytes of a vLLM sampler's weights on each of its GPUs."""
     return shape.parameters * _width(recipe) / recipe.sampler.tensor_parallel
+
+
+def snapshot_bytes(shape: ModelShape, recipe: Recipe) -> float:
+    """Return the bytes of the snapshot of the weights that a local sampler decodes from, beside the weights."""
+    size = shape.parameters * _width(recipe)
+    return size if recipe.model.dtype != "bfloat16" and size <= SNAPSHOT_BYTES else 0.0
 
 
 def _width(recipe: Recipe) -> int:
