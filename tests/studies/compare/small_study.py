@@ -26,7 +26,7 @@ kl_coef = 0.0
 
 def write_study(folder, text=STUDY, **sections):
     """Write the small recipe and a study of it, and return the study's path."""
-    sections = {"run": {"iterations": 2}, "collect": {"tasks": 2}, "warm_start": {"batches": 4}, **sections}
+    sections = {"run": {"iterations": 2}, "warm_start": {"batches": 30}, **sections}
     (folder / "small.toml").write_text(recipe_to_toml(small(**sections)))
     path = folder / "study.toml"
     path.write_text(text)

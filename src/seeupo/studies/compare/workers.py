@@ -42,6 +42,7 @@ class Workers:
     def __init__(self, count: int, logs: Path) -> None:
         self.count, self.logs = count, logs
         self._processes: dict[int, subprocess.Popen[str]] = {}
+        self._threads: list[threading.Thread] = []
         self._closed = False
 
     def run(self, jobs: Iterable[Job], *, on_text: Callable[[str, str], None], on_done: Callable[[str], None]) -> None:
@@ -54,15 +55,15 @@ class Workers:
         for job in jobs:
             waiting.put(job)
         problems: list[Sequence[str]] = []
-        threads = [
+        self._threads = [
             threading.Thread(target=self._serve, args=(slot, waiting, problems, on_text, on_done), daemon=True)
             for slot in range(min(self.count, waiting.qsize()))
         ]
-        for thread in threads:
+        for thread in self._threads:
             thread.start()
-        for thread in threads:
-            while thread.is_alive():  # with a timeout, so that Ctrl-C is noticed
-                thread.join(0.2)
+        for thread in self._threads:
+            while thread.is_alive() and not problems:
+                thread.join(0.2)  # with a timeout, so that Ctrl-C and problems are noticed
         if problems:
             raise TrainingError(*problems[0])
 
@@ -71,7 +72,11 @@ class Workers:
         self._closed = True
         for process in self._processes.values():
             process.kill()
-            process.wait()
+        for thread in self._threads:
+            thread.join()
+        for process in self._processes.values():
+            with suppress(BrokenPipeError), process:  # closes its pipes
+                pass
 
     def _serve(
         self,
