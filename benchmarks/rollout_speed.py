@@ -124,30 +124,36 @@ def measure_speculation(
     run: Path, batches: Sequence[int], repeats: int, worker: Callable[[str], Worker] | None
 ) -> dict[str, Any]:
     directory = RunDirectory.open(run)
-    policy, new = load_policy(str(directory.policy_path)), 40
-    results: dict[str, Any] = {}
-    vllm = worker(str(directory.policy_path)) if worker is not None else None
-    for batch in batches:
-        turns, work = recorded_turns(run, batch), Counter[str]()
-        rates: dict[str, float] = dict.fromkeys(["plain", "speculation", *(["vllm"] if vllm else [])], 0.0)
-        for _ in range(repeats):
-            for side in rates:
-                sample: Sample
-                if side == "vllm":
-                    assert vllm is not None
-                    sample = Vllm(vllm, new=new, ends=True)
-                else:
-                    sample = Ours(policy, rows=batch, new=new, speculation=side == "speculation", ends=True)
-                rates[side] = max(rates[side], rate(sample, turns))
-                if isinstance(sample, Ours) and side == "speculation":
-                    work = sample.work
-        results[str(batch)] = {
-            "tokens_per_second": rates,
-            "tokens_per_pass": work["tokens"] / work["passes"],
-            "acceptance": work["accepted"] / max(1, work["drafted"]),
-        }
-    if vllm is not None:
+    folder, new = str(directory.policy_path), 40
+    policy, turns = load_policy(folder), {batch: recorded_turns(run, batch) for batch in batches}
+    rates = {batch: {"plain": 0.0, "speculation": 0.0} for batch in batches}
+    work: dict[int, Counter[str]] = {}
+
+    def measure_ours() -> None:
+        for batch in batches:
+            for side, speculation in (("plain", False), ("speculation", True)):
+                ours = Ours(policy, rows=batch, new=new, speculation=speculation, ends=True)
+                rates[batch][side] = max(rates[batch][side], rate(ours, turns[batch]))
+                work[batch] = ours.work
+
+    for _ in range(repeats):
+        measure_ours()
+    if worker is not None:
+        # The process of vLLM runs only while it is measured, because its threads keep the cores busy.
+        vllm = worker(folder)
+        for batch in batches:
+            found = [rate(Vllm(vllm, new=new, ends=True), turns[batch]) for _ in range(repeats)]
+            rates[batch]["vllm"] = max(found)
         vllm.close()
+        measure_ours()
+    results = {
+        str(batch): {
+            "tokens_per_second": rates[batch],
+            "tokens_per_pass": counts["tokens"] / counts["passes"],
+            "acceptance": counts["accepted"] / max(1, counts["drafted"]),
+        }
+        for batch, counts in work.items()
+    }
     names = ("iteration", "success", "entropy", "tokens_per_pass", "draft_acceptance")
     records = [record for record in directory.metrics() if record["kind"] == "iteration"]
     iterations = [{name: record.get(name) for name in names} for record in records]

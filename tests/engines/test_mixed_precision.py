@@ -115,8 +115,8 @@ def test_the_cache_of_the_sampler_has_the_type_of_the_computation():
     sampler = LocalSampler(mixed())
     run(sampler, many_requests(6))
     cached = [*sampler._cache.keys, *sampler._cache.values]
-    for prompt in sampler._prompts.values():
-        cached += [*prompt.keys, *prompt.values]
+    for segment in sampler._tree._segments():
+        cached += [*segment.keys, *segment.values]
     assert {tensor.dtype for tensor in cached} == {torch.bfloat16}
 
 
