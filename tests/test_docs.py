@@ -44,7 +44,7 @@ PAGES = sorted(
     path for pattern in ("*.md", "docs/**/*.md", "benchmarks/*.md", ".github/**/*.md") for path in ROOT.glob(pattern)
 )
 PLACEHOLDER = re.compile(r"[A-Z][A-Z0-9_]*")
-RENAMED = {"--samples", "evaluation.samples"}
+RENAMED = {"--samples", "evaluation.samples", "algorithm.measure_drift"}
 """Old names that pages may mention, because errors name their replacement."""
 SHELL_OPERATORS = {">", ">>", "|", "&&", ";"}
 
