@@ -82,7 +82,7 @@ CASES = [
     ("study reliability no-such-recipe", "no-such-recipe"),
     ("study reliability bad.toml", "agent.max_turns"),
     ("compare no-such-study", "no-such-study"),
-    ("compare bad.toml", "arms"),
+    ("compare bad.toml", "agent: unknown key; available: recipe"),
     ("theory --json missing/theory.json", "missing"),
 ]
 WITHOUT_INPUT = {"doctor", "envs list", "models list", "recipes list", "recipes schema", "algorithms list"}

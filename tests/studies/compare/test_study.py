@@ -45,7 +45,7 @@ def test_recipe_is_relative_to_the_study_file(tmp_path, monkeypatch):
         ("seeds = [5, 6]", "seeds = [1, 6]", "tuning_seeds = [1]: expected seeds that are not reported"),
         ("tuning_seeds = [1]", "", "tuning_seeds = []: expected at least one seed"),
         ("tuning_seeds = [1]", "tuning_seeds = [1]\nmatch = 'time'", 'match = "time": expected one of'),
-        ("tuning_seeds = [1]", "tuning_seeds = [1]\nmach = 'none'", "mach"),
+        ("tuning_seeds = [1]", "tuning_seeds = [1]\nmach = 'none'", "mach: unknown key; did you mean 'match'?"),
         ("[arms.grpo.algorithm]", "[arms.'../x'.algorithm]", "names of at most 40 lower-case letters"),
         ("[arms.grpo.algorithm]", "[arms.grpo.collect]\ntasks = 3\n[arms.grpo.algorithm]", "arms.grpo.collect.tasks"),
         ('name = "grpo"', 'name = "gpro"', "arms.grpo: algorithm.name"),

@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from seeupo.config.changes import flat
+from seeupo.config.keys import keys_of
 from seeupo.config.loader import file_text, is_path, parse_file, read_recipe
 from seeupo.config.reader import Reader
 from seeupo.config.schema import Recipe, TrackerSettings
 from seeupo.config.toml import format_value, toml
 from seeupo.core.checks import OptionError, check_at_least, check_choice, check_count
 from seeupo.errors import ConfigError, suggest
+from seeupo.utils.text import one_line
 
 Match = Literal["optimizer_steps", "tokens", "seconds", "none"]
 ARM_KEYS = ("algorithm", "optimizer", "critic", "mismatch", "model.lora")
@@ -114,8 +116,12 @@ def study_text(name: str) -> str:
 def read_study(name_or_path: str) -> tuple[Study, Recipe]:
     """Return a study and its recipe with the study's changes, which every arm starts from."""
     text = file_text(name_or_path) if is_path(name_or_path) else study_text(name_or_path)
-    reader = Reader()
-    study = reader.section(Study, parse_file(text, name_or_path), "")
+    table, known = parse_file(text, name_or_path), keys_of(Study)
+    unknown = [
+        f"{one_line(key)[:60]}: unknown key; {suggest(key[:60], list(known))}" for key in table if key not in known
+    ]
+    reader = Reader(unknown)
+    study = reader.section(Study, {key: value for key, value in table.items() if key in known}, "")
     if reader.problems:
         raise ConfigError(reader.problems)
     assert isinstance(study, Study)
