@@ -51,7 +51,7 @@ class BaseAlgorithm:
     kl_coef: float = 0.0
     entropy_coef: float = 0.0
     epochs: int = 1
-    minibatches: int | float = 1
+    minibatches: float = 1
     split: Split = "trajectory"
 
     def __post_init__(self) -> None:
