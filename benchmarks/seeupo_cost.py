@@ -1,12 +1,15 @@
 """Compare the cost of one SeeUPO update with one of GRPO, on the same trajectories.
 
-One group of 8, a shared prompt of 1,000 tokens, 30 action and 30 observation tokens per turn, T = 3, 6, 10 turns;
-SmolLM2-135M with its first layers only, so that it finishes in minutes. Four variants:
+One group of 8, a shared prompt of 1,000 tokens, 30 action and 30 observation tokens per turn, T turns; SmolLM2-135M
+with its first layers only, so that it finishes in minutes. All layers are trained, or the top quarter of them:
 
 - SeeUPO, ours: turn pools, tree-packed; log-probs before, a step and log-probs after it for every turn.
 - GRPO, ours: whole trajectories, tree-packed; log-probs before, one step.
-- GRPO, unshared whole trajectories: a row per trajectory.
-- GRPO, unshared sliced turns: a row per turn, as in the paper's setup.
+- GRPO, unshared whole trajectories: a row per trajectory, all layers.
+- GRPO, unshared sliced turns: a row per turn, all layers, as in the paper's setup.
+
+Seconds are CPU time of one thread, which other processes on the machine change little. Unshared rows are independent of
+each other, so they are measured on a part of the trajectories and multiplied.
 """
 
 from __future__ import annotations
@@ -22,32 +25,46 @@ from side_by_side import machine, table, write_results
 from seeupo.algorithms import SeeUPO
 from seeupo.algorithms.common.batch import Batch, by_key
 from seeupo.algorithms.common.objective import SequenceObjective
+from seeupo.engines.batches import Batches
 from seeupo.engines.local import LocalEngine
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.models.batching import PaddedBatch
 from seeupo.models.catalog import fetch
 from seeupo.models.loading import LoadedPolicy, load_policy
-from seeupo.models.logprobs import ActionLogProbs, _target_logprobs
+from seeupo.models.logprobs import _target_logprobs
+from seeupo.models.scope import ModelScope
 from seeupo.types import Trajectory, Turn, turns_of
 
 GROUP, PROMPT, ACTION, OBSERVATION = 8, 1000, 30, 30
+MEASURED = 2
+"""Number of the group's trajectories that unshared rows are measured on."""
+
+
+class UnsharedBatches(Batches):
+    """One row per turn."""
+
+    def of(self, turns: Sequence[Turn], scope: ModelScope | None = None) -> Iterator[tuple[PaddedBatch, bool]]:
+        return ((PaddedBatch([number], [turn]), True) for number, turn in enumerate(turns))
 
 
 class UnsharedEngine(LocalEngine):
-    """One row per turn with plain causal attention; as in other libraries, logits of the action's tokens only."""
+    """Rows with plain causal attention; as in other libraries, logits of the action's tokens only."""
 
-    def _micro_batches(self, turns: Sequence[Turn]) -> Iterator[PaddedBatch]:
-        return (PaddedBatch([number], [turn]) for number, turn in enumerate(turns))
+    def __init__(self, policy: LoadedPolicy, settings: OptimizerSettings) -> None:
+        super().__init__(policy, settings)
+        self._batches = UnsharedBatches(policy, self._scope, self.sharding, row_tokens=1, batch_tokens=1, trunk_bytes=0)
 
-    def _action_logprobs(self, model: Any, batch: Any, *, entropies: bool = False) -> ActionLogProbs:
-        (turn,) = batch.rows
+    def _action_logprobs(
+        self, scope: ModelScope, batch: Any, *, entropies: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
+        (turn,), model = batch.rows, scope.model
         hidden = model.base_model(
             input_ids=torch.tensor([turn.prompt_ids + turn.action_ids]), use_cache=False
         ).last_hidden_state[0]
         targets = torch.tensor(turn.action_ids)
         states = hidden[len(turn.prompt_ids) - 1 : -1]
         logprobs, _ = _target_logprobs(states, model.get_output_embeddings(), targets, 1.0, entropies)
-        return ActionLogProbs(logprobs[None], None, torch.ones(1, len(targets), dtype=torch.bool))
+        return logprobs[None], None, torch.ones(1, len(targets), dtype=torch.bool)
 
 
 def random_trajectories(count: int) -> list[Trajectory]:
@@ -91,47 +108,64 @@ def grpo(engine: LocalEngine, trajectories: Sequence[Trajectory]) -> None:
     engine.step(turns, objective, normalizer=len(trajectories))
 
 
+def top_quarter(policy: LoadedPolicy) -> tuple[str, ...]:
+    """Return patterns of the parameters in the top quarter of the layers."""
+    count = int(policy.model.config.num_hidden_layers)
+    return tuple(rf"\.layers\.{index}\." for index in range(count - max(1, count // 4), count))
+
+
 def seconds_of(way: str, policy: LoadedPolicy, trajectories: list[Trajectory]) -> float:
-    settings = OptimizerSettings(learning_rate=1e-6)
+    trainable = top_quarter(policy) if way.endswith("top quarter") else ()
+    settings = OptimizerSettings(learning_rate=1e-6, trainable=trainable)
     if way.startswith("unshared"):
         engine: LocalEngine = UnsharedEngine(policy, settings)
-        trajectories = whole(trajectories) if way == "unshared whole GRPO" else trajectories
+        trajectories = (whole(trajectories) if way == WHOLE else trajectories)[:MEASURED]
     else:
         engine = LocalEngine(policy, settings, row_tokens=6000, batch_tokens=6000)
-    started = time.perf_counter()
-    if way == "SeeUPO":
-        SeeUPO(measure_drift=False).update(engine, trajectories)
+    started = time.process_time()
+    if way.startswith("SeeUPO"):
+        SeeUPO(drift_every=0).update(engine, trajectories)
     else:
         grpo(engine, trajectories)
-    return time.perf_counter() - started
+    seconds = time.process_time() - started
+    return seconds * GROUP / len(trajectories)
 
 
-WAYS = ("SeeUPO", "GRPO", "unshared whole GRPO", "unshared sliced GRPO")
+WHOLE, SLICED = "unshared whole GRPO", "unshared sliced GRPO"
+WAYS = ("SeeUPO", "GRPO", "SeeUPO, top quarter", "GRPO, top quarter", WHOLE, SLICED)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--layers", type=int, default=4, help="Number of the model's 30 layers.")
+    parser.add_argument("--layers", type=int, default=8, help="Number of the model's 30 layers.")
     parser.add_argument("--turns", type=int, nargs="+", default=[3, 6, 10])
     parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     options = parser.parse_args()
+    torch.set_num_threads(1)
     policy = load_policy(str(fetch("smollm2-135m", on_note=print)))
     policy.model.base_model.layers = policy.model.base_model.layers[: options.layers]
     policy.model.config.num_hidden_layers = options.layers
 
     results: dict[str, Any] = {"machine": machine(), "layers": options.layers, "turns": {}}
-    rows = [["turns", "way", "seconds", "SeeUPO is"]]
+    rows = [["turns", "way", "seconds", "SeeUPO is", "SeeUPO, top quarter, is"]]
     for turns in options.turns:
         trajectories = random_trajectories(turns)
-        best = dict.fromkeys(WAYS, float("inf"))
+        best = dict.fromkeys(options.ways, float("inf"))
         for _ in range(options.repeats):
-            for way in WAYS:
-                best[way] = min(best[way], seconds_of(way, policy, trajectories))
-        results["turns"][str(turns)] = {
-            "seconds": best,
-            "seeupo_against": {way: best["SeeUPO"] / best[way] for way in WAYS[1:]},
+            for way in options.ways:
+                seconds = seconds_of(way, policy, trajectories)
+                print(f"{turns} turns, {way}: {seconds:.1f} s", flush=True)
+                best[way] = min(best[way], seconds)
+        against = {
+            trained: {way: best[trained] / best[way] for way in options.ways if not way.startswith("SeeUPO")}
+            for trained in options.ways
+            if trained.startswith("SeeUPO")
         }
-        rows += [[str(turns), way, f"{best[way]:.2f}", f"{best['SeeUPO'] / best[way]:.2f}x"] for way in WAYS]
+        results["turns"][str(turns)] = {"seconds": best, "seeupo_against": against}
+        for way in options.ways:
+            ratios = [f"{values[way]:.2f}x" if way in values else "" for values in against.values()]
+            rows.append([str(turns), way, f"{best[way]:.2f}", *ratios])
     table(rows)
     write_results("seeupo_cost", results)
 

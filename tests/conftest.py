@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import time
 
 os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
 
@@ -24,14 +25,54 @@ settings.load_profile("any machine")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+HEAD_CPUS = 8
+
+
 @pytest.fixture(scope="session")
 def ray_on_this_machine(tmp_path_factory):
-    """A Ray cluster of one node for all tests of a process; at its start it writes to a home directory of its own."""
+    """A Ray cluster for all tests of a process, of one node to which tests may add others.
+
+    At its start it writes to a home directory of its own. It notices within seconds that a node has died.
+    """
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'seeupo[cluster]'")
+    from ray.cluster_utils import Cluster
+
     from seeupo.engines.cluster.ray_cluster import ray_cluster
 
+    soon = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 1000, "health_check_failure_threshold": 3}
     with contextlib.ExitStack() as stack:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
-            stack.enter_context(ray_cluster(None, processes=8))
-        yield
+            patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+            cluster = Cluster(
+                True, head_node_args={"num_cpus": HEAD_CPUS, "include_dashboard": False, "_system_config": soon}
+            )
+            stack.callback(cluster.shutdown)
+            stack.enter_context(ray_cluster(cluster.address, processes=HEAD_CPUS))
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def simulated_nodes(ray_on_this_machine):
+    """A context manager that adds simulated nodes with some CPUs each, while those of the first node are taken."""
+    import ray
+    from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
+
+    @contextlib.contextmanager
+    def nodes(*cpus):
+        cluster = ray_on_this_machine
+        groups = [group for group in placement_group_table().values() if group["state"] == "CREATED"]
+        held = sum(bundle.get("CPU", 0) for group in groups for bundle in group["bundles"].values())
+        taken = placement_group([{"CPU": HEAD_CPUS - held}])
+        assert taken.wait(30)
+        added = [cluster.add_node(num_cpus=count, include_dashboard=False) for count in cpus]
+        try:
+            while ray.available_resources().get("CPU", 0) < sum(cpus):  # the first node has seen all of them
+                time.sleep(0.1)
+            yield added
+        finally:
+            for node in cluster.worker_nodes & set(added):
+                cluster.remove_node(node)
+            remove_placement_group(taken)
+
+    return nodes

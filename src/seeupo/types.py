@@ -207,7 +207,13 @@ class CriticLoss(Protocol):
 
 
 class TrainEngine(Protocol):
-    """The interface between algorithms and hardware: log-probs and optimizer steps."""
+    """The interface between algorithms and hardware: log-probs and optimizer steps.
+
+    Attributes:
+        iteration: The current iteration, from 0.
+    """
+
+    iteration: int
 
     def logprobs(self, turns: Sequence[Turn], *, policy: Literal["current", "reference"] = "current") -> list[Tensor]:
         """Return log-probs [len(action)] of each turn's action tokens, without gradient, on the CPU."""
@@ -236,9 +242,7 @@ class ShrinkableEngine(TrainEngine, Protocol):
 
 @runtime_checkable
 class CriticEngine(TrainEngine, Protocol):
-    """A train engine with a critic. `iteration` is the current iteration, from 0."""
-
-    iteration: int
+    """A train engine with a critic."""
 
     def values(self, trajectories: Sequence[Trajectory]) -> list[Tensor]:
         """Return values [A + 1] per trajectory of A action tokens: before each token, and after the last.
@@ -333,13 +337,19 @@ class CompletionEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """A sampled action: token ids, their log-probs at the sampling temperature, and the version of the weights."""
+    """A sampled action: token ids, their log-probs at the sampling temperature, and the version of the weights.
+
+    Attributes:
+        work: What the sampler computed for it, if it counts that: `tokens` sampled, prompt tokens `prefilled`, forward
+            `passes`, and tokens `drafted` and `accepted` by speculation.
+    """
 
     id: str
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     end: CompletionEnd
     version: int
+    work: Mapping[str, int] = field(default_factory=dict)
 
 
 class Sampler(Protocol):

@@ -736,3 +736,18 @@ def test_equal_rewards_cause_no_step(algorithm):
 def test_invalid_options_are_rejected(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_fractions_of_minibatches_are_drawn_in_each_iteration():
+    engine, generator = network_engine(wordy_problem()), torch.Generator().manual_seed(0)
+    batch = Batch(sampled(engine, 12))
+
+    def steps(minibatches):
+        return len(list(GRPO(minibatches=minibatches).step_batches(batch, batch.turns, generator)))
+
+    counts = [steps(2.25) for _ in range(200)]
+    assert set(counts) == {2, 3}
+    assert 0.15 < counts.count(3) / 200 < 0.35
+    assert {steps(3) for _ in range(5)} == {steps(3.0)} == {3}
+    with pytest.raises(ValueError, match="minibatches"):
+        GRPO(minibatches=0.5)

@@ -23,7 +23,7 @@ class CheckingEngine:
     """
 
     def __init__(self, engine, trajectories):
-        self.engine, self.error = engine, 0.0
+        self.engine, self.error, self.iteration = engine, 0.0, 0
         by_group = {}
         for trajectory in trajectories:
             by_group.setdefault(trajectory.group, []).append(trajectory.reward)

@@ -349,7 +349,7 @@ def test_the_reference_is_used_only_with_a_kl_term():
 def test_log_probs_under_theta_k_are_computed_once_before_any_update():
     engine = SpyingEngine(network_engine(ragged_problem()))
     trajectories = sampled(engine)
-    SeeUPO(measure_drift=False).update(engine, trajectories)
+    SeeUPO(drift_every=0).update(engine, trajectories)
     kinds = [kind for kind, _ in engine.calls]
     assert kinds == ["current", "step", "current", "step", "current", "step", "current"]
     assert len(engine.calls[0][1]) == sum(len(t.turns) for t in trajectories)
@@ -484,10 +484,14 @@ def test_metrics_stay_finite_when_an_action_becomes_impossible():
     assert all(math.isfinite(value) for value in values)
 
 
-def test_drift_is_not_measured_if_switched_off():
-    engine = network_engine(ragged_problem())
-    update = SeeUPO(measure_drift=False).update(engine, sampled(engine))
-    assert not any("drift_rms" in metrics.values for metrics in update.metrics)
+@pytest.mark.parametrize(("drift_every", "measured"), [(0, []), (1, [0, 1, 2, 3]), (3, [0, 3])])
+def test_drift_is_measured_every_few_iterations(drift_every, measured):
+    engine, found = network_engine(ragged_problem()), []
+    for engine.iteration in range(4):
+        update = SeeUPO(drift_every=drift_every).update(engine, sampled(engine))
+        found += [engine.iteration] * ("drift_rms" in update.metrics[0].values)
+        assert ("final_log_ratio_sd" in update.metrics[-1].values) == ("drift_rms" in update.metrics[0].values)
+    assert found == measured
 
 
 # --- Invalid arguments ------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """SeeUPO with virtual agents of several turns."""
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,7 +76,7 @@ def test_one_turn_per_agent_is_algorithm_1_bit_for_bit(dtype, kl_coef):
 
 def test_one_turn_per_agent_computes_nothing_more():
     engine = SpyingEngine(network_engine(ragged_problem()))
-    SeeUPO(measure_drift=False, epochs=2).update(engine, sampled(engine))
+    SeeUPO(drift_every=0, epochs=2).update(engine, sampled(engine))
     assert [kind for kind, _ in engine.calls] == ["current", *["step", "step", "current"] * 3]
 
 
@@ -196,8 +197,8 @@ def test_mini_batches_of_agents_keep_trajectories_whole():
 def test_cost_of_larger_agents_in_the_documentation():
     """The table under "Agents of several turns": one rewarded path of four turns, exact gradients."""
     section = DOCUMENTATION.read_text(encoding="utf-8").partition("## Agents of several turns")[2].partition("\n## ")[0]
-    rows = [[float(cell) for cell in row.strip("| ").split(" | ")] for row in section.splitlines() if row[:3] in ("| 1", "| 2", "| 4")]  # fmt: skip # noqa: E501
-    documented = {int(row[0]): row[1:] for row in rows if len(row) == 5}
+    rows = [row.strip("| ").split(" | ") for row in section.splitlines() if re.match(r"\| \d", row)]
+    documented = {int(row[0]): [float(cell) for cell in row[1:]] for row in rows if len(row) == 5}
     rewards = torch.zeros(1, 2, 2, 2, 2, dtype=F64)
     rewards[0, 0, 0, 0, 0] = 1
     problem = bandit(rewards)
@@ -208,7 +209,7 @@ def test_cost_of_larger_agents_in_the_documentation():
             policy = TablePolicy(torch.zeros(problem.num_nodes, 2, dtype=F64))
             engine = ExactEngine(problem, policy, GradientAscent(rate))
             assert engine.expected_return() == pytest.approx(0.0625)
-            algorithm = SeeUPO(turns_per_agent=turns_per_agent, ratio="product", normalize="none", measure_drift=False)
+            algorithm = SeeUPO(turns_per_agent=turns_per_agent, ratio="product", normalize="none", drift_every=0)
             for iteration in range(1, 6):
                 algorithm.update(engine, engine.enumerate())
                 if iteration in (1, 5):

@@ -85,7 +85,7 @@ def test_every_option_matters(without):
 
 def test_the_base_of_a_turn_costs_no_pass_before_the_sweep():
     engine = SpyingEngine(network_engine(ragged_problem()))
-    SeeUPO(ratio_base="turn", measure_drift=False).update(engine, sampled(engine, 6))
+    SeeUPO(ratio_base="turn", drift_every=0).update(engine, sampled(engine, 6))
     assert [kind for kind, _ in engine.calls] == ["current", "step", "current"] * 3
 
 

@@ -81,7 +81,8 @@ CASES = [
     ("algorithms show no-such-algorithm", "no-such-algorithm"),
     ("study reliability no-such-recipe", "no-such-recipe"),
     ("study reliability bad.toml", "agent.max_turns"),
-    ("study algorithms bad.toml", "agent.max_turns"),
+    ("compare no-such-study", "no-such-study"),
+    ("compare bad.toml", "agent: unknown key; available: recipe"),
     ("theory --json missing/theory.json", "missing"),
 ]
 WITHOUT_INPUT = {"doctor", "envs list", "models list", "recipes list", "recipes schema", "algorithms list"}

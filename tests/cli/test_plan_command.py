@@ -66,7 +66,7 @@ def test_a_dry_run_of_an_unknown_hub_model_says_that_its_shape_is_unknown():
         (["--model.name", "tinny"], "unknown model 'tinny'"),
         (["--environment.name", "poket"], "did you mean 'pocket'?"),
         (["--environment.options.surfce", "natural"], "did you mean 'surface'?"),
-        (["--optimizer.trainable", '["nothing"]'], "match no weight"),
+        (["--optimizer.trainable", '["nothing"]'], "'nothing' matches no parameter"),
         (["--gpus", "-1"], "--gpus"),
         (["--gpu-memory", "0"], "--gpu-memory"),
     ],

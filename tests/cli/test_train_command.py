@@ -13,8 +13,10 @@ import pytest
 from click.testing import CliRunner
 
 from seeupo.cli import main
+from seeupo.cli.train_command import show_result
 from seeupo.config.loader import recipe_to_toml
 from seeupo.training.loop import Loop
+from seeupo.training.train import TrainingResult
 from training.small_runs import small
 
 
@@ -118,6 +120,24 @@ def test_agents_show_uses_the_settings_of_the_run(finished):
     result = run("agents", "show", "--model", folder)
     assert result.exit_code == 0, result.output
     assert "turn 1" in result.output
+
+
+def test_a_warning_is_followed_by_the_command_to_look_at_the_policy(finished, capsys):
+    folder, _ = finished
+    summary = json.loads((folder / "summary.json").read_text())
+    look = f"look      seeupo agents show --model {folder} --trust my_env:Factory"
+    recipe = small(run={"iterations": 3}, environment={"name": "my_env:Factory", "options": {}})
+    for warnings, expected in (([], 0), (["no optimizer step was made"], 1)):
+        result = TrainingResult(run_dir=folder, reason="", summary={**summary, "warnings": warnings})
+        show_result(result, recipe)
+        assert capsys.readouterr().out.count(look) == expected
+
+
+def test_models_check_of_a_run_names_its_policy(finished):
+    folder, _ = finished
+    result = run("models", "check", folder)
+    assert result.exit_code == 1
+    assert f"The policy of this run is in {folder / 'policy'}" in result.output.replace("\n", " ")
 
 
 def test_resume_refuses_another_recipe(finished):

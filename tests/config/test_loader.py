@@ -179,6 +179,13 @@ def test_migration_leaves_new_keys_overrides_and_mistakes_alone(path):
         read_recipe(str(path), migrate=True)
 
 
+@pytest.mark.parametrize(("switch", "iterations"), [("true", 1), ("false", 0)])
+def test_a_switch_that_became_a_number_of_iterations_is_migrated(path, switch, iterations):
+    (line,) = problems_of_file(path, f"[algorithm]\nmeasure_drift = {switch}\n")
+    assert "algorithm.measure_drift was renamed to algorithm.drift_every" in line
+    assert read_recipe(str(path), migrate=True).algorithm.drift_every == iterations
+
+
 def test_recipe_of_an_old_run_directory_is_migrated(tmp_path):
     (tmp_path / "recipe.toml").write_text(OLD)
     assert run_settings(str(tmp_path))["max_turns"] == 3

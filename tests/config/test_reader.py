@@ -93,6 +93,7 @@ def test_reading_copies_the_table():
         ("run", "seed", -1, "run.seed = -1", ">= 0"),
         ("collect", "shape", "papercode", 'collect.shape = "papercode"', 'one of "none", "paper_code"'),
         ("optimizer", "trainable", "lm_head", 'optimizer.trainable = "lm_head"', "list of strings"),
+        ("optimizer", "trainable", ["a", "("], 'optimizer.trainable = "("', "regular expression"),
         ("optimizer", "trainable", ["a", 1], "optimizer.trainable[1] = 1", "string"),
         ("optimizer", "beta1", 1, "optimizer.beta1 = 1.0", "[0, 1)"),
         ("optimizer", "iterations", 3, "optimizer.iterations = 3", "run.iterations"),
@@ -145,7 +146,7 @@ def test_renamed_key_names_its_replacement():
 def test_all_problems_are_reported_at_once():
     lines = problems_of(
         {
-            "run": {"seed": -1, "iterations": 0, "patience": "few"},
+            "run": {"seed": -1, "iterations": -1, "patience": "few"},
             "agnet": {},
             "evaluation": {"k": 8, "attemtps": 8},
             "algorithm": "seeupo",
@@ -155,7 +156,7 @@ def test_all_problems_are_reported_at_once():
     assert starts(lines) == [
         'run.patience = "few"',
         "run.seed = -1",
-        "run.iterations = 0",
+        "run.iterations = -1",
         "agnet",
         "evaluation.attemtps",  # The default of attempts is below this k, but it may be what `attemtps` sets.
         'algorithm = "seeupo"',

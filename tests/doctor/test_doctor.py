@@ -1,5 +1,6 @@
 import shutil
 import sys
+import threading
 
 import pytest
 from click.testing import CliRunner
@@ -66,6 +67,24 @@ def test_a_self_test_fails_if_the_difference_is_large_or_it_raises(measure, stat
     check = self_test("parity", measure, "difference")
     assert check.status == status
     assert text in check.text
+
+
+def test_packages_are_imported_at_the_same_time_and_reported_in_order(monkeypatch):
+    together = threading.Barrier(len(checks.EXTRAS) + 1, timeout=60)
+
+    def import_package(package):
+        together.wait()
+        return Check(package, "OK", "")
+
+    def run_self_tests():
+        together.wait()
+        return [Check("two ranks", "OK", "")]
+
+    monkeypatch.setattr(checks, "optional_package", import_package)
+    monkeypatch.setattr(checks, "self_tests", run_self_tests)
+    names = [check.name for check in checks.run_checks()]
+    assert [name for name in names if name in checks.EXTRAS] == list(checks.EXTRAS)
+    assert (names[0], names[-1]) == ("versions", "two ranks")
 
 
 @pytest.mark.parametrize(("status", "code"), [("OK", 0), ("skipped", 0), ("failed", 1)])

@@ -90,6 +90,8 @@ def test_only_trainable_parameters_are_trained():
     assert changed == {name for name in before if "layers.1.mlp" in name or "norm" in name}
     with pytest.raises(ValueError, match=r"matches no parameter.* model\.embed_tokens\.weight"):
         engine(trainable=("lora",))
+    with pytest.raises(ValueError, match=r"'layers\.7' matches no parameter"):
+        engine(trainable=("norm", "layers.7"))
 
 
 def test_gradient_checkpointing_does_not_change_the_step():

@@ -19,6 +19,8 @@ from seeupo.models.decoder import Decoder
 from seeupo.models.loading import LoadedPolicy, load_policy
 from seeupo.models.precision import cast_weights
 from seeupo.models.tiny import TinyConfig
+from seeupo.training.alarms import GAP_BOUNDS
+from seeupo.training.metrics import sampler_gap
 from seeupo.types import Trajectory, Turn, turns_of
 
 BOUND = 0.01
@@ -53,6 +55,21 @@ def test_log_probs_are_near_those_of_float32(family, packing):
     assert float(difference.mean()) < BOUND / 5
     frozen = logprobs(engine(mixed(family, packing=packing, weights=torch.bfloat16)))
     assert float((frozen - exact).abs().max()) < BOUND
+
+
+@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16])
+def test_the_gap_between_sampler_and_trainer_raises_no_alarm(stored):
+    policy = mixed(weights=stored)
+    requests = [request(str(n), (1, 2, n), seed=n, max_tokens=24, temperature=1.0) for n in range(16)]
+    found = run(LocalSampler(policy), requests)
+    sampled = [
+        Trajectory(
+            each.id, "", "", (Turn(each.id, 0, each.prompt_ids, found[each.id].ids, found[each.id].logprobs),), 0.0
+        )
+        for each in requests
+    ]
+    gap = sampler_gap(engine(policy), sampled)
+    assert 1e-5 < gap < GAP_BOUNDS["bfloat16"] / 10, gap
 
 
 @pytest.mark.parametrize("options", [{}, {"gradient_checkpointing": True}], ids=["plain", "checkpointing"])
@@ -98,16 +115,16 @@ def test_the_cache_of_the_sampler_has_the_type_of_the_computation():
     sampler = LocalSampler(mixed())
     run(sampler, many_requests(6))
     cached = [*sampler._cache.keys, *sampler._cache.values]
-    for prompt in sampler._prompts.values():
-        cached += [*prompt.keys, *prompt.values]
+    for segment in sampler._tree._segments():
+        cached += [*segment.keys, *segment.values]
     assert {tensor.dtype for tensor in cached} == {torch.bfloat16}
 
 
 def test_temperatures_are_not_rounded(monkeypatch):
     temperatures = []
-    log_probs = Decoder.log_probs
+    probabilities = Decoder.probabilities
     monkeypatch.setattr(
-        Decoder, "log_probs", lambda *arguments: temperatures.append(arguments[-1]) or log_probs(*arguments)
+        Decoder, "probabilities", lambda *arguments: temperatures.append(arguments[-1]) or probabilities(*arguments)
     )
     run(LocalSampler(mixed(weights=torch.bfloat16)), [request("x", (1, 2, 3), temperature=0.9)])
     assert torch.equal(temperatures[0], torch.tensor([0.9]))

@@ -96,7 +96,7 @@ def test_the_reference_policy_has_the_adapter_that_training_started_from(adapter
     assert not torch.equal(torch.cat(engine.logprobs(TURNS)), before)
 
 
-@pytest.mark.parametrize("changed", [{"rank": 4}, {"alpha": 16}, {"targets": ("q_proj",)}])
+@pytest.mark.parametrize("changed", [{"rank": 4}, {"alpha": 16}, {"targets": ("q_proj",)}, {"layers": 1}])
 def test_an_adapter_of_another_shape_is_not_continued(adapter, changed):
     with pytest.raises(ValueError, match=r"the adapter .* has rank 2, alpha 32 and targets down_proj, q_proj"):
         trained(str(adapter), LoraSettings(**{"rank": 2, "targets": LORA.targets, **changed}))

@@ -67,6 +67,32 @@ def test_tree_packing_equals_padding_in_values_and_gradients(family, dtype, turn
     assert float((by_tree - by_padding).norm() / by_padding.norm()) < TOLERANCE[dtype]
 
 
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+def test_a_frozen_output_head_has_the_same_values_and_gradients(dtype, temperature):
+    """The slow twin computes the gradient by backpropagation through the logits of padded rows."""
+    model, turns = small_model(dtype=dtype), random_turns(1)
+    model.lm_head.requires_grad_(False)
+    model.base_model.embed_tokens.requires_grad_(False)
+    weights = torch.randn(sum(len(s.action_ids) for s in turns), generator=torch.Generator().manual_seed(0)).to(dtype)
+    calls = []
+    hook = model.lm_head.register_forward_hook(lambda *_: calls.append(1))
+    found, results = [], []
+    for batch in pack_batches(turns, row_tokens=1000, batch_tokens=1000):
+        rows = tree_logprobs(model, batch, temperature=temperature)
+        order = sorted(range(len(turns)), key=lambda row: batch.members[row])
+        found.append(torch.cat([rows.logprobs[row][rows.mask[row]] for row in order]))
+    assert not calls  # no logits that a backward pass would need again
+    hook.remove()
+    plain, _ = padded_by_turn(model, turns, temperature=temperature)
+    torch.testing.assert_close(found[0], plain, rtol=0, atol=TOLERANCE[dtype])
+    for logprobs in (found[0], plain):
+        model.zero_grad()
+        (weights * logprobs).sum().backward()
+        results.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.requires_grad]))
+    assert float((results[0] - results[1]).norm() / results[1].norm()) < TOLERANCE[dtype]
+
+
 def test_shared_tokens_are_computed_once():
     prompt = tuple(range(30))
     turns = [Turn(str(n), 0, prompt, (n, n + 1)) for n in range(8)]

@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 
 from seeupo.algorithms import GRPO, PPO, SeeUPO
+from seeupo.algorithms.common.trust_region import TrustRegionSettings
 from seeupo.config.schema import AgentSettings, CollectSettings, ModelSettings, Recipe
 from seeupo.engines.cluster.settings import EngineSettings
 from seeupo.engines.samplers.settings import SamplerSettings
@@ -55,6 +56,10 @@ def test_reference_policy_critic_and_moments_per_agent_are_counted(shape):
     assert part(training_memory(shape, replace(EIGHT, algorithm=PPO())), "critic") > part(plain, "weights")
     per_agent = replace(EIGHT, optimizer=replace(EIGHT.optimizer, moments="per_agent"))
     assert part(training_memory(shape, per_agent), "optimizer") == 10 * part(plain, "optimizer")
+    of_four_turns = replace(per_agent, algorithm=SeeUPO(turns_per_agent=4))
+    assert part(training_memory(shape, of_four_turns), "optimizer") == 3 * part(plain, "optimizer")
+    guarded = training_memory(shape, replace(EIGHT, algorithm=SeeUPO(trust_region=TrustRegionSettings())))
+    assert part(guarded, "weights before a step") == part(plain, "optimizer") / 2
 
 
 def test_a_recipe_that_fits_has_no_problems(shape):
@@ -94,6 +99,17 @@ def test_a_sampler_that_shares_its_gpus_leaves_room_for_the_trainer(shape):
     assert any("sampler.tensor_parallel" in problem for problem in make_plan(shape, tiny, Limits(8, 80 * GIB)).problems)
 
 
+def test_the_local_samplers_snapshot_of_the_weights_is_counted(shape):
+    small, exact = shape_of(ModelSettings()), replace(LARGE, model=replace(LARGE.model, dtype="float32"))
+    for own, recipe, expected in (
+        (small, Recipe(), 4 * small.parameters),
+        (small, replace(Recipe(), sampler=SamplerSettings(count=2)), 8 * small.parameters),
+        (small, LARGE, 0),  # bfloat16
+        (shape, exact, 0),  # above 4 GiB
+    ):
+        assert make_plan(own, recipe, Limits(0, 80 * GIB)).sampler.weights == expected
+
+
 def test_tokens_of_an_iteration_worked_out_by_hand(shape):
     agent = AgentSettings(max_prompt_tokens=100, max_tokens=10, max_turns=2)
     recipe = replace(LARGE, agent=agent)
@@ -102,6 +118,8 @@ def test_tokens_of_an_iteration_worked_out_by_hand(shape):
     assert tokens.sampled == 8 * 2 * 10
     assert tokens.once == 2 * 50 + 8 * (50 + 2 * 10)
     assert tokens.by_turn == (2 * 50 + 8 * 10) + (2 * 50 + 8 * 50 + 8 * 10)
+    together = iteration_tokens(shape, replace(recipe, algorithm=SeeUPO(turns_per_agent=2)))
+    assert together.by_turn == tokens.once
 
 
 def test_time_scales_with_devices_and_passes(shape):
@@ -111,3 +129,7 @@ def test_time_scales_with_devices_and_passes(shape):
     assert grpo.update < one.update
     with_reference = iteration_time(shape, replace(LARGE, algorithm=SeeUPO(kl_coef=0.1)), GPU, rows=8)
     assert with_reference.update > one.update
+    guarded = replace(LARGE, algorithm=SeeUPO(trust_region=TrustRegionSettings()))
+    assert iteration_time(shape, guarded, GPU, rows=8).update > one.update
+    together = replace(LARGE, algorithm=SeeUPO(turns_per_agent=LARGE.agent.max_turns))
+    assert iteration_time(shape, together, GPU, rows=8).update < one.update

@@ -1,5 +1,6 @@
 import pytest
 
+from engines.examples import engine
 from models.examples import SHAPE, small_model
 from seeupo.config.loader import read_recipe, recipe_names
 from seeupo.config.schema import ModelSettings
@@ -46,13 +47,33 @@ def test_an_unknown_model_is_a_user_error():
         shape_of(ModelSettings(name="tinny"))
 
 
+@pytest.mark.parametrize("layers", [None, 1])
 @pytest.mark.parametrize("targets", [LoraSettings().targets, ("q_proj",)])
-def test_adapters_are_counted(targets):
-    model, lora = small_model(), LoraSettings(rank=3, targets=targets)
+def test_adapters_are_counted(targets, layers):
+    model, lora = small_model(), LoraSettings(rank=3, targets=targets, layers=layers)
     shape = shape_of_model(model, "test")
     add_adapters(model, lora)
     expected = sum(parameter.numel() for name, parameter in model.named_parameters() if "lora_" in name)
     assert sum(shape.trained_sizes(ModelSettings(lora=lora), OptimizerSettings())) == expected
+
+
+@pytest.mark.parametrize(
+    ("lora", "trainable"),
+    [
+        (None, ()),
+        (None, (r"layers\.1\.", "lm_head")),
+        (None, ("embed", r"layers\.1\.")),
+        (None, ("lm_head",)),
+        (LoraSettings(rank=2), ()),
+        (LoraSettings(rank=2, layers=1), ()),
+    ],
+)
+def test_the_trunk_is_that_of_an_engine(lora, trainable):
+    settings = OptimizerSettings(trainable=trainable)
+    shape = shape_of_model(small_model(), "test")
+    local = engine(lora=lora, trainable=trainable)
+    trunk = local._batches.trunk
+    assert shape.trunk_layers(ModelSettings(lora=lora), settings) == (0 if trunk is None else trunk.layers)
 
 
 def test_trainable_patterns_select_weights():

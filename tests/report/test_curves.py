@@ -78,6 +78,20 @@ def test_turn_maps_have_every_turn_in_update_order(run):
     assert len(maps["kl"]["cells"]) == 9
 
 
+def test_expected_gain_has_a_curve_with_its_interval_and_a_map(run, tmp_path):
+    def change(line):
+        turns = [{**turn, "expected_gain": 0.01 * turn["turn"] - 0.01} for turn in line.get("turns", ())]
+        return {**line, "turns": turns, "algorithm": {"expected_gain": 0.02, "expected_gain_se": 0.01}}
+
+    read = with_records(run, tmp_path, change)
+    found = {curve["key"]: curve for curve in curves(read, {})}
+    (series,) = found["expected_gain"]["series"]
+    assert series["points"][0] == pytest.approx([1, 0.02, 0.0004, 0.0396])
+    (gains,) = [each for each in turn_maps(read.records["iteration"]) if each["key"] == "expected_gain"]
+    assert (gains["scale"], gains["center"]) == ("diverging", 0.0)
+    assert {cell[1]: cell[2] for cell in gains["cells"][:3]} == {3: 0.01, 2: 0.0, 1: -0.01}
+
+
 def test_algorithm_without_turns_has_no_turn_maps(run, tmp_path):
     def change(line):
         return {**line, "turns": [], "algorithm": {"kl": 0.25}, "sampler_gap": None}

@@ -117,7 +117,7 @@ def test_libraries_match_the_lock_file_which_contains_no_addresses() -> None:
 
 
 def test_every_script_is_part_of_the_page() -> None:
-    assert {path.name for path in PAGE.glob("*.js")} == set(page_module.SCRIPTS)
+    assert {path.name for path in PAGE.glob("*.js")} == {*page_module.SCRIPTS, *page_module.COMPARISON_PAGE.scripts}
 
 
 # Opening

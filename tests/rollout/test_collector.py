@@ -1,3 +1,4 @@
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -17,6 +18,7 @@ class ScriptedRunner:
     def __init__(self, score, version=lambda attempt: VERSION):
         self.score, self.version, self.calls = score, version, []
         self.turn = lambda attempt: Turn(attempt.id, 0, (1,), (2,), policy_version=self.version(attempt))
+        self.work = Counter(passes=2, tokens=5)
 
     def run(self, attempts):
         attempts = list(attempts)

@@ -13,10 +13,13 @@ from training.small_runs import small
 LAG = {"iterations": 4, "checkpoint_every": 1, "keep_checkpoints": 4}
 
 
+def records(run_dir):
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
 def learned(run_dir):
     """Return the metrics of all iterations without their timings."""
-    records = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in record.items() if key != "timings"} for record in records]
+    return [{key: value for key, value in record.items() if key != "timings"} for record in records(run_dir)]
 
 
 def versions(run_dir, iteration):
@@ -33,6 +36,8 @@ def whole(tmp_path_factory):
 
 def test_trajectories_are_one_update_old(whole):
     assert [versions(whole, iteration) for iteration in range(1, 5)] == [{0}, {0}, {1}, {2}]
+    timings = [record["timings"] for record in records(whole) if record["kind"] == "iteration"]
+    assert [each["tokens_per_second"] is None for each in timings] == [False, True, True, True]
     # Ratios are relative to the policy that sampled, so they do not start at 1 from the second iteration on.
     kept = {path.parent.name for path in (whole / "checkpoints").glob(f"*/{AHEAD}")}
     assert "00001" in kept

@@ -21,7 +21,14 @@ def healthy(**changes) -> dict:
 
 
 def turn(**changes) -> dict:
-    return {"clip_fraction": 0.1, "carry_max": 1.5, "grad_norm": 0.7, **changes}
+    healthy = {
+        "clip_fraction": 0.1,
+        "carry_max": 1.5,
+        "grad_norm": 0.7,
+        "expected_gain": 0.01,
+        "expected_gain_se": 0.01,
+    }
+    return {**healthy, **changes}
 
 
 def turns(**changes) -> dict:
@@ -31,8 +38,8 @@ def turns(**changes) -> dict:
 class Run:
     """A run that checks one record after another."""
 
-    def __init__(self) -> None:
-        self.alarms, self.iteration = Alarms(), 0
+    def __init__(self, dtype: str = "float32") -> None:
+        self.alarms, self.iteration = Alarms(dtype), 0
 
     def check(self, count: int = 1, **changes) -> list[str]:
         """Add `count` iterations and return the messages of the alarms that they raise."""
@@ -53,9 +60,16 @@ CASES = {
     "entropy": ({"entropy": 0.009}, 1, "entropy is", "0.009", "algorithm.entropy_coef"),
     "carry": (turns(carry_max=12.5), 1, "M reached", "12.5", "algorithm.carry_clip"),
     "clip always": ({"turns": [{"turn": 0, **turn(clip_fraction=0.6)}]}, 5, "more than half", "0.60", "algorithm.clip"),
-    "gap": ({"sampler_gap": 0.002}, 1, "sampler", "0.002", "model.dtype"),
+    "gap": ({"sampler_gap": 0.002}, 1, "the 0.001 that rounding explains in float32", "0.002", "latest weights"),
     "failed": ({"failed_episodes": 6}, 1, "infrastructure", "6.0%", "agent.concurrency"),
     "cut": ({"truncated_responses": 21}, 1, "truncated", "0.21", "agent.max_tokens"),
+    "gain": (
+        turns(expected_gain=-0.02, expected_gain_se=0.01),
+        5,
+        "gain of turn 1",
+        "3.1 standard errors",
+        "algorithm.trust_region",
+    ),
     "gradient": (turns(grad_norm=math.nan), 1, "not finite", "", "optimizer.max_grad_norm"),
     "gradient, infinite": (turns(grad_norm=math.inf), 1, "not finite", "", "optimizer.max_grad_norm"),
     "no step": ({"algorithm": {"optimizer_steps": 0.0}}, 1, "no optimizer step", "", "collect.tasks"),
@@ -89,6 +103,12 @@ def test_healthy_and_minimal_records_raise_no_alarm():
     assert alarms.check({"kind": "evaluation", "iteration": 0, "failures": 9, "episodes": 10}) == []
 
 
+def test_equal_partial_scores_are_not_called_failures():
+    assert Run().check(9, dead_groups=9, success=0.02, partial=0.7) == []
+    (text,) = Run().check(9, dead_groups=9, success=0.02, partial=0.1)
+    assert "fail in every attempt" in text
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -106,6 +126,17 @@ def test_values_just_below_the_threshold_raise_no_alarm(changes):
     run = Run()
     run.check(10)
     assert run.check(10, **changes) == []
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [("float32", 1e-3), ("float64", 1e-3), ("bfloat16", 0.05)])
+def test_the_expected_gap_depends_on_the_data_type(dtype, bound):
+    run = Run(dtype)
+    assert run.check(sampler_gap=bound) == []
+    (text,) = run.check(sampler_gap=1.1 * bound)
+    assert f"more than the {bound:g} that rounding explains in {dtype}" in text
+    assert ("mismatch.tis_cap" in text) == (dtype == "bfloat16")
+    assert run.check(30, sampler_gap=0.4 * bound) == []  # cleared and cooled down
+    assert len(run.check(sampler_gap=1.1 * bound)) == 1
 
 
 def test_between_the_thresholds_an_alarm_neither_clears_nor_repeats():
@@ -184,6 +215,15 @@ def test_alarms_name_existing_recipe_keys():
         assert key in {field.name for field in fields(sections[section])}, f"{section}.{key}"
 
 
+def test_an_insignificant_loss_raises_no_alarm():
+    noisy = turns(expected_gain=-0.02, expected_gain_se=0.02)  # 2.2 standard errors over 5 iterations
+    assert Run().check(10, **noisy) == []
+    for missing in ({"expected_gain_se": None}, {"expected_gain_se": 0.0}):
+        assert Run().check(10, **turns(expected_gain=-1.0, **missing)) == []
+    seldom, loss = Run(), turns(expected_gain=-0.02, expected_gain_se=0.001)
+    assert seldom.check(4, **loss) == []
+
+
 def test_critic_warmup_raises_no_alarm():
     assert Run().check(5, algorithm={"optimizer_steps": 0.0, "critic_steps": 4.0}) == []
 
@@ -209,7 +249,6 @@ def test_the_advice_for_an_untrained_run_knows_its_warm_start():
     assert "Start with demonstrations ([warm_start])" in cold
     assert "Raise warm_start.batches" in warmed
     assert "[warm_start]" not in warmed
-    assert "seeupo agents show --model RUN" in warmed
 
 
 @pytest.mark.parametrize("algorithm", [None, [], "text", {"optimizer_steps": "0"}])

@@ -9,7 +9,10 @@ from agents.tokenizers_like import tokenizer_like
 from seeupo.agents.chat import chat_format
 from seeupo.agents.template import Template
 from seeupo.cli import main
+from seeupo.engines.local import LocalEngine
+from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.errors import DemonstrationFileError
+from seeupo.models.adapters import LoraSettings
 from seeupo.models.loading import load_policy
 from seeupo.models.saving import save_model
 from seeupo.models.tiny import TinyConfig
@@ -67,6 +70,20 @@ def test_tokens_are_those_of_the_warm_start(chat_file, model):
     assert found.trained_tokens == sum(len(turn.action_ids) for turn in turns)
     assert found.longest_prompt == max(len(turn.prompt_ids) for turn in turns)
     assert found.longest_response == max(len(turn.action_ids) for turn in turns)
+
+
+@pytest.mark.parametrize("own_tokenizer", [True, False])
+def test_an_adapter_folder_has_the_tokenizer_and_the_context_of_its_base_model(
+    chat_file, model, tmp_path, own_tokenizer
+):
+    folder = tmp_path / "adapter"
+    policy = load_policy(str(model), merge=False)
+    LocalEngine(policy, OptimizerSettings(), lora=LoraSettings(rank=2)).save(folder)
+    assert not (folder / "config.json").exists()
+    if not own_tokenizer:
+        for file in folder.glob("*token*"):
+            file.unlink()
+    assert check_data(chat_file, model=str(folder), plain=True) == check_data(chat_file, model=str(model), plain=True)
 
 
 def test_conversations_must_fit_the_context_with_the_reminder_to_reason(chat_file, model):

@@ -33,6 +33,7 @@ def test_the_record_counts_trajectories_and_update_metrics():
         Update(metrics, tuple(collected.trajectories)),
         {"task-1": "easy", "task-2": "hard"},
         mismatch={},
+        update_tokens=64,
         gap=0.25,
         learning_rate=1e-3,
         timings={"collect": 2.0, "update": 1.0},
@@ -40,6 +41,7 @@ def test_the_record_counts_trajectories_and_update_metrics():
     assert (record["kind"], record["iteration"]) == ("iteration", 5)
     assert record["reward_mean"] == pytest.approx(0.5)
     assert record["success"] == pytest.approx(0.25)
+    assert (record["partial"], record["update_tokens"]) == (0.5, 64)
     assert (record["episodes"], record["groups"], record["dead_groups"]) == (4, 2, 1)
     counts = ("resampled_groups", "replaced_groups", "dropped_groups", "failed_episodes", "truncated_responses")
     assert [record[name] for name in counts] == [1, 2, 3, 4, 1]

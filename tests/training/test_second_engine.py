@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from seeupo.agents.chat import chat_format
-from seeupo.algorithms import ALGORITHMS
+from seeupo.algorithms import ALGORITHMS, GRPO
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.models.loading import load_policy
 from seeupo.models.tiny import TinyConfig
 from seeupo.rollout.runner import Runner
 from seeupo.runs.run_directory import RunDirectory
+from seeupo.training import loop
 from seeupo.training.callbacks import NullCallback
 from seeupo.training.loop import Interrupted, Loop
 from seeupo.training.setup import Components, ModelInfo, runner_settings, template_of
@@ -28,7 +29,7 @@ class BigramEngine:
     def __init__(self, vocab_size: int) -> None:
         self.logits = torch.zeros(vocab_size, vocab_size)
         self.reference = self.logits.clone()
-        self.iterations = []
+        self.iteration, self.iterations = 0, []
 
     def logprobs(self, turns, *, policy="current"):
         logits = self.logits if policy == "current" else self.reference
@@ -43,6 +44,7 @@ class BigramEngine:
         return StepMetrics(agent, {"grad_norm": float(logits.grad.norm()), "objective": float(value.detach())})
 
     def begin_iteration(self, iteration):
+        self.iteration = iteration
         self.iterations.append(iteration)
 
     def learning_rate(self, iteration):
@@ -129,10 +131,10 @@ def run_loop(recipe, path, *, pause=lambda: None, resume=False, **options):
     with bigram_components(recipe, **options) as components:
         run = RunDirectory.open(path) if resume else RunDirectory.create(path, "", {})
         with run.lock():
-            loop = Loop(recipe, components, run, NullCallback(), pause)
+            training = Loop(recipe, components, run, NullCallback(), pause)
             if resume:
-                loop.restore()
-            loop.run()
+                training.restore()
+            training.run()
         return components.engine, [record for record in run.metrics() if record["kind"] == "iteration"]
 
 
@@ -144,6 +146,30 @@ def test_the_loop_runs_every_algorithm_on_a_second_engine(name, tmp_path):
     assert engine.logits.abs().sum() > 0  # the warm start and the updates have moved it
     assert max(record["sampler_gap"] for record in records) < 1e-6
     assert records[0]["learning_rate"] == LEARNING_RATE
+
+
+@pytest.mark.parametrize(
+    ("mismatch", "recorded"),
+    [
+        ({}, []),
+        ({"recorded_gap": 1e-4}, [1, 2, 3]),
+        ({"recorded_gap": 1e-6}, []),
+        ({"recorded_gap": 1e-4, "check_every": 2}, [1, 3]),
+    ],
+)
+def test_recorded_log_probs_save_a_forward_pass_where_they_agree(mismatch, recorded, tmp_path, monkeypatch):
+    calls = {1: 0, 2: 0, 3: 0}
+
+    def logprobs(self, turns, *, policy="current"):
+        calls[self.iteration + 1] += 1
+        return original(self, turns, policy=policy)
+
+    original = BigramEngine.logprobs
+    monkeypatch.setattr(BigramEngine, "logprobs", logprobs)
+    monkeypatch.setattr(loop, "sampler_gap", lambda engine, trajectories: 1e-5)
+    run_loop(small(algorithm=GRPO(kl_coef=0.0), mismatch=mismatch, collect={"tasks": 8}), tmp_path / "run")
+    # One pass is that of theta_k, and one follows the step.
+    assert calls == {iteration: 1 if iteration in recorded else 2 for iteration in calls}
 
 
 def test_a_second_engine_learns_and_resumes_exactly(tmp_path):

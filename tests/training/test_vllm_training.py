@@ -10,6 +10,7 @@ from seeupo.engines.samplers.remote import RemoteSamplers
 from seeupo.errors import TrainingError
 from seeupo.training.train import train
 from training.small_runs import small
+from training.test_shared_placement import check_order, record_order
 
 pytestmark = [pytest.mark.vllm, pytest.mark.usefixtures("ray_on_this_machine")]
 pytest.importorskip(
@@ -32,6 +33,20 @@ def test_ranks_train_what_vllm_samples(tmp_path):
     assert result.summary["optimizer_steps"] > 0
     assert len(gaps(tmp_path / "run")) == 3
     assert max(gaps(tmp_path / "run")) < 1e-4  # after the warm start and after every update
+
+
+def test_vllm_sleeps_during_updates_on_devices_that_it_shares(tmp_path, monkeypatch):
+    events = record_order(monkeypatch)
+    recipe = small(
+        run={"iterations": 2, "deterministic": False},
+        model=MODEL,
+        engine=CLUSTER,
+        sampler={**VLLM, "placement": "shared"},
+        evaluation={"every": 0},
+    )
+    train(recipe, run_dir=tmp_path / "run")
+    check_order(events, iterations=2)
+    assert max(gaps(tmp_path / "run")) < 1e-4
 
 
 def test_a_missed_sync_is_caught_by_the_gap(tmp_path, monkeypatch):

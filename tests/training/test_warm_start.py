@@ -8,9 +8,12 @@ import pytest
 import torch
 
 from seeupo.config.schema import TinySettings, WarmStartSettings
+from seeupo.display.train_display import result_line
 from seeupo.errors import TrainingError
+from seeupo.report.report import write_report
 from seeupo.runs.trajectory_files import write_trajectories
 from seeupo.training.setup import build
+from seeupo.training.train import train
 from seeupo.training.warm_start import (
     Demonstrations,
     LogLikelihood,
@@ -127,3 +130,24 @@ def test_every_format_is_read_and_progress_is_reported(tmp_path):
         with build(recipe) as components:
             assert len(load_demonstrations(recipe, components, seen.append).demonstrations) == count
         assert seen == list(range(1, count + 1))
+
+
+def test_a_warm_start_alone_gives_a_policy_that_another_run_continues(tmp_path):
+    whole = train(small(), run_dir=tmp_path / "whole")
+    alone = train(small(run={"iterations": 0}), run_dir=tmp_path / "alone")
+    assert alone.summary["before"] == alone.summary["after"] == whole.summary["before"]
+    assert write_report([alone.run_dir], tmp_path / "alone.html").sentences
+    continued = train(
+        small(model={"name": str(alone.policy)}, warm_start=None, evaluation={"before": False}),
+        run_dir=tmp_path / "continued",
+    )
+
+    def first_iteration(run):
+        records = [json.loads(line) for line in (run.run_dir / "metrics.jsonl").read_text().splitlines()]
+        first = next(record for record in records if record["kind"] == "iteration")
+        return [first[name] for name in ("reward_mean", "action_tokens", "prompt_tokens", "entropy")]
+
+    assert first_iteration(continued) == pytest.approx(first_iteration(whole))  # loaded weights are aligned differently
+    assert not (continued.run_dir / "evaluations" / "00000.json").exists()
+    assert continued.summary["before"] is continued.summary["difference"] is None
+    assert result_line(continued.summary).startswith("Inconclusive")

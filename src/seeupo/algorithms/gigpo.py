@@ -38,7 +38,7 @@ class GiGPO(BaseAlgorithm):
     """
 
     kl_coef: float = 0.01
-    minibatches: int = 4
+    minibatches: int | float = 4
     state_weight: float = 1.0
     gamma: float = 0.95
     deviation_term: bool = True

@@ -36,7 +36,7 @@ class GSPO(BaseAlgorithm):
     """
 
     clip: Clip | None = (3e-4, 4e-4)
-    minibatches: int = 4
+    minibatches: int | float = 4
     level: Level = "trajectory"
     normalize: Normalize = "group"
 

@@ -35,7 +35,7 @@ class MTGRPO(BaseAlgorithm):
         outcome_weight: lambda, the weight of the outcome's advantage in every turn before the last.
     """
 
-    minibatches: int = 4
+    minibatches: int | float = 4
     outcome_weight: float = 1.0
 
     def __post_init__(self) -> None:

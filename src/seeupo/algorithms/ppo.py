@@ -62,7 +62,7 @@ class PPO(BaseAlgorithm):
         bootstrap_truncated: Use gamma V(end) instead of the reward for trajectories that a limit truncated.
     """
 
-    minibatches: int = 4
+    minibatches: int | float = 4
     level: Level = "token"
     gamma: float = 1.0
     lam: float = 0.95

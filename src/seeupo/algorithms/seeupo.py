@@ -47,7 +47,7 @@ class SeeUPO:
     The paper states `order`, `normalize`, `baseline`, `ratio`, `clip`, and M without a clip (`carry`, `carry_clip`).
     `epochs` and `steps_per_turn` are those of its public code, which differs from the paper in `ratio_base`,
     `advantage_clip`, `sample_deviation`, `carry_clip` and `carry_total_clip`. `turns_per_agent`, `carry_ratio`,
-    `entropy_coef`, `trust_region`, `min_live` and `measure_drift` are additions that change nothing by default.
+    `entropy_coef`, `trust_region`, `min_live` and `drift_every` are additions that change nothing by default.
 
     Attributes:
         order: Order in which the turns are updated: "reverse" (backward induction), "natural" or "random".
@@ -71,7 +71,8 @@ class SeeUPO:
         carry_clip: Clip range (low, high) of each factor of M; none for no clip, as in the paper.
         carry_total_clip: Clip range (low, high) of the product of all factors, M / A; none for no clip.
         min_live: Smallest pool that is updated; the turn of a smaller pool is skipped and its ratio counts as 1.
-        measure_drift: Measure how far later updates moved each turn after its own; costs one forward pass.
+        drift_every: Iterations between measurements of how far later updates moved each turn after its own, each of
+            which costs one forward pass; 0 never measures.
     """
 
     order: Order = "reverse"
@@ -93,7 +94,7 @@ class SeeUPO:
     carry_clip: Clip | None = None
     carry_total_clip: Clip | None = None
     min_live: int = 1
-    measure_drift: bool = True
+    drift_every: int = 10
 
     def __post_init__(self) -> None:
         for name, choices in (("order", Order), ("normalize", Normalize), ("baseline", Baseline), ("ratio", Ratio)):
@@ -111,7 +112,8 @@ class SeeUPO:
             check_at_least(name, getattr(self, name), 0)
         for name in ("turns_per_agent", "steps_per_turn", "epochs", "min_live"):
             check_count(name, getattr(self, name), 1)
-        for name in ("carry", "measure_drift", "sample_deviation"):
+        check_count("drift_every", self.drift_every, 0)
+        for name in ("carry", "sample_deviation"):
             check_choice(name, getattr(self, name), (True, False))
 
     @property
@@ -200,10 +202,11 @@ class SeeUPO:
                 )
             )
 
+        measure_drift = self.drift_every > 0 and engine.iteration % self.drift_every == 0
         # The expected gain needs advantages on one scale, and ratios relative to theta_k.
         plain = self.ratio_base == "theta_k" and self.advantage_clip is None and not self.sample_deviation
         scale = batch.advantage_scale(self.normalize, self.baseline) if plain else None
-        drift = drift_after_sweep(engine, records, old, carry_ratio) if self.measure_drift else {}
+        drift = drift_after_sweep(engine, records, old, carry_ratio) if measure_drift else {}
         return Update(
             metrics=sweep_metrics(batch, advantages, records, old, reference, drift=drift, scale=scale),
             trajectories=with_credit(batch, advantages, records),

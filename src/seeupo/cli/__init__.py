@@ -3,7 +3,7 @@
 import click
 
 import seeupo
-from seeupo.cli import agents, data, doctor, environments, evaluation, models, studies, training
+from seeupo.cli import agents, compare, data, doctor, environments, evaluation, models, studies, training
 from seeupo.cli.errors import CommandGroup
 
 
@@ -20,6 +20,7 @@ for command in (
     training.export_command,
     training.recipes,
     training.algorithms,
+    compare.compare_command,
     studies.theory,
     studies.study,
     environments.envs,

@@ -89,11 +89,14 @@ def _training_lines(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 
 def _model_line(shape: ModelShape, recipe: Recipe) -> str:
-    trained = sum(shape.trained_sizes(recipe.model, recipe.optimizer))
+    try:
+        trained = sum(shape.trained_sizes(recipe.model, recipe.optimizer))
+    except ValueError as error:
+        raise ModelError(f"{recipe.model.name}: {error}") from None
     if not trained:
         raise ModelError(
-            f"optimizer.trainable = {list(recipe.optimizer.trainable)} or model.lora.targets match no weight of "
-            f"{recipe.model.name}; names look like {', '.join(list(shape.sizes)[:3])}"
+            f"model.lora.targets match no weight of {recipe.model.name}; names look like "
+            f"{', '.join(list(shape.sizes)[:3])}"
         )
     return f"{recipe.model.name}: {shape.parameters:,} parameters, {trained:,} trained; shape from {shape.source}"
 

@@ -125,24 +125,3 @@ def reliability(
     read_recipe(recipe)  # before any run starts
     table = Study(Runs(recipe, folder, jobs, threads), seeds).run(note)
     show_study(table, markdown(table), json_file)
-
-
-@study.command("algorithms")
-@study_options(3, "runs/algorithms")
-def study_algorithms(
-    *, recipe: str, seeds: int, jobs: int, threads: int | None, folder: Path, json_file: Path | None
-) -> None:
-    """Compare all algorithms on RECIPE.
-
-    Each algorithm is trained with its default options, from the same warm starts.
-    """
-    from seeupo.algorithms import ALGORITHMS
-    from seeupo.config.loader import read_recipe
-    from seeupo.studies.algorithms import Study, markdown
-    from seeupo.studies.runs import Runs
-
-    check_outputs(json_file, None)
-    read_recipe(recipe)  # before any run starts
-    comparison = Study(Runs(recipe, folder, jobs, threads), tuple(ALGORITHMS), seeds)
-    table = comparison.run(note)
-    show_study(table, markdown(table), json_file)

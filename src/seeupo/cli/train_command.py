@@ -12,7 +12,7 @@ from rich.table import Table
 from seeupo.cli.terminal import Terminal, echo, note
 from seeupo.cli.trust import permissions_for
 from seeupo.config.loader import parse_value, read_recipe
-from seeupo.config.schema import Recipe
+from seeupo.config.schema import DEFAULT_ITERATIONS, Recipe
 from seeupo.core.statistics import format_estimate
 from seeupo.display.train_display import make_display, result_line
 from seeupo.envs.trust import Permissions, named_code
@@ -124,11 +124,12 @@ def permissions_of(
 def show_result(result: TrainingResult, recipe: Recipe) -> None:
     """Print the scores before and after, the paths of the results, and the next commands."""
     summary, k = result.summary, result.summary["k"]
+    columns = [when for when in ("before", "after", "difference") if summary[when] is not None]
     table = Table(box=None, pad_edge=False)
-    for column in (f"{summary['tasks']} held-out tasks", "before", "after", "difference"):
+    for column in (f"{summary['tasks']} held-out tasks", *columns):
         table.add_column(column)
     for name in (f"avg@{k}", f"pass@{k}"):
-        scores = {when: summary[when][name] for when in ("before", "after", "difference")}
+        scores = {when: summary[when][name] for when in columns}
         cells = (format_estimate(estimate, signed=when == "difference", digits=2) for when, estimate in scores.items())
         table.add_row(name, *cells)
     echo()
@@ -143,10 +144,12 @@ def show_result(result: TrainingResult, recipe: Recipe) -> None:
         echo(f"report    {page}  (open it in a browser)")
     echo(f"run       {result.run_dir}  (summary.json, metrics.jsonl, trajectories; see docs/run-directory.md)")
     flags = trust_flags(recipe)
+    if summary["warnings"]:
+        echo(f"look      seeupo agents show --model {result.run_dir}{flags}  (one rollout, token by token)")
     echo(f"evaluate  seeupo eval {result.run_dir}{flags}  (or a checkpoint: --checkpoint best)")
     echo(f"export    seeupo export {result.run_dir} OUT  (or a checkpoint: --best)")
-    twice = 2 * recipe.run.total_iterations
-    echo(f"continue  seeupo train --resume {result.run_dir} --run.iterations {twice}{flags}")
+    more = 2 * recipe.run.total_iterations or DEFAULT_ITERATIONS
+    echo(f"continue  seeupo train --resume {result.run_dir} --run.iterations {more}{flags}")
 
 
 def best_line(result: TrainingResult) -> str:

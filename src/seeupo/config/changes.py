@@ -20,6 +20,7 @@ CHANGEABLE = (
     "run.deterministic",
     "run.threads",
     "model.batch_tokens",
+    "model.trunk_gib",
     "model.row_tokens",
     "model.gradient_checkpointing",
     "environment.workers",
@@ -71,7 +72,7 @@ class Change:
 
 def recipe_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
     """Return the keys with different values in two tables of recipes."""
-    old, new = dict(_flat(before)), dict(_flat(after))
+    old, new = dict(flat(before)), dict(flat(after))
     return [Change(key, old.get(key), new.get(key)) for key in {**old, **new} if old.get(key) != new.get(key)]
 
 
@@ -113,10 +114,11 @@ def changes_text(records: object) -> str | None:
     return "; ".join(parts) or None
 
 
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted keys of nested tables with their values."""
     for name, value in table.items():
         key = dotted(prefix, name)
         if isinstance(value, Mapping):
-            yield from _flat(value, key)
+            yield from flat(value, key)
         else:
             yield key, value

@@ -47,11 +47,8 @@ def read_recipe(name_or_path: str, overrides: Sequence[tuple[str, str]] = (), *,
             those for its own environment.
         migrate: Accept keys that were renamed since the file was written, for recipes of old run directories.
     """
-    if name_or_path.endswith(".toml") or Path(name_or_path).name != name_or_path:
-        text = _file_text(name_or_path)
-    else:
-        text = recipe_text(name_or_path)
-    table = _parse(text, name_or_path)
+    text = file_text(name_or_path) if is_path(name_or_path) else recipe_text(name_or_path)
+    table = parse_file(text, name_or_path)
     _drop_removed_switches(table)
     if migrate:
         _rename_keys(table)
@@ -96,7 +93,17 @@ def _shipped() -> Traversable:
     return files("seeupo.recipes")
 
 
-def _file_text(path: str) -> str:
+def is_path(name: str) -> bool:
+    """Return whether a name on a command line is a path: it ends in .toml or contains a directory."""
+    return name.endswith(".toml") or Path(name).name != name
+
+
+def file_text(path: str) -> str:
+    """Return the text of a file that may be hostile.
+
+    Raises:
+        ConfigError: It cannot be read.
+    """
     try:
         if Path(path).is_dir():
             raise ConfigError([f"{one_line(path)} is a directory; expected a TOML file"])
@@ -112,7 +119,8 @@ def _file_text(path: str) -> str:
     raise ConfigError([f"{one_line(path)} {reason}"])
 
 
-def _parse(text: str, source: str) -> dict[str, Any]:
+def parse_file(text: str, source: str) -> dict[str, Any]:
+    """Return the table in a TOML text; errors name its source and the line."""
     try:
         return parse_toml(text)
     except tomllib.TOMLDecodeError as error:
@@ -128,12 +136,16 @@ def _parse(text: str, source: str) -> dict[str, Any]:
 
 
 def _rename_keys(table: dict[str, Any]) -> None:
-    """Move values to the keys that replaced theirs; both are in the same section."""
+    """Move values to the keys that replaced theirs; both are in the same section.
+
+    A switch that became a number of iterations is 1 for every iteration and 0 for never.
+    """
     for old, new in RENAMED.items():
         section, _, name = old.rpartition(".")
         values = table.get(section)
         if isinstance(values, dict) and name in values:
-            values.setdefault(new.rpartition(".")[2], values.pop(name))
+            value = values.pop(name)
+            values.setdefault(new.rpartition(".")[2], int(value) if isinstance(value, bool) else value)
 
 
 def _drop_removed_switches(table: dict[str, Any]) -> None:

@@ -22,7 +22,10 @@ from seeupo.models.adapters import LoraSettings
 from seeupo.models.tiny import TinyConfig
 from seeupo.types import Algorithm
 
-RENAMED: Mapping[str, str] = {"evaluation.samples": "evaluation.attempts"}
+RENAMED: Mapping[str, str] = {
+    "evaluation.samples": "evaluation.attempts",
+    "algorithm.measure_drift": "algorithm.drift_every",
+}
 """Old dotted keys and the keys of the same section that replaced them."""
 REMOVED: Mapping[str, str] = {
     "environment.unsandboxed": "a recipe cannot switch off the sandbox. Remove it; use the option --unsandboxed",
@@ -39,8 +42,8 @@ class RunSettings:
 
     Attributes:
         seed: Random seed for task order, sampling and updates.
-        iterations: Number of iterations; each collects trajectories and updates the policy once. "none" means 100, or
-            as many as `epochs` needs.
+        iterations: Number of iterations; each collects trajectories and updates the policy once. 0 stops after the warm
+            start; "none" means 100, or as many as `epochs` needs.
         epochs: Number of times that each training task is drawn, instead of `iterations`. A run records the resulting
             number of iterations, epochs * training tasks / collect.tasks rounded up.
         max_minutes: Time limit in minutes, checked after each iteration; "none" means no limit.
@@ -69,9 +72,9 @@ class RunSettings:
         check_count("seed", self.seed, 0)
         for name in ("checkpoint_every", "keep_checkpoints"):
             check_count(name, getattr(self, name), 1)
-        for name in ("iterations", "epochs", "patience", "threads"):
+        for name, least in (("iterations", 0), ("epochs", 1), ("patience", 1), ("threads", 1)):
             if getattr(self, name) is not None:
-                check_count(name, getattr(self, name), 1)
+                check_count(name, getattr(self, name), least)
         for name in ("max_minutes", "target"):
             if getattr(self, name) is not None:
                 check_at_least(name, getattr(self, name), 0)
@@ -137,6 +140,9 @@ class ModelSettings:
         batch_tokens: Number of tokens per forward pass in an update.
         row_tokens: Length of a tree-packed row in tokens; "none" means four times the width of the model.
         gradient_checkpointing: Recomputation of activations in the backward pass, which saves memory and takes longer.
+        trunk_gib: Limit in GiB per process of the hidden states below the first trained layer, which are computed once
+            per iteration if optimizer.trainable or lora.layers leave out the lower layers. Turns beyond it are computed
+            in full; 0 keeps none.
     """
 
     name: str = "tiny"
@@ -148,9 +154,11 @@ class ModelSettings:
     batch_tokens: int = 4096
     row_tokens: int | None = None
     gradient_checkpointing: bool = False
+    trunk_gib: float = 4.0
 
     def __post_init__(self) -> None:
         check_count("batch_tokens", self.batch_tokens, 1)
+        check_at_least("trunk_gib", self.trunk_gib, 0)
         if self.reference_dtype is not None and self.lora is not None:
             expected = '"none" with model.lora, because the reference policy then shares the frozen weights'
             raise OptionError("reference_dtype", self.reference_dtype, expected)
@@ -165,7 +173,7 @@ class EnvironmentSettings:
         options: Options of the environment; its page documents them.
         train_split: Split of the tasks to train on.
         test_split: Split of the held-out tasks, which are only evaluated.
-        workers: Number of worker processes; "none" means one per core, at most 8.
+        workers: Number of worker processes per node; "none" means one per core, at most 8.
     """
 
     name: str = "pocket"
@@ -263,12 +271,14 @@ class EvaluationSettings:
         attempts: Number of attempts per task.
         k: k in avg@k and pass@k; at most the number of attempts.
         every: Iterations between evaluations; 0 evaluates only before and after training.
+        before: Evaluation before the first iteration; without it there is no score to compare the last one with.
     """
 
     tasks: int | None = None
     attempts: int = 4
     k: int = 4
     every: int = 10
+    before: bool = True
 
     def __post_init__(self) -> None:
         if self.tasks is not None:
@@ -368,3 +378,24 @@ class Recipe:
             raise ValueError("model.lora and optimizer.trainable: expected at most one of them. Leave one out.")
         if self.evaluation.every == 0 and (self.run.target is not None or self.run.patience is not None):
             raise ValueError("run.target and run.patience: expected evaluations during training. Set evaluation.every.")
+        if self.sampler.placement == "shared" and self.sampler.count:
+            self._check_shared_placement()
+
+    def _check_shared_placement(self) -> None:
+        trainers, samplers, gpus = self.engine.trainers, self.sampler.count, self.sampler.tensor_parallel
+        if self.engine.kind != "cluster":
+            raise ValueError(
+                'sampler.placement = "shared" with engine.kind = "local": expected ranks to share GPUs with. Set '
+                'engine.kind = "cluster", which works with one rank too, or sampler.placement = "apart".'
+            )
+        if trainers % gpus or samplers * gpus > trainers:
+            raise ValueError(
+                f'sampler.placement = "shared" with {samplers} samplers of {gpus} GPUs and engine.trainers = '
+                f"{trainers}: expected trainers in multiples of sampler.tensor_parallel, and at most one sampler per "
+                f"multiple. Set sampler.count to {max(1, trainers // gpus)} or less, or sampler.placement to apart."
+            )
+        if self.collect.lag:
+            raise ValueError(
+                f'collect.lag = {self.collect.lag} with sampler.placement = "shared": expected lag = 0, because the '
+                'samplers have no memory during an update. Set collect.lag = 0, or sampler.placement = "apart".'
+            )

@@ -144,7 +144,7 @@ class Status:
     def _held_out_line(self, width: int) -> Text:
         last, first = self.evaluations[-1], self.evaluations[0]
         parts = [Text.assemble((_estimate(last, "avg@"), "bold"), f" after {last.get('iteration', 0)}")]
-        if len(self.evaluations) > 1:
+        if len(self.evaluations) > 1 and first.get("iteration") == 0:
             full = Text(f"initial {_estimate(first, 'avg@', name=False)}", style="dim")
             brief = Text(f"initial {_estimate(first, 'avg@', name=False, interval=False)}", style="dim")
             parts += [full if LABEL + parts[0].cell_len + 2 + full.cell_len <= width else brief]
@@ -329,9 +329,13 @@ class PlainDisplay:
 def result_line(summary: Mapping[str, Any]) -> str:
     """Return one line on how a run ended: the change of avg@k, the reason and the time."""
     name, minutes = f"avg@{summary['k']}", sum(summary["seconds"].values()) / 60
-    before, after = (_estimate(summary[when], "avg@", name=False, interval=False) for when in ("before", "after"))
+    scores = [
+        _estimate(summary[when], "avg@", name=False, interval=False)
+        for when in ("before", "after")
+        if summary[when] is not None
+    ]
     verdict = VERDICTS[verdict_of(summary["difference"], summary["k"])]
-    return f"{verdict}: {name} on held-out tasks {before} -> {after} ({summary['reason']}; {minutes:.1f} minutes)"
+    return f"{verdict}: {name} on held-out tasks {' -> '.join(scores)} ({summary['reason']}; {minutes:.1f} minutes)"
 
 
 def save_screenshot(

@@ -11,7 +11,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.multiprocessing.spawn import spawn
+from torch.multiprocessing import get_context
+from torch.multiprocessing.spawn import start_processes
 
 from seeupo.engines.cluster.fsdp import Fsdp
 from seeupo.engines.local import LocalEngine
@@ -58,7 +59,9 @@ def two_rank_gap() -> float:
     """Take an optimizer step on two ranks and return the largest difference of weights to one process."""
     expected = _weights_after_a_step(_engine(), TURNS)
     with tempfile.TemporaryDirectory(prefix="seeupo-doctor-") as folder:
-        context = spawn(_rank, args=(folder,), nprocs=RANKS, join=False)
+        # A server imports this module once, in seconds, and the ranks are its forks.
+        get_context("forkserver").set_forkserver_preload([__name__])
+        context = start_processes(_rank, args=(folder,), nprocs=RANKS, join=False, start_method="forkserver")
         deadline = time.monotonic() + SECONDS
         try:
             while not context.join(timeout=max(0.0, deadline - time.monotonic())):

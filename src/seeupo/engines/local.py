@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -16,15 +14,16 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from seeupo.core.checks import check_count
+from seeupo.engines.batches import TRUNK_BYTES, Batches
 from seeupo.engines.local_critic import CriticSettings, LocalCritic
-from seeupo.engines.optimizer import Optimizer, OptimizerSettings
+from seeupo.engines.optimizer import Optimizer, OptimizerSettings, trainable_names
 from seeupo.engines.reference_policy import ReferencePolicy, fill
 from seeupo.engines.sharded_state import is_sharded, load_sharded, save_sharded
 from seeupo.engines.sharding import Sharding, SingleProcess
 from seeupo.engines.shrinking import shrinkable
 from seeupo.models.adapter_folders import BASE, write_base_name
 from seeupo.models.adapters import ADAPTED, LoraSettings, add_adapters, base_model, merged_weights, plain_model
-from seeupo.models.batching import PaddedBatch, micro_batches
+from seeupo.models.batching import PaddedBatch
 from seeupo.models.loading import LoadedPolicy
 from seeupo.models.logprobs import action_logprobs
 from seeupo.models.saving import save_model
@@ -48,8 +47,6 @@ REFERENCE = "reference.safetensors"
 """File of the reference policy, by parameter name: its weights, or only its adapters."""
 CRITIC = "critic"
 """Directory of the critic."""
-FILLER = Turn("filler", 0, (0,), (0,))
-"""Turn of the passes in which a rank takes part without turns of its own."""
 
 
 class LocalEngine:
@@ -67,6 +64,8 @@ class LocalEngine:
         row_tokens: Maximum length of a tree-packed row. The default is four times the model's width: attention over a
             row costs as much as its matrix products when the row is about six times as long as the model is wide.
         gradient_checkpointing: Whether to recompute activations in the backward pass instead of storing them.
+        trunk_bytes: Maximum size of the hidden states that are kept during an iteration if the lower layers are not
+            trained, so that these are computed once; 0 keeps none.
         sharding: Distribution of the weights over ranks, each of which has an engine for its part of the turns.
         weights: Weights by name for a model on the meta device, which is filled after it was sharded.
     """
@@ -84,26 +83,35 @@ class LocalEngine:
         batch_tokens: int = 4096,
         row_tokens: int | None = None,
         gradient_checkpointing: bool = False,
+        trunk_bytes: int = TRUNK_BYTES,
         sharding: Sharding | None = None,
         weights: Iterable[tuple[str, Tensor]] = (),
     ) -> None:
         if not 0 < temperature < math.inf:
             raise ValueError(f"temperature = {temperature}: expected a positive number (greedy has no log-probs)")
         check_count("batch_tokens", batch_tokens, 1)
+        check_count("trunk_bytes", trunk_bytes, 0)
         self.policy, self.temperature, self.lora, self.sharding = policy, temperature, lora, sharding or SingleProcess()
-        self.batch_tokens = batch_tokens
         self.row_tokens = row_tokens or max(256, 4 * int(policy.model.config.get_text_config().hidden_size))
         self.iteration = 0
         if gradient_checkpointing:
             policy.model.gradient_checkpointing_enable()
             policy.model.train()  # transformers checkpoints in training mode only; dropout is disabled
-        self._critic = LocalCritic(policy, critic, self.sharding, self._aligned_batches) if critic is not None else None
+        self._scope = ModelScope(policy.model)
+        self._batches = Batches(
+            policy,
+            self._scope,
+            self.sharding,
+            row_tokens=self.row_tokens,
+            batch_tokens=batch_tokens,
+            trunk_bytes=trunk_bytes,
+        )
+        self._critic = LocalCritic(policy, critic, self.sharding, self._batches) if critic is not None else None
         if lora is not None:
             add_adapters(policy.model, lora, policy.adapter)
         self._reference = (
             ReferencePolicy(policy.model, adapters=lora is not None, dtype=reference_dtype) if reference else None
         )
-        self._scope = ModelScope(policy.model)
         self._shard()
         self._load_weights(weights)
         if self._reference is not None:
@@ -129,11 +137,13 @@ class LocalEngine:
         self.settings = settings
         self._trained = self._choose_trainable()
         self._optimizer = Optimizer(self._trained, settings)
+        self._batches.reset(self._trained.values())
 
     def snapshot_reference(self) -> None:
         if self._reference is None:
             raise ValueError("this engine has no reference policy; create it with reference=True")
         self._reference.snapshot()
+        self._batches.reset(self._trained.values())
 
     def reset_critic(self) -> None:
         if self._critic is not None:
@@ -141,11 +151,12 @@ class LocalEngine:
 
     def begin_iteration(self, iteration: int) -> None:
         self.iteration = iteration
+        self._batches.release()
 
     def logprobs(self, turns: Sequence[Turn], *, policy: Literal["current", "reference"] = "current") -> list[Tensor]:
         results: list[Tensor] = [torch.empty(0)] * len(turns)
         with torch.no_grad(), self._policy(policy) as scope:
-            for batch, real in self._aligned_batches(turns):
+            for batch, real in self._batches.of(turns, scope):
                 logprobs, _, mask = self._action_logprobs(scope, batch)
                 if real:
                     for member, row, length in zip(batch.members, logprobs.cpu(), mask.sum(1).tolist(), strict=True):
@@ -157,7 +168,7 @@ class LocalEngine:
     ) -> StepMetrics:
         self._optimizer.zero_grad()
         total = 0.0
-        for batch, real in self._aligned_batches(turns):
+        for batch, real in self._batches.of(turns, self._scope):
             logprobs, entropies, _ = self._action_logprobs(self._scope, batch, entropies=objective.needs_entropy)
             if real:
                 value = objective(logprobs, entropies, [turns[member] for member in batch.members]).sum() / normalizer
@@ -186,7 +197,7 @@ class LocalEngine:
         return StepMetrics(None, metrics)
 
     def save(self, path: Path) -> None:
-        if self.sharding.ranks > 1:
+        if not isinstance(self.sharding, SingleProcess):
             self._save_sharded(path)
             return
         save_model(self.policy.model, self.policy.tokenizer, path)
@@ -207,7 +218,13 @@ class LocalEngine:
     def load(self, path: Path) -> None:
         if is_sharded(path):
             self._load_sharded(path)
-            return
+        else:
+            self._load_model(path)
+        self._batches.reset(self._trained.values())
+
+    def _load_model(self, path: Path) -> None:
+        if not isinstance(self.sharding, SingleProcess):
+            raise ValueError(f"{path} is from the local engine; ranks load what ranks wrote. Use engine.kind = 'local'")
         weights: dict[str, Tensor] = {}
         files = [path / ADAPTERS] if self.lora is not None else sorted(path.glob("model*.safetensors"))
         for file in files:
@@ -286,19 +303,6 @@ class LocalEngine:
         with self._reference.active(self._scope) as scope:
             yield scope
 
-    def _aligned_batches(self, turns: Sequence[Turn]) -> Iterator[tuple[TreeBatch | PaddedBatch, bool]]:
-        """Yield micro-batches, and on ranks that have fewer than others fillers that take part in the computation."""
-        self._check_turns(turns)
-        pack = partial(
-            micro_batches, packing=self.policy.packing, row_tokens=self.row_tokens, batch_tokens=self.batch_tokens
-        )
-        batches = list(pack(turns))
-        count = self.sharding.largest(len(batches))
-        for batch in batches:
-            yield batch, True
-        for _ in range(count - len(batches)):
-            yield next(iter(pack([FILLER]))), False
-
     def _action_logprobs(
         self, scope: ModelScope, batch: TreeBatch | PaddedBatch, *, entropies: bool = False
     ) -> tuple[Tensor, Tensor | None, Tensor]:
@@ -316,32 +320,14 @@ class LocalEngine:
             raise ValueError("this engine has no critic; create it with critic=CriticSettings()")
         return self._critic
 
-    def _check_turns(self, turns: Sequence[Turn]) -> None:
-        """Raise before any computation if the model cannot process a turn."""
-        vocab_size = int(self.policy.model.config.get_text_config().vocab_size)
-        for turn in turns:
-            length = len(turn.prompt_ids) + len(turn.action_ids)
-            if length > self.policy.context_length:
-                raise ValueError(f"turn {turn.key} has {length} tokens; the context is {self.policy.context_length}")
-            highest = max(turn.prompt_ids + turn.action_ids, default=0)
-            if highest >= vocab_size:
-                raise ValueError(f"turn {turn.key} contains token {highest}; the vocabulary has {vocab_size}")
-
     def _choose_trainable(self) -> dict[str, torch.nn.Parameter]:
-        patterns = [re.compile(pattern) for pattern in self.settings.trainable]
-        if self.lora is not None:
-            if patterns:
-                raise ValueError(f"trainable={self.settings.trainable} and lora exclude each other; remove one")
-            patterns = [re.compile("lora_")]
-        trained = {}
-        for name, parameter in self.policy.model.named_parameters():
-            parameter.requires_grad_(not patterns or any(pattern.search(name) for pattern in patterns))
-            if parameter.requires_grad:
-                trained[name] = parameter
-        if not trained:
-            names = ", ".join(name for name, _ in list(self.policy.model.named_parameters())[:3])
-            raise ValueError(f"trainable={self.settings.trainable} matches no parameter; names look like {names}")
-        return trained
+        if self.lora is not None and self.settings.trainable:
+            raise ValueError(f"trainable={self.settings.trainable} and lora exclude each other; remove one")
+        parameters = dict(self.policy.model.named_parameters())
+        trained = trainable_names(self.settings.trainable if self.lora is None else ("lora_",), list(parameters))
+        for name, parameter in parameters.items():
+            parameter.requires_grad_(name in trained)
+        return {name: parameter for name, parameter in parameters.items() if name in trained}
 
 
 def trajectory_values(trajectories: Sequence[Trajectory], turn_values: Sequence[Tensor]) -> list[Tensor]:

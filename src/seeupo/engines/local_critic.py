@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
@@ -12,17 +12,15 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from seeupo.core.checks import OptionError, check_choice
+from seeupo.engines.batches import Batches
 from seeupo.engines.optimizer import Optimizer, OptimizerSettings
 from seeupo.engines.reference_policy import fill
 from seeupo.engines.sharding import Sharding
-from seeupo.models.batching import PaddedBatch
 from seeupo.models.critic import Backbone, Critic
 from seeupo.models.loading import LoadedPolicy
 from seeupo.models.scope import ModelScope
-from seeupo.models.tree import TreeBatch
 from seeupo.types import CriticLoss, Turn
 
-MicroBatches = Callable[[Sequence[Turn]], Iterable[tuple[TreeBatch | PaddedBatch, bool]]]
 WEIGHTS = "critic.safetensors"
 
 
@@ -61,13 +59,11 @@ class LocalCritic:
 
     Args:
         policy: The policy, without adapters and not yet sharded.
-        micro_batches: Yields batches of turns, as many on all ranks, and whether each is real.
+        batches: Makes the micro-batches of the engine.
     """
 
-    def __init__(
-        self, policy: LoadedPolicy, settings: CriticSettings, sharding: Sharding, micro_batches: MicroBatches
-    ) -> None:
-        self.settings, self.sharding, self._micro_batches = settings, sharding, micro_batches
+    def __init__(self, policy: LoadedPolicy, settings: CriticSettings, sharding: Sharding, batches: Batches) -> None:
+        self.settings, self.sharding, self._batches = settings, sharding, batches
         self.critic = Critic(policy.model, settings.backbone, policy.autocast)
 
     def shard(self) -> None:
@@ -97,7 +93,7 @@ class LocalCritic:
     def values(self, turns: Sequence[Turn], policy: ModelScope) -> list[Tensor]:
         """Return values [len(action) + 1] per turn: before each token of the action and after the last, on the CPU."""
         results: list[Tensor] = [torch.empty(0)] * len(turns)
-        for batch, real in self._micro_batches(turns):
+        for batch, real in self._batches.of(turns, policy if self.critic.backbone is None else None):
             found = self.critic(batch, policy)
             if real:
                 for member, before, end in zip(batch.members, *found, strict=True):
@@ -110,7 +106,7 @@ class LocalCritic:
         """Take one optimizer step down the gradient of sum(loss) / normalizer, and return its metrics."""
         self.optimizer.zero_grad()
         total = 0.0
-        for batch, real in self._micro_batches(turns):
+        for batch, real in self._batches.of(turns, policy if self.critic.backbone is None else None):
             values_NL, _ = self.critic(batch, policy)
             part = loss(values_NL, [turns[member] for member in batch.members]).sum() if real else 0 * values_NL.sum()
             (part * (self.sharding.ranks / normalizer)).backward()

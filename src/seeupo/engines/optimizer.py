@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -32,7 +33,8 @@ class OptimizerSettings:
         weight_decay: Weight decay of AdamW; norms and biases are not decayed.
         moments: "shared" by all turns, or "per_agent" for separate Adam moments per turn.
         max_grad_norm: Maximum gradient norm; "none" means no clipping.
-        trainable: Regular expressions; a parameter whose name matches none of them is frozen. Empty trains all.
+        trainable: Regular expressions, each of which matches the name of a parameter; a parameter whose name matches
+            none of them is frozen. Empty trains all.
     """
 
     learning_rate: float = 1e-6
@@ -58,6 +60,11 @@ class OptimizerSettings:
         check_count("warmup", self.warmup, 0)
         if self.max_grad_norm is not None:
             check_at_least("max_grad_norm", self.max_grad_norm, 0)
+        for pattern in self.trainable:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise OptionError("trainable", pattern, f"a regular expression ({error})") from None
 
     def rate_at(self, iteration: int) -> float:
         """Return the learning rate of an iteration, counted from 0."""
@@ -67,6 +74,22 @@ class OptimizerSettings:
             return self.learning_rate
         done = min(1.0, (iteration - self.warmup) / max(1, self.iterations - self.warmup))
         return self.learning_rate * (1 - done if self.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2)
+
+
+def trainable_names(patterns: Collection[str], names: Collection[str]) -> set[str]:
+    """Return the names of parameters that match one of the patterns; all if there are none.
+
+    Raises:
+        ValueError: A pattern matches no name.
+    """
+    found = {pattern: {name for name in names if re.search(pattern, name)} for pattern in patterns}
+    for pattern, matched in found.items():
+        if not matched:
+            examples = ", ".join(list(names)[:3])
+            raise ValueError(
+                f"optimizer.trainable: {pattern!r} matches no parameter; expected a pattern of names like {examples}"
+            )
+    return set().union(*found.values()) if found else set(names)
 
 
 class Optimizer:

@@ -7,6 +7,7 @@ so a checkpoint from a stranger cannot run code.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,8 @@ def load_sharded(path: Path, prepare: Callable[[Iterable[str]], dict[str, Tensor
 
     reader = HuggingFaceStorageReader(str(path / FOLDER))
     tensors = prepare(reader.read_metadata().state_dict_metadata)
-    load(tensors, storage_reader=reader, no_dist=not dist.is_initialized())
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as intended, in one process
+        load(tensors, storage_reader=reader, no_dist=not dist.is_initialized())
     info: dict[str, Any] = json.loads((path / INFO).read_text())
     return info

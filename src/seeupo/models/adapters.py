@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,16 +27,21 @@ class LoraSettings:
     Attributes:
         rank: Rank of each adapter.
         alpha: Scale of the adapters: their output is multiplied by alpha / rank.
-        targets: Names of the adapted layers (`target_modules` of peft).
+        targets: Names of the adapted linear layers (`target_modules` of peft).
+        layers: Number of transformer layers with adapters, counted from the top; "none" means all. The layers below
+            them are computed once per iteration.
         seed: Random seed of the initialization.
     """
 
     rank: int = 16
     alpha: int = 32
     targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    layers: int | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if self.layers is not None:
+            check_count("layers", self.layers, 1)
         check_count("rank", self.rank, 1)
         check_count("alpha", self.alpha, 1)
 
@@ -48,13 +55,21 @@ def add_adapters(model: PreTrainedModel, lora: LoraSettings, adapter: Adapter | 
         raise ValueError("lora needs peft: pip install 'seeupo[lora]'")
     from peft import LoraConfig
 
-    targets = list(lora.targets)
+    count = int(model.config.get_text_config().num_hidden_layers)
+    if lora.layers is not None and lora.layers > count:
+        raise ValueError(f"lora.layers = {lora.layers}: expected at most {count}, the number of the model's layers")
     config = LoraConfig(
-        r=lora.rank, lora_alpha=lora.alpha, target_modules=targets, lora_dropout=0.0, task_type="CAUSAL_LM"
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        target_modules=list(lora.targets),
+        layers_to_transform=None if lora.layers is None else list(range(count - lora.layers, count)),
+        lora_dropout=0.0,
+        task_type="CAUSAL_LM",
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(lora.seed)
-        model.add_adapter(config)
+        with _stand_ins(model):
+            model.add_adapter(config)
     config.base_model_name_or_path = None  # with a name, peft looks for the model on the hub in each save
     dtype = torch.float64 if model.dtype == torch.float64 else torch.float32
     for name, parameter in model.named_parameters():
@@ -64,16 +79,40 @@ def add_adapters(model: PreTrainedModel, lora: LoraSettings, adapter: Adapter | 
         _load_adapter(model, adapter, lora)
 
 
+@contextmanager
+def _stand_ins(model: PreTrainedModel) -> Iterator[None]:
+    """Replace weights on the meta device within the context by tensors of the same shape that take no memory.
+
+    peft puts adapters where the weights are, and on the meta device their initial values would be lost.
+    """
+    missing = [
+        (module, name, parameter)
+        for module in model.modules()
+        for name, parameter in module.named_parameters(recurse=False)
+        if parameter.is_meta
+    ]
+    for module, name, parameter in missing:
+        stand_in = torch.empty((), dtype=parameter.dtype).expand(parameter.shape)
+        module._parameters[name] = torch.nn.Parameter(stand_in, requires_grad=False)
+    try:
+        yield
+    finally:
+        for module, name, parameter in missing:
+            module._parameters[name] = parameter
+
+
 def _load_adapter(model: PreTrainedModel, adapter: Adapter, lora: LoraSettings) -> None:
     """Set the adapters of a model to those of a folder, which must have the same shape."""
     adapted = {name.partition(".lora_A.")[0] for name, _ in model.named_parameters() if ".lora_A." in name}
     same = adapted == adapter.layers.keys() and not adapter.rank_stabilized
     if not same or (adapter.rank, adapter.alpha) != (lora.rank, lora.alpha):
-        layers = sorted({name.rpartition(".")[2] for name in adapter.layers})
+        targets = sorted({name.rpartition(".")[2] for name in adapter.layers})
+        count = len({re.sub(r"(\.layers\.\d+\.).*", r"\1", name) for name in adapter.layers})
         raise ValueError(
-            f"model.lora has rank {lora.rank}, alpha {lora.alpha} and targets {', '.join(lora.targets)}; the adapter "
-            f"{adapter.path} has rank {adapter.rank}, alpha {adapter.alpha:g} and targets {', '.join(layers)}. Use "
-            "these to train it further, or leave out model.lora to merge it and train all weights"
+            f"model.lora has rank {lora.rank}, alpha {lora.alpha} and targets {', '.join(lora.targets)} in "
+            f"{lora.layers or 'all'} layers; the adapter {adapter.path} has rank {adapter.rank}, alpha "
+            f"{adapter.alpha:g} and targets {', '.join(targets)} in {count} layers. Use these to train it further, or "
+            "leave out model.lora to merge it and train all weights"
         )
     with torch.no_grad():
         for name, matrices in adapter.layers.items():
@@ -104,14 +143,25 @@ def merged_weights(
         merged = full(weight.detach())
         layer = adapted.get(plain.removesuffix(".weight")) if plain.endswith(".weight") else None
         if layer is not None:
-            (adapter,) = layer.active_adapters
-            up, down = (full(matrix[adapter].weight.detach()) for matrix in (layer.lora_B, layer.lora_A))
-            merged = (merged + (up @ down) * layer.scaling[adapter]).to(merged.dtype)
+            merged = merged_weight(layer, merged, full)
         yield plain, merged
 
 
+def merged_weight(layer: Any, weight: Tensor, full: Callable[[Tensor], Tensor] = lambda tensor: tensor) -> Tensor:
+    """Return the weight of an adapted layer with its adapter merged."""
+    (adapter,) = layer.active_adapters
+    up, down = (full(matrix[adapter].weight.detach()) for matrix in (layer.lora_B, layer.lora_A))
+    scale: float = layer.scaling[adapter]
+    return (weight + (up @ down) * scale).to(weight.dtype)
+
+
+def is_adapted(layer: Any) -> bool:
+    """Return whether a layer has an adapter."""
+    return hasattr(layer, "get_delta_weight")
+
+
 def _adapted_layers(model: PreTrainedModel) -> dict[str, Any]:
-    return {name: layer for name, layer in model.named_modules() if hasattr(layer, "get_delta_weight")}
+    return {name: layer for name, layer in model.named_modules() if is_adapted(layer)}
 
 
 def base_weights(model: PreTrainedModel) -> dict[str, Tensor]:

@@ -14,10 +14,10 @@ from transformers import PreTrainedModel
 
 from seeupo.core import length_mask
 from seeupo.models.batching import PaddedBatch
-from seeupo.models.logprobs import tree_states
 from seeupo.models.precision import cast_weights
 from seeupo.models.scope import ModelScope
 from seeupo.models.tree import TreeBatch
+from seeupo.models.tree_layers import final_states
 from seeupo.types import Turn
 
 Backbone = Literal["own", "policy"]
@@ -81,8 +81,9 @@ def _action_states(model: PreTrainedModel, batch: TreeBatch | PaddedBatch) -> tu
 
 
 def _tree_action_states(model: PreTrainedModel, batch: TreeBatch) -> tuple[Tensor, Tensor, Tensor]:
-    states = tree_states(model, batch)
-    return states[batch.predictors.to(model.device)], batch.mask.to(model.device), states[batch.lasts.to(model.device)]
+    states = final_states(model, batch, torch.cat([batch.predictors.flatten(), batch.lasts]))
+    before, end = states[: batch.predictors.numel()], states[batch.predictors.numel() :]
+    return before.view(*batch.predictors.shape, -1), batch.mask.to(model.device), end
 
 
 def _padded_action_states(model: PreTrainedModel, turns: Sequence[Turn]) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,7 +1,6 @@
 """Run a Llama- or Qwen-like model over a flat list of tokens, with attention supplied by the caller.
 
 The sampler needs its own attention: it caches keys and values between calls and shares those of a prompt among rows.
-All other computation uses the model's modules, so adapters and new weights take effect at once.
 """
 
 from __future__ import annotations
@@ -13,7 +12,12 @@ from torch import Tensor
 from torch.nn.functional import rms_norm
 from transformers import PreTrainedModel
 
+from seeupo.models.decoding_weights import DecodingWeights
+
 FAMILIES = ("llama", "qwen2", "qwen3")
+
+SNAPSHOT_BYTES = 4 * 2**30
+"""Size of a model's weights above which no snapshot is made of them, because it needs as much memory again."""
 
 
 class Attention(Protocol):
@@ -24,11 +28,18 @@ class Attention(Protocol):
 class Decoder:
     """The layers of a model, applied to single tokens.
 
+    In float32 and float64 they are computed from a snapshot of the weights, made when it is first needed. After
+    the weights have changed, `drop_snapshot` must be called; keys and values of one snapshot do not fit another. Larger
+    models, and all computation in bfloat16, use the model's own modules: merged adapters would be rounded to bfloat16.
+
+    Args:
+        snapshot_bytes: Maximum size of the weights of which a snapshot is made.
+
     Attributes:
         num_layers, query_heads, kv_heads, head_dim: Shape of the attention.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, *, snapshot_bytes: int = SNAPSHOT_BYTES) -> None:
         config = model.config.get_text_config()
         if config.model_type not in FAMILIES:
             raise ValueError(
@@ -39,14 +50,57 @@ class Decoder:
         self.query_heads = int(config.num_attention_heads)
         self.kv_heads = int(config.num_key_value_heads)
         self.head_dim = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+        size = sum(weight.nbytes for weight in model.parameters())
+        self._has_snapshot = size <= snapshot_bytes and model.dtype in (torch.float32, torch.float64)
+        self._weights: DecodingWeights | None = None
+
+    def drop_snapshot(self) -> None:
+        """Free the snapshot of the weights; the next call makes a new one."""
+        self._weights = None
+
+    def _snapshot(self) -> DecodingWeights | None:
+        """Return the snapshot, or None if the model's own modules are used."""
+        if not self._has_snapshot or torch.is_autocast_enabled(self.model.device.type):
+            return None
+        if self._weights is None:
+            self._weights = DecodingWeights(self.model, self.query_heads, self.kv_heads)
+        return self._weights
 
     @torch.no_grad()
     def hidden(self, tokens: Tensor, positions: Tensor, attend: Attention) -> Tensor:
         """Return last hidden states [N, H] of tokens [N] at positions [N]."""
         base: Any = self.model.base_model
-        count, rotated_heads = len(tokens), self.query_heads + self.kv_heads
         states: Tensor = base.embed_tokens(tokens)
         cos, sin = (table[0, :, None] for table in base.rotary_emb(states[None], positions[None]))
+        weights = self._snapshot()
+        if weights is not None:
+            states = self._apply_snapshot(weights, states, cos, sin, attend)
+        else:
+            states = self._apply_modules(states, cos, sin, attend)
+        return _norm(base.norm, states)
+
+    def _apply_snapshot(
+        self, weights: DecodingWeights, states: Tensor, cos: Tensor, sin: Tensor, attend: Attention
+    ) -> Tensor:
+        """Apply all layers to states [N, H], which are changed in place."""
+        rotated_heads, half = self.query_heads + self.kv_heads, self.head_dim // 2
+        rotation = torch.complex(cos[..., :half], sin[..., :half])
+        for index, layer in enumerate(weights.layers):
+            projected = layer.project(states, rotation, rotated_heads)
+            attended = attend(
+                index,
+                projected[:, : self.query_heads],
+                projected[:, self.query_heads : rotated_heads],
+                projected[:, rotated_heads:],
+            )
+            states.add_(layer.output(attended.reshape(len(states), -1)))
+            layer.add_mlp(states)
+        return states
+
+    def _apply_modules(self, states: Tensor, cos: Tensor, sin: Tensor, attend: Attention) -> Tensor:
+        """Apply all layers to states [N, H] with the model's modules."""
+        count, rotated_heads = len(states), self.query_heads + self.kv_heads
+        base: Any = self.model.base_model
         # x * cos + (-second half, first half) * sin, with the sign in the table.
         sin = torch.cat([-sin[..., : self.head_dim // 2], sin[..., self.head_dim // 2 :]], -1)
         for index, layer in enumerate(base.layers):
@@ -61,14 +115,18 @@ class Decoder:
             attended = attend(index, both[:, : self.query_heads], both[:, self.query_heads :], values)
             states = states + attention.o_proj(attended.reshape(count, -1))
             states = states + layer.mlp(_norm(layer.post_attention_layernorm, states))
-        return _norm(base.norm, states)
+        return states
 
     @torch.no_grad()
-    def log_probs(self, hidden: Tensor, temperature: Tensor) -> Tensor:
-        """Return log-probs [R, V] of the next token after hidden states [R, H], at one temperature per row [R]."""
+    def probabilities(self, hidden: Tensor, temperature: Tensor) -> Tensor:
+        """Return probabilities [R, V] of the next token after hidden states [R, H], at one temperature per row [R]."""
+        weights = self._snapshot()
+        if weights is not None:
+            scaled = weights.head(hidden / temperature[:, None])
+            return torch.softmax(scaled, 1, out=scaled)
         logits: Tensor = self.model.get_output_embeddings()(hidden)
         logits = logits if logits.dtype == torch.float64 else logits.float()
-        return (logits / temperature[:, None]).log_softmax(1)
+        return (logits / temperature[:, None]).softmax(1)
 
 
 def _norm(module: Any, states: Tensor) -> Tensor:

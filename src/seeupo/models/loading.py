@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,11 +91,13 @@ def load_policy(
         model: PreTrainedModel = tiny_model(config, tokenizer)  # type: ignore[arg-type]
         source = repr(config)
     else:
-        path = _locate(name_or_path)
+        path = locate(name_or_path)
         source = name_or_path if path == name_or_path else f"{name_or_path} ({path})"
-        if (folder := _adapter_folder(path)) is not None:
+        if (folder := adapter_folder(path)) is not None:
             adapter = read_adapter(folder)
-            model, tokenizer = _load_base(adapter)
+            where = _base_of(adapter)
+            with _base_errors(adapter):
+                model, tokenizer = _from_pretrained(*where)
             if merge:
                 adapter.merge_into(model)
             else:
@@ -104,35 +107,46 @@ def load_policy(
             base = base_name(name_or_path)
     _check_vocabulary(model, tokenizer, name_or_path)
     check_tokenizer(tokenizer, name_or_path)
+    compute_dtype = prepare(model, dtype, frozen=frozen)
+    torch.nn.Module.to(model, device=target)
+    packing = _choose_packing(model, name_or_path)
+    return LoadedPolicy(model, tokenizer, source, packing, base, None if merge else adapter, compute_dtype)
+
+
+def prepare(model: PreTrainedModel, dtype: str, *, frozen: bool) -> torch.dtype | None:
+    """Give a model the data types and settings of training, and return its `compute_dtype`."""
     mixed = dtype == "bfloat16"
     if mixed and frozen:
         cast_weights(model, torch.bfloat16)
-    torch.nn.Module.to(model, device=target, dtype=None if mixed else DTYPES[dtype])
+    if not mixed:
+        torch.nn.Module.to(model, dtype=DTYPES[dtype])
     if dtype == "float64":
         use_exact_norms(model)
     _disable_dropout(model)
     model.eval()
-    packing = _choose_packing(model, name_or_path)
-    compute_dtype = torch.bfloat16 if mixed else None
-    return LoadedPolicy(model, tokenizer, source, packing, base, None if merge else adapter, compute_dtype)
+    return torch.bfloat16 if mixed else None
 
 
 def load_tokenizer(name_or_path: str) -> tuple[PreTrainedTokenizerBase, int]:
     """Return the tokenizer and the context length of a model, without loading its weights. `tiny` reads bytes."""
     if name_or_path == "tiny":
         return tiny_tokenizer(TinyConfig()), TinyConfig().context
-    path = _locate(name_or_path)
+    path = locate(name_or_path)
+    own: str | None = None
+    if (folder := adapter_folder(path)) is not None:
+        path, own = _base_of(read_adapter(folder))
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
-        _check_tokenizer_files(path)
-        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+        _check_tokenizer_files(own or path)
+        tokenizer = AutoTokenizer.from_pretrained(own or path, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"{path} could not be loaded: {first_line(error)}") from None
     check_tokenizer(tokenizer, name_or_path)
     return tokenizer, int(config.get_text_config().max_position_embeddings)
 
 
-def _locate(name_or_path: str) -> str:
+def locate(name_or_path: str) -> str:
+    """Return the folder of a model of the catalog or on this machine, or a name on a model hub as it is."""
     if name_or_path in CATALOG:
         folder = downloaded_folder(name_or_path)
         if folder is None:
@@ -143,7 +157,8 @@ def _locate(name_or_path: str) -> str:
         if is_adapter(path):
             return str(path)
         if not (path / "config.json").exists():
-            raise ModelError(f"{path} has no config.json; expected a model folder")
+            run = f". The policy of this run is in {path / 'policy'}" if (path / "policy/config.json").exists() else ""
+            raise ModelError(f"{path} has no config.json; expected a model folder{run}")
         if not list(path.glob("*.safetensors")):
             raise ModelError(f"{path} has no .safetensors file; other weight formats can run code and are not loaded")
         return str(path)
@@ -155,7 +170,7 @@ def _locate(name_or_path: str) -> str:
     raise ModelError(f"unknown model {name_or_path!r}; {hint}")
 
 
-def _adapter_folder(path: str) -> Path | None:
+def adapter_folder(path: str) -> Path | None:
     """Return the folder of an adapter, downloaded if `path` is a name on a model hub; None if it is a model.
 
     transformers would load adapters itself, together with whatever model or module their configuration names.
@@ -170,15 +185,20 @@ def _adapter_folder(path: str) -> Path | None:
         raise ModelError(f"{path} could not be loaded: {first_line(error)}") from None
 
 
-def _load_base(adapter: Adapter) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load the base model of an adapter, with the adapter's tokenizer if it has one."""
-    try:
-        path = _locate(adapter.base)
-        if _adapter_folder(path) is not None:
+def _base_of(adapter: Adapter) -> tuple[str, str | None]:
+    """Return where the base model of an adapter is, and the adapter's tokenizer if it has one."""
+    with _base_errors(adapter):
+        path = locate(adapter.base)
+        if adapter_folder(path) is not None:
             raise ModelError(f"{adapter.base} is an adapter itself; merge it into its base model first")
-        own = (adapter.path / "tokenizer_config.json").exists() and has_tokenizer(adapter.path)
-        tokenizer = str(adapter.path) if own else None
-        return _from_pretrained(path, tokenizer)
+    own = (adapter.path / "tokenizer_config.json").exists() and has_tokenizer(adapter.path)
+    return path, str(adapter.path) if own else None
+
+
+@contextmanager
+def _base_errors(adapter: Adapter) -> Iterator[None]:
+    try:
+        yield
     except ModelError as error:
         raise ModelError(
             f"{adapter.path} is an adapter, and its base model cannot be loaded: {error}. Folders are looked up in the "

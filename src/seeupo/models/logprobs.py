@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, linear
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from seeupo.core import length_mask
 from seeupo.models.batching import PaddedBatch
 from seeupo.models.tree import TreeBatch
-from seeupo.models.tree_attention import tree_attention
+from seeupo.models.tree_layers import final_states
 from seeupo.types import Turn
 
 PROJECTION_BYTES = 256 * 2**20
@@ -51,14 +52,14 @@ def tree_logprobs(
     The softmax is computed in float32, or in float64 if the model is float64.
     """
     device = model.device
-    hidden = tree_states(model, batch)
     mask = batch.mask.to(device)
     pairs = torch.stack([batch.predictors.to(device)[mask], batch.targets.to(device)[mask]])
     # Turns whose actions start alike need the same token at the same position: compute it once.
-    pairs, inverse = pairs.unique(dim=1, return_inverse=True)
+    (positions, targets), inverse = pairs.unique(dim=1, return_inverse=True)
+    hidden, size = final_states(model, batch, positions), _chunk_size(model)
     chunks = [
-        _project(hidden[positions], model.get_output_embeddings(), targets, temperature, entropies)
-        for positions, targets in zip(*(row.split(_chunk_size(model)) for row in pairs), strict=True)
+        _project(states, model.get_output_embeddings(), tokens, temperature, entropies)
+        for states, tokens in zip(hidden.split(size), targets.split(size), strict=True)
     ]
 
     def scatter(values: Sequence[Tensor]) -> Tensor:
@@ -72,17 +73,6 @@ def tree_logprobs(
     )
 
 
-def tree_states(model: PreTrainedModel, batch: TreeBatch) -> Tensor:
-    """Return last hidden states [B * N, H] of the tokens of a batch."""
-    states: Tensor = model.base_model(
-        input_ids=batch.input_ids.to(model.device),
-        position_ids=batch.position_ids.to(model.device),
-        use_cache=False,
-        **tree_attention(model, batch),
-    ).last_hidden_state
-    return states.flatten(0, 1)
-
-
 def _chunk_size(model: PreTrainedModel) -> int:
     return max(1, PROJECTION_BYTES // (4 * int(model.config.get_text_config().vocab_size)))
 
@@ -92,6 +82,9 @@ def _project(
 ) -> tuple[Tensor, Tensor]:
     """Return log-probs [k] of targets [k] after hidden states [k, H], and entropies; logits are not stored."""
     arguments = (hidden, head, targets, temperature, entropies)
+    if hidden.requires_grad and not entropies and _is_frozen_projection(head):
+        logprobs = _FrozenProjection.apply(hidden, head.weight, targets, temperature)  # type: ignore[no-untyped-call]
+        return logprobs, logprobs
     if torch.is_grad_enabled():
         return checkpoint(_target_logprobs, *arguments, use_reentrant=False)  # type: ignore[no-any-return]
     return _target_logprobs(*arguments)
@@ -100,13 +93,44 @@ def _project(
 def _target_logprobs(
     hidden: Tensor, head: nn.Module, targets: Tensor, temperature: float, entropies: bool
 ) -> tuple[Tensor, Tensor]:
-    logits: Tensor = head(hidden)
-    logits = (logits if logits.dtype == torch.float64 else logits.float()) / temperature
+    logits = _scaled(head(hidden), temperature)
     logprobs = -cross_entropy(logits, targets, reduction="none")
     if not entropies:
         return logprobs, logprobs
     log_softmax = logits.log_softmax(1)
     return logprobs, -(log_softmax.exp() * log_softmax).sum(1)
+
+
+def _scaled(logits: Tensor, temperature: float) -> Tensor:
+    """Return logits at a temperature, in float32 or float64."""
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    return logits if temperature == 1 else logits / temperature
+
+
+def _is_frozen_projection(head: nn.Module) -> bool:
+    plain = type(head) is nn.Linear and getattr(head, "bias", None) is None
+    return plain and not head.weight.requires_grad
+
+
+class _FrozenProjection(torch.autograd.Function):
+    """Log-probs through an output head that is not trained, with their gradient already computed in the forward pass.
+
+    With z = W h / temperature, the gradient of log p(target) with respect to h is (W[target] - softmax(z) W) /
+    temperature. So logits are neither stored nor computed again in the backward pass.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float) -> Tensor:
+        log_softmax = _scaled(linear(hidden, weight), temperature).log_softmax(1)
+        logprobs = log_softmax.gather(1, targets[:, None])[:, 0]
+        mean = log_softmax.exp_().to(weight.dtype) @ weight
+        ctx.save_for_backward(((weight[targets] - mean) / temperature).to(hidden.dtype))
+        return logprobs
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        (slope,) = ctx.saved_tensors
+        return gradient[:, None].to(slope.dtype) * slope, None, None, None
 
 
 def padded_logprobs(

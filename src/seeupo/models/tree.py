@@ -30,16 +30,16 @@ class Row:
         members: Indices of the turns in the list that was packed.
         tokens, positions: [N] token ids, and their depths in the trie.
         ends: [N] the descendants of token i are the tokens i+1 ... ends[i]-1.
+        paths: Per turn, [len(prompt) + len(action)] its tokens in the row.
         predictors: Per turn, [len(action)] the token after which each token of the action is predicted.
-        lasts: Per turn, its last token.
     """
 
     members: list[int]
     tokens: Ints
     positions: Ints
     ends: Ints
+    paths: list[Ints]
     predictors: list[Ints]
-    lasts: list[int]
 
 
 def pack_rows(turns: Sequence[Turn], *, row_tokens: int) -> list[Row]:
@@ -75,8 +75,8 @@ class _Builder:
         self.members: list[int] = []
         self.tokens: list[Ints] = []
         self.positions: list[Ints] = []
+        self.paths: list[Ints] = []
         self.predictors: list[Ints] = []
-        self.lasts: list[int] = []
         self.ends: list[tuple[Ints, int]] = []
         self.last = np.empty(0, dtype=np.int64)
         self.path = np.empty(0, dtype=np.int64)
@@ -100,8 +100,8 @@ class _Builder:
         self.size += len(fresh)
         self.last = sequence
         self.members.append(number)
+        self.paths.append(self.path)
         self.predictors.append(self.path[prompt_length - 1 : len(sequence) - 1])
-        self.lasts.append(int(self.path[-1]))
 
     def finish(self) -> Row:
         self.ends.append((self.path, self.size))
@@ -113,8 +113,8 @@ class _Builder:
             tokens=np.concatenate(self.tokens),
             positions=np.concatenate(self.positions),
             ends=ends,
+            paths=self.paths,
             predictors=self.predictors,
-            lasts=self.lasts,
         )
 
 
@@ -158,6 +158,14 @@ def blocks_of(ends: Ints, start: int, end: int, ancestors: tuple[tuple[int, int]
 
 
 @dataclass(frozen=True)
+class LayerInput:
+    """Hidden states [B, N, H] of the tokens of a batch: the input of the layer with this index."""
+
+    layer: int
+    states: Tensor
+
+
+@dataclass(frozen=True)
 class TreeBatch:
     """Packed rows, padded to the same length N, as input of a model.
 
@@ -166,11 +174,13 @@ class TreeBatch:
         input_ids, position_ids: [B, N].
         ends: [B, N] as in `Row`; a token of the padding has no descendants.
         blocks: Per row, its attention blocks.
+        paths: Per turn, the positions of its tokens in the flattened [B * N] tokens.
         predictors: [n, L] for each token of a turn's action, the position in the flattened [B * N] tokens after which
             it is predicted; 0 in padding.
         targets: [n, L] tokens of the actions; 0 in padding.
         mask: [n, L] False in padding.
         lasts: [n] position of each turn's last token.
+        start: Layer from which the model has to be computed, with its input; None for the whole model.
     """
 
     members: list[int]
@@ -178,10 +188,12 @@ class TreeBatch:
     position_ids: Tensor
     ends: Tensor
     blocks: list[list[Block]]
+    paths: list[Ints]
     predictors: Tensor
     targets: Tensor
     mask: Tensor
     lasts: Tensor
+    start: LayerInput | None = None
 
 
 def pack_batches(turns: Sequence[Turn], *, row_tokens: int, batch_tokens: int) -> list[TreeBatch]:
@@ -206,6 +218,7 @@ def _batch(rows: Sequence[Row], turns: Sequence[Turn]) -> TreeBatch:
         return torch.from_numpy(table)
 
     members = [member for row in rows for member in row.members]
+    paths = [number * length + path for number, row in enumerate(rows) for path in row.paths]
     positions = [number * length + nodes for number, row in enumerate(rows) for nodes in row.predictors]
     lengths = torch.tensor([len(row) for row in positions], dtype=torch.long)
     longest = int(lengths.max())
@@ -215,8 +228,9 @@ def _batch(rows: Sequence[Row], turns: Sequence[Turn]) -> TreeBatch:
         position_ids=padded([row.positions for row in rows], length),
         ends=torch.maximum(padded([row.ends for row in rows], length), torch.arange(1, length + 1)),
         blocks=[list(blocks_of(row.ends, 0, len(row.ends))) for row in rows],
+        paths=paths,
         predictors=padded(positions, longest),
         targets=padded([np.asarray(turns[member].action_ids, dtype=np.int64) for member in members], longest),
         mask=torch.arange(longest) < lengths[:, None],
-        lasts=torch.tensor([number * length + last for number, row in enumerate(rows) for last in row.lasts]),
+        lasts=torch.tensor([int(path[-1]) for path in paths]),
     )

@@ -7,8 +7,9 @@ implementations give the same numbers: `BlockedAttention` computes one block of 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,20 +28,37 @@ RECOMPILE_LIMIT = 64
 """Number of variants of FlexAttention to compile: by gradient mode, data type, and one or several rows."""
 
 
-class TreeAttention:
-    """Attention along the trees of a batch; the masks are made in the first layer and are the same in every layer."""
+@dataclass(frozen=True)
+class Queries:
+    """The tokens of a batch that attend, if not all of them do: some of each row, in order.
 
-    def __init__(self, batch: TreeBatch) -> None:
-        self.batch = batch
+    Attributes:
+        tokens: [B, S] positions in the row; 0 in padding.
+        counts: Number of tokens per row.
+    """
+
+    tokens: Tensor
+    counts: list[int]
+
+
+class TreeAttention:
+    """Attention along the trees of a batch; the masks are made in the first layer and are the same in every layer.
+
+    Args:
+        queries: Tokens that attend; None for all.
+    """
+
+    def __init__(self, batch: TreeBatch, queries: Queries | None = None) -> None:
+        self.batch, self.queries = batch, queries
         self._attend: BlockedAttention | FlexAttention | None = None
 
     def __call__(self, queries: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
-        """Attend with queries [B, Hq, N, D] to keys and values [B, Hkv, N, D]; return [B, N, Hq, D]."""
+        """Attend with queries [B, Hq, S, D] to keys and values [B, Hkv, N, D]; return [B, S, Hq, D]."""
         # In mixed precision, rotary positions have turned queries and keys into float32.
         queries, keys = queries.to(values.dtype), keys.to(values.dtype)
         if self._attend is None:
             chosen = FlexAttention if flex_is_faster(queries) else BlockedAttention
-            self._attend = chosen(self.batch, values.dtype, values.device)
+            self._attend = chosen(self.batch, values.dtype, values.device, self.queries)
         return self._attend(queries, keys, values, scaling)
 
 
@@ -56,47 +74,76 @@ def flex_is_faster(queries: Tensor) -> bool:
 class BlockedAttention:
     """Attention of one block of a tree after another, each to its ancestors and to itself."""
 
-    def __init__(self, batch: TreeBatch, dtype: torch.dtype, device: torch.device) -> None:
-        self.rows = [[(block, _mask(block, dtype, device)) for block in blocks] for blocks in batch.blocks]
-        self.length = batch.input_ids.shape[1]
+    def __init__(
+        self, batch: TreeBatch, dtype: torch.dtype, device: torch.device, queries: Queries | None = None
+    ) -> None:
+        self.rows: list[list[_BlockQueries]] = []
+        for row, blocks in enumerate(batch.blocks):
+            asking = None if queries is None else queries.tokens[row, : queries.counts[row]].cpu()
+            self.rows.append([part for block in blocks if (part := _block_queries(block, asking, dtype, device))])
 
     def __call__(self, queries: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
         attended = []
         for row, blocks in enumerate(self.rows):
-            parts = []
-            for block, mask in blocks:
-                seen = [*block.ancestors, (block.start, block.end)]
-                parts.append(
-                    scaled_dot_product_attention(
-                        queries[row : row + 1, :, block.start : block.end],
-                        torch.cat([keys[row : row + 1, :, start:end] for start, end in seen], 2),
-                        torch.cat([values[row : row + 1, :, start:end] for start, end in seen], 2),
-                        attn_mask=mask,
-                        is_causal=mask is None,
-                        scale=scaling,
-                        enable_gqa=True,
-                    )
+            parts = [
+                scaled_dot_product_attention(
+                    queries[row : row + 1, :, part.start : part.end],
+                    torch.cat([keys[row : row + 1, :, start:end] for start, end in part.seen], 2),
+                    torch.cat([values[row : row + 1, :, start:end] for start, end in part.seen], 2),
+                    attn_mask=part.mask,
+                    is_causal=part.mask is None,
+                    scale=scaling,
+                    enable_gqa=True,
                 )
-            padding = self.length - blocks[-1][0].end
+                for part in blocks
+            ]
+            padding = queries.shape[2] - (blocks[-1].end if blocks else 0)
             if padding:
                 parts.append(torch.zeros_like(queries[row : row + 1, :, :padding]))
             attended.append(torch.cat(parts, 2))
         return torch.cat(attended).transpose(1, 2)
 
 
-def _mask(block: Block, dtype: torch.dtype, device: torch.device) -> Tensor | None:
-    """Return the additive mask [n, ancestors + n] of a block; None if plain causal attention is equivalent."""
+class _BlockQueries(NamedTuple):
+    """Queries start ... end-1 of a row, which are in one block: the parts of the row that they see, and the mask.
+
+    Without a mask attention is causal.
+    """
+
+    start: int
+    end: int
+    seen: list[tuple[int, int]]
+    mask: Tensor | None
+
+
+def _block_queries(
+    block: Block, asking: Tensor | None, dtype: torch.dtype, device: torch.device
+) -> _BlockQueries | None:
+    """Return the queries of a row that are in a block; None if there are none. `asking` are all queries of the row."""
+    seen = [*block.ancestors, (block.start, block.end)]
+    if asking is None:
+        return _BlockQueries(block.start, block.end, seen, _mask(block, None, dtype, device))
+    start, end = torch.searchsorted(asking, torch.tensor([block.start, block.end])).tolist()
+    if start == end:
+        return None
+    return _BlockQueries(start, end, seen, _mask(block, asking[start:end] - block.start, dtype, device))
+
+
+def _mask(block: Block, asking: Tensor | None, dtype: torch.dtype, device: torch.device) -> Tensor | None:
+    """Return the additive mask [q, ancestors + n] of the queries in a block; None if causal attention is equivalent.
+
+    `asking` [q] are the tokens that attend, counted from the start of the block; None for all n.
+    """
     size = block.end - block.start
     before = sum(end - start for start, end in block.ancestors)
-    if block.ends is None:
-        if not before:
-            return None
-        allowed = torch.ones(size, size, dtype=torch.bool, device=device).tril()
-    else:
-        index = torch.arange(size, device=device)
-        ends = torch.from_numpy(block.ends).to(device)
-        allowed = (index[:, None] >= index) & (index[:, None] < ends)
-    mask = torch.zeros(size, before + size, dtype=dtype, device=device)
+    if asking is None and block.ends is None and not before:
+        return None
+    index = torch.arange(size, device=device)
+    queries = index if asking is None else asking.to(device)
+    allowed = queries[:, None] >= index
+    if block.ends is not None:
+        allowed &= queries[:, None] < torch.from_numpy(block.ends).to(device)
+    mask = torch.zeros(len(queries), before + size, dtype=dtype, device=device)
     mask[:, before:].masked_fill_(~allowed, -torch.inf)
     return mask
 
@@ -104,14 +151,20 @@ def _mask(block: Block, dtype: torch.dtype, device: torch.device) -> Tensor | No
 class FlexAttention:
     """Attention of all tokens in one kernel, which PyTorch compiles for the mask of a tree."""
 
-    def __init__(self, batch: TreeBatch, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, batch: TreeBatch, dtype: torch.dtype, device: torch.device, queries: Queries | None = None
+    ) -> None:
         ends = batch.ends.to(device)
+        rows, length = batch.ends.shape
+        asking = torch.arange(length).expand(rows, length) if queries is None else queries.tokens
+        asking = asking.to(device)
 
         def sees(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-            return (key <= query) & (query < ends[row, key])
+            token = asking[row, query]
+            return (key <= token) & (token < ends[row, key])
 
-        rows, length = batch.ends.shape
-        self.mask = create_block_mask(sees, rows, None, length, length, device=device, BLOCK_SIZE=MASK_BLOCK)
+        size = asking.shape[1]
+        self.mask = create_block_mask(sees, rows, None, size, length, device=device, BLOCK_SIZE=MASK_BLOCK)
 
     def __call__(self, queries: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
         attend = _flex_attention(compiled=queries.is_cuda)
@@ -129,24 +182,38 @@ def _flex_attention(*, compiled: bool) -> Any:
 def _attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, *, scaling: float, **options: Any
 ) -> tuple[Tensor, Any]:
-    tree = options.pop("tree", None)
+    tree, context = options.pop("tree", None), options.pop("context", None)
     if tree is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)
+    if context is not None:
+        states, cos, sin = context
+        key, value = keys_and_values(module, tree.norm(states), cos, sin)
     return tree(query, key, value, scaling), None
+
+
+def keys_and_values(attention: Any, states: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Return keys and values [B, Hkv, N, D] of an attention module of a Llama- or Qwen-like model.
+
+    They are those of normed hidden states [B, N, H], with the rotary tables [B, N, D] of their positions.
+    """
+    shape = (*states.shape[:-1], -1, attention.head_dim)
+    keys, values = attention.k_proj(states).view(shape), attention.v_proj(states).view(shape)
+    if hasattr(attention, "k_norm"):
+        keys = attention.k_norm(keys)
+    cos, sin = cos.unsqueeze(2), sin.unsqueeze(2)
+    first, second = keys.chunk(2, -1)
+    keys = keys * cos + torch.cat([-second, first], -1) * sin
+    return keys.transpose(1, 2), values.transpose(1, 2)
 
 
 AttentionInterface.register(NAME, _attention)
 AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
-def tree_attention(model: PreTrainedModel, batch: TreeBatch) -> dict[str, Any]:
-    """Return keyword arguments for a model's forward pass that make it attend along the trees of a batch.
+def use_tree_attention(model: PreTrainedModel) -> None:
+    """Make the model attend along trees if it gets the keyword argument `tree`; otherwise it attends as with `sdpa`.
 
-    The model's attention implementation is replaced permanently, because a later backward pass may call it again.
-    Without a tree it is equivalent to `sdpa`.
+    The attention implementation is replaced permanently, because a later backward pass may call it again.
     """
     if model.config._attn_implementation != NAME:
         model.set_attn_implementation(NAME)
-    # A mask with four dimensions is passed through unchanged; the real masks are those of the trees.
-    mask = torch.zeros(1, 1, 1, 1, dtype=model.dtype, device=model.device)
-    return {"attention_mask": mask, "tree": TreeAttention(batch)}

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from seeupo.config.schema import Recipe
+from seeupo.models.decoder import SNAPSHOT_BYTES
 from seeupo.models.logprobs import PROJECTION_BYTES
 from seeupo.planning.shapes import ModelShape
 
@@ -73,7 +74,7 @@ def _parts(shape: ModelShape, recipe: Recipe) -> Iterator[Part]:
     trained = shape.trained_sizes(model, recipe.optimizer)
     width, stored = _width(recipe), _stored(recipe)
     adapters = sum(trained) if model.lora is not None else 0
-    moments = 2 * (recipe.agent.max_turns if recipe.optimizer.moments == "per_agent" else 1)
+    moments = 2 * (virtual_agents(recipe) if recipe.optimizer.moments == "per_agent" else 1)
 
     def sharded(name: str, size: float, *, transient: bool = False) -> Part:
         return Part(name, size / shards, transient, offloaded)
@@ -81,6 +82,8 @@ def _parts(shape: ModelShape, recipe: Recipe) -> Iterator[Part]:
     yield sharded("weights", shape.parameters * stored + adapters * FLOAT)
     yield sharded("gradients", sum(trained) * max(FLOAT, stored), transient=True)
     yield sharded("optimizer", moments * sum(trained) * max(FLOAT, stored))
+    if getattr(recipe.algorithm, "trust_region", None) is not None:
+        yield sharded("weights before a step", sum(trained) * max(FLOAT, stored), transient=True)
     if "reference" in recipe.algorithm.needs:
         copied = stored if model.reference_dtype is None else BYTES[model.reference_dtype]
         yield sharded("reference policy", adapters * FLOAT if model.lora is not None else shape.parameters * copied)
@@ -98,17 +101,29 @@ def _parts(shape: ModelShape, recipe: Recipe) -> Iterator[Part]:
     elif width < stored:
         yield Part("weights in the compute type", shape.parameters * width, transient=True)
     yield Part("activations", packed_tokens(recipe) * _kept_activations(shape, recipe), transient=True)
+    if shape.trunk_layers(model, recipe.optimizer):
+        yield Part("hidden states below the trained layers, at most", model.trunk_gib * GIB, transient=True)
     # A backward pass first computes logits and the gradient of the output head, then layer by layer.
     logits = logits_bytes(shape, recipe) + (0 if gathers else max(trained, default=0) * max(FLOAT, stored))
     layer = packed_tokens(recipe) * _temporary_activations(shape, recipe)
     yield Part("logits chunk" if logits > layer else "layer in computation", max(logits, layer), transient=True)
 
 
+def virtual_agents(recipe: Recipe) -> int:
+    """Return the number of virtual agents of an episode at the turn limit."""
+    return math.ceil(recipe.agent.max_turns / getattr(recipe.algorithm, "turns_per_agent", 1))
+
+
 def _kept_activations(shape: ModelShape, recipe: Recipe) -> float:
     """Return the bytes that a forward pass keeps per token for the backward pass, all layers together."""
-    layer = _layer_activations(shape, recipe)
     inputs = shape.hidden * FLOAT
-    return shape.layers * (inputs if recipe.model.gradient_checkpointing else layer) + 3 * inputs
+    if recipe.model.gradient_checkpointing:
+        return (shape.layers + 3) * inputs
+    layer = _layer_activations(shape, recipe)
+    # Of the last layer, only tokens that predict an action pass all parts; the others become keys and values.
+    share, width = recipe.agent.max_tokens / longest_turn(recipe), _width(recipe)
+    context = 2 * inputs + (shape.hidden + 2 * shape.kv_heads * shape.head_dim) * width
+    return (shape.layers - 1) * layer + share * layer + context + 3 * inputs
 
 
 def _temporary_activations(shape: ModelShape, recipe: Recipe) -> float:
@@ -164,6 +179,12 @@ def cache_bytes_per_token(shape: ModelShape, recipe: Recipe) -> float:
 def sampler_weights(shape: ModelShape, recipe: Recipe) -> float:
     """Return the bytes of a vLLM sampler's weights on each of its GPUs."""
     return shape.parameters * _width(recipe) / recipe.sampler.tensor_parallel
+
+
+def snapshot_bytes(shape: ModelShape, recipe: Recipe) -> float:
+    """Return the bytes of the snapshot of the weights that a local sampler decodes from, beside the weights."""
+    size = shape.parameters * _width(recipe)
+    return size if recipe.model.dtype != "bfloat16" and size <= SNAPSHOT_BYTES else 0.0
 
 
 def _width(recipe: Recipe) -> int:

@@ -14,6 +14,7 @@ from seeupo.planning.memory import (
     cache_bytes_per_token,
     longest_turn,
     sampler_weights,
+    snapshot_bytes,
     training_memory,
 )
 from seeupo.planning.shapes import ModelShape
@@ -43,7 +44,7 @@ class SamplerMemory:
     """Memory of the sampler on each of its GPUs.
 
     Attributes:
-        weights: Bytes of the sampler's own weights; 0 if it uses the trainer's.
+        weights: Bytes of the sampler's own weights and of their snapshot for decoding; 0 if it uses the trainer's only.
         cache: Bytes of keys and values.
         rows: Number of sequences of full length that the cache holds at a time, at most agent.concurrency.
     """
@@ -89,7 +90,7 @@ def gpus_of(recipe: Recipe) -> int:
     """Return the number of GPUs that a recipe asks for."""
     samplers = recipe.sampler.count * recipe.sampler.tensor_parallel
     if recipe.sampler.placement == "shared":
-        return max(recipe.engine.trainers, samplers)
+        return recipe.engine.trainers
     return recipe.engine.trainers + samplers
 
 
@@ -98,7 +99,7 @@ def _sampler_memory(shape: ModelShape, recipe: Recipe, limits: Limits) -> Sample
     concurrency = recipe.agent.concurrency / max(1, recipe.sampler.count)
     if recipe.sampler.kind == "local":
         weights = 0.0 if recipe.sampler.count == 0 else sampler_weights(shape, recipe)
-        return SamplerMemory(weights, per_row * concurrency, concurrency)
+        return SamplerMemory(weights + snapshot_bytes(shape, recipe), per_row * concurrency, concurrency)
     weights = sampler_weights(shape, recipe)
     cache = max(0.0, recipe.sampler.gpu_memory * limits.memory - weights - VLLM_OVERHEAD)
     return SamplerMemory(weights, cache, min(concurrency, cache / per_row))
@@ -131,7 +132,7 @@ def _problems(shape: ModelShape, recipe: Recipe, limits: Limits) -> Iterator[str
                 f"{gib(training.resident)} of the trainer; lower it to {_share_left(training, limits):.2f}"
             )
     else:
-        held = training.resident if recipe.sampler.count == 0 else sampler.weights
+        held = sampler.weights + (training.resident if recipe.sampler.count == 0 else 0.0)
         if held + sampler.cache > usable:
             yield (
                 f"{recipe.agent.concurrency} episodes of full length need {gib(sampler.cache)} of keys and values "

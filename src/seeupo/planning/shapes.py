@@ -11,9 +11,10 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from seeupo.config.schema import ModelSettings
-from seeupo.engines.optimizer import OptimizerSettings
+from seeupo.engines.optimizer import OptimizerSettings, trainable_names
 from seeupo.errors import ModelError, first_line
 from seeupo.models.adapter_folders import is_adapter, read_adapter
+from seeupo.models.adapters import LoraSettings
 from seeupo.models.catalog import CATALOG, downloaded_folder
 from seeupo.models.tiny import TinyConfig, tiny_model, tiny_tokenizer
 from seeupo.planning.known_shapes import KNOWN_SHAPES
@@ -58,19 +59,37 @@ class ModelShape:
         """Number of weights outside the layers: embeddings and output head."""
         return self.parameters - self.layers * self.layer_parameters
 
-    def adapter_sizes(self, rank: int, targets: Sequence[str]) -> list[int]:
+    def adapter_sizes(self, lora: LoraSettings) -> list[int]:
         """Return the number of weights of each matrix of LoRA adapters."""
-        adapted = [sizes for name, sizes in self.linear.items() if name.rpartition(".")[2] in targets]
-        return [rank * size for sizes in adapted for size in sizes]
+        lowest = self.layers - (lora.layers or self.layers)
+        adapted = [
+            sizes
+            for name, sizes in self.linear.items()
+            if name.rpartition(".")[2] in lora.targets and (_layer_index(name) or 0) >= lowest
+        ]
+        return [lora.rank * size for sizes in adapted for size in sizes]
 
     def trained_sizes(self, model: ModelSettings, optimizer: OptimizerSettings) -> list[int]:
         """Return the number of weights of each parameter that is trained."""
         if model.lora is not None:
-            return self.adapter_sizes(model.lora.rank, model.lora.targets)
-        patterns = [re.compile(pattern) for pattern in optimizer.trainable]
-        return [
-            size for name, size in self.sizes.items() if not patterns or any(each.search(name) for each in patterns)
-        ]
+            return self.adapter_sizes(model.lora)
+        trained = trainable_names(optimizer.trainable, self.sizes)
+        return [size for name, size in self.sizes.items() if name in trained]
+
+    def trunk_layers(self, model: ModelSettings, optimizer: OptimizerSettings) -> int:
+        """Return the number of layers below the first one that is trained; 0 if the embeddings are trained."""
+        if model.lora is not None:
+            return self.layers - (model.lora.layers or self.layers)
+        trained = trainable_names(optimizer.trainable, self.sizes)
+        if any("embed" in name for name in trained):
+            return 0
+        return min((index for name in trained if (index := _layer_index(name)) is not None), default=self.layers - 1)
+
+
+def _layer_index(name: str) -> int | None:
+    """Return the number of the layer that a parameter or module belongs to; None if it is outside the layers."""
+    found = re.search(r"\.layers\.(\d+)\.", name)
+    return None if found is None else int(found[1])
 
 
 def shape_of(settings: ModelSettings, words: Sequence[str] = ()) -> ModelShape:

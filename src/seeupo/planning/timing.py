@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from seeupo.algorithms import SeeUPO
 from seeupo.config.schema import Recipe
-from seeupo.planning.memory import cache_bytes_per_token, sampler_weights
+from seeupo.planning.memory import cache_bytes_per_token, sampler_weights, virtual_agents
 from seeupo.planning.shapes import ModelShape
 
 
@@ -40,7 +40,8 @@ class Tokens:
     Attributes:
         sampled: Tokens of all responses.
         once: Distinct tokens of all trajectories: each is computed once in a tree-packed pass over all turns.
-        by_turn: Tokens of passes over one turn pool at a time, where turns of a trajectory share nothing.
+        by_turn: Tokens of passes over one turn pool at a time, where turns of a trajectory share nothing, unless they
+            belong to one virtual agent.
         context: Mean number of tokens that a token attends to.
     """
 
@@ -70,10 +71,13 @@ def iteration_tokens(shape: ModelShape, recipe: Recipe) -> Tokens:
     prompt = max(1, min(agent.max_prompt_tokens or shape.context, shape.context - response))
     trajectories = recipe.collect.tasks * recipe.collect.group_size
     copies = 1 - 1 / recipe.collect.group_size  # of the first prompt, which all but one trajectory share
+    # Turns of one virtual agent share the prompt of its last turn.
+    per_agent = getattr(recipe.algorithm, "turns_per_agent", 1)
+    pools = sum(min(first + per_agent, turns) for first in range(0, turns, per_agent)) / turns
     return Tokens(
         sampled=trajectories * turns * response,
         once=trajectories * (prompt + turns * response - copies * prompt / turns),
-        by_turn=trajectories * (prompt * (turns + 1) / 2 + turns * response - copies * prompt),
+        by_turn=trajectories * (prompt * pools + turns * response - copies * prompt * virtual_agents(recipe) / turns),
         context=(prompt + response) / 2,
     )
 
@@ -108,8 +112,10 @@ def _update_tokens(recipe: Recipe, tokens: Tokens) -> float:
     if "reference" in algorithm.needs:
         passes += tokens.once
     if isinstance(algorithm, SeeUPO):
-        passes += tokens.by_turn * (step * epochs + 1)  # one more for the ratio after the update
-        return passes + (tokens.once if algorithm.measure_drift else 0)
+        # One more for the ratio after the update, and before it with a trust region or one ratio for several turns.
+        before = (algorithm.trust_region is not None) + (algorithm.turns_per_agent > 1) * epochs
+        passes += tokens.by_turn * (step * epochs + 1 + before)
+        return passes + (tokens.once / algorithm.drift_every if algorithm.drift_every else 0)
     if "critic" in algorithm.needs:
         passes += tokens.once * (1 + step * epochs)
     return passes + tokens.once * step * epochs

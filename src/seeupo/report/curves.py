@@ -50,6 +50,9 @@ def curves(run: StoredRun, scores: Mapping[int, IterationScores]) -> list[dict[s
         *_curve("grad_norm", "Gradient norm", GRADIENT, "number", {
             "training": recorded(lambda record: turn_mean(record, "grad_norm")),
         }),
+        *_curve("expected_gain", "Expected gain", GAIN, "number", {
+            "all turns": [_gain(iteration, record.get("algorithm")) for iteration, record in records.items()],
+        }),
         *_curve("dead_groups", "Groups with equal rewards", DEAD, "share", {"training": recorded(_dead_share)}),
         *_curve("sampler_gap", "Sampler-trainer gap", GAP, "log", {
             "training": recorded(lambda record: record.get("sampler_gap")),
@@ -67,6 +70,10 @@ PASS = "Fraction of held-out tasks that at least one of k attempts solves. The b
 ENTROPY = "Mean of -log p of the sampled tokens. It should fall slowly and not reach 0."
 KL = "Mean KL divergence per token after an iteration's updates. Above 0.05, steps are too large."
 GRADIENT = "Mean gradient norm before clipping. It should stay within a factor of ten."
+GAIN = (
+    "Change of the expected reward by an iteration's updates, estimated on the attempts that they were trained on, "
+    "which is optimistic. The band is a 95% interval over tasks."
+)
 DEAD = "Fraction of groups in which all rewards are equal: their advantages are 0, so they train nothing."
 GAP = "Mean difference between the log-probs of sampler and trainer, which should agree up to rounding."
 TOKENS = "Number of tokens sampled in an iteration."
@@ -137,6 +144,15 @@ def turn_mean(record: Record, key: str) -> float | None:
     return finite_number(overall.get(key)) if isinstance(overall, Mapping) else None
 
 
+def _gain(iteration: int, algorithm: object) -> Point:
+    """Return the expected gain of all turns, with a normal interval."""
+    values = algorithm if isinstance(algorithm, Mapping) else {}
+    gain, error = (finite_number(values.get(key)) for key in ("expected_gain", "expected_gain_se"))
+    if gain is None or error is None:
+        return [iteration, rounded(gain), None, None]
+    return [iteration, rounded(gain), rounded(gain - 1.96 * error), rounded(gain + 1.96 * error)]
+
+
 def _dead_share(record: Record) -> float | None:
     dead, groups = finite_number(record.get("dead_groups")), finite_number(record.get("groups"))
     return dead / groups if dead is not None and groups else None
@@ -169,6 +185,12 @@ TURN_MAPS: tuple[tuple[str, str, str, float | None], ...] = (
     ),
     ("live_turns", "Live turns", "Number of attempts that reached this turn.", None),
     ("kl", "KL", "KL divergence per token that a turn's update caused.", None),
+    (
+        "expected_gain",
+        "Expected gain",
+        "Change of the expected reward by a turn's update, estimated on the attempts that it was trained on.",
+        0.0,
+    ),
 )
 """Key, title, help, and center of a diverging color scale."""
 MAX_TURNS = 1000

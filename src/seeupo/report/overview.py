@@ -15,7 +15,7 @@ from seeupo.report.packing import rounded
 from seeupo.report.selection import Selection
 from seeupo.runs.evaluations import VERDICTS, compare, verdict_of
 from seeupo.runs.reader import StoredEvaluation, StoredRun
-from seeupo.training.alarms import Alarms, untrained_warning
+from seeupo.training.alarms import GAP_BOUNDS, Alarms, untrained_warning
 from seeupo.utils.numbers import finite_number
 from seeupo.utils.text import counted
 
@@ -209,7 +209,8 @@ def _commit(git: object) -> str | None:
 
 def _warnings(run: StoredRun) -> list[dict[str, Any]]:
     """Return the alarms of training and the failures of evaluations, in order of their iterations."""
-    alarms = Alarms()
+    dtype = str(run.setting("model", "dtype"))
+    alarms = Alarms(dtype if dtype in GAP_BOUNDS else "float32")
     found = [
         {"iteration": record["iteration"], "text": text.partition(": ")[2]}
         for record in run.records.get("iteration", [])

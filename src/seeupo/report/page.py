@@ -11,6 +11,7 @@ import html
 import re
 from base64 import b64encode
 from collections.abc import Iterable
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
@@ -26,11 +27,28 @@ NO_CHARTS = (
     "its sources. To add charts, install it again with network access "
     "(pip install --force-reinstall --no-deps SOURCES) and write the report again (seeupo report RUN)."
 )
+SHARED_SCRIPTS = ("arrays.js", "dom.js", "data.js", "charts.js", "theme.js")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Markup, scripts and data of a kind of page.
+
+    Attributes:
+        markup: HTML file in `page`.
+        scripts: Scripts of the page, in order.
+        chunks: Pattern of the names of its chunks of data.
+        required: Names of chunks that must be there.
+    """
+
+    markup: str
+    scripts: tuple[str, ...]
+    chunks: re.Pattern[str]
+    required: tuple[str, ...]
+
+
 SCRIPTS = (
-    "arrays.js",
-    "dom.js",
-    "data.js",
-    "charts.js",
+    *SHARED_SCRIPTS,
     "heatmaps.js",
     "overview.js",
     "credit.js",
@@ -40,30 +58,33 @@ SCRIPTS = (
     "links.js",
     "main.js",
 )
-REQUIRED_CHUNKS = ("overview", "index")
-CHUNK_NAME = re.compile(r"overview|index|bodies-\d+")
+REPORT_PAGE = Layout("page.html", SCRIPTS, re.compile(r"overview|index|bodies-\d+"), ("overview", "index"))
+COMPARISON_PAGE = Layout(
+    "comparison.html", (*SHARED_SCRIPTS, "comparison.js"), re.compile("comparison"), ("comparison",)
+)
 ENDS_SCRIPT = re.compile(r"</script|<!--", re.IGNORECASE)
 PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 
 
-def write_page(path: Path, chunks: Iterable[tuple[str, bytes]]) -> None:
+def write_page(path: Path, chunks: Iterable[tuple[str, bytes]], layout: Layout = REPORT_PAGE) -> None:
     """Write the page completely or not at all, holding one chunk in memory at a time.
 
     Args:
-        chunks: Names (`overview`, `index`, `bodies-0`, `bodies-1` ...) with gzipped JSON, in any order.
+        chunks: Names (of a report: `overview`, `index`, `bodies-0`, `bodies-1` ...) with gzipped JSON, in any order.
+        layout: Kind of page.
     """
-    skeleton = _skeleton()
+    skeleton = _skeleton(layout)
     names = set()
     with atomic_write(path) as partial, partial.open("wb") as file:
         file.write(skeleton.encode())
         for name, content in chunks:
-            if not CHUNK_NAME.fullmatch(name) or name in names:
-                raise ReportError(f"chunk {name!r}: expected overview, index or bodies-N, each once")
+            if not layout.chunks.fullmatch(name) or name in names:
+                raise ReportError(f"chunk {name!r}: expected {layout.chunks.pattern}, each once")
             names.add(name)
             file.write(b'<script type="text/plain" id="%s">%s</script>\n' % (name.encode(), b64encode(content)))
-        missing = [name for name in REQUIRED_CHUNKS if name not in names]
+        missing = [name for name in layout.required if name not in names]
         if missing:
-            raise ReportError(f"the page has no {' and no '.join(missing)}; both are required")
+            raise ReportError(f"the page has no {' and no '.join(missing)}; expected {', '.join(layout.required)}")
         file.write(b"</body>\n</html>\n")
 
 
@@ -72,11 +93,11 @@ def has_charts() -> bool:
     return all((LIBRARIES / name).is_file() for name in (*LIBRARY_SCRIPTS, LICENSES))
 
 
-def _skeleton() -> str:
+def _skeleton(layout: Layout) -> str:
     """Return everything before the data."""
     charts = has_charts()
     libraries = [_read(LIBRARIES / name) for name in LIBRARY_SCRIPTS] if charts else []
-    page_scripts = "\n".join(_read(PAGE / name) for name in SCRIPTS)
+    page_scripts = "\n".join(_read(PAGE / name) for name in layout.scripts)
     scripts = [*libraries, f'"use strict";\n(() => {{\n{page_scripts}}})();\n']
     for script in scripts:
         if ENDS_SCRIPT.search(script):
@@ -88,7 +109,7 @@ def _skeleton() -> str:
         "licenses": html.escape(_read(LIBRARIES / LICENSES)) if charts else "This file contains no libraries.",
         "no_charts": "" if charts else f'  <p class="note" id="no-charts">{html.escape(NO_CHARTS)}</p>\n',
     }
-    return PLACEHOLDER.sub(lambda match: parts[match[1]], _read(PAGE / "page.html"))
+    return PLACEHOLDER.sub(lambda match: parts[match[1]], _read(PAGE / layout.markup))
 
 
 def _content_security_policy(scripts: Iterable[str]) -> str:

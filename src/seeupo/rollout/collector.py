@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -26,6 +27,7 @@ class Collected:
         replaced: Number of groups replaced because all their rewards were equal.
         dropped: Number of groups left out after repeated failures.
         failed_episodes: Number of failed episodes in all rounds; `failure` is the last message.
+        work: What the sampler computed in all rounds (`Completion.work`).
     """
 
     groups: dict[str, tuple[Trajectory, ...]] = field(default_factory=dict)
@@ -34,6 +36,7 @@ class Collected:
     dropped: int = 0
     failed_episodes: int = 0
     failure: str = ""
+    work: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def trajectories(self) -> list[Trajectory]:
@@ -89,7 +92,9 @@ class Collector:
         missing = dict(zip(names, self._next_tasks(len(names)), strict=True))
         for round_ in range(self.settings.failed_rounds + 1):
             collected.resampled += len(missing) if round_ else 0
-            for name, group in self._sample_groups(missing, round_).items():
+            groups = self._sample_groups(missing, round_)
+            collected.work = dict(Counter(collected.work) + self.runner.work)
+            for name, group in groups.items():
                 failures = [trajectory.failure for trajectory in group if trajectory.failure is not None]
                 if failures:
                     collected.failed_episodes += len(failures)

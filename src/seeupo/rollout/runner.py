@@ -6,7 +6,7 @@ import hashlib
 import queue
 import time
 import warnings
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -103,6 +103,7 @@ class Runner:
 
     Attributes:
         sampling_seconds: Time of the last run in the sampler.
+        work: What the sampler computed in the last run, summed over its completions.
     """
 
     def __init__(
@@ -112,6 +113,7 @@ class Runner:
         self.sampler, self.pool, self.chat, self.template, self.settings = sampler, pool, chat, template, settings
         self.context_length = context_length
         self.sampling_seconds = 0.0
+        self.work: Counter[str] = Counter()
         self._results: queue.SimpleQueue[EnvResult] = queue.SimpleQueue()
         self._running: dict[str, RunningEpisode] = {}
         self._to_sample: list[RunningEpisode] = []
@@ -124,6 +126,7 @@ class Runner:
         self._results = queue.SimpleQueue()
         self._running, self._to_sample, self._sampling, self._finished = {}, [], {}, []
         self.sampling_seconds = 0.0
+        self.work = Counter()
         try:
             while waiting or self._running:
                 while waiting and len(self._running) < self.settings.concurrency:
@@ -238,6 +241,7 @@ class Runner:
     def _on_completion(self, running: RunningEpisode, completion: Completion) -> None:
         """Record the sampled tokens as a turn and send the action to the environment."""
         running.sampling_seconds += time.monotonic() - running.waiting_since
+        self.work.update(completion.work)
         running.turns.append(
             Turn(
                 trajectory=running.attempt.id,

@@ -1,1 +1,1 @@
-"""Studies that measure the algorithms: theory, reliability over seeds, and a comparison of all algorithms."""
+"""Studies that measure the algorithms: theory, reliability over seeds, and comparisons of arms."""

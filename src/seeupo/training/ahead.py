@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
+from seeupo.errors import EngineLost
 from seeupo.rollout.collector import Collected, Collector
 from seeupo.runs.trajectory_files import read_header, read_trajectories, write_trajectories
 from seeupo.types import Trajectory
@@ -36,6 +37,11 @@ class AheadCollector:
             future = thread.submit(self.collector.collect, iteration, policy_version=policy_version)
             try:
                 yield
+            except EngineLost:
+                # The engine can be restored, but not if the samplers are lost for good.
+                if (error := future.exception()) is not None:
+                    raise error from None
+                raise
             finally:
                 wait([future])
                 self.active = False

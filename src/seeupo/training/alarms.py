@@ -15,6 +15,8 @@ WINDOW = 20
 """Number of iterations that alarms look back at most."""
 COOLDOWN = 30
 """Number of iterations in which an alarm is not repeated."""
+GAP_BOUNDS = {"float64": 1e-3, "float32": 1e-3, "bfloat16": 0.05}
+"""Highest expected `sampler_gap` by the data type of the computation; docs/metrics.md says where it comes from."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,8 @@ class Alarm:
 class History:
     """Records of the latest iterations, with a few statistics of the whole run."""
 
-    def __init__(self) -> None:
+    def __init__(self, dtype: str) -> None:
+        self.dtype, self.gap_bound = dtype, GAP_BOUNDS[dtype]
         self._records: deque[Record] = deque(maxlen=WINDOW)
         self._first_entropies: list[float] = []
         self.best_success = 0.0
@@ -84,10 +87,13 @@ class Alarms:
     """Checks every record of a run. An alarm is raised once, and again only after it has cleared and cooled down.
 
     When a run is resumed, its earlier records must be checked first.
+
+    Args:
+        dtype: Data type of the computation (`model.dtype`).
     """
 
-    def __init__(self) -> None:
-        self._history = History()
+    def __init__(self, dtype: str = "float32") -> None:
+        self._history = History(dtype)
         self._raised: set[Alarm] = set()
         self._reported: dict[Alarm, int] = {}
 
@@ -147,9 +153,14 @@ def per_episode(key: str) -> Callable[[History], float | None]:
 
 
 def dead_group_share(history: History) -> float | None:
-    """Return the share of groups with equal rewards in the last five iterations."""
+    """Return the share of groups with equal rewards in the last five iterations; None where partial scores are common.
+
+    A group of equal partial scores has neither solved nor failed its task, and what to do about it depends on the task.
+    """
     records = history.last(5)
     if records is None or any(all_equal(record) is None for record in records):
+        return None
+    if mean([number(record, "partial") or 0.0 for record in records]) > 0.1:
         return None
     dead, groups = (sum(float(record[key]) for record in records) for key in ("dead_groups", "groups"))
     return dead / groups
@@ -210,8 +221,7 @@ def untrained_warning(records: Iterable[Record]) -> str | None:
     start = "Raise warm_start.batches" if warmed else "Start with demonstrations ([warm_start])"
     return (
         f"no optimizer step was made in {counted(len(steps), 'iteration')} ({reason}): training did not change the "
-        "policy. See what it does with `seeupo agents show --model RUN`. "
-        f"{start}, use tasks that are solved sometimes (environment.options), "
+        f"policy. {start}, use tasks that are solved sometimes (environment.options), "
         "or collect more (collect.tasks, collect.group_size)."
     )
 
@@ -263,12 +273,56 @@ def max_carry(history: History) -> float | None:
     return max(turn_values([history.latest], "carry_max"), default=None)
 
 
+def lowest_gain(history: History) -> tuple[float, int, float] | None:
+    """Return the expected gain over the last five iterations of the turn where it is most significantly negative.
+
+    The gain in standard errors, the turn from 0, and the mean gain per iteration.
+    """
+    found: dict[int, list[tuple[float, float]]] = {}
+    for record in history.last(5) or ():
+        for turn in record.get("turns") or ():
+            gain, error = number(turn, "expected_gain"), number(turn, "expected_gain_se")
+            if gain is not None and error is not None and isinstance(turn.get("turn"), int):
+                found.setdefault(turn["turn"], []).append((gain, error))
+    scores = []
+    for turn, values in found.items():
+        total, error = sum(gain for gain, _ in values), math.hypot(*(error for _, error in values))
+        if len(values) == 5 and error > 0:
+            scores.append((total / error, turn, total / len(values)))
+    return min(scores, default=None)
+
+
+def gain_message(errors: float, history: History) -> str:
+    _, turn, gain = lowest_gain(history) or (errors, 0, 0.0)
+    return (
+        f"the expected gain of turn {turn + 1} was {gain:.2g} per iteration over the last 5 iterations, {-errors:.1f} "
+        "standard errors below 0: its updates lower the expected reward on the very trajectories that they are trained "
+        "on. Lower optimizer.learning_rate, or shrink such steps (algorithm.trust_region, for example {kl = 0.01})."
+    )
+
+
 def non_finite_norms(history: History) -> float | None:
     """Return the number of gradient norms in the latest iteration that are not finite."""
     norms = turn_values([history.latest], "grad_norm")
     overall = number(history.latest.get("algorithm") or {}, "grad_norm")
     norms += [] if overall is None else [overall]
     return float(sum(not math.isfinite(norm) for norm in norms)) if norms else None
+
+
+def gap_over_bound(history: History) -> float | None:
+    """Return the gap between the log-probs of sampler and trainer, relative to the highest expected one."""
+    gap = number(history.latest, "sampler_gap")
+    return None if gap is None else gap / history.gap_bound
+
+
+def gap_message(over_bound: float, history: History) -> str:
+    advice = "Check that the sampler has the latest weights"
+    if history.dtype == "bfloat16":
+        advice += ', and correct for the difference (mismatch.tis_cap, for example 2) or use model.dtype = "float32"'
+    return (
+        f"the sampler's log-probs differ from the trainer's by {history.latest['sampler_gap']:.2g} on average, more "
+        f"than the {history.gap_bound:g} that rounding explains in {history.dtype}: updates are off-policy. {advice}."
+    )
 
 
 ALARMS = (
@@ -330,6 +384,12 @@ ALARMS = (
         ),
     ),
     Alarm(
+        lambda history: None if (found := lowest_gain(history)) is None else found[0],
+        threshold=-3.0,
+        clear=-1.0,
+        message=gain_message,
+    ),
+    Alarm(
         non_finite_norms,
         threshold=0.75,
         clear=0.25,
@@ -338,16 +398,7 @@ ALARMS = (
             'a lower optimizer.learning_rate, set optimizer.max_grad_norm, or use model.dtype = "float32".'
         ),
     ),
-    Alarm(
-        lambda history: number(history.latest, "sampler_gap"),
-        threshold=1e-3,
-        clear=5e-4,
-        message=lambda gap, history: (
-            f"the sampler's log-probs differ from the trainer's by {gap:.2g} on average, more than 0.001: updates are "
-            "off-policy. Use the same model.dtype for both, preferably float32, and check that the sampler has the "
-            "latest weights."
-        ),
-    ),
+    Alarm(gap_over_bound, threshold=1.0, clear=0.5, message=gap_message),
     Alarm(
         per_episode("failed_episodes"),
         threshold=0.05,

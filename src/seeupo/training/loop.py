@@ -94,7 +94,7 @@ class Loop:
         self.components, self.engine, self.sampler = components, components.engine, components.sampler
         self.progress = Progress()
         self.checkpoints = run_dir.checkpoints(recipe.run.keep_checkpoints)
-        self.alarms = Alarms()
+        self.alarms = Alarms(recipe.model.dtype)
         self.collector = Collector(
             components.runner,
             components.train_tasks,
@@ -110,14 +110,17 @@ class Loop:
 
         If an engine loses its processes, training continues from the last checkpoint, as if it had been resumed.
         """
+        lost: EngineLost | None = None
         while True:
             try:
+                if lost is not None:
+                    self.restore(replay=False)
                 return self._run()
-            except EngineLost as lost:
+            except EngineLost as error:
+                lost = error
                 if self.checkpoints.latest() is None:
                     raise
                 self.callback.on_note(f"{lost}; training continues from the last checkpoint")
-                self.restore(replay=False)
 
     def _run(self) -> str:
         try:
@@ -150,7 +153,7 @@ class Loop:
         if latest is not None:
             try:
                 self._load(latest)
-            except EngineLost:
+            except (EngineLost, TrainingError):
                 raise
             except Exception as error:  # libraries raise many types for files that do not fit
                 raise CheckpointError(
@@ -159,7 +162,7 @@ class Loop:
                 ) from error
         self.collector.drawn = self.progress.drawn
         self.run_dir.discard_after(self.progress.iteration, self.progress.covers)
-        self.alarms = Alarms()
+        self.alarms = Alarms(self.recipe.model.dtype)
         for record in self.run_dir.metrics():
             self.alarms.check(record)
             if replay:
@@ -193,9 +196,13 @@ class Loop:
         """Run one iteration of the algorithm on the collected groups. It is never interrupted halfway."""
         self.callback.on_phase("updating")
         progress, iteration, tasks = self.progress, self.progress.iteration + 1, self.components.train_tasks
+        if not self.recipe.collect.lag:
+            self.sampler.release()  # until the sync below; with a lag it samples during the update
         self.engine.begin_iteration(iteration - 1)
         gap = self._sampler_gap(collected)
-        engine = BehaviorEngine(self.engine, self.recipe.mismatch, recorded=self.recipe.collect.lag > 0)
+        bound = self.recipe.mismatch.recorded_gap
+        recorded = self.recipe.collect.lag > 0 or (bound is not None and gap is not None and gap <= bound)
+        engine = BehaviorEngine(self.engine, self.recipe.mismatch, recorded=recorded)
         generator = torch.Generator().manual_seed(derive_seed(self.recipe.run.seed, f"update {iteration}"))
         with self._clock("update"), self._collecting_ahead():
             update = self.recipe.algorithm.update(engine, collected.trajectories, generator=generator)
@@ -210,11 +217,12 @@ class Loop:
             kinds,
             gap=gap,
             mismatch=engine.metrics(),
+            update_tokens=engine.tokens,
             learning_rate=self.engine.learning_rate(iteration - 1),
             timings={"collect": self._lap["collect"], "update": self._lap["update"]},
         )
         progress.optimizer_steps += int(record["algorithm"].get("optimizer_steps", 0))
-        for name in ("action_tokens", "prompt_tokens"):
+        for name in ("action_tokens", "prompt_tokens", "update_tokens"):
             progress.tokens[name] = progress.tokens.get(name, 0) + record[name]
         with self._clock("write"):
             self.run_dir.write_trajectories(iteration, update.trajectories, {"iteration": iteration, "kinds": kinds})
@@ -245,14 +253,16 @@ class Loop:
         return gap
 
     def evaluate_if_due(self, *, last: bool = False) -> None:
-        """Evaluate on held-out tasks before the first iteration, every few iterations, and at the end; never twice."""
+        """Evaluate on held-out tasks before training, every few iterations, and at the end; never twice."""
         iteration, settings = self.progress.iteration, self.recipe.evaluation
-        due = last or iteration == 0 or (settings.every > 0 and iteration % settings.every == 0)
-        if not due or self.progress.evaluated == iteration:
+        due = settings.before if iteration == 0 else settings.every > 0 and iteration % settings.every == 0
+        if not (due or last) or self.progress.evaluated == iteration:
             return
         self.callback.on_phase("evaluation", len(self.components.test_tasks) * settings.attempts)
         with self._clock("evaluate"):
             evaluation, trajectories = self._evaluate()
+            # Drop what the evaluation left in the sampler: a resumed run has to sample the same digits without it.
+            self.sampler.sync(self.engine, iteration)
             header = {"iteration": iteration, "kinds": task_kinds(trajectories, self.components.test_tasks)}
             self.run_dir.write_trajectories(iteration, trajectories, header, of="evaluations")
             with self.run_dir.writing("evaluations"):
@@ -316,6 +326,7 @@ class Loop:
             demonstrations = load_demonstrations(self.recipe, self.components, self._on_progress)
         if self.progress.warm_steps == 0:
             engine.set_optimizer(warm_start_optimizer(settings))
+        self.sampler.release()
         self.callback.on_phase("warm start", settings.batches)
         written = time.monotonic()
         for step in range(self.progress.warm_steps + 1, settings.batches + 1):

@@ -38,6 +38,7 @@ def iteration_record(
     *,
     gap: float | None,
     mismatch: Mapping[str, float],
+    update_tokens: int,
     learning_rate: float,
     timings: Mapping[str, float],
 ) -> dict[str, Any]:
@@ -49,12 +50,14 @@ def iteration_record(
     by_kind: dict[str, list[float]] = {}
     for trajectory in trajectories:
         by_kind.setdefault(kinds[trajectory.task], []).append(trajectory.score or 0.0)
+    collecting = timings.get("collect", 0.0)  # 0 if they were sampled during the update before
     overall = [metrics.values for metrics in update.metrics if metrics.agent is None]
     return {
         "kind": "iteration",
         "iteration": iteration,
         "reward_mean": mean([trajectory.reward for trajectory in update.trajectories]),
         "success": mean([float(trajectory.score == 1.0) for trajectory in trajectories]),
+        "partial": mean([float(0 < (trajectory.score or 0.0) < 1) for trajectory in trajectories]),
         "episodes": len(trajectories),
         "groups": len(collected.groups),
         "dead_groups": sum(has_equal_rewards(group) for group in collected.groups.values()),
@@ -65,6 +68,8 @@ def iteration_record(
         "mean_turns": mean([float(len(trajectory.turns)) for trajectory in trajectories]),
         "action_tokens": action_tokens,
         "prompt_tokens": sum(len(turn.prompt_ids) for turn in turns),
+        **sampler_metrics(collected.work),
+        "update_tokens": update_tokens,
         "truncated_responses": sum(trajectory.truncated_responses for trajectory in trajectories),
         "entropy": -mean(logprobs) if logprobs else None,
         "sampler_gap": gap,
@@ -74,7 +79,19 @@ def iteration_record(
         "kinds": {kind: mean(rewards) for kind, rewards in sorted(by_kind.items())} if len(by_kind) > 1 else {},
         "algorithm": dict(overall[0]) if overall else {},
         "turns": [{"turn": m.agent, **m.values} for m in update.metrics if m.agent is not None],
-        "timings": {**timings, "tokens_per_second": action_tokens / max(1e-9, timings.get("collect", 0.0))},
+        "timings": {**timings, "tokens_per_second": action_tokens / collecting if collecting else None},
+    }
+
+
+def sampler_metrics(work: Mapping[str, int]) -> dict[str, Any]:
+    """Return metrics of what the sampler computed; none if it does not count that."""
+    if not work:
+        return {}
+    drafted = work.get("drafted", 0)
+    return {
+        "prefilled_tokens": work.get("prefilled", 0),
+        "tokens_per_pass": work["tokens"] / work["passes"],
+        "draft_acceptance": work.get("accepted", 0) / drafted if drafted else None,
     }
 
 

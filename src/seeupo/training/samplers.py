@@ -9,31 +9,33 @@ from functools import partial
 from pathlib import Path
 
 from seeupo.config.schema import Recipe
+from seeupo.engines.cluster.placement import SharedPlacement
 from seeupo.engines.samplers import local_sampler
 from seeupo.engines.samplers.remote import RemoteSamplers, direct_transfer
 from seeupo.engines.samplers.sampling import StopCriteria
 from seeupo.engines.samplers.vllm import VllmOptions, VllmSampler
-from seeupo.errors import TrainingError
 from seeupo.models.loading import LoadedPolicy
+from seeupo.models.precision import resolve_device
 from seeupo.models.saving import save_model
 from seeupo.types import Sampler
 
 Load = Callable[[], LoadedPolicy]
 
 
-def start_samplers(recipe: Recipe, policy: LoadedPolicy, load: Load, stack: ExitStack) -> Sampler:
+def start_samplers(
+    recipe: Recipe, policy: LoadedPolicy, load: Load, stack: ExitStack, shared: SharedPlacement | None
+) -> Sampler:
     """Return the samplers of a recipe in Ray actors, which are stopped with the stack.
 
     Args:
         policy: The policy as it was loaded in this process.
         load: Loads it in another process.
+        shared: Resources that the trainers use as well.
     """
-    settings, device = recipe.sampler, policy.model.device.type
-    if settings.placement == "shared" and device == "cuda":
-        raise TrainingError('sampler.placement = "shared" is not available yet. Use "apart", with GPUs for samplers')
+    settings, device = recipe.sampler, resolve_device(recipe.model.device).type
     rows = -(-recipe.agent.concurrency // settings.count)
     direct = direct_transfer(settings, cluster=recipe.engine.kind == "cluster", device=device, dtype=recipe.model.dtype)
-    make: Callable[[], Sampler] = partial(_local, load, rows)
+    make: Callable[[], Sampler] = partial(_local, load, rows, settings.speculation)
     if settings.kind == "vllm":
         make = partial(
             VllmSampler,
@@ -46,19 +48,23 @@ def start_samplers(recipe: Recipe, policy: LoadedPolicy, load: Load, stack: Exit
                 tensor_parallel=settings.tensor_parallel,
                 gpu_memory=settings.gpu_memory,
                 transfer="files" if direct is None else direct.backend,
-                shared=settings.placement == "shared",
+                shared=shared is not None,
             ),
         )
-    gpus = settings.tensor_parallel if device == "cuda" else 0
     samplers = RemoteSamplers(
-        make, settings.count, gpus=gpus, lockstep=recipe.run.deterministic, direct=direct,
+        make,
+        settings.count,
+        gpus=settings.tensor_parallel if device == "cuda" and shared is None else 0,
+        shared=shared,
+        lockstep=recipe.run.deterministic,
+        direct=direct,
         call_seconds=recipe.engine.call_seconds,
-    )  # fmt: skip
+    )
     return stack.enter_context(closing(samplers))
 
 
-def _local(load: Load, rows: int) -> Sampler:
-    return local_sampler(load(), training=True, max_rows=rows)
+def _local(load: Load, rows: int, speculation: bool) -> Sampler:
+    return local_sampler(load(), training=True, max_rows=rows, speculation=speculation)
 
 
 def _model_folder(recipe: Recipe, policy: LoadedPolicy, stack: ExitStack) -> str:

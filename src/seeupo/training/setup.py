@@ -13,9 +13,10 @@ import torch
 from seeupo.agents.template import Template
 from seeupo.config.schema import AgentSettings, ModelSettings, Recipe
 from seeupo.engines.cluster.engine import ClusterEngine
+from seeupo.engines.cluster.placement import SharedPlacement, reserve_shared
 from seeupo.engines.cluster.rank import RankPlan
 from seeupo.engines.cluster.rank_group import RankGroup
-from seeupo.engines.cluster.ray_cluster import ray_cluster
+from seeupo.engines.cluster.ray_cluster import other_nodes, ray_cluster
 from seeupo.engines.local import LocalEngine
 from seeupo.engines.local_critic import CriticSettings
 from seeupo.engines.optimizer import OptimizerSettings
@@ -26,7 +27,8 @@ from seeupo.envs.registry import EnvSpec
 from seeupo.envs.trust import NOTHING_ALLOWED, Permissions
 from seeupo.errors import TrainingError
 from seeupo.models.loading import LoadedPolicy, load_policy
-from seeupo.models.precision import DTYPES
+from seeupo.models.precision import DTYPES, resolve_device
+from seeupo.models.streaming import WeightStream, can_stream
 from seeupo.models.tiny import TinyConfig
 from seeupo.models.tokenizer_check import check_text
 from seeupo.rollout.runner import Runner, RunnerSettings, make_runner
@@ -71,21 +73,35 @@ def build(
         test_tasks = pool.first_tasks(recipe.environment.test_split, recipe.evaluation.tasks)
         first = try_task(pool, train_tasks[0])
         load = model_loader(recipe.model, pool, seed=recipe.run.seed)
-        policy = load()
+        # With processes of their own for training and sampling, this one needs no memory of a GPU.
+        apart = recipe.engine.kind == "cluster" and recipe.sampler.count > 0
+        policy = load(device="cpu") if apart else load()
         prompt = "\n".join(message.content for message in first.messages)
         check_text(policy.tokenizer, prompt, f"the first prompt of {pool.name}")
         if recipe.engine.kind == "cluster" or recipe.sampler.count:
             processes = recipe.engine.trainers + recipe.sampler.count
             stack.enter_context(ray_cluster(recipe.engine.address, processes=processes))
-        sampler = start_samplers(recipe, policy, load, stack) if recipe.sampler.count else None
+            stack.callback(pool.close)  # before Ray ends
+            pool.spread(other_nodes())
+        shared = None
+        if recipe.sampler.placement == "shared" and recipe.sampler.count:
+            shared = stack.enter_context(closing(shared_placement(recipe)))
+        sampler = start_samplers(recipe, policy, load, stack, shared) if recipe.sampler.count else None
+        if sampler is not None and shared is not None:
+            sampler.release()  # it measures its share of the memory before the trainers take theirs
         engine: TrainableEngine
         if recipe.engine.kind == "cluster":
-            engine = stack.enter_context(closing(make_cluster_engine(recipe, load, policy)))
+            engine = stack.enter_context(closing(make_cluster_engine(recipe, load, policy, shared)))
         else:
             engine = make_engine(recipe, policy)
-        if sampler is None and recipe.collect.lag and recipe.engine.kind == "local":
+        if sampler is None:
             # Sampling during an update needs weights that the update does not change.
-            sampler = local_sampler(load(), max_rows=recipe.agent.concurrency)
+            copied = recipe.collect.lag and recipe.engine.kind == "local"
+            sampler = local_sampler(
+                load() if copied else policy,
+                max_rows=recipe.agent.concurrency,
+                speculation=recipe.sampler.speculation,
+            )
         template, settings = template_of(recipe.agent), runner_settings(recipe)
         runner = make_runner(policy, pool, template, settings, training=True, sampler=sampler)
         runner.sampler.sync(engine, 0)
@@ -121,9 +137,21 @@ def make_engine(recipe: Recipe, policy: LoadedPolicy) -> LocalEngine:
         raise TrainingError(f"{recipe.model.name} cannot be trained with these settings: {error}") from None
 
 
-def make_cluster_engine(recipe: Recipe, load: Callable[[], LoadedPolicy], policy: LoadedPolicy) -> ClusterEngine:
+def shared_placement(recipe: Recipe) -> SharedPlacement:
+    """Reserve the resources that trainers and samplers share."""
+    return reserve_shared(
+        recipe.engine.trainers,
+        recipe.sampler.count,
+        tensor_parallel=recipe.sampler.tensor_parallel,
+        on_gpu=resolve_device(recipe.model.device).type == "cuda",
+    )
+
+
+def make_cluster_engine(
+    recipe: Recipe, load: Callable[[], LoadedPolicy], policy: LoadedPolicy, shared: SharedPlacement | None = None
+) -> ClusterEngine:
     """Return the engine that trains in Ray actors, each of which loads the policy itself."""
-    settings, on_gpu = recipe.engine, policy.model.device.type == "cuda"
+    settings, on_gpu = recipe.engine, resolve_device(recipe.model.device).type == "cuda"
     plan = RankPlan(
         load=load,
         optimizer=optimizer_settings(recipe),
@@ -131,9 +159,19 @@ def make_cluster_engine(recipe: Recipe, load: Callable[[], LoadedPolicy], policy
         replicas=settings.replicas,
         cpu_offload=settings.cpu_offload,
         threads=max(1, (recipe.run.threads or torch.get_num_threads()) // settings.trainers),
+        stream=weight_stream(recipe, policy),
     )
-    start = partial(RankGroup, settings.trainers, gpus=int(on_gpu), call_seconds=settings.call_seconds)
+    start = partial(RankGroup, settings.trainers, gpus=int(on_gpu), call_seconds=settings.call_seconds, shared=shared)
     return ClusterEngine(plan, start, packing=policy.packing, restarts=settings.restarts)
+
+
+def weight_stream(recipe: Recipe, policy: LoadedPolicy) -> WeightStream | None:
+    """Return how ranks read the policy weight by weight; None if they have to load it as a whole."""
+    model = recipe.model
+    # Parts in the memory of the CPU are made from whole weights there.
+    if recipe.engine.cpu_offload or not can_stream(model.name, policy.model):
+        return None
+    return WeightStream(model.name, model.device, model.dtype, model.lora is not None, policy.packing)
 
 
 def optimizer_settings(recipe: Recipe) -> OptimizerSettings:
@@ -152,6 +190,7 @@ def engine_options(recipe: Recipe) -> dict[str, Any]:
         "batch_tokens": recipe.model.batch_tokens,
         "row_tokens": recipe.model.row_tokens,
         "gradient_checkpointing": recipe.model.gradient_checkpointing,
+        "trunk_bytes": int(recipe.model.trunk_gib * 2**30),
     }
 
 
@@ -178,7 +217,7 @@ def open_pool(
     )
 
 
-def model_loader(settings: ModelSettings, pool: EnvPool, *, seed: int) -> Callable[[], LoadedPolicy]:
+def model_loader(settings: ModelSettings, pool: EnvPool, *, seed: int) -> partial[LoadedPolicy]:
     """Return a function that loads the model that a run starts from, in this process or another one."""
     config = None
     if settings.name == "tiny":

@@ -299,7 +299,8 @@ def summarize(
     recipe: Recipe, components: Components, run: RunDirectory, progress: Progress, reason: str
 ) -> dict[str, Any]:
     """Return the summary of a run: scores before and after on the same held-out tasks, and the cost."""
-    before, after = (Evaluation.read(run.evaluation_path(number)) for number in (0, progress.evaluated))
+    after = Evaluation.read(run.evaluation_path(progress.evaluated))
+    before = Evaluation.read(path) if (path := run.evaluation_path(0)).exists() else None
     names = {algorithm: name for name, algorithm in ALGORITHMS.items()}
     untrained = untrained_warning(run.metrics())
     return {
@@ -314,9 +315,9 @@ def summarize(
         "attempts": recipe.evaluation.attempts,
         "tasks": len(components.test_tasks),
         "panel": after.plan.panel,
-        "before": before.summary(),
+        "before": None if before is None else before.summary(),
         "after": after.summary(),
-        "difference": compare(before, after),
+        "difference": None if before is None else compare(before, after),
         "best": best_checkpoint(run, progress),
         "seconds": progress.seconds,
         "tokens": progress.tokens,

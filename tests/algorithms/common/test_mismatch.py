@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from engines.examples import engine, objective_for, trajectories, weights
-from seeupo.algorithms import GRPO, SeeUPO
+from seeupo.algorithms import GRPO, GSPO, RLOO, SeeUPO
 from seeupo.algorithms.common.batch import by_key
 from seeupo.algorithms.common.mismatch import BehaviorEngine, MismatchSettings, WeightedObjective, importance_weights
 from seeupo.types import Turn, turns_of
@@ -97,12 +97,36 @@ def test_ratios_are_relative_to_the_recorded_policy():
     assert torch.equal(torch.cat(behavior.logprobs(turns)), torch.cat(local.logprobs(turns)))
 
 
+@pytest.mark.parametrize(
+    "algorithm", [RLOO(), GSPO(level="trajectory", clip=None, minibatches=1)], ids=["rloo", "gspo"]
+)
+def test_the_first_ratio_of_a_trajectory_is_that_of_all_its_turns(algorithm):
+    local = engine()
+    batch = sampled_by(local, trajectories(), lambda turn, n: 0.05 * (1 + turn.index))
+    expected = 0.0
+    for trajectory, advantage in zip(batch, advantages_of(algorithm, batch), strict=True):
+        log_ratio = sum(-0.05 * (1 + turn.index) * len(turn.action_ids) for turn in trajectory.turns)
+        tokens = sum(len(turn.action_ids) for turn in trajectory.turns)
+        expected += advantage * math.exp(log_ratio / (1 if isinstance(algorithm, RLOO) else tokens)) / len(batch)
+    update = algorithm.update(BehaviorEngine(local, MismatchSettings(), recorded=True), batch)
+    assert update.metrics[-1].values["objective"] == pytest.approx(expected, rel=1e-4, abs=1e-6)
+
+
+def advantages_of(algorithm, batch):
+    update = algorithm.update(engine(), batch)
+    by_id = {each.id: each.credit.advantage for each in update.trajectories}
+    return [by_id[trajectory.id] for trajectory in batch]
+
+
 def test_turns_without_recorded_log_probs_are_refused():
     with pytest.raises(ValueError, match="no log-probs of a sampler"):
         BehaviorEngine(engine(), MismatchSettings(tis_cap=2.0)).logprobs(turns_of(trajectories()))
 
 
-@pytest.mark.parametrize("settings", [{"turn_bounds": (1.1, 2.0)}, {"tis_level": "batch"}, {"tis_cap": -1.0}])
+@pytest.mark.parametrize(
+    "settings",
+    [{"turn_bounds": (1.1, 2.0)}, {"tis_level": "batch"}, {"tis_cap": -1.0}, {"recorded_gap": 1e-3, "check_every": 0}],
+)
 def test_invalid_settings_are_refused(settings):
     with pytest.raises(ValueError, match=next(iter(settings))):
         MismatchSettings(**settings)

@@ -7,7 +7,16 @@ from functools import cache
 import pytest
 import torch
 
-from algorithms.examples import F64, SpyingEngine, network_engine, ragged_problem, sampled, table_engine, weights_of
+from algorithms.examples import (
+    F64,
+    SpyingEngine,
+    network_engine,
+    ragged_problem,
+    sampled,
+    table_engine,
+    weights_of,
+    wordy_problem,
+)
 from seeupo.algorithms import SeeUPO
 from seeupo.algorithms.common.trust_region import PoolUpdate, TrustRegionSettings
 from seeupo.config.loader import read_recipe, recipe_from_table, recipe_to_table
@@ -78,6 +87,15 @@ def test_turns_of_equal_rewards_count_in_the_kl():
     assert not stepped & dead
 
 
+def test_the_kl_is_summed_over_the_tokens_of_a_turn():
+    engine = table_engine(wordy_problem(), GradientAscent(5.0))
+    trajectories = sampled(engine)
+    first = [t.turns[0] for t in trajectories]
+    old = {turn.key: row for turn, row in zip(first, engine.logprobs(first), strict=True)}
+    update = SeeUPO(trust_region=TrustRegionSettings(kl=10.0)).update(engine, trajectories)
+    assert by_turn(update)[0]["pool_kl"] == pytest.approx(mean_kl(engine, old, first), rel=1e-9)
+
+
 def test_a_turn_that_others_have_moved_beyond_the_limit_is_skipped():
     region = TrustRegionSettings(kl=1e-3, backtracks=20)
     engine = SpyingEngine(network_engine(ragged_problem(), GradientAscent(5.0)))
@@ -130,7 +148,7 @@ def change_of_j(seed: int, region: TrustRegionSettings | None) -> float:
     policy = TablePolicy(torch.randn(2, 2, generator=generator, dtype=F64), rows)
     engine = ExactEngine(problem, policy, GradientAscent(30.0))
     normalize = ("none", "batch")[seed % 2]
-    algorithm = SeeUPO(ratio="product", normalize=normalize, clip=None, trust_region=region, measure_drift=False)
+    algorithm = SeeUPO(ratio="product", normalize=normalize, clip=None, trust_region=region, drift_every=0)
     before = engine.expected_return()
     algorithm.update(engine, engine.enumerate())
     return engine.expected_return() - before

@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from engines.examples import TOKENIZER, objective_for, trajectories
+from engines.examples import TOKENIZER, engine, objective_for, trajectories, weights
 from models.examples import small_model
 from seeupo.engines.cluster.rank import Rank, RankPlan
 from seeupo.engines.local_critic import CriticSettings
@@ -45,3 +45,26 @@ def test_layers_are_gathered_in_the_type_of_the_computation(only_rank):
     rank.turn_values(turns)
     assert seen == {**dict.fromkeys(linear, torch.bfloat16), "value": torch.float32}
     assert {parameter.dtype for parameter in policy.model.parameters()} == {torch.float32}
+
+
+def test_one_rank_writes_checkpoints_like_many(only_rank, tmp_path):
+    plan = RankPlan(
+        load=lambda: LoadedPolicy(small_model(dtype=torch.float64), TOKENIZER, "test", "tree"),
+        optimizer=OptimizerSettings(),
+        options={"reference": True},
+        replicas=1,
+        cpu_offload=False,
+        threads=torch.get_num_threads(),
+    )
+    rank = Rank(0, 1)
+    rank.build(plan)
+    turns = turns_of(trajectories())
+    rank.engine.step(turns, objective_for(rank.engine, turns), normalizer=20)
+    rank.save(tmp_path / "ranks")
+    local = engine(reference=True, seed=1)
+    local.load(tmp_path / "ranks")
+    torch.testing.assert_close(weights(local), weights(rank.engine), rtol=0, atol=0)
+    (tmp_path / "local").mkdir()
+    local.save(tmp_path / "local")
+    with pytest.raises(ValueError, match="is from the local engine; ranks load what ranks wrote"):
+        rank.load(tmp_path / "local")

@@ -9,6 +9,9 @@ import torch
 
 from engines.examples import engine
 from engines.samplers.test_sync import train
+from seeupo.engines.cluster.engine import ClusterEngine
+from seeupo.engines.cluster.rank import Rank, RankPlan
+from seeupo.engines.samplers.remote import DirectTransfer
 from seeupo.engines.samplers.vllm import VllmSampler
 from seeupo.models.adapters import LoraSettings
 
@@ -16,6 +19,7 @@ pytest.importorskip("vllm", reason="vLLM is not installed; `make vllm-test` runs
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
 
 LORA = LoraSettings(rank=2)
+UPDATE = ["start_weight_update", "update_weights", "finish_weight_update"]
 
 
 class FakeActor:
@@ -116,6 +120,41 @@ def test_weights_are_sent_by_vllms_sender(plan, group):
         assert finish == ("finish_weight_update", 7)
     for sent, weight in zip(group.sent, expected.values(), strict=True):
         torch.testing.assert_close(sent, weight.float(), rtol=0, atol=0)
+
+
+class OneRank:
+    """A group of one rank in this process."""
+
+    call_seconds = 60.0
+
+    def __init__(self, local):
+        self.rank, self.called = Rank(0, 1), []
+        self.rank.engine = local
+
+    def call(self, method, *arguments):
+        self.called.append(method)
+        return [None if method == "build" else getattr(self.rank, method)(*arguments)]
+
+
+def test_cluster_engine_connects_with_new_samplers_only(plan, group):
+    local = engine()
+    ranks = OneRank(local)
+    rank_plan = RankPlan(lambda: local.policy, local.settings, {}, replicas=1, cpu_offload=False, threads=1)
+    cluster = ClusterEngine(rank_plan, lambda: ranks, packing="tree")
+    transfer, samplers = DirectTransfer("nccl", plan.workers, "float32"), dict(plan.samplers)
+    for version in (3, 4):
+        train(local)
+        cluster.send_weights(samplers, version, transfer)
+        sent, group.sent = group.sent, []
+        for tensor, (_, weight) in zip(sent, local.weights(), strict=True):
+            torch.testing.assert_close(tensor, weight.float(), rtol=0, atol=0)
+    for actor in samplers.values():
+        assert [method for method, *_ in actor.calls] == ["init_weight_transfer_engine", *UPDATE, *UPDATE]
+        assert [arguments for method, *arguments in actor.calls if method == UPDATE[-1]] == [[3], [4]]
+    samplers[0] = FakeActor()  # a replacement
+    cluster.send_weights(samplers, 5, transfer)
+    assert [method for method, *_ in samplers[0].calls] == ["init_weight_transfer_engine", *UPDATE]
+    assert ranks.called.count("connect_samplers") == 2
 
 
 def test_other_ranks_gather_but_call_no_sampler(plan, group):

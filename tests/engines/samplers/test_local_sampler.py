@@ -1,4 +1,5 @@
 import math
+import random
 from collections import Counter
 
 import pytest
@@ -39,11 +40,38 @@ def test_log_probs_equal_the_engines(family, dtype, tolerance):
         assert list(found[turn.trajectory].logprobs) == pytest.approx(row.tolist(), abs=tolerance)
 
 
-def test_each_distinct_prompt_is_computed_once():
+def test_each_distinct_token_of_the_prompts_is_computed_once():
     sampler = LocalSampler(policy())
     run(sampler, many_requests())
-    # All but the last token of six prompts with 3, 5, ..., 13 tokens.
-    assert sampler.prefilled_tokens == sum(2 + 2 * n for n in range(6))
+    # Six prompts with 3, 5, ..., 13 tokens, each a prefix of the next; the last token is the first input of its row.
+    assert sampler.prefilled_tokens == 12
+
+
+def test_a_shared_system_prompt_is_computed_once_for_all_tasks_groups_and_turns():
+    loaded = policy()
+    sampler = LocalSampler(loaded)
+    engine = LocalEngine(loaded, OptimizerSettings(), temperature=0.8)
+    system = tuple(random.Random(0).choices(range(39), k=60))
+    tasks = [(task, 1, 2, task) for task in range(16)]
+    histories = {(task, member): system + tasks[task] for task in range(16) for member in range(2)}
+    added = len(system) + sum(len(task) - 1 for task in tasks)
+    for turn in range(3):
+        before = sampler.prefilled_tokens
+        requests = [
+            request(f"{turn}-{key}", history, seed=hash(key), episode=str(key), max_tokens=5)
+            for key, history in histories.items()
+        ]
+        found = run(sampler, requests)
+        assert sampler.prefilled_tokens - before == added
+        assert sum(completion.work["prefilled"] for completion in found.values()) == added
+        turns = [Turn(each.id, 0, each.prompt_ids, found[each.id].ids) for each in requests]
+        for each, row in zip(requests, engine.logprobs(turns), strict=True):
+            assert list(found[each.id].logprobs) == pytest.approx(row.tolist(), abs=1e-10)
+        histories = {
+            key: each.prompt_ids + found[each.id].ids + (3, 4) for key, each in zip(histories, requests, strict=True)
+        }
+        # The last sampled token, which was never an input, and the first of two new ones.
+        added = 2 * len(histories)
 
 
 def test_episodes_are_cached_from_turn_to_turn():
@@ -123,11 +151,22 @@ def test_completions_end_at_stop_strings_end_tokens_and_limits():
     assert (len(short.ids), short.end) == (2, CompletionEnd.LENGTH)
 
 
-def test_number_of_cached_prompts_and_episodes_is_limited():
-    sampler = LocalSampler(policy(), max_cached=3)
-    run(sampler, [request(str(n), (1, 2, n), episode=str(n)) for n in range(10)])
-    assert len(sampler._prompts) <= 3
-    assert len(sampler._episodes) <= 3
+def test_cached_keys_and_values_are_limited():
+    loaded = policy()
+    per_token = LocalSampler(loaded)._cache.bytes_per_token
+    sampler = LocalSampler(loaded, cache_bytes=80 * per_token, max_rows=2)
+    requests = [request(str(n), (*range(n, n + 8), n), seed=n, episode=str(n)) for n in range(10)]
+    found = run(sampler, requests)
+    assert 0 < sampler._tree.tokens + sum(len(context.tokens) for context in sampler._episodes.values()) <= 80
+    assert {name: each.ids for name, each in found.items()} == {
+        name: each.ids for name, each in run(LocalSampler(loaded), requests).items()
+    }
+    latest = next(reversed(sampler._episodes))
+    assert "0" not in sampler._episodes
+    for name, prefilled in ((latest, 2), ("0", 10 + len(found["0"].ids))):
+        history = requests[int(name)].prompt_ids + found[name].ids + (1, 2)
+        (again,) = run(sampler, [request("again", history, episode=name)]).values()
+        assert again.work["prefilled"] == prefilled
 
 
 def test_truncated_sampling_is_refused_in_training():

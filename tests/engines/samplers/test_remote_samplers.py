@@ -278,6 +278,27 @@ def test_direct_transfer_replaces_lost_samplers_at_the_next_sync(samplers):
         remote.sync(local, 3)
 
 
+def sample_forever(remote):
+    while True:
+        remote.submit(request("a", (1, 2)))
+        list(poll_all(remote))
+
+
+def test_samplers_on_lost_nodes_are_replaced_if_others_have_room(samplers, simulated_nodes, ray_on_this_machine):
+    requests, local = many_requests(12), engine()
+    with pytest.MonkeyPatch.context() as patch, simulated_nodes(1, 1) as nodes:
+        remote = samplers()
+        remote.sync(local, 1)
+        patch.setattr("seeupo.engines.cluster.ray_cluster.RESERVE_SECONDS", 1.0)
+        for each in requests:
+            remote.submit(each)
+        ray_on_this_machine.remove_node(nodes[0], allow_graceful=False)
+        assert ids_of({each.id: each for each in poll_all(remote)}) == local_ids(local, requests)
+        ray_on_this_machine.remove_node(nodes[1], allow_graceful=False)
+        with pytest.raises(TrainingError, match=r"the Ray cluster has 8 CPU .* this run needs 2 CPU in 2 processes\."):
+            sample_forever(remote)  # a process may outlive its node for a moment
+
+
 def test_close_is_idempotent_and_frees_the_reserved_resources(samplers):
     import ray
 

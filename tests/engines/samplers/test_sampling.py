@@ -6,9 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.examples import policy, request, run
-from seeupo.engines.samplers.kv_cache import merge, partial_attention
+from seeupo.engines.local import LocalEngine
+from seeupo.engines.optimizer import OptimizerSettings
+from seeupo.engines.samplers.kv_cache import merge_, partial_attention
 from seeupo.engines.samplers.local import LocalSampler
 from seeupo.engines.samplers.sampling import CHUNK, inverse_cdf
+from seeupo.types import Turn
 
 
 @given(
@@ -21,28 +24,35 @@ def test_sampling_by_chunks_equals_one_cumulative_sum(size, seed, impossible):
     logits = 3 * torch.randn(6, size, generator=generator, dtype=torch.float64)
     if impossible:
         logits[:, 1::2] = -torch.inf
-    log_probs = logits.log_softmax(1)
+    probabilities = logits.softmax(1)
     uniform = random.Random(seed).random
     uniforms = [uniform() for _ in range(6)]
-    expected = torch.searchsorted(log_probs.exp().cumsum(1), torch.tensor(uniforms, dtype=torch.float64)[:, None])
-    assert torch.equal(inverse_cdf(log_probs, uniforms), expected[:, 0].clamp(max=size - 1))
+    expected = torch.searchsorted(probabilities.cumsum(1), torch.tensor(uniforms, dtype=torch.float64)[:, None])
+    assert torch.equal(inverse_cdf(probabilities, uniforms), expected[:, 0].clamp(max=size - 1))
 
 
 @pytest.mark.parametrize("uniform", [0.0, 1 - 2**-53])
 def test_tokens_of_probability_zero_are_never_sampled(uniform):
-    log_probs = torch.full((1, 600), -torch.inf)
-    log_probs[0, 300] = 0.0
-    assert inverse_cdf(log_probs, [uniform]).tolist() == [300]
+    probabilities = torch.zeros(1, 600)
+    probabilities[0, 300] = 1.0
+    assert inverse_cdf(probabilities, [uniform]).tolist() == [300]
 
 
-def test_merged_partial_attention_equals_full_attention():
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-14), (torch.float32, 1e-6), (torch.bfloat16, 2e-2)])
+def test_merged_partial_attention_equals_full_attention(dtype, bound):
+    """Float types are computed by PyTorch's fused kernel, bfloat16 by plain operations."""
     generator = torch.Generator().manual_seed(0)
-    scores = 5 * torch.randn(4, 3, 12, generator=generator, dtype=torch.float64)
-    values = torch.randn(4, 12, 8, generator=generator, dtype=torch.float64)
-    merged = merge(
-        *partial_attention(scores[..., :5], values[:, :5]), *partial_attention(scores[..., 5:], values[:, 5:])
+    queries, keys, values = (
+        torch.randn(4, 2, n, 8, generator=generator, dtype=torch.float64).to(dtype) for n in (3, 12, 12)
     )
-    torch.testing.assert_close(merged, scores.softmax(-1) @ values)
+    mask = torch.zeros(4, 1, 3, 12, dtype=torch.promote_types(dtype, torch.float32))
+    mask[1, :, 1, 10:] = -torch.inf
+    parts = (slice(0, 5), slice(5, 12))
+    first, second = (partial_attention(queries, keys[:, :, p], values[:, :, p], mask[..., p]) for p in parts)
+    merge_(*first, *second)
+    scores = queries.double() @ keys.double().transpose(-1, -2) / 8**0.5 + mask
+    torch.testing.assert_close(first[0].double(), scores.softmax(-1) @ values.double(), rtol=0, atol=bound)
+    torch.testing.assert_close(first[1].double(), scores.logsumexp(-1, keepdim=True), rtol=0, atol=bound)
 
 
 def test_rows_with_and_without_shared_prompts_are_sampled_together():
@@ -53,3 +63,24 @@ def test_rows_with_and_without_shared_prompts_are_sampled_together():
     together = run(LocalSampler(loaded), requests)
     for each in requests:
         assert together[each.id].ids == run(LocalSampler(loaded), [each])[each.id].ids
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
+def test_attention_over_a_chain_of_shared_segments_equals_plain_attention(dtype, tolerance):
+    """A system prompt of 40 tokens, two groups of 34, and ends of 33 and 3; some requests wait for a row."""
+    loaded, generator = policy(dtype=dtype), random.Random(0)
+
+    def tokens(count):
+        return tuple(generator.choices(range(39), k=count))
+
+    system = tokens(40)
+    groups = [system + tokens(34) for _ in range(2)]
+    prompts = [prompt for group in groups for prompt in (group + tokens(33), group + tokens(3))]
+    requests = [request(str(n), prompts[n % 4], seed=n, temperature=0.2, max_tokens=8) for n in range(24)]
+    sampler = LocalSampler(loaded, max_rows=9)
+    found = run(sampler, requests)
+    assert sampler.prefilled_tokens == 40 + 2 * 34 + 2 * (32 + 2)
+    engine = LocalEngine(loaded, OptimizerSettings(), temperature=0.2)
+    turns = [Turn(each.id, 0, each.prompt_ids, found[each.id].ids) for each in requests]
+    for each, row in zip(requests, engine.logprobs(turns), strict=True):
+        assert list(found[each.id].logprobs) == pytest.approx(row.tolist(), abs=tolerance)

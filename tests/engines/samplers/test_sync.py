@@ -116,13 +116,23 @@ def test_release_frees_the_caches_and_keeps_the_weights():
     run(sampler, [request("a", range(1, 9), episode="one", max_tokens=100)])
     assert sampler._cache.keys[0].shape[2] > 64
     sampler.release()
-    assert not sampler._prompts
+    assert not sampler._tree.tokens
     assert not sampler._episodes
     assert sampler._cache.keys[0].shape[2] == 64
     assert largest_difference(local, sampler) < 1e-10
     sampler.submit(request("b", (1, 2)))
     with pytest.raises(RuntimeError, match="poll until all have finished"):
         sampler.release()
+
+
+def test_release_and_sync_drop_the_snapshot_of_the_weights():
+    local = engine(lora=LoraSettings(rank=2))
+    sampler = LocalSampler(local.policy)
+    for drop in (sampler.release, lambda: sampler.sync(local, version=1)):
+        assert largest_difference(local, sampler) < 1e-10
+        assert sampler._decoder._weights is not None
+        drop()
+        assert sampler._decoder._weights is None
 
 
 class Source:

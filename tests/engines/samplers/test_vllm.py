@@ -162,16 +162,53 @@ def test_invalid_requests_are_refused(sampler):
     assert sampler.poll() == []
 
 
-def test_sync_is_refused_while_requests_are_running_and_release_keeps_a_cpu_sampler(sampler, options):
+def test_sync_and_release_are_refused_while_requests_are_running(sampler, options):
     engine = trainer(options)
     sampler.sync(engine, 1)
     sampler.submit(requests_of(1)[0])
-    with pytest.raises(RuntimeError, match="poll until all have finished"):
-        sampler.sync(engine, 2)
+    for change in (partial(sampler.sync, engine, 2), sampler.release):
+        with pytest.raises(RuntimeError, match="poll until all have finished"):
+            change()
     while not sampler.poll():
         pass
-    sampler.release()
+    sampler.release()  # does nothing, because no trainer shares its devices
     assert gap(engine, sampler, requests_of()) < 1e-4
+
+
+def test_shared_sampler_sleeps_until_the_next_sync(options, monkeypatch):
+    """vLLM's workers keep their memory on CPUs, but all calls are made, and its scheduler is paused."""
+    sampler, calls = VllmSampler(replace(options, shared=True)), []
+    core = sampler._engine.engine_core
+    for name in ("sleep", "wake_up", "collective_rpc"):
+        original = getattr(core, name)
+
+        def call(*arguments, name=name, original=original, **keywords):
+            calls.append((name, arguments[0]))
+            return original(*arguments, **keywords)
+
+        monkeypatch.setattr(core, name, call)
+    engine = trainer(options)
+    sampler.sync(engine, 1)
+    for version in (2, 3):
+        calls.clear()
+        assert gap(engine, sampler, requests_of(2)) < 1e-4
+        sampler.release()
+        sampler.release()
+        assert sampler._engine.is_sleeping()
+        with pytest.raises(RuntimeError, match="expected a sync before the next request"):
+            sampler.submit(requests_of(1)[0])
+        move(engine, version)
+        sampler.sync(engine, version)
+        assert not sampler._engine.is_sleeping()
+        assert gap(engine, sampler, requests_of()) < 1e-4
+        assert calls == [
+            ("sleep", 2),
+            ("wake_up", ["weights"]),
+            ("collective_rpc", "start_weight_update"),
+            ("collective_rpc", "update_weights"),
+            ("collective_rpc", "finish_weight_update"),
+            ("wake_up", ["kv_cache"]),
+        ]
 
 
 def test_weights_are_split_into_chunks():

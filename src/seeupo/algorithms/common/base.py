@@ -41,7 +41,8 @@ class BaseAlgorithm:
         kl_coef: Weight of the KL penalty to the reference policy in the loss (k3 estimator); 0 for none.
         entropy_coef: Weight of the mean token entropy; 0 for none.
         epochs: Number of passes over the trajectories.
-        minibatches: Number of optimizer steps per epoch, each on a random part of the trajectories.
+        minibatches: Number of optimizer steps per epoch, each on a random part of the trajectories. A fraction is drawn
+            at random in each iteration: 3.5 means 3 or 4.
         split: "trajectory": a step uses all turns of its trajectories; "turn": separate steps for each turn, from the
             last to the first, as in SeeUPO.
     """
@@ -50,15 +51,15 @@ class BaseAlgorithm:
     kl_coef: float = 0.0
     entropy_coef: float = 0.0
     epochs: int = 1
-    minibatches: int = 1
+    minibatches: int | float = 1
     split: Split = "trajectory"
 
     def __post_init__(self) -> None:
         check_clip("clip", self.clip)
         for name in ("kl_coef", "entropy_coef"):
             check_at_least(name, getattr(self, name), 0)
-        for name in ("epochs", "minibatches"):
-            check_count(name, getattr(self, name), 1)
+        check_count("epochs", self.epochs, 1)
+        check_at_least("minibatches", self.minibatches, 1)
         check_choice("split", self.split, get_args(Split))
 
     @property
@@ -96,10 +97,17 @@ class BaseAlgorithm:
             used = {turn.key for turn in turns}
             last_to_first = reversed(list(enumerate(batch.pools)))
             pools = [(t, [turn for turn in pool if turn.key in used]) for t, pool in last_to_first]
+        count = self._draw_minibatches(generator)
         for _ in range(self.epochs):
             for t, pool in pools:
-                for part, normalizer in batch.minibatches(pool, self.minibatches, generator):
+                for part, normalizer in batch.minibatches(pool, count, generator):
                     yield t, part, normalizer
+
+    def _draw_minibatches(self, generator: torch.Generator | None) -> int:
+        whole = int(self.minibatches)
+        if whole == self.minibatches:
+            return whole
+        return whole + int(torch.rand((), generator=generator, dtype=torch.float64) < self.minibatches - whole)
 
     def optimize(
         self,

@@ -118,7 +118,7 @@ r_i = ( pi_theta(a_i^t) / pi_theta_k(a_i^t) )^(1/|a_i^t|)""",
     "network and large steps it decreased in 8%. The clipped maximizer ended below the optimum in 2 of 20 problems, "
     "because an action whose probability has reached 0 is never sampled again. Reverse order with M learned long paths "
     "faster than without M, once steps were large enough.",
-    cost=Cost(forward="3 + E - 1/T + K", steps="E * B * T", by_default=("4 - 1/T", "1")),
+    cost=Cost(forward="2 + E + K", steps="E * B * T", by_default=("3", "1")),
     use_when="Episodes of several turns with one reward at the end, without memory or data for a critic. Steps must be "
     "large enough for the update of a later turn to matter to an earlier one within an iteration. With one turn it "
     "equals GSPO with the same clip and normalization.",

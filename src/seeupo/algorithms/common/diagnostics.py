@@ -65,12 +65,14 @@ def sweep_metrics(
     `scale` is what advantages were divided by; None if it is not the same for all. docs/algorithms/seeupo.md explains
     each metric.
     """
-    per_turn = []
+    per_turn, all_gains = [], torch.zeros_like(advantages)
     for record in records:
         values = turn_metrics(batch, record, old, reference) | _carry_metrics(batch, record, advantages)
         values |= record.region
         if scale is not None:
-            values |= _expected_gain(batch, record, old, scale)
+            gains = _gains(batch, record, old)
+            all_gains += gains
+            values |= _expected_gain(batch, gains, scale)
         if record.index in drift:
             values["drift_rms"] = mean_and_sd(drift[record.index] ** 2, batch.counts[record.members])[0] ** 0.5
         per_turn.append(StepMetrics(record.index, values))
@@ -89,29 +91,35 @@ def sweep_metrics(
     if any(record.region for record in records):
         overall["skipped_turns"] = float(sum(not record.steps for record in records))
         overall["undone_turns"] = float(len(records) - len(moved)) - overall["skipped_turns"]
+    if scale is not None:
+        overall |= _expected_gain(batch, all_gains, scale)
     overall["carry_log_ratio_sd"] = mean_and_sd(absorbed[used], batch.counts[used])[1]
     if drift:
         overall["final_log_ratio_sd"] = mean_and_sd(final[used], batch.counts[used])[1]
     return *per_turn, StepMetrics(None, overall)
 
 
-def _expected_gain(batch: Batch, record: CarryRecord, old: LogProbs, scale: float) -> dict[str, float]:
-    """Return the mean of (r - 1) M over all trajectories, in units of the reward, and its standard error over tasks.
-
-    r is the unclipped product ratio; a trajectory without an updated action adds 0.
-    """
+def _gains(batch: Batch, record: CarryRecord, old: LogProbs) -> Tensor:
+    """Return (r - 1) M [N] with the unclipped product ratio r; 0 for a trajectory without an updated action."""
     gains = torch.zeros_like(batch.counts)
-    gains[record.members] = action_log_ratio(record.actions, record.new, old, "product").expm1() * record.effect.weights
-    task = {name: n for n, name in enumerate(dict.fromkeys(tau.task for tau in batch.trajectories))}
-    tasks = torch.tensor([task[tau.task] for tau in batch.trajectories])
-    total = batch.counts.sum()
+    change = action_log_ratio(record.actions, record.new, old, "product").expm1()
+    gains[record.members] = torch.where(record.effect.weights == 0, 0.0, change * record.effect.weights)
+    return gains
+
+
+def _expected_gain(batch: Batch, gains: Tensor, scale: float) -> dict[str, float]:
+    """Return the mean of the gains [N] in units of the reward, and its standard error over tasks if there are several.
+
+    Tasks are the independent units: the error is that of a mean over clusters.
+    """
+    numbers = {task: n for n, task in enumerate(dict.fromkeys(tau.task for tau in batch.trajectories))}
+    tasks, total = torch.tensor([numbers[tau.task] for tau in batch.trajectories]), batch.counts.sum()
     mean = (batch.counts * gains).sum() / total
-    # Tasks are the independent units: the error is that of a mean over clusters.
-    deviations = gains.new_zeros(len(task)).index_add(0, tasks, batch.counts * (gains - mean))
     values = {"expected_gain": float(mean) * scale}
-    if len(task) > 1:
-        error = (len(task) / (len(task) - 1) * (deviations**2).sum()).sqrt() / total
-        values["expected_gain_se"] = float(error) * scale
+    if len(numbers) > 1:
+        deviations = gains.new_zeros(len(numbers)).index_add(0, tasks, batch.counts * (gains - mean))
+        variance = len(numbers) / (len(numbers) - 1) * (deviations**2).sum() / total**2
+        values["expected_gain_se"] = float(variance.sqrt()) * scale
     return values
 
 

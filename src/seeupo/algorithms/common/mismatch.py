@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from seeupo.algorithms.common.batch import LogProbs, by_key
+from seeupo.algorithms.common.objective import RatioObjective
 from seeupo.core import length_mask
 from seeupo.core.checks import OptionError, check_at_least, check_choice, check_count
 from seeupo.types import Objective, ShrinkableEngine, StepMetrics, TrainEngine, Turn, TurnKey
@@ -29,6 +30,8 @@ class MismatchSettings:
     Attributes:
         check_every: Iterations between comparisons of both log-probs on a few trajectories; 0 never compares.
         max_gap: Mean absolute difference per token above which training stops; "none" means no limit.
+        recorded_gap: Mean absolute difference per token up to which the sampler's log-probs replace the forward pass
+            before the first step, in iterations that compare both; "none" always computes them.
         tis_cap: C of truncated importance sampling, which multiplies gradients by w = min(pi_trainer / pi_sampler, C);
             "none" means w = 1.
         tis_level: "token": w from the probabilities of each token; "turn": from the product over a turn.
@@ -38,6 +41,7 @@ class MismatchSettings:
 
     check_every: int = 1
     max_gap: float | None = 0.5
+    recorded_gap: float | None = None
     tis_cap: float | None = None
     tis_level: Level = "token"
     turn_bounds: tuple[float, float] | None = None
@@ -45,9 +49,11 @@ class MismatchSettings:
     def __post_init__(self) -> None:
         check_count("check_every", self.check_every, 0)
         check_choice("tis_level", self.tis_level, get_args(Level))
-        for name in ("max_gap", "tis_cap"):
+        for name in ("max_gap", "recorded_gap", "tis_cap"):
             if getattr(self, name) is not None:
                 check_at_least(name, getattr(self, name), 0)
+        if self.recorded_gap is not None and not self.check_every:
+            raise OptionError("recorded_gap", self.recorded_gap, '"none" with check_every = 0, which never compares')
         if self.turn_bounds is not None and not 0 <= self.turn_bounds[0] <= 1 <= self.turn_bounds[1]:
             raise OptionError("turn_bounds", self.turn_bounds, "a pair (low, high) with low <= 1 <= high")
 
@@ -66,12 +72,17 @@ class BehaviorEngine:
         engine: Engine that trains.
         settings: Corrections of the gradients.
         recorded: Whether the log-probs before the first step are those that the sampler recorded, so that ratios are
-            relative to the policy that sampled. Needed if it had older weights; corrections are then in the ratio.
+            relative to the policy that sampled. Needed if it had older weights, and saves a forward pass if both agree;
+            corrections are then in the ratio.
+
+    Attributes:
+        tokens: Number of prompt and response tokens that passed through the policy so far, each time they did.
     """
 
     def __init__(self, engine: TrainEngine, settings: MismatchSettings, *, recorded: bool = False) -> None:
         self.engine, self.settings, self.recorded = engine, settings, recorded
         self.weights: dict[TurnKey, Tensor] = {}
+        self.tokens = 0
         self._stepped = False
 
     def __getattr__(self, name: str) -> Any:
@@ -81,6 +92,7 @@ class BehaviorEngine:
         if self.recorded and policy == "current" and not self._stepped:
             sampled = recorded_logprobs(turns)
             return [sampled[turn.key] for turn in turns]
+        self.tokens += number_of_tokens(turns)
         found = self.engine.logprobs(turns, policy=policy)
         if self.settings.corrects and policy == "current" and not self._stepped:
             # Before the first step these are the log-probs of the policy that sampled, as the trainer computes them.
@@ -90,7 +102,11 @@ class BehaviorEngine:
     def step(
         self, turns: Sequence[Turn], objective: Objective, *, normalizer: float, agent: int | None = None
     ) -> StepMetrics:
+        if self.recorded and not self._stepped and isinstance(objective, RatioObjective):
+            # The policy has changed since it sampled: the ratios of a trajectory's other turns do not start at 1.
+            objective = objective.for_step(lambda each: by_key(each, self.engine.logprobs(each)), turns)
         self._stepped = True
+        self.tokens += number_of_tokens(turns)
         if self.weights:
             objective = WeightedObjective(objective, {turn.key: self.weights[turn.key] for turn in turns})
         return self.engine.step(turns, objective, normalizer=normalizer, agent=agent)
@@ -135,6 +151,11 @@ class WeightedObjective:
         fixed_NL = torch.where(mask_NL, logprobs_NL.detach(), 0.0)
         moving_NL = torch.where(mask_NL, logprobs_NL, 0.0) - fixed_NL
         return self.objective(fixed_NL + weights_NL * moving_NL, entropies_NL, turns)
+
+
+def number_of_tokens(turns: Sequence[Turn]) -> int:
+    """Return the number of tokens of all prompts and responses."""
+    return sum(len(turn.prompt_ids) + len(turn.action_ids) for turn in turns)
 
 
 def recorded_logprobs(turns: Sequence[Turn]) -> LogProbs:

@@ -15,7 +15,7 @@ from seeupo.engines.cluster.rank_group import RankGroup
 from seeupo.engines.local import trajectory_values
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.engines.samplers.remote import DirectSource, DirectTransfer
-from seeupo.errors import EngineLost
+from seeupo.errors import TrainingError
 from seeupo.models.batching import Packing
 from seeupo.models.precision import DTYPES
 from seeupo.types import (
@@ -109,7 +109,7 @@ class ClusterEngine:
         if not self._ranks.is_alive:
             self._restarted += 1
             if self._restarted > self.restarts:
-                raise EngineLost(
+                raise TrainingError(
                     f"ranks of the cluster engine were lost {self._restarted} times without a checkpoint in between. "
                     "Look for the reason in Ray's logs, then continue with --resume"
                 )

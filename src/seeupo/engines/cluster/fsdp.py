@@ -38,7 +38,7 @@ class Fsdp:
         self._precision = MixedPrecisionPolicy(
             param_dtype=compute_dtype, reduce_dtype=None if compute_dtype is None else torch.float32
         )
-        self._offload = CPUOffloadPolicy() if cpu_offload else OffloadPolicy()
+        self._offload = CPUOffloadPolicy(pin_memory=device_type == "cuda") if cpu_offload else OffloadPolicy()
         self._counts = torch.zeros(1, dtype=torch.int64, device=device_type)
 
     def shard(self, module: nn.Module, *, exact: Sequence[nn.Module] = ()) -> None:

@@ -18,6 +18,8 @@ from torch import Tensor
 from seeupo.engines.local import LocalEngine
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.models.loading import LoadedPolicy
+from seeupo.models.precision import resolve_device
+from seeupo.models.streaming import WeightStream
 from seeupo.types import CriticLoss, Objective, StepMetrics, Turn, TurnKey
 
 
@@ -26,7 +28,9 @@ class RankPlan:
     """How a rank builds its engine; every rank gets the same plan.
 
     Attributes:
-        load: Loads the policy.
+        load: Loads the policy as a whole.
+        stream: Reads the policy weight by weight instead, so that a rank never has all of it; None if that is not
+            possible.
         optimizer, options: Arguments of `LocalEngine`.
         replicas, cpu_offload: As in `EngineSettings`.
         threads: Number of PyTorch threads per rank.
@@ -38,6 +42,7 @@ class RankPlan:
     replicas: int
     cpu_offload: bool
     threads: int
+    stream: WeightStream | None = None
 
 
 class Rank:
@@ -60,6 +65,12 @@ class Rank:
         """Return the id of this process."""
         return os.getpid()
 
+    def node(self) -> str:
+        """Return the id of the node that this process runs on."""
+        import ray
+
+        return str(ray.get_runtime_context().get_node_id())
+
     def connect(self, address: str, seconds: float) -> None:
         """Join the process group of all ranks; `seconds` limits every collective operation."""
         backends = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
@@ -76,14 +87,17 @@ class Rank:
         from seeupo.engines.cluster.fsdp import Fsdp
 
         torch.set_num_threads(plan.threads)
-        policy = plan.load()
+        stream = plan.stream
+        policy = plan.load() if stream is None else stream.policy()
+        device = policy.model.device if stream is None else resolve_device(stream.device)
         sharding = Fsdp(
-            policy.model.device.type,
+            device.type,
             replicas=plan.replicas,
             compute_dtype=policy.compute_dtype,
             cpu_offload=plan.cpu_offload,
         )
-        self.engine = LocalEngine(policy, plan.optimizer, sharding=sharding, **plan.options)
+        weights = () if stream is None else stream.weights(policy.model)
+        self.engine = LocalEngine(policy, plan.optimizer, sharding=sharding, weights=weights, **plan.options)
 
     def info(self) -> dict[str, int]:
         """Return the engine's numbers that the driver needs."""
@@ -142,6 +156,7 @@ class Rank:
 
     def weights(self) -> dict[str, Tensor] | None:
         """Gather all weights on the CPU; only rank 0 keeps them."""
+        torch.cuda.empty_cache()  # a sampler on the same GPU may need what the update has used
         found: dict[str, Tensor] = {}
         for name, weight in self.engine.weights():
             if self.number == 0:
@@ -155,6 +170,7 @@ class Rank:
         self._sender = WeightSender(plan, self.number, self.engine)
 
     def send_weights(self, version: int) -> None:
+        torch.cuda.empty_cache()
         self._sender.send(version)
 
 

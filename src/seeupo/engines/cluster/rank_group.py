@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from seeupo.engines.cluster.placement import SharedPlacement
 from seeupo.engines.cluster.rank import Rank
-from seeupo.engines.cluster.ray_cluster import START_SECONDS, reserve
+from seeupo.engines.cluster.ray_cluster import START_SECONDS, node_by_node, reserve
 from seeupo.errors import EngineLost, first_line
 
 DEATH_SECONDS = 10.0
@@ -16,26 +17,38 @@ DEATH_SECONDS = 10.0
 class RankGroup:
     """Starts ranks and calls all of them at once.
 
+    Ranks are on as few nodes as possible, because a network is slower than a node. They are numbered node by node, so
+    that the ranks of one copy of the weights (hybrid sharding) are neighbors.
+
     Args:
         count: Number of ranks.
         gpus: Number of GPUs per rank: 0 on CPUs.
         call_seconds: Time limit of a call.
+        shared: Resources that samplers use as well; None reserves some for the ranks alone.
     """
 
-    def __init__(self, count: int, *, gpus: float = 0, call_seconds: float) -> None:
+    def __init__(
+        self, count: int, *, gpus: float = 0, call_seconds: float, shared: SharedPlacement | None = None
+    ) -> None:
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         self.count, self.call_seconds = count, call_seconds
-        self._bundles: Any = reserve([{"CPU": 1} | ({"GPU": gpus} if gpus else {})] * count)
+        self._own_bundles: Any = None
+        if shared is None:
+            self._own_bundles = reserve([{"CPU": 1} | ({"GPU": gpus} if gpus else {})] * count)
+        bundles, ranks_per_bundle = (
+            (self._own_bundles, 1) if shared is None else (shared.group, shared.ranks_per_bundle)
+        )
+        bundle_of_rank = [bundle for bundle in node_by_node(bundles) for _ in range(ranks_per_bundle)]
         actor: Any = ray.remote(Rank)
         self._actors = [
             actor.options(
                 num_cpus=1,
                 num_gpus=gpus,
-                scheduling_strategy=PlacementGroupSchedulingStrategy(self._bundles, number),
+                scheduling_strategy=PlacementGroupSchedulingStrategy(bundles, bundle),
             ).remote(number, count)
-            for number in range(count)
+            for number, bundle in enumerate(bundle_of_rank)
         ]
         address = self._wait([self._actors[0].address.remote()], START_SECONDS)[0]
         self.call("connect", address, call_seconds)
@@ -57,8 +70,8 @@ class RankGroup:
 
         for actor in self._actors:
             ray.kill(actor)
-        if self._actors:
-            remove_placement_group(self._bundles)
+        if self._actors and self._own_bundles is not None:
+            remove_placement_group(self._own_bundles)
         self._actors = []
 
     @property
@@ -69,7 +82,7 @@ class RankGroup:
     def _wait(self, refs: list[Any], seconds: float) -> list[Any]:
         """Return the results. If one rank is lost or stuck, the others cannot finish either: all are stopped."""
         import ray
-        from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+        from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
         try:
             waiting = list(refs)
@@ -78,8 +91,8 @@ class RankGroup:
                 ready, waiting = ray.wait(waiting, num_returns=1, timeout=seconds)
                 if not ready:
                     raise GetTimeoutError(f"no answer in {seconds:g} s")
-                ray.get(ready)
-            return list(ray.get(refs))
+                ray.get(ready, timeout=seconds)
+            return list(ray.get(refs, timeout=seconds))
         except RayTaskError as error:
             # A rank that dies breaks the connections of the others, whose errors may arrive first.
             lost = self._first_death(refs)
@@ -87,20 +100,20 @@ class RankGroup:
             if lost is not None:
                 raise EngineLost(f"a rank of the cluster engine was lost: {first_line(lost)}") from lost
             raise error.cause if isinstance(error.cause, Exception) else error from None
-        except (RayActorError, GetTimeoutError) as error:
+        except RayError as error:  # the rank, its answer on a lost node, or the time
             self.close()
             raise EngineLost(f"a rank of the cluster engine was lost: {first_line(error)}") from error
 
     def _first_death(self, refs: list[Any]) -> Exception | None:
         """Return the error of a rank that has died, if one has or does so within a few seconds."""
         import ray
-        from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+        from ray.exceptions import RayActorError, RayError
 
         for ref in refs:
             try:
                 ray.get(ref, timeout=DEATH_SECONDS)
             except RayActorError as error:
                 return error
-            except (RayTaskError, GetTimeoutError):
+            except RayError:
                 continue
         return None

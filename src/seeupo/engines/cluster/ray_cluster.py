@@ -56,23 +56,58 @@ def ray_cluster(address: str | None, *, processes: int) -> Iterator[None]:
         ray.shutdown()
 
 
+def other_nodes() -> list[str]:
+    """Return the ids of all nodes but the one that this process runs on."""
+    import ray
+
+    own = ray.get_runtime_context().get_node_id()
+    nodes = ray.nodes()  # type: ignore[no-untyped-call]
+    return sorted(node["NodeID"] for node in nodes if node["Alive"] and node["NodeID"] != own)
+
+
 def reserve(bundles: Sequence[Mapping[str, float]]) -> Any:
     """Return a Ray placement group of these resource bundles; an error if the cluster does not have them in time."""
-    import ray
-    from ray.util.placement_group import placement_group, remove_placement_group
+    from ray.util.placement_group import placement_group
 
-    asked = _sum(bundles)
     group = placement_group([dict(bundle) for bundle in bundles], strategy="PACK")
-    if not group.wait(RESERVE_SECONDS):
+    wait_for_bundles(group, len(bundles))
+    return group
+
+
+def wait_for_bundles(group: Any, count: int) -> None:
+    """Wait until a number of a placement group's bundles have a node; they lose it when the node dies.
+
+    If they do not in time, the group is removed, and an error says what the cluster has.
+    """
+    import ray
+    from ray.util.placement_group import remove_placement_group
+
+    def on_nodes() -> int:
+        return sum(bool(node) for node in _nodes(group).values())
+
+    if on_nodes() < count and not group.wait(RESERVE_SECONDS) and on_nodes() < count:
         remove_placement_group(group)
+        asked = _sum(group.bundle_specs)
         total, free = ray.cluster_resources(), ray.available_resources()  # type: ignore[no-untyped-call]
         have = ", ".join(f"{total.get(name, 0):g} {name} ({free.get(name, 0):g} free)" for name in asked)
         need = ", ".join(f"{count:g} {name}" for name, count in asked.items())
         raise TrainingError(
-            f"the Ray cluster has {have}; this run needs {need} in {len(bundles)} processes. Reduce engine.trainers or "
-            "sampler.count, free resources, or add nodes"
+            f"the Ray cluster has {have}; this run needs {need} in {group.bundle_count} processes. Reduce "
+            "engine.trainers or sampler.count, free resources, or add nodes"
         )
-    return group
+
+
+def node_by_node(group: Any) -> list[int]:
+    """Return the bundles of a placement group, those of one node after another."""
+    nodes = _nodes(group)
+    return sorted(nodes, key=lambda bundle: (nodes[bundle], bundle))
+
+
+def _nodes(group: Any) -> dict[int, str]:
+    """Return the nodes of a placement group's bundles; an empty string for those without one."""
+    from ray.util.placement_group import placement_group_table
+
+    return dict(placement_group_table(group)["bundles_to_node_id"])
 
 
 def _sum(bundles: Sequence[Mapping[str, float]]) -> dict[str, float]:

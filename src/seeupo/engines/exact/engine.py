@@ -29,6 +29,7 @@ class ExactEngine:
         if shape != needed:
             raise ValueError(f"the policy has shape {shape}; the problem has {needed[0]} nodes and {needed[1]} tokens")
         self.problem, self.policy, self.update = problem, policy, update
+        self.iteration = 0
         self._reference = self.log_policy()
         self._sampled_from = self._reference
         self._paths = [self._trajectory(path) for path in range(len(problem.nodes))]

@@ -9,7 +9,10 @@ from seeupo.models.loading import LoadedPolicy
 from seeupo.types import Sampler
 
 
-def local_sampler(policy: LoadedPolicy, *, training: bool = True, max_rows: int = 64) -> Sampler:
+def local_sampler(
+    policy: LoadedPolicy, *, training: bool = True, max_rows: int = 64, speculation: bool = True
+) -> Sampler:
     """Return the fastest sampler for the policy's model."""
-    supported = policy.model.config.get_text_config().model_type in FAMILIES
-    return (LocalSampler if supported else PaddedSampler)(policy, training=training, max_rows=max_rows)
+    if policy.model.config.get_text_config().model_type in FAMILIES:
+        return LocalSampler(policy, training=training, max_rows=max_rows, speculation=speculation)
+    return PaddedSampler(policy, training=training, max_rows=max_rows)

@@ -1,44 +1,53 @@
-"""Keys, values and attention of the local sampler: shared prompts, private rows, prefill and decoding."""
+"""Keys, values and attention of the local sampler: shared segments of prompts, private rows, prefill and decoding."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from seeupo.engines.samplers.prefix_tree import Segment
 from seeupo.models.decoder import Decoder
 
 
-@dataclass
-class Prompt:
-    """Keys and values of a prompt, shared by all rows that start with it: [Hkv, P, D] per layer."""
-
-    tokens: tuple[int, ...]
-    keys: list[Tensor] = field(default_factory=list)
-    values: list[Tensor] = field(default_factory=list)
-
-
-@dataclass
+@dataclass(eq=False)
 class Context:
-    """The computed part of a sequence: a shared prompt, followed by private tokens with their keys and values.
+    """The computed part of a sequence: shared segments of a prompt, then private tokens with their keys and values.
 
     While the sequence is in the batch, its private keys and values are in its row of the cache; otherwise they are in
     `keys` and `values`, [Hkv, S, D] per layer.
+
+    Attributes:
+        segment: The last shared segment; the chain from the root to it precedes the private tokens.
+        used: The clock of the prefix tree when the sequence left the batch.
     """
 
-    prompt: Prompt
+    segment: Segment
     tokens: list[int]
+    used: int = 0
     keys: list[Tensor] = field(default_factory=list)
     values: list[Tensor] = field(default_factory=list)
 
+    @property
+    def length(self) -> int:
+        return self.segment.end + len(self.tokens)
+
 
 class RowCache:
-    """Private keys and values of the rows, [rows, Hkv, S, D] per layer; the capacity grows by doubling."""
+    """Private keys and values of the rows, [rows, Hkv, S, D] per layer; the capacity grows by doubling.
+
+    Attributes:
+        bytes_per_token: Size of the keys and values of a token.
+        repeat: Number of query heads that share keys and values.
+    """
 
     def __init__(self, decoder: Decoder, rows: int, dtype: torch.dtype, device: torch.device) -> None:
         shape = (rows, decoder.kv_heads, 64, decoder.head_dim)
+        self.repeat = decoder.query_heads // decoder.kv_heads
+        self.bytes_per_token = 2 * decoder.num_layers * decoder.kv_heads * decoder.head_dim * dtype.itemsize
         self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(decoder.num_layers)]
         self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(decoder.num_layers)]
 
@@ -69,138 +78,200 @@ class RowCache:
 
 
 @dataclass
-class PromptAttention:
-    """Causal attention within a prompt; stores its keys and values."""
+class NewSegment:
+    """A segment to compute."""
 
-    prompt: Prompt
+    segment: Segment
 
-    def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        own_keys, own_values = keys.transpose(0, 1).contiguous(), values.transpose(0, 1).contiguous()
-        self.prompt.keys.append(own_keys)
-        self.prompt.values.append(own_values)
-        return causal(queries, own_keys, own_values)
+    @property
+    def tokens(self) -> Sequence[int]:
+        return self.segment.tokens
+
+    @property
+    def position(self) -> int:
+        return self.segment.start
+
+    def store(self, layer: int, keys: Tensor, values: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Store new keys and values [Hkv, S, D], and return all that the tokens attend to."""
+        self.segment.keys.append(keys.contiguous())
+        self.segment.values.append(values.contiguous())
+        return [(segment.keys[layer], segment.values[layer]) for segment in self.segment.chain()]
 
 
 @dataclass
 class NewTokens:
-    """Tokens of a row that follow its cached context."""
+    """Tokens to compute in a row, after those of its context."""
 
+    cache: RowCache
     row: int
     context: Context
-    tokens: tuple[int, ...]
+    tokens: Sequence[int]
 
-    @property
-    def position(self) -> int:
-        return len(self.context.prompt.tokens) + len(self.context.tokens)
+    def __post_init__(self) -> None:
+        self.start, self.position = len(self.context.tokens), self.context.length
+        self.cache.reserve(self.start + len(self.tokens))
+
+    def store(self, layer: int, keys: Tensor, values: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Store new keys and values [Hkv, S, D], and return all that the tokens attend to."""
+        end, own = self.start + len(self.tokens), (self.cache.keys[layer][self.row], self.cache.values[layer][self.row])
+        own[0][:, self.start : end], own[1][:, self.start : end] = keys, values
+        shared = [(segment.keys[layer], segment.values[layer]) for segment in self.context.segment.chain()]
+        return [*shared, (own[0][:, :end], own[1][:, :end])]
+
+
+class CopiedSegment:
+    """A short segment that rows hold as private tokens, because joint attention to it would cost more than it saves."""
+
+    def __init__(self, cache: RowCache, segment: Segment, start: int, rows: Sequence[int]) -> None:
+        self.cache, self.segment, self.start = cache, segment, start
+        self.rows = torch.tensor(rows, device=cache.keys[0].device)
+
+    def copy(self, layer: int) -> None:
+        here = slice(self.start, self.start + len(self.segment.tokens))
+        self.cache.keys[layer][self.rows, :, here] = self.segment.keys[layer]
+        self.cache.values[layer][self.rows, :, here] = self.segment.values[layer]
 
 
 class PrefillAttention:
-    """Attention of new tokens of several rows: to the row's prompt and private tokens, and causally to themselves."""
+    """Attention of many spans of new tokens: each to what precedes it, and causally to itself.
 
-    def __init__(self, cache: RowCache, added: list[NewTokens]) -> None:
-        self.cache, self.added = cache, added
-        cache.reserve(max(len(new.context.tokens) + len(new.tokens) for new in added) + 1)
+    A new segment comes before the segments below it.
+    """
+
+    def __init__(self, spans: Sequence[NewSegment | NewTokens]) -> None:
+        self.spans = spans
+        self.count = sum(len(span.tokens) for span in spans)
 
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         attended, first = torch.empty_like(queries), 0
-        for new in self.added:
-            here = slice(first, first + len(new.tokens))
-            start, end = len(new.context.tokens), len(new.context.tokens) + len(new.tokens)
-            seen = []
-            for computed, table, prompt in (
-                (keys, self.cache.keys[layer], new.context.prompt.keys),
-                (values, self.cache.values[layer], new.context.prompt.values),
-            ):
-                table[new.row, :, start:end] = computed[here].transpose(0, 1)
-                own = table[new.row, :, :end]
-                seen.append(torch.cat([prompt[layer], own], 1) if prompt else own)
+        for span in self.spans:
+            here = slice(first, first + len(span.tokens))
+            parts = span.store(layer, keys[here].transpose(0, 1), values[here].transpose(0, 1))
+            seen = (torch.cat(tables, 1) if len(tables) > 1 else tables[0] for tables in zip(*parts, strict=True))
             attended[here] = causal(queries[here], *seen)
             first = here.stop
         return attended
 
 
-class DecodeAttention:
-    """Attention of one new token per row: to the prompt, jointly with the rows that share it, and to private tokens.
+@dataclass
+class RowTokens:
+    """New tokens of a row in a decoding step: its next input and the draft that follows it."""
 
-    The two parts are merged by the logarithms of their softmax sums, which gives the softmax over both.
+    row: int
+    context: Context
+    count: int
+
+
+class DecodeAttention:
+    """Attention of a few new tokens per row: to shared segments, jointly with other rows, and to private tokens.
+
+    The parts are merged by the logarithms of their softmax sums, which gives the softmax over all of them.
+
+    Args:
+        rows: One entry for each of the first rows of the cache. Rows with common segments are neighbors.
     """
 
-    def __init__(self, cache: RowCache, prompts: list[Prompt], lengths: list[int]) -> None:
+    def __init__(self, cache: RowCache, rows: Sequence[RowTokens]) -> None:
         self.cache = cache
-        self.rows = len(prompts)
-        cache.reserve(max(lengths) + 1)
-        device = cache.keys[0].device
-        self.lengths = torch.tensor(lengths, device=device)
-        self.longest = max(lengths) + 1
-        beyond = torch.arange(self.longest, device=device) > self.lengths[:, None]
-        dtype = torch.promote_types(cache.keys[0].dtype, torch.float32)
-        self.mask = torch.zeros(beyond.shape, dtype=dtype, device=device).masked_fill_(beyond, -math.inf)
-        self.all_rows = torch.arange(self.rows, device=device)
-        by_prompt: dict[int, list[int]] = {}
-        for row, prompt in enumerate(prompts):
-            if prompt.tokens:
-                by_prompt.setdefault(id(prompt), []).append(row)
-        self.groups = [(prompts[rows[0]], len(rows)) for rows in by_prompt.values()]
-        order = [row for rows in by_prompt.values() for row in rows]
-        self.order = None if order == list(range(self.rows)) else torch.tensor(order, device=device)
+        self.rows, self.widest = len(rows), max(row.count for row in rows)
+        lengths = [len(row.context.tokens) for row in rows]
+        self.longest = max(length + row.count for length, row in zip(lengths, rows, strict=True))
+        cache.reserve(self.longest)
+        device, dtype = cache.keys[0].device, torch.promote_types(cache.keys[0].dtype, torch.float32)
+        # Each new token's row, its number within the row, and the private position that its key is stored at.
+        table = [(row.row, n, length + n) for row, length in zip(rows, lengths, strict=True) for n in range(row.count)]
+        self.row, self.number, self.position = torch.tensor(table, device=device).unbind(1)
+        self.in_order = self.widest == 1 and [row.row for row in rows] == list(range(self.rows))
+        last_seen = torch.zeros(self.rows, self.widest, dtype=torch.long, device=device)
+        last_seen[self.row, self.number] = self.position
+        beyond = torch.arange(self.longest, device=device) > last_seen[..., None]
+        mask = torch.zeros(beyond.shape, dtype=dtype, device=device).masked_fill_(beyond, -math.inf)
+        self.mask = mask.repeat_interleave(cache.repeat, 1)[:, None]  # [rows, 1, widest * repeat, S]
+        self.segments = _shared_segments(rows)
 
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        rows, kv_heads, head_dim = keys.shape
-        repeat = queries.shape[1] // kv_heads
-        scaled = (queries.to(self.mask.dtype) * head_dim**-0.5).view(rows, kv_heads, repeat, head_dim)
-        self.cache.keys[layer][self.all_rows, :, self.lengths] = keys
-        self.cache.values[layer][self.all_rows, :, self.lengths] = values
-        own_keys = self.cache.keys[layer][:rows, :, : self.longest]
-        own_values = self.cache.values[layer][:rows, :, : self.longest]
-        scores = attention_scores(scaled, own_keys).add_(self.mask[:, None, None])
-        own, own_total = partial_attention(scores, own_values)
-        if not self.groups:
-            return own.reshape(rows, -1, head_dim)
-        if self.order is None:
-            merged = merge(own, own_total, *self._attend_to_prompts(layer, scaled))
-        else:
-            merged = own.clone()
-            shared = merge(own[self.order], own_total[self.order], *self._attend_to_prompts(layer, scaled[self.order]))
-            merged[self.order] = shared
-        return merged.reshape(rows, -1, head_dim)
+        count, kv_heads, head_dim = keys.shape
+        queries = queries.view(count, kv_heads, -1, head_dim)
+        self.cache.keys[layer][self.row, :, self.position] = keys
+        self.cache.values[layer][self.row, :, self.position] = values
+        attended, totals = self._attend_to_private(layer, queries)
+        for segment, here in self.segments:
+            # [Hkv, tokens * repeat, D] times [Hkv, S, D]: one matrix product for all tokens that follow the segment.
+            together = queries[here].transpose(0, 1).reshape(1, kv_heads, -1, head_dim)
+            own_keys, own_values = segment.keys[layer].unsqueeze(0), segment.values[layer].unsqueeze(0)
+            result, total = partial_attention(together, own_keys, own_values)
+            result, total = (part.view(kv_heads, -1, self.cache.repeat, part.shape[-1]) for part in (result, total))
+            merge_(attended[here], totals[here], result.transpose(0, 1), total.transpose(0, 1))
+        return attended.flatten(1, 2)
 
-    def _attend_to_prompts(self, layer: int, scaled: Tensor) -> tuple[Tensor, Tensor]:
-        """Attend with queries [rows, Hkv, repeat, D], grouped by prompt, to their prompts."""
-        _, kv_heads, repeat, head_dim = scaled.shape
-        results, totals, first = [], [], 0
-        for prompt, count in self.groups:
-            # [Hkv, count * repeat, D] times [Hkv, P, D]: one matrix product for all rows of the prompt.
-            together = scaled[first : first + count].transpose(0, 1).reshape(kv_heads, -1, head_dim)
-            result, total = partial_attention(attention_scores(together, prompt.keys[layer]), prompt.values[layer])
-            results.append(result.view(kv_heads, count, repeat, head_dim).transpose(0, 1))
-            totals.append(total.view(kv_heads, count, repeat, 1).transpose(0, 1))
-            first += count
-        return (results[0], totals[0]) if len(results) == 1 else (torch.cat(results), torch.cat(totals))
+    def _attend_to_private(self, layer: int, queries: Tensor) -> tuple[Tensor, Tensor]:
+        """Attend with queries [N, Hkv, repeat, D] to the private tokens of their rows; return also the sums."""
+        keys = self.cache.keys[layer][: self.rows, :, : self.longest]
+        values = self.cache.values[layer][: self.rows, :, : self.longest]
+        if self.in_order:
+            return partial_attention(queries, keys, values, self.mask)
+        _, kv_heads, repeat, head_dim = queries.shape
+        padded = queries.new_zeros(self.rows, self.widest, kv_heads, repeat, head_dim)
+        padded[self.row, self.number] = queries
+        result, total = partial_attention(padded.transpose(1, 2).flatten(2, 3), keys, values, self.mask)
+        shape = (self.widest, repeat)
+        return result.unflatten(2, shape)[self.row, :, self.number], total.unflatten(2, shape)[self.row, :, self.number]
 
 
-def merge(one: Tensor, one_total: Tensor, other: Tensor, other_total: Tensor) -> Tensor:
-    """Return attention over two parts from attention over each, weighted by the logarithms of their softmax sums."""
-    return torch.lerp(other, one, (one_total - other_total).sigmoid())
+def _shared_segments(rows: Sequence[RowTokens]) -> list[tuple[Segment, slice]]:
+    """Return the segments of all rows, each with its rows' new tokens, which are neighbors."""
+    found: dict[Segment, tuple[int, int]] = {}
+    first = 0
+    for row in rows:
+        for segment in row.context.segment.chain():
+            found[segment] = (found.get(segment, (first, first))[0], first + row.count)
+        first += row.count
+    return [(segment, slice(*span)) for segment, span in found.items()]
 
 
-def attention_scores(queries: Tensor, keys: Tensor) -> Tensor:
-    """Return the products [..., Q, S] of queries [..., Q, D] and keys [..., S, D].
+class StepAttention:
+    """Attention of a whole step: first the tokens to prefill, then the new tokens of all rows."""
 
-    For keys in bfloat16, queries and products are float32, as inside PyTorch's kernels: rounded products would change
-    the softmax by percents.
+    def __init__(self, prefill: PrefillAttention, copied: Sequence[CopiedSegment], decode: DecodeAttention) -> None:
+        self.prefill, self.copied, self.decode = prefill, copied, decode
+
+    def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        count = self.prefill.count
+        before = self.prefill(layer, queries[:count], keys[:count], values[:count]) if count else None
+        for segment in self.copied:
+            segment.copy(layer)
+        after = self.decode(layer, queries[count:], keys[count:], values[count:])
+        return after if before is None else torch.cat([before, after.to(before.dtype)])
+
+
+def merge_(one: Tensor, one_total: Tensor, other: Tensor, other_total: Tensor) -> None:
+    """Change attention over one part, and its logarithm of the softmax sum, to that over two parts, in place."""
+    one.lerp_(other, (other_total - one_total).sigmoid())
+    torch.logaddexp(one_total, other_total, out=one_total)
+
+
+def partial_attention(
+    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Attend with queries [R, H, Q, D] to keys and values [R, H, S, D]; mask [R, 1, Q, S] is added to the scores.
+
+    Returns the result [R, H, Q, D] and the logarithm of the softmax sum [R, H, Q, 1]. For keys in bfloat16, queries and
+    products are float32, as inside PyTorch's kernels: rounded products would change the softmax by percents.
     """
-    if keys.dtype != torch.bfloat16:
-        return queries @ keys.transpose(-1, -2)
+    if keys.is_cpu and keys.dtype != torch.bfloat16:
+        # One operation instead of ten; `scaled_dot_product_attention` would not return the sums.
+        result, total = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            queries, keys, values, attn_mask=mask
+        )
+        return result, total[..., None]
+    dtype = torch.promote_types(keys.dtype, torch.float32)
     with torch.autocast(keys.device.type, enabled=False):
-        return queries @ keys.float().transpose(-1, -2)
-
-
-def partial_attention(scores: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the softmax of scores [..., S] over values [..., S, D], and the logarithm of its sum [..., 1]."""
+        scores = (queries.to(dtype) * keys.shape[-1] ** -0.5) @ keys.to(dtype).transpose(-1, -2)
+    scores = scores if mask is None else scores.add_(mask)
     top = scores.amax(-1, keepdim=True)
     weights = (scores - top).exp_()
-    total = weights.sum(-1, keepdim=True)
-    return weights.to(values.dtype) @ values / total, top + total.log()
+    sums = weights.sum(-1, keepdim=True)
+    return weights.to(values.dtype) @ values / sums, top + sums.log()
 
 
 def causal(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:

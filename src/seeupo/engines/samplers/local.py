@@ -1,85 +1,128 @@
-"""Single-process sampler: continuous batching with shared prompts, on a model that may be in training."""
+"""Single-process sampler: continuous batching, shared prefixes and speculation, on a model that may be in training."""
 
 from __future__ import annotations
 
 import random
 from collections import OrderedDict, deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 import torch
 
 from seeupo.core.checks import check_count
+from seeupo.engines.samplers.drafts import DraftHistory, Drafts, Guess
 from seeupo.engines.samplers.kv_cache import (
     Context,
+    CopiedSegment,
     DecodeAttention,
+    NewSegment,
     NewTokens,
     PrefillAttention,
-    Prompt,
-    PromptAttention,
     RowCache,
+    RowTokens,
+    StepAttention,
 )
+from seeupo.engines.samplers.prefix_tree import PrefixTree, Segment
 from seeupo.engines.samplers.sampling import (
     StopCriteria,
     SyncedWeights,
     check_request,
+    chosen_log_probs,
     copy_weights,
     inverse_cdf,
     truncate,
 )
-from seeupo.models.decoder import Attention, Decoder
+from seeupo.models.decoder import Decoder
 from seeupo.models.loading import LoadedPolicy
 from seeupo.types import Completion, CompletionEnd, GenerationRequest, WeightSource
 from seeupo.utils.sequences import common_prefix_length
 
+CACHE_BYTES = 4 * 2**30
+"""Keys and values kept between requests: those of 64 episodes of 1,400 tokens of SmolLM2-135M in float32."""
+SHARED_TOKENS = 32
+"""Length of a prompt's last segment from which rows attend to it together; below, each row has a copy.
 
-@dataclass
+An operation per segment and layer costs about as much as reading 32 more tokens in each of eight rows.
+"""
+PREFILL_TOKENS = 8192
+"""Number of tokens to prefill after which no further request is admitted to a pass, which bounds its memory."""
+
+
+@dataclass(eq=False)
 class ActiveRequest:
-    """A request that is being sampled in a row of the batch."""
+    """A request that is being sampled in a row of the batch.
+
+    Attributes:
+        uniforms: The random numbers of its tokens, by position; drawn in order, so drafts do not change them.
+        prefilled, passes, drafted, accepted: Number of prompt tokens computed for it, of its forward passes, and of
+            draft tokens computed and kept.
+    """
 
     request: GenerationRequest
     context: Context
     generator: random.Random
+    history: DraftHistory
+    uniforms: list[float] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    prefilled: int = 0
+    passes: int = 0
+    drafted: int = 0
+    accepted: int = 0
 
     @property
     def next_input(self) -> int:
         return self.ids[-1] if self.ids else self.request.prompt_ids[-1]
 
+    def next_uniforms(self, count: int) -> list[float]:
+        """Return the random numbers of the next tokens."""
+        first = len(self.ids)
+        self.uniforms += [self.generator.random() for _ in range(first + count - len(self.uniforms))]
+        return self.uniforms[first : first + count]
+
 
 class LocalSampler:
     """Samples from a loaded policy in this process.
 
-    Each distinct prompt is computed once; rows that share it attend to it together. Keys and values after the prompt
-    are private to a row and stay cached from turn to turn of an episode. When a row has finished, a waiting request
-    takes its place.
+    Prompts are kept in a radix tree, so that each distinct prefix is computed once and rows that share it attend to it
+    together. Keys and values after the prompt are private to a row and stay cached from turn to turn of an episode.
+    When a row has finished, a waiting request takes its place.
+
+    With speculation a pass also computes a draft of each row's next tokens. A draft token is kept only if the row's own
+    random number draws it, so the tokens are those of sampling one at a time, up to the rounding of the products.
 
     Args:
         policy: Model to sample from. If a trainer changes its weights in place, `sync` must be called before the next
             request: it drops what was computed with the old ones.
         training: Refuse truncated sampling (top_p, top_k), whose log-probs are not those of the model.
         max_rows: Maximum number of sequences sampled at a time.
-        max_cached: Maximum number of cached prompts, and of cached episodes.
+        speculation: Whether to draft several tokens per row and pass.
+        cache_bytes: Maximum size of the keys and values kept for later requests.
 
     Attributes:
         prefilled_tokens: Number of prompt tokens computed so far.
     """
 
     def __init__(
-        self, policy: LoadedPolicy, *, training: bool = True, max_rows: int = 64, max_cached: int = 512
+        self,
+        policy: LoadedPolicy,
+        *,
+        training: bool = True,
+        max_rows: int = 64,
+        speculation: bool = True,
+        cache_bytes: int = CACHE_BYTES,
     ) -> None:
         check_count("max_rows", max_rows, 1)
-        check_count("max_cached", max_cached, 1)
-        self.policy, self.training, self.max_rows, self.max_cached = policy, training, max_rows, max_cached
+        self.policy, self.training, self.max_rows, self.speculation = policy, training, max_rows, speculation
         self.version = 0
         self.prefilled_tokens = 0
         self._decoder = Decoder(policy.model)
         self._waiting: deque[GenerationRequest] = deque()
         self._rows: list[ActiveRequest] = []
-        self._prompts: OrderedDict[tuple[int, ...], Prompt] = OrderedDict()
-        self._episodes: OrderedDict[str, Context] = OrderedDict()
         self._cache = self._empty_cache()
+        self._max_cached = cache_bytes // self._cache.bytes_per_token
+        self._drafts = Drafts()
+        self._forget()
         self._stop = StopCriteria(policy)
         self._weights = SyncedWeights(policy.model)
 
@@ -90,20 +133,20 @@ class LocalSampler:
         self._waiting.append(request)
 
     def poll(self) -> list[Completion]:
-        """Admit waiting requests, sample one token in every row, and return the completions that have finished."""
-        self._admit_waiting()
+        """Admit waiting requests, run one forward pass over all rows, and return the completions that have finished."""
+        prefill, copied = self._admit_waiting()
         if not self._rows:
             return []
-        self._sample_one_token()
-        ends = [(row, self._stop.end_of(r.ids, r.request.parameters)) for row, r in enumerate(self._rows)]
+        ends = self._sample(prefill, copied)
         # In reverse order, because a finished row is replaced by the last one.
-        return [self._finish(row, end) for row, end in reversed(ends) if end is not None]
+        finished = [self._finish(row, ends[row]) for row in sorted(ends, reverse=True)]
+        self._evict()
+        return finished
 
     def sync(self, engine: WeightSource, version: int) -> None:
         if self._rows or self._waiting:
             raise RuntimeError("weights cannot change while requests are being sampled; poll until all have finished")
-        self._prompts.clear()
-        self._episodes.clear()
+        self._forget()
         copy_weights(self.policy.model, engine)
         self._weights.record()
         self.version = version
@@ -113,90 +156,131 @@ class LocalSampler:
             raise RuntimeError(
                 "memory cannot be released while requests are being sampled; poll until all have finished"
             )
-        self._prompts.clear()
-        self._episodes.clear()
+        self._forget()
         self._cache = self._empty_cache()
+        torch.cuda.empty_cache()  # for a trainer in another process
+
+    def _forget(self) -> None:
+        """Drop everything that was computed from the weights or learned from samples."""
+        self._decoder.drop_snapshot()
+        self._tree = PrefixTree()
+        self._episodes: OrderedDict[str, Context] = OrderedDict()
+        self._drafts.clear()
 
     def _empty_cache(self) -> RowCache:
         model = self.policy.model
         return RowCache(self._decoder, self.max_rows, self.policy.compute_dtype or model.dtype, model.device)
 
-    def _admit_waiting(self) -> None:
-        """Put waiting requests into free rows and compute the new tokens of all their prompts at once."""
+    def _admit_waiting(self) -> tuple[PrefillAttention, list[CopiedSegment]]:
+        """Put waiting requests into free rows, and return the tokens of their prompts to compute and to copy."""
         added: list[NewTokens] = []
-        while self._waiting and len(self._rows) < self.max_rows:
-            request = self._waiting.popleft()
+        first, count = len(self._rows), 0
+        while self._waiting and len(self._rows) < self.max_rows and count < PREFILL_TOKENS:
+            request, row = self._waiting.popleft(), len(self._rows)
             # The last token of the prompt is the first input of the row; only the tokens before it are prefilled.
-            before = request.prompt_ids[:-1]
+            before, tokens_before = request.prompt_ids[:-1], self._tree.tokens
             context = self._cached_context(request)
-            self._cache.insert(len(self._rows), context)
-            if missing := before[len(context.prompt.tokens) + len(context.tokens) :]:
-                added.append(NewTokens(len(self._rows), context, missing))
-            self._rows.append(ActiveRequest(request, context, random.Random(request.seed)))
-        if added:
-            positions = [position for new in added for position in range(new.position, new.position + len(new.tokens))]
-            tokens = [token for new in added for token in new.tokens]
-            self._prefill(tokens, positions, PrefillAttention(self._cache, added))
-            for new in added:
-                new.context.tokens += new.tokens
+            self._cache.insert(row, context)
+            missing = before[context.length :]
+            if missing:
+                added.append(NewTokens(self._cache, row, context, missing))
+                context.tokens += missing
+            prefilled = len(missing) + self._tree.tokens - tokens_before
+            history, generator = DraftHistory(request.prompt_ids), random.Random(request.seed)
+            self._rows.append(ActiveRequest(request, context, generator, history, prefilled=prefilled))
+            count += prefilled
+        self.prefilled_tokens += count
+        chains = [segment for row in self._rows[first:] for segment in row.context.segment.chain()]
+        new = [NewSegment(segment) for segment in dict.fromkeys(chains) if not segment.keys]
+        return PrefillAttention([*new, *added]), self._make_short_ends_private(first)
+
+    def _make_short_ends_private(self, first: int) -> list[CopiedSegment]:
+        """Hold short last segments of the prompts of new rows as private tokens, and return what to copy for that."""
+        rows: dict[tuple[Segment, int], list[int]] = {}
+        for number, row in enumerate(self._rows[first:], first):
+            context = row.context
+            if context.tokens:
+                continue  # an earlier turn has been here
+            ends = list(takewhile(lambda segment: len(segment.tokens) < SHARED_TOKENS, context.segment.chain()[::-1]))
+            if ends:
+                context.segment = ends[-1].parent or context.segment
+                context.tokens = [token for segment in reversed(ends) for token in segment.tokens]
+            for segment in ends:
+                rows.setdefault((segment, segment.start - context.segment.end), []).append(number)
+        return [CopiedSegment(self._cache, segment, start, which) for (segment, start), which in rows.items()]
 
     def _cached_context(self, request: GenerationRequest) -> Context:
-        """Return the cached part of a prompt: of the same episode, or of another row with the same prompt."""
+        """Return the cached part of a prompt: of the same episode, or of other rows whose prompts start with it."""
         before = request.prompt_ids[:-1]
         context = self._episodes.pop(request.episode, None) if request.episode is not None else None
-        if context is not None and before[: len(context.prompt.tokens)] == context.prompt.tokens:
-            unchanged = common_prefix_length(before[len(context.prompt.tokens) :], context.tokens)
+        if context is not None and context.segment.starts(before):
+            unchanged = common_prefix_length(before[context.segment.end :], context.tokens)
             context.tokens = context.tokens[:unchanged]
             return context
-        return Context(self._prompt(before), [])
+        return Context(self._tree.insert(before), [])
 
-    def _prompt(self, tokens: tuple[int, ...]) -> Prompt:
-        if tokens not in self._prompts:
-            prompt = Prompt(tokens)
-            if tokens:
-                self._prefill(tokens, range(len(tokens)), PromptAttention(prompt))
-            self._prompts[tokens] = prompt
-            if len(self._prompts) > self.max_cached:
-                self._prompts.popitem(last=False)
-        self._prompts.move_to_end(tokens)
-        return self._prompts[tokens]
-
-    def _prefill(self, tokens: Sequence[int], positions: Sequence[int], attention: Attention) -> None:
+    def _sample(self, prefill: PrefillAttention, copied: list[CopiedSegment]) -> dict[int, CompletionEnd]:
+        """Prefill and sample at least one token in every row; return the rows that have finished."""
+        # Neighbors share prefixes, so that a segment's rows are one slice of the batch.
+        order = sorted(range(len(self._rows)), key=lambda row: self._rows[row].context.segment.path())
+        rows = [self._rows[row] for row in order]
+        limits = [row.request.parameters.max_tokens - len(row.ids) - 1 for row in rows]
+        drafts = self._drafts.propose([row.history for row in rows], limits) if self.speculation else [[] for _ in rows]
+        inputs = [[row.next_input, *(g.token for g in draft)] for row, draft in zip(rows, drafts, strict=True)]
+        new = [RowTokens(n, row.context, len(own)) for n, row, own in zip(order, rows, inputs, strict=True)]
+        decode, spans = DecodeAttention(self._cache, new), prefill.spans
+        tokens = [token for own in [*(span.tokens for span in spans), *inputs] for token in own]
+        starts = [*((span.position, len(span.tokens)) for span in spans), *((r.context.length, r.count) for r in new)]
+        positions = [position for start, length in starts for position in range(start, start + length)]
+        parameters = [row.request.parameters for row, own in zip(rows, inputs, strict=True) for _ in own]
+        uniforms = [uniform for row, own in zip(rows, inputs, strict=True) for uniform in row.next_uniforms(len(own))]
         device = self.policy.model.device
-        with self.policy.autocast():
-            self._decoder.hidden(torch.tensor(tokens, device=device), torch.tensor(positions, device=device), attention)
-        self.prefilled_tokens += len(tokens)
-
-    def _sample_one_token(self) -> None:
-        device = self.policy.model.device
-        inputs = [row.next_input for row in self._rows]
-        lengths = [len(row.context.tokens) for row in self._rows]
-        positions = [len(row.context.prompt.tokens) + n for row, n in zip(self._rows, lengths, strict=True)]
-        attention = DecodeAttention(self._cache, [row.context.prompt for row in self._rows], lengths)
-        parameters = [row.request.parameters for row in self._rows]
         dtype = torch.promote_types(self.policy.model.dtype, torch.float32)
         temperature = torch.tensor([p.temperature for p in parameters], dtype=dtype, device=device)
         with self.policy.autocast():
             hidden = self._decoder.hidden(
-                torch.tensor(inputs, device=device), torch.tensor(positions, device=device), attention
+                torch.tensor(tokens, device=device),
+                torch.tensor(positions, device=device),
+                StepAttention(prefill, copied, decode),
             )
-            log_probs = self._decoder.log_probs(hidden, temperature)
+            probabilities = self._decoder.probabilities(hidden[prefill.count :], temperature)
         if not self.training:
-            log_probs = truncate(log_probs, parameters)
-        chosen = inverse_cdf(log_probs, [row.generator.random() for row in self._rows])
-        logprobs = log_probs.gather(1, chosen[:, None])[:, 0].tolist()
-        for row, token, sampled, logprob in zip(self._rows, inputs, chosen.tolist(), logprobs, strict=True):
-            row.context.tokens.append(token)
-            row.ids.append(sampled)
+            probabilities = truncate(probabilities, parameters)
+        chosen = inverse_cdf(probabilities, uniforms)
+        sampled = iter(zip(chosen.tolist(), chosen_log_probs(probabilities, chosen), strict=True))
+        ends = {}
+        for index, row, own, draft in zip(order, rows, inputs, drafts, strict=True):
+            drawn = [next(sampled) for _ in own]
+            if (end := self._accept(row, own, draft, drawn)) is not None:
+                ends[index] = end
+        return ends
+
+    def _accept(
+        self, row: ActiveRequest, inputs: list[int], draft: list[Guess], drawn: list[tuple[int, float]]
+    ) -> CompletionEnd | None:
+        """Append drawn tokens to a row up to the first that differs from the draft or ends the completion."""
+        row.passes += 1
+        row.drafted += len(draft)
+        for number, (token, logprob) in enumerate(drawn):
+            row.context.tokens.append(inputs[number])
+            row.ids.append(token)
             row.logprobs.append(logprob)
+            end = self._stop.end_of(row.ids, row.request.parameters)
+            if self.speculation:
+                self._drafts.observe(row.history, token)
+            if number < len(draft):
+                self._drafts.check(draft[number], token)
+                row.accepted += token == draft[number].token
+            if end is not None or number == len(draft) or token != draft[number].token:
+                return end
+        raise AssertionError("the last drawn token follows the draft")
 
     def _finish(self, row: int, end: CompletionEnd) -> Completion:
         finished = self._rows[row]
         if finished.request.episode is not None:
             self._cache.extract(row, finished.context)
+            finished.context.used = self._tree.clock
             self._episodes[finished.request.episode] = finished.context
-            if len(self._episodes) > self.max_cached:
-                self._episodes.popitem(last=False)
         last = len(self._rows) - 1
         if row != last:
             self._cache.move(last, row, len(self._rows[last].context.tokens))
@@ -208,4 +292,27 @@ class LocalSampler:
             logprobs=tuple(finished.logprobs),
             end=end,
             version=self.version,
+            work={
+                "tokens": len(finished.ids),
+                "prefilled": finished.prefilled,
+                "passes": finished.passes,
+                "drafted": finished.drafted,
+                "accepted": finished.accepted,
+            },
         )
+
+    def _evict(self) -> None:
+        """Drop the least recently used episodes and ends of prompts until the cache has its maximum size."""
+        cached = self._tree.tokens + sum(len(context.tokens) for context in self._episodes.values())
+        while cached > self._max_cached:
+            contexts = [*self._episodes.values(), *(row.context for row in self._rows)]
+            segment = self._tree.least_used({context.segment for context in contexts})
+            name, episode = next(iter(self._episodes.items()), ("", None))
+            if segment is not None and (episode is None or segment.used <= episode.used):
+                self._tree.remove(segment)
+                cached -= len(segment.tokens)
+            elif episode is not None:
+                del self._episodes[name]
+                cached -= len(episode.tokens)
+            else:
+                break  # everything is in use

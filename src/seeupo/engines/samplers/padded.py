@@ -15,6 +15,7 @@ from seeupo.engines.samplers.sampling import (
     StopCriteria,
     SyncedWeights,
     check_request,
+    chosen_log_probs,
     copy_weights,
     inverse_cdf,
     truncate,
@@ -116,11 +117,11 @@ class PaddedSampler:
         parameters = [row.request.parameters for row in self._rows]
         logits_RV = logits_RV if logits_RV.dtype == torch.float64 else logits_RV.float()
         temperature = logits_RV.new_tensor([p.temperature for p in parameters])
-        log_probs = (logits_RV / temperature[:, None]).log_softmax(1)
+        probabilities = (logits_RV / temperature[:, None]).softmax(1)
         if not self.training:
-            log_probs = truncate(log_probs, parameters)
-        chosen = inverse_cdf(log_probs, [row.generator.random() for row in self._rows])
-        logprobs = log_probs.gather(1, chosen[:, None])[:, 0].tolist()
+            probabilities = truncate(probabilities, parameters)
+        chosen = inverse_cdf(probabilities, [row.generator.random() for row in self._rows])
+        logprobs = chosen_log_probs(probabilities, chosen)
         for row, token, logprob in zip(self._rows, chosen.tolist(), logprobs, strict=True):
             row.ids.append(token)
             row.logprobs.append(logprob)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 from torch import Tensor
 
 from seeupo.core.checks import check_at_least, check_count
-from seeupo.engines.cluster.ray_cluster import reserve
+from seeupo.engines.cluster.placement import SharedPlacement
+from seeupo.engines.cluster.ray_cluster import reserve, wait_for_bundles
 from seeupo.engines.samplers.settings import SamplerSettings
 from seeupo.engines.samplers.vllm import CHUNK_BYTES, chunks
 from seeupo.errors import EngineLost, TrainingError, UserError, first_line
@@ -64,8 +66,15 @@ class SamplerActor:
         self._sampler: Any = None
         self._unfinished = 0
 
-    def start(self, make: Callable[[], Sampler], weights: Sequence[Any] | None, version: int) -> None:
-        """Make the sampler. This is not done in the constructor, whose errors Ray reports without their type."""
+    def start(
+        self, make: Callable[[], Sampler], weights: Sequence[Any] | None, version: int, devices: Sequence[str]
+    ) -> None:
+        """Make the sampler, on these GPUs if Ray has not chosen them.
+
+        This is not done in the constructor, whose errors Ray reports without their type.
+        """
+        if devices:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
         self._sampler = make()
         if weights is not None:
             self.load(weights, version)
@@ -147,8 +156,8 @@ class RemoteSamplers:
     Args:
         make: Makes a sampler in its actor; picklable.
         count: Number of samplers.
-        gpus: Number of GPUs per sampler: 0 on CPUs, less than 1 on a GPU that is shared.
-        bundles: Ray placement group whose bundles the samplers use by their number; None reserves one.
+        gpus: Number of GPUs that each sampler reserves: 0 on CPUs, and on GPUs that the trainers have reserved.
+        shared: Resources that the trainers use as well; None reserves some for the samplers alone.
         lockstep: Whether `poll` returns completions only when all requests have finished, in the order of submission;
             a deterministic runner waits for all of them anyway.
         direct: Transfer of weights from the engine's GPUs; None uses Ray's object store. With a direct transfer only
@@ -164,7 +173,7 @@ class RemoteSamplers:
         count: int,
         *,
         gpus: float = 0,
-        bundles: Any = None,
+        shared: SharedPlacement | None = None,
         lockstep: bool = False,
         direct: DirectTransfer | None = None,
         restarts: int = 3,
@@ -175,15 +184,17 @@ class RemoteSamplers:
         check_count("restarts", restarts, 0)
         check_at_least("start_seconds", start_seconds, 1)
         check_at_least("call_seconds", call_seconds, 1)
-        self.make, self.gpus, self.lockstep, self.direct = make, gpus, lockstep, direct
+        self.make, self.gpus, self.shared, self.lockstep, self.direct = make, gpus, shared, lockstep, direct
         self.restarts, self.start_seconds, self.call_seconds = restarts, start_seconds, call_seconds
         self.version = 0
         self._weights: list[Any] | None = None
         self._unfinished: dict[str, GenerationRequest] = {}
         self._finished: dict[str, Completion] = {}
         self._episodes: dict[str, Slot] = {}
-        self._own_bundles = reserve([{"CPU": 1} | ({"GPU": gpus} if gpus else {})] * count) if bundles is None else None
-        self._bundles: Any = self._own_bundles if bundles is None else bundles
+        self._own_bundles: Any = None
+        if shared is None:
+            self._own_bundles = reserve([{"CPU": 1} | ({"GPU": gpus} if gpus else {})] * count)
+        self._bundles = self._own_bundles if shared is None else shared.group
         self._slots = [Slot(number) for number in range(count)]
         for slot in self._slots:
             self._start(slot)
@@ -327,9 +338,13 @@ class RemoteSamplers:
             )
         requests = [*slot.running.values(), *slot.waiting]
         slot.running, slot.waiting, slot.away = {}, [], True
+        all_away = all(each.away for each in self._slots)
+        if all_away:
+            wait_for_bundles(self._bundles, 1)  # if nodes were lost, the others may not have room for a sampler
         self._start(slot)
-        if requests and self.direct and all(each.away for each in self._slots):
+        if requests and self.direct and all_away:
             self._unfinished.clear()
+            self._finished.clear()
             raise EngineLost(f"all samplers were lost ({reason}), and only the trainer has the weights")
         for request in requests:
             self._assign(request)
@@ -345,7 +360,8 @@ class RemoteSamplers:
             scheduling_strategy=PlacementGroupSchedulingStrategy(self._bundles, slot.number),
         ).remote()
         slot.version, slot.loading = None, self.version
-        self._call(slot, "start", self.make, self._weights, self.version, seconds=self.start_seconds)
+        devices = self.shared.devices[slot.number] if self.shared is not None and self.shared.devices else ()
+        self._call(slot, "start", self.make, self._weights, self.version, devices, seconds=self.start_seconds)
 
     def _call(self, slot: Slot, method: str, *arguments: Any, seconds: float) -> None:
         slot.call = getattr(slot.actor, method).remote(*arguments)

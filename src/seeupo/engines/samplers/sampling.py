@@ -111,34 +111,40 @@ CHUNK = 256
 """Number of tokens whose probabilities are summed first: a cumulative sum over the whole vocabulary costs more."""
 
 
-def inverse_cdf(log_probs: Tensor, uniforms: list[float]) -> Tensor:
+def inverse_cdf(probabilities: Tensor, uniforms: list[float]) -> Tensor:
     """Return the token [R] at which each row's cumulative probability [R, V] exceeds its uniform random number."""
-    rows, size = log_probs.shape
-    chunks = torch.nn.functional.pad(log_probs.exp(), (0, -size % CHUNK)).view(rows, -1, CHUNK)
+    rows, size = probabilities.shape
+    padded = torch.nn.functional.pad(probabilities, (0, -size % CHUNK)) if size % CHUNK else probabilities
+    chunks = padded.view(rows, -1, CHUNK)
     cumulative = chunks.sum(2).cumsum(1, dtype=torch.float64)
-    targets = torch.tensor(uniforms, dtype=torch.float64, device=log_probs.device)[:, None] * cumulative[:, -1:]
+    targets = torch.tensor(uniforms, dtype=torch.float64, device=probabilities.device)[:, None] * cumulative[:, -1:]
     chunk = torch.searchsorted(cumulative, targets, right=True).clamp(max=cumulative.shape[1] - 1)
     before = torch.nn.functional.pad(cumulative, (1, 0)).gather(1, chunk)
-    within = chunks[torch.arange(rows, device=log_probs.device), chunk[:, 0]].cumsum(1, dtype=torch.float64)
+    within = chunks[torch.arange(rows, device=probabilities.device), chunk[:, 0]].cumsum(1, dtype=torch.float64)
     offset = torch.searchsorted(within, targets - before, right=True).clamp(max=CHUNK - 1)
     chosen = (chunk * CHUNK + offset)[:, 0].clamp(max=size - 1)
     # Rounding at the very edge may select a token of probability 0, which must never be sampled.
-    impossible = log_probs.gather(1, chosen[:, None])[:, 0].exp() == 0
+    impossible = probabilities.gather(1, chosen[:, None])[:, 0] == 0
     if impossible.any():
-        chosen = torch.where(impossible, log_probs.argmax(1), chosen)
+        chosen = torch.where(impossible, probabilities.argmax(1), chosen)
     return chosen
 
 
-def truncate(log_probs: Tensor, parameters: list[SamplingParameters]) -> Tensor:
-    """Return log-probs [R, V] truncated to the top_k tokens and the nucleus top_p of each row, renormalized."""
+def truncate(probabilities: Tensor, parameters: list[SamplingParameters]) -> Tensor:
+    """Return probabilities [R, V] truncated to the top_k tokens and the nucleus top_p of each row, renormalized."""
     for row, limits in enumerate(parameters):
         if limits.top_k == 0 and limits.top_p == 1:
             continue
-        ordered, order = log_probs[row].sort(descending=True)
-        before = ordered.exp().cumsum(0) - ordered.exp()
-        keep = before < limits.top_p
+        ordered, order = probabilities[row].sort(descending=True)
+        keep = ordered.cumsum(0) - ordered < limits.top_p
         if limits.top_k:
             keep[limits.top_k :] = False
-        kept = torch.full_like(ordered, -math.inf).scatter(0, order[keep], ordered[keep])
-        log_probs = log_probs.index_put((torch.tensor(row),), kept.log_softmax(0))
-    return log_probs
+        kept = torch.zeros_like(ordered).scatter(0, order[keep], ordered[keep])
+        probabilities = probabilities.index_put((torch.tensor(row),), kept / kept.sum())
+    return probabilities
+
+
+def chosen_log_probs(probabilities: Tensor, chosen: Tensor) -> list[float]:
+    """Return the log-probs of one token per row [R], from all probabilities [R, V]."""
+    found: list[float] = probabilities.gather(1, chosen[:, None])[:, 0].log().tolist()
+    return found

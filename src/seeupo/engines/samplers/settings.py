@@ -19,9 +19,11 @@ class SamplerSettings:
         kind: "local" is this library's sampler; "vllm" is vLLM (needs the extra 'vllm' on GPUs).
         count: Number of sampler processes (Ray actors); 0 samples in the trainer's process, which kind = "local" can.
         tensor_parallel: Number of GPUs per vLLM sampler.
-        placement: "apart": samplers have GPUs of their own; "shared": they share the trainers' and release their memory
-            during updates, which is planned for but refused when a run starts.
+        placement: "apart": samplers have GPUs of their own; "shared": they use those of the ranks of a cluster engine,
+            and release their memory during updates.
         gpu_memory: Fraction of a GPU's memory that a vLLM sampler uses.
+        speculation: With kind = "local", draft several tokens per forward pass from what was sampled before, and keep
+            those that sampling one at a time would give.
     """
 
     kind: SamplerKind = "local"
@@ -29,6 +31,7 @@ class SamplerSettings:
     tensor_parallel: int = 1
     placement: Placement = "apart"
     gpu_memory: float = 0.85
+    speculation: bool = True
 
     def __post_init__(self) -> None:
         check_choice("kind", self.kind, get_args(SamplerKind))

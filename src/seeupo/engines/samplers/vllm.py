@@ -103,6 +103,8 @@ class VllmSampler:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
+        if self._asleep:
+            raise RuntimeError("this sampler has released its weights; expected a sync before the next request")
         check_request(request, self.options.context_length, training=self.options.training)
         parameters = request.parameters
         self._engine.add_request(
@@ -164,8 +166,12 @@ class VllmSampler:
         self.version = version
 
     def release(self) -> None:
-        """Free the GPU if a trainer shares it (never run: vLLM cannot do it on CPUs)."""
-        if self._engine.model_config.enable_sleep_mode and not self._asleep:
+        """Put vLLM to sleep until the next sync if a trainer shares the GPU; on CPUs it then keeps its memory."""
+        if self._engine.has_unfinished_requests():
+            raise RuntimeError(
+                "memory cannot be released while requests are being sampled; poll until all have finished"
+            )
+        if self.options.shared and not self._asleep:
             self._engine.sleep(level=2)  # weights are not kept, because the next sync brings new ones
             self._asleep = True
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import atexit
 import itertools
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from seeupo.envs.failures import PoolClosed
+from seeupo.envs.failures import EnvFailure, PoolClosed
 from seeupo.envs.pool.episode import BlockingEnv, Episode, PooledExpert
 from seeupo.envs.pool.plan import plan_pool
 from seeupo.envs.pool.sandbox import Limits
@@ -85,6 +85,25 @@ class EnvPool:
         except BaseException:
             self.close()
             raise
+
+    def spread(self, nodes: Sequence[str]) -> None:
+        """Use as many workers on each of these nodes of the Ray cluster as on this machine.
+
+        The first worker of every node starts here, so that what a node lacks is an error now. A factory in this process
+        and a separate judge stay where they are. Close the pool before Ray is shut down.
+        """
+        source, count = self._scheduler.slots[0].source, len(self._scheduler.slots)
+        if not isinstance(source, Launch):
+            return
+        for node in nodes:
+            slots = [Slot(self.name, source, node=node) for _ in range(count)]
+            self._scheduler.add(slots)
+            splits: Future[tuple[str, ...]] = Future()
+            slots[0].submit(lambda slot: slot.ask({"op": "splits"}, splits_from_json), splits)
+            try:
+                splits.result()
+            except (EnvError, EnvFailure) as error:
+                raise EnvError(f"node {node} of the Ray cluster cannot run {self.name}: {error}") from None
 
     def tasks(self, split: str) -> tuple[Task, ...]:
         """Return the tasks of a split."""

@@ -18,7 +18,7 @@ class Scheduler:
     """Distributes episodes over slots with room for `room` episodes each, or any number if None."""
 
     def __init__(self, slots: Sequence[Slot], room: int | None) -> None:
-        self.slots = slots
+        self.slots = list(slots)
         self.room = room
         self.queue: deque[Assignment] = deque()
         self.lock = threading.Lock()
@@ -31,6 +31,12 @@ class Scheduler:
             self.queue.append(assignment)
             self._fill_slots()
         return assignment
+
+    def add(self, slots: Sequence[Slot]) -> None:
+        """Use more slots."""
+        with self.lock:
+            self.slots += slots
+            self._fill_slots()
 
     def least_busy(self) -> Slot:
         """Return the slot with the fewest sessions; among several, one that already has a worker."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from seeupo.envs.failures import CallTimedOut, EnvFailure, EnvRaised, NotReproducible, PoolClosed, WorkerLost
+from seeupo.envs.pool.remote_worker import RemoteWorker
 from seeupo.envs.pool.serve import Host, explain
 from seeupo.envs.pool.wire import WireError
 from seeupo.envs.pool.worker import ACTION_CAUSES, KILL_CAUSES, FailureCause, Launch, Worker, WorkerFailure
@@ -97,9 +98,11 @@ class Slot:
     `submit`, `post`, `stop` and `join` may be called from any thread; everything else runs in the slot's thread.
     """
 
-    def __init__(self, name: str, source: Launch | EnvFactory) -> None:
+    def __init__(self, name: str, source: Launch | EnvFactory, *, node: str | None = None) -> None:
+        """Create a slot; its workers run on a node of the Ray cluster, or on this machine."""
         self.name = name
         self.source = source
+        self.node = node
         self.episodes = 0
         self.experts = 0
         self.generation = 0
@@ -281,7 +284,8 @@ class Slot:
         with self.lock:
             if self.closing:
                 raise self._closed()
-            worker = self.backend = Worker(self.source)
+            worker = Worker(self.source) if self.node is None else RemoteWorker(self.source, node=self.node)
+            self.backend = worker
         try:
             worker.load()
         except WorkerFailure:

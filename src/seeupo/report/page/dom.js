@@ -15,6 +15,10 @@ function byId(id) {
   return document.getElementById(id);
 }
 
+function reveal(...ids) {
+  for (const id of ids) byId(id).hidden = false;
+}
+
 // Invisible characters, and those that reorder the text around them, are replaced by their code points.
 const INVISIBLE = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060\u2066-\u2069\ufeff\u{e0000}-\u{e007f}]/gu;
 

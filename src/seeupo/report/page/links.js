@@ -1,4 +1,4 @@
-// Links to a trajectory or a turn (#run=NAME&phase=0&id=ID&turn=2), keyboard shortcuts and the theme.
+// Links to a trajectory or a turn (#run=NAME&phase=0&id=ID&turn=2), and keyboard shortcuts.
 
 function linkTo(row, turn) {
   const parts = new URLSearchParams({ run: row.runName, phase: row.phase, id: row.id });
@@ -47,18 +47,4 @@ function listenToKeys(list, viewer) {
       viewer.toggleGroup();
     }
   });
-}
-
-function listenToTheme() {
-  const button = byId("theme");
-  const system = matchMedia("(prefers-color-scheme: dark)");
-  let chosen = null;
-  const show = () => button.setAttribute("aria-pressed", String(chosen ?? system.matches));
-  button.addEventListener("click", () => {
-    chosen = !(chosen ?? system.matches);
-    document.documentElement.dataset.theme = chosen ? "dark" : "light";
-    show();
-  });
-  system.addEventListener("change", show);
-  show();
 }

@@ -1,9 +1,5 @@
 // Builds the page: the overview first, the rest as it is decoded.
 
-function reveal(...ids) {
-  for (const id of ids) byId(id).hidden = false;
-}
-
 async function buildPage() {
   listenToTheme();
   const overview = await decoded("overview");

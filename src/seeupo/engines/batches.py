@@ -1,0 +1,142 @@
+"""Micro-batches of an engine: turns are checked, packed, aligned among ranks, and computed from the trunk on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from seeupo.engines.sharding import Sharding
+from seeupo.models.batching import PaddedBatch, micro_batches
+from seeupo.models.loading import LoadedPolicy
+from seeupo.models.scope import ModelScope
+from seeupo.models.tree import TreeBatch, pack_batches
+from seeupo.models.tree_layers import states_below
+from seeupo.models.trunk import TrunkCache, trunk_layers, without_states
+from seeupo.types import Turn
+
+FILLER = Turn("filler", 0, (0,), (0,))
+"""Turn of the passes in which a rank takes part without turns of its own."""
+TRUNK_BYTES = 4 * 2**30
+"""Default limit of the hidden states that are kept."""
+
+
+class Batches:
+    """Makes the micro-batches of an engine.
+
+    Args:
+        policy: The policy that is trained.
+        scope: The policy's model, in which the trunk is computed.
+        row_tokens: Maximum length of a tree-packed row.
+        batch_tokens: Maximum number of tokens per batch.
+        trunk_bytes: Maximum size of the hidden states that are kept; turns beyond it are computed in full.
+    """
+
+    def __init__(
+        self,
+        policy: LoadedPolicy,
+        scope: ModelScope,
+        sharding: Sharding,
+        *,
+        row_tokens: int,
+        batch_tokens: int,
+        trunk_bytes: int,
+    ) -> None:
+        self.policy, self.scope, self.sharding = policy, scope, sharding
+        self.row_tokens, self.batch_tokens, self.trunk_bytes = row_tokens, batch_tokens, trunk_bytes
+        self.trunk: TrunkCache | None = None
+        self._shares_trunk: dict[int, bool] = {}
+
+    def reset(self, trained: Iterable[nn.Parameter]) -> None:
+        """Find the trunk below these parameters, after a change of what is trained or of the weights of the trunk."""
+        layers = trunk_layers(self.policy.model, trained) if self.policy.packing == "tree" and self.trunk_bytes else 0
+        self.trunk = TrunkCache(layers, self.trunk_bytes) if layers else None
+        self._shares_trunk = {}
+
+    def release(self) -> None:
+        """Drop the hidden states of earlier turns."""
+        if self.trunk is not None:
+            self.trunk.clear()
+
+    def of(
+        self, turns: Sequence[Turn], scope: ModelScope | None = None
+    ) -> Iterator[tuple[TreeBatch | PaddedBatch, bool]]:
+        """Yield batches that `scope` computes, as many on every rank, and whether each is real.
+
+        `members` are indices of `turns`. A batch that is not real is a filler, on ranks that have fewer than others.
+        Without a scope, or if its trunk is not that of the policy, batches are computed in full.
+        """
+        self._check(turns)
+        numbers = list(range(len(turns)))
+        if self.trunk is not None and scope is not None and self._has_same_trunk(scope):
+            self._fill(turns)
+            stored = [number for number in numbers if turns[number] in self.trunk]
+            numbers = [number for number in numbers if turns[number] not in self.trunk]
+            for batch, real in self._aligned(turns, stored):
+                assert isinstance(batch, TreeBatch)
+                if real:
+                    yield self.trunk.attach(batch, turns), True
+                else:
+                    yield without_states(batch, self.policy.model, self.trunk.layers), False
+        yield from self._aligned(turns, numbers)
+
+    def _aligned(self, turns: Sequence[Turn], numbers: Sequence[int]) -> Iterator[tuple[TreeBatch | PaddedBatch, bool]]:
+        batches = self._packed([turns[number] for number in numbers])
+        count = self.sharding.largest(len(batches))
+        for batch in batches:
+            yield replace(batch, members=[numbers[member] for member in batch.members]), True
+        for _ in range(count - len(batches)):
+            yield self._packed([FILLER])[0], False
+
+    def _packed(self, turns: Sequence[Turn]) -> list[TreeBatch | PaddedBatch]:
+        packing = self.policy.packing
+        return list(micro_batches(turns, packing, row_tokens=self.row_tokens, batch_tokens=self.batch_tokens))
+
+    @torch.no_grad()
+    def _fill(self, turns: Sequence[Turn]) -> None:
+        """Compute the trunk of the turns that are not stored, as far as they fit."""
+        assert self.trunk is not None
+        missing = [turn for turn in turns if turn not in self.trunk]
+        model = self.policy.model
+        token_bytes = int(model.config.get_text_config().hidden_size) * model.dtype.itemsize
+        pack = partial(pack_batches, row_tokens=self.row_tokens, batch_tokens=self.batch_tokens)
+        batches = self.trunk.fitting(pack(missing), token_bytes)
+        fillers = pack([FILLER]) * (self.sharding.largest(len(batches)) - len(batches))
+        for number, batch in enumerate([*batches, *fillers]):
+            with self.policy.autocast():
+                states = self.scope(partial(states_below, batch=batch, layer=self.trunk.layers))
+            if number < len(batches):
+                self.trunk.add(batch, missing, states)
+
+    def _has_same_trunk(self, scope: ModelScope) -> bool:
+        """Return whether a model has the policy's trunk: it is the policy, or a copy that has equal weights there."""
+        if scope is self.scope:
+            return True
+        if id(scope) not in self._shares_trunk:
+            assert self.trunk is not None
+            pairs = zip(*(_trunk_weights(each.model, self.trunk.layers) for each in (self.scope, scope)), strict=True)
+            different = any(own.dtype != other.dtype or not torch.equal(own, other) for own, other in pairs)
+            self._shares_trunk[id(scope)] = not self.sharding.largest(int(different))
+        return self._shares_trunk[id(scope)]
+
+    def _check(self, turns: Sequence[Turn]) -> None:
+        """Raise before any computation if the model cannot process a turn."""
+        vocab_size = int(self.policy.model.config.get_text_config().vocab_size)
+        for turn in turns:
+            length = len(turn.prompt_ids) + len(turn.action_ids)
+            if length > self.policy.context_length:
+                raise ValueError(f"turn {turn.key} has {length} tokens; the context is {self.policy.context_length}")
+            highest = max(turn.prompt_ids + turn.action_ids, default=0)
+            if highest >= vocab_size:
+                raise ValueError(f"turn {turn.key} contains token {highest}; the vocabulary has {vocab_size}")
+
+
+def _trunk_weights(model: PreTrainedModel, layers: int) -> list[Tensor]:
+    base: Any = model.base_model
+    found = [base.embed_tokens.weight, *(p for layer in base.layers[:layers] for p in layer.parameters())]
+    return [weight.to_local() if hasattr(weight, "to_local") else weight for weight in found]  # a rank's own part

@@ -1,0 +1,249 @@
+"""Tables and curves of a comparison, from the results of its runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+import seeupo
+from seeupo.core.run_statistics import (
+    Interval,
+    holm,
+    interquartile_mean,
+    mean_of_runs,
+    p_value,
+    paired_difference,
+    probability_of_improvement,
+)
+from seeupo.studies.compare.comparison import Comparison, reward_auc
+from seeupo.studies.compare.matching import amount_of
+from seeupo.studies.compare.plan import differences
+from seeupo.studies.compare.sentences import setting_sentences, summary
+from seeupo.studies.compare.store import RunResult, code_version
+
+FORMAT, VERSION = "seeupo-comparison", 1
+SMOOTHING = 5
+"""Number of iterations over which rewards are averaged before drops are measured."""
+COLLAPSED = 0.5
+"""A run has collapsed if its smoothed reward ends below this share of its best."""
+SIGNIFICANT = 0.05
+STATISTICS = (
+    "Intervals are 95% confidence intervals over seeds, from seeupo.core.run_statistics: Student's t for paired "
+    "differences, winsorized t for interquartile means. p-values are adjusted for the number of arms by Holm's method; "
+    "intervals are not. docs/compare.md has their measured coverage."
+)
+Score = Callable[[RunResult, int], float]
+
+
+def success_auc(result: RunResult, iterations: int) -> float:
+    return sum(result.successes) / iterations
+
+
+def final_score(result: RunResult, iterations: int) -> float:
+    """Return the held-out avg@k after the last iteration; 0 if the run did not reach it."""
+    return 0.0 if result.diverged is not None or not result.evaluations else float(result.evaluations[-1][1])
+
+
+METRICS: Mapping[str, tuple[str, str, Score]] = {
+    "reward_auc": ("Reward AUC", "mean training reward over all iterations; the primary metric", reward_auc),
+    "final_score": ("Final score", "held-out avg@k after training", final_score),
+    "success_auc": ("Success AUC", "mean share of solved training episodes over all iterations", success_auc),
+}
+
+
+def analyze(comparison: Comparison, name: str) -> dict[str, Any]:
+    """Return everything that is reported about a finished comparison, as JSON."""
+    study, recipe = comparison.study, comparison.recipe
+    runs = {arm: [comparison.reported(arm, seed) for seed in study.seeds] for arm in study.arms}
+    results = {arm: [_finished(comparison.result(run)) for run in planned] for arm, planned in runs.items()}
+    arms = []
+    for arm, found in results.items():
+        tuning = comparison.tuned(arm)
+        arms.append(
+            {
+                "name": arm,
+                "settings": [[key, value] for key, value in settings_of(comparison, arm).items()],
+                "tuned": dict(tuning.chosen),
+                "at_the_end_of_the_grid": tuning.at_the_end(comparison.planner.values),
+                "tried": [{"settings": dict(settings), "scores": list(scores)} for settings, scores in tuning.tried],
+                "matched": dict(comparison.matched(arm)),
+                **arm_summary(found, comparison.iterations),
+            }
+        )
+    table = {
+        "format": FORMAT,
+        "version": VERSION,
+        "study": name,
+        "recipe": study.recipe,
+        "model": recipe.model.name,
+        "environment": recipe.environment.name,
+        "iterations": comparison.iterations,
+        "trajectories": comparison.iterations * recipe.collect.tasks * recipe.collect.group_size,
+        "k": recipe.evaluation.k,
+        "seeds": list(study.seeds),
+        "tuning_seeds": list(study.tuning_seeds),
+        "grid": comparison.planner.values,
+        "match": match_summary(comparison, results),
+        "metrics": {key: {"title": title, "help": text} for key, (title, text, _) in METRICS.items()},
+        "primary": "reward_auc",
+        "reference": next(iter(results)),
+        "arms": arms,
+        "start": _start(comparison),
+        "comparisons": pairwise_differences(results, comparison.iterations),
+        "statistics": STATISTICS,
+        "versions": {"seeupo": seeupo.__version__, "code": code_version()},
+        "codes": sorted({result.code for found in results.values() for result in found}),
+    }
+    return {**table, "summary": summary(table), "sentences": list(setting_sentences(table))}
+
+
+def settings_of(comparison: Comparison, arm: str) -> dict[str, Any]:
+    """Return the settings of an arm that are its own: those that differ from the recipe, were tuned, or matched."""
+    run = comparison.reported(arm, comparison.study.seeds[0])
+    return {**dict(differences(run, comparison.recipe)), **run.settings}
+
+
+def arm_summary(results: Sequence[RunResult], iterations: int) -> dict[str, Any]:
+    """Return scores, stability, cost and curves of an arm's runs."""
+    bounded = all(0 <= reward <= 1 for result in results for reward in result.rewards)  # not with shaped rewards
+    rewards = [_padded(result, iterations) for result in results]
+    drops = np.array([largest_drop(each) for each in rewards])
+    return {
+        "metrics": {
+            key: {
+                **_json(interquartile_mean(values := _scores(results, score, iterations)), bounded=bounded),
+                "mean": float(values.mean()),
+                "runs": values.tolist(),
+            }
+            for key, (_, _, score) in METRICS.items()
+        },
+        "stability": {
+            "largest_drop": _json(interquartile_mean(drops), bounded=bounded),
+            "worst_drop": float(drops.max()),
+            "collapsed": sum(map(has_collapsed, rewards)),
+            "diverged": sum(result.diverged is not None for result in results),
+        },
+        "cost": {
+            "optimizer_steps": _mean([result.optimizer_steps for result in results]),
+            "tokens": _mean([result.tokens for result in results]),
+            "seconds": _mean([result.training_seconds for result in results]),
+        },
+        "reward_curve": curve([list(enumerate(each, 1)) for each in rewards], bounded=bounded),
+        "score_curve": curve(
+            [[(int(i), score) for i, score in result.evaluations] for result in results], bounded=True
+        ),
+    }
+
+
+def pairwise_differences(results: Mapping[str, Sequence[RunResult]], iterations: int) -> list[dict[str, Any]]:
+    """Return each arm's paired differences from the first one; p-values are adjusted within each metric."""
+    reference, *others = results
+    found: list[dict[str, Any]] = [{"arm": arm, "reference": reference, "metrics": {}} for arm in others]
+    for key, (_, _, score) in METRICS.items():
+        base = _scores(results[reference], score, iterations)
+        values = [_scores(results[arm], score, iterations) for arm in others]
+        adjusted = holm([float(p_value(each, base)) for each in values])
+        for row, each, p in zip(found, values, adjusted, strict=True):
+            difference = _json(paired_difference(each, base))
+            row["metrics"][key] = {
+                "difference": difference,
+                "p": p,
+                "verdict": verdict(difference["value"], p, len(base)),
+                "probability_of_improvement": _json(probability_of_improvement(each, base)),
+                "seeds_above": int((each > base).sum()),
+            }
+    return found
+
+
+def verdict(difference: float, p: float, seeds: int) -> str:
+    """Return the verdict on an arm's difference from the reference."""
+    if seeds < 2:
+        return "Inconclusive"
+    if p >= SIGNIFICANT:
+        return "No significant difference"
+    return "Better" if difference > 0 else "Worse"
+
+
+def match_summary(comparison: Comparison, results: Mapping[str, Sequence[RunResult]]) -> dict[str, Any]:
+    """Return what was matched, the target of a run, and what the arms have spent relative to it."""
+    match = comparison.study.match
+    if match == "none":
+        return {"quantity": match, "target": None, "spent": {}}
+    target = comparison.target * comparison.iterations
+    spent = {arm: _mean([amount_of(result, match) for result in found]) for arm, found in results.items()}
+    return {"quantity": match, "target": target, "spent": {arm: amount / target for arm, amount in spent.items()}}
+
+
+def smoothed(rewards: Sequence[float]) -> list[float]:
+    """Return the means over windows of a few iterations."""
+    size = min(SMOOTHING, len(rewards))
+    return [math.fsum(rewards[at : at + size]) / size for at in range(len(rewards) - size + 1)] if size else []
+
+
+def largest_drop(rewards: Sequence[float]) -> float:
+    """Return how far the smoothed reward fell below its best so far, at most."""
+    best, drop = -math.inf, 0.0
+    for value in smoothed(rewards):
+        best = max(best, value)
+        drop = max(drop, best - value)
+    return drop
+
+
+def has_collapsed(rewards: Sequence[float]) -> bool:
+    """Return whether the smoothed reward ended below half of its best."""
+    values = smoothed(rewards)
+    return bool(values) and max(values) > 0 and values[-1] < COLLAPSED * max(values)
+
+
+def curve(runs: Sequence[Sequence[tuple[int, float]]], *, bounded: bool) -> list[list[float | None]]:
+    """Return [iteration, mean, low, high] of the iterations that all runs have."""
+    if not runs or not all(runs):
+        return []
+    common = sorted(set.intersection(*({iteration for iteration, _ in run} for run in runs)))
+    values = np.array([[dict(run)[iteration] for iteration in common] for run in runs]).T
+    if not common:
+        return []
+    rows = (_json(Interval(*ends), bounded=bounded) for ends in zip(*mean_of_runs(values), strict=True))
+    return [[iteration, *row.values()] for iteration, row in zip(common, rows, strict=True)]
+
+
+def _start(comparison: Comparison) -> dict[str, Any] | None:
+    """Return the held-out score of the warm starts."""
+    starts = [comparison.planner.warm_start(seed) for seed in comparison.study.seeds]
+    results = [comparison.store.warm_start_result(start) for start in starts if start is not None]
+    scores = np.array([result.evaluations[-1][1] for result in results if result is not None and result.evaluations])
+    return {**_json(interquartile_mean(scores), bounded=True), "runs": scores.tolist()} if len(scores) else None
+
+
+def _scores(results: Sequence[RunResult], score: Score, iterations: int) -> Any:
+    return np.array([score(result, iterations) for result in results])
+
+
+def _padded(result: RunResult, iterations: int) -> list[float]:
+    """Return the rewards of all iterations; 0 for those after a failure."""
+    return [*result.rewards, *[0.0] * (iterations - len(result.rewards))]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _json(interval: Interval, *, bounded: bool = False) -> dict[str, Any]:
+    """Return an interval as JSON; `bounded` if the value is in [0, 1] by definition."""
+    found = {name: _number(end) for name, end in zip(("value", "low", "high"), interval, strict=True)}
+    if bounded:
+        found |= {name: min(1.0, max(0.0, end)) for name, end in found.items() if end is not None}
+    return found
+
+
+def _number(value: Any) -> float | None:
+    """Return a number, or None for one that JSON cannot hold."""
+    return float(value) if math.isfinite(value) else None
+
+
+def _finished(result: RunResult | None) -> RunResult:
+    assert result is not None
+    return result

@@ -1,0 +1,65 @@
+"""A comparison in sentences: its result, how it was set up, and what limits it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from seeupo.config.toml import format_value
+from seeupo.utils.text import counted
+
+QUANTITIES = {
+    "optimizer_steps": "optimizer steps",
+    "tokens": "tokens through the policy",
+    "seconds": "seconds of training",
+}
+
+
+def summary(table: Mapping[str, Any]) -> str:
+    """Return the verdicts on the primary metric."""
+    verdicts = [(row["arm"], row["metrics"][table["primary"]]["verdict"]) for row in table["comparisons"]]
+    parts = [
+        f"{', '.join(arm for arm, found in verdicts if found == verdict)}: {verdict.lower()}"
+        for verdict in dict.fromkeys(found for _, found in verdicts)
+    ]
+    return f"reward AUC against {table['reference']}: {'; '.join(parts)}"
+
+
+def setting_sentences(table: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what was compared, how it was matched and tuned, and what limits the comparison."""
+    yield (
+        f"{counted(len(table['arms']), 'arm')} x {counted(len(table['seeds']), 'seed')} of {table['recipe']} "
+        f"({table['model']} on {table['environment']}): {table['iterations']} iterations, {table['trajectories']:,} "
+        "trajectories per run. All arms of a seed start from the same policy and draw the same tasks."
+    )
+    if table["start"] is not None:
+        yield f"Held-out avg@{table['k']} before training: {interval_text(table['start'])}."
+    match = table["match"]
+    if match["quantity"] == "none":
+        yield "Nothing is matched except trajectories: the arms differ in optimizer steps, tokens and time."
+    else:
+        off = max(abs(share - 1) for share in match["spent"].values())
+        yield (
+            f"Matched: {QUANTITIES[match['quantity']]}, {match['target']:,.0f} per run as calibrated; the arms are "
+            f"within {off:.0%} of it."
+        )
+    if table["grid"]:
+        tried = "; ".join(f"{key} in {format_value(values)}" for key, values in table["grid"].items())
+        yield (
+            f"Tuned per arm on {tried}, with {counted(len(table['tuning_seeds']), 'seed')} that "
+            f"{'is' if len(table['tuning_seeds']) == 1 else 'are'} not reported."
+        )
+    for arm in table["arms"]:
+        for key in arm["at_the_end_of_the_grid"]:
+            yield f"{arm['name']}: the best {key} is at the end of the grid; a better value may be beyond it."
+    if len(table["codes"]) > 1 or table["codes"] != [table["versions"]["code"]]:
+        yield f"Runs of other versions of the code were accepted: {', '.join(table['codes'])}."
+
+
+def interval_text(estimate: Mapping[str, float | None], *, signed: bool = False) -> str:
+    """Return a value with its interval; without one if there are too few runs."""
+    sign = "+" if signed else ""
+    value, low, high = (estimate[name] for name in ("value", "low", "high"))
+    if low is None or high is None:
+        return f"{value:{sign}.3f}"
+    return f"{value:{sign}.3f} [{low:{sign}.3f}, {high:{sign}.3f}]"

@@ -1,0 +1,134 @@
+"""Results of finished runs, one small JSON file each: a study can be stopped, resumed and spread over machines."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import seeupo
+from seeupo.studies.compare.plan import PlannedRun, WarmStart
+from seeupo.utils.atomic_files import write_text
+from seeupo.utils.plain_files import read_plain
+
+FORMAT = "seeupo-compare-run"
+MAX_BYTES = 8_000_000
+IRRELEVANT = ("cli", "display", "doctor", "planning", "recipes", "report", "studies")
+"""Packages that a training run does not depend on."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What remains of a finished run.
+
+    Attributes:
+        arm: Name of the arm; "warm start" for a warm start.
+        seed: Seed of the run.
+        settings: Settings that the study chose for the arm.
+        code: Version of the code that trained it, see `code_version`.
+        rewards, successes: Mean reward and share of solved episodes of each iteration.
+        evaluations: Iterations with their held-out avg@k.
+        optimizer_steps: Number of optimizer steps of the policy.
+        tokens: Number of tokens through the policy, in sampling and updates.
+        seconds: Seconds by phase.
+        diverged: Error that ended the run early because its weights or gradients were no longer finite.
+    """
+
+    arm: str
+    seed: int
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    code: str = ""
+    version: str = seeupo.__version__
+    rewards: Sequence[float] = ()
+    successes: Sequence[float] = ()
+    evaluations: Sequence[Sequence[float]] = ()
+    optimizer_steps: int = 0
+    tokens: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    diverged: str | None = None
+
+    @property
+    def training_seconds(self) -> float:
+        """Seconds of sampling and updates."""
+        return sum(self.seconds.get(phase, 0.0) for phase in ("collect", "update"))
+
+    @property
+    def total_seconds(self) -> float:
+        return sum(self.seconds.values())
+
+
+class Store:
+    """The output directory of a study.
+
+    Args:
+        any_code: Whether results of another version of the code count.
+    """
+
+    def __init__(self, path: Path, *, any_code: bool = False) -> None:
+        self.path, self.any_code = path, any_code
+
+    def result_path(self, run: PlannedRun) -> Path:
+        return self.path / "runs" / f"{run.name}.json"
+
+    def warm_start_path(self, warm_start: WarmStart) -> Path:
+        """Return the directory of a warm start, which holds its policy and its result."""
+        return self.path / "warm_starts" / warm_start.name
+
+    def policy_path(self, warm_start: WarmStart) -> Path:
+        return self.warm_start_path(warm_start) / "policy"
+
+    def result(self, run: PlannedRun) -> RunResult | None:
+        """Return the result of a run; None if it is missing, damaged, or of another version of the code."""
+        return self._read(self.result_path(run))
+
+    def warm_start_result(self, warm_start: WarmStart) -> RunResult | None:
+        found = self._read(self.warm_start_path(warm_start) / "result.json")
+        return found if (self.policy_path(warm_start) / "config.json").exists() else None
+
+    def _read(self, path: Path) -> RunResult | None:
+        try:
+            found = read_result(path)
+        except (OSError, ValueError, TypeError, RecursionError):
+            return None
+        return found if self.any_code or found.code == code_version() else None
+
+
+def write_result(path: Path, result: RunResult) -> None:
+    """Write a result completely or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, json.dumps({"format": FORMAT, **asdict(result)}) + "\n")
+
+
+def read_result(path: Path) -> RunResult:
+    """Read a result, which may come from another machine.
+
+    Raises:
+        OSError, ValueError, TypeError: It is missing or damaged.
+    """
+    found = json.loads(read_plain(path, max_bytes=MAX_BYTES))
+    if not isinstance(found, dict) or found.pop("format", None) != FORMAT:
+        raise ValueError(f"{path} is not a result of a comparison")
+    result = RunResult(**found)
+    numbers = [*result.rewards, *result.successes, *(x for row in result.evaluations for x in row)]
+    if not all(isinstance(x, int | float) for x in (*numbers, result.tokens, *result.seconds.values())):
+        raise ValueError(f"{path} has values that are not numbers")
+    return result
+
+
+@cache
+def code_version() -> str:
+    """Return a hash of the sources that a training run depends on.
+
+    These are all modules of the package except the command line, displays, reports, planning and studies.
+    """
+    package = Path(seeupo.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        relative = path.relative_to(package)
+        if relative.parts[0] not in IRRELEVANT:
+            digest.update(f"{relative.as_posix()}\n".encode() + path.read_bytes().replace(b"\r\n", b"\n"))
+    return digest.hexdigest()[:12]
