@@ -133,8 +133,6 @@ class Trajectory:
         turns: The sampled turns, in order.
         reward: Value that is trained on: the score, after reward shaping if that is enabled, and with the discounted
             step rewards if they are trained on.
-        outcome: The part of the reward that is earned at the end, before discounting, if the step rewards of the turns
-            are trained on beside it; None if the whole reward is earned at the end.
         score: Official score of the environment; None if the trajectory failed or its problem has no environment.
         multiplicity: Number of trajectories that this one stands for: 1 if it was sampled, its probability if a small
             problem was enumerated. Every mean over trajectories is weighted by it.
@@ -145,6 +143,8 @@ class Trajectory:
         opening: The environment's first messages, as text.
         turn_texts: The turns as text, for readers.
         credit: Effect of an update; None before it.
+        outcome: The part of the reward that is earned at the end, before discounting, if the step rewards of the turns
+            are trained on beside it; None if the whole reward is earned at the end.
     """
 
     id: str
@@ -153,7 +153,6 @@ class Trajectory:
     turns: tuple[Turn, ...]
     reward: float
     score: float | None = None
-    outcome: float | None = None
     multiplicity: float = 1.0
     stop: StopReason = StopReason.ENVIRONMENT
     failure: Failure | None = None
@@ -162,6 +161,7 @@ class Trajectory:
     opening: str = ""
     turn_texts: tuple[TurnText, ...] = ()
     credit: Credit | None = None
+    outcome: float | None = None
 
 
 def turns_of(trajectories: Iterable[Trajectory]) -> list[Turn]:

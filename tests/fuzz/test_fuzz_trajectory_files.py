@@ -108,7 +108,8 @@ def trajectories(draw):
     for index in range(draw(st.integers(0, 3))):
         action = draw(IDS)
         logprobs = draw(st.none() | st.tuples(*[NUMBERS] * len(action)))
-        turns.append(Turn(name, index, history, action, logprobs, draw(st.none() | st.integers(0, 2**63))))
+        version = draw(st.none() | st.integers(0, 2**63))
+        turns.append(Turn(name, index, history, action, logprobs, version, draw(NUMBERS), draw(TEXT)))
         history = draw(st.sampled_from([history + action, history[:2], (), (1, 2, 3)])) + draw(IDS)
     credits = st.builds(
         TurnCredit, st.integers(0, 9), NUMBERS, NUMBERS, st.none() | NUMBERS, st.booleans(), st.tuples(NUMBERS)
@@ -119,6 +120,7 @@ def trajectories(draw):
         draw(st.integers(0, 9)), draw(st.dictionaries(TEXT, NUMBERS, max_size=2)), draw(TEXT),
         tuple(draw(st.lists(st.builds(TurnText, TEXT, TEXT), max_size=len(turns)))),
         draw(st.none() | st.builds(Credit, NUMBERS, st.lists(credits, max_size=3).map(tuple))),
+        draw(st.none() | NUMBERS),
     )  # fmt: skip
 
 

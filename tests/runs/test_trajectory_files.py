@@ -40,7 +40,7 @@ def trajectories(draw):
     credits = tuple(TurnCredit(n, 1.1, 0.5, 0.55, n % 2 == 0, (-0.5, -1.0)) for n in range(len(turns)))
     texts = draw(st.lists(st.builds(TurnText, st.text(), st.text()), max_size=len(turns)))
     return Trajectory(
-        name, "g", "t", tuple(turns), draw(st.floats(-1, 1.5)), draw(SCORES), draw(SCORES),
+        name, "g", "t", tuple(turns), draw(st.floats(-1, 1.5)), draw(SCORES), outcome=draw(SCORES),
         stop=draw(st.sampled_from(StopReason)), failure=draw(FAILURES), truncated_responses=draw(st.integers(0, 4)),
         timings={"seconds": 1.5}, opening=draw(st.text()), turn_texts=tuple(texts),
         credit=draw(st.sampled_from([None, Credit(0.5, credits)])),

@@ -56,7 +56,7 @@ def damage(content: bytes, how: str) -> bytes:
         "not JSON": gzip.compress(text + b"{\n"),
         "not a trajectory": gzip.compress(text + b'{"id": 1}\n[]\n'),
         "another format": gzip.compress(b'{"format": "else", "version": 1}\n'),
-        "a later version": gzip.compress(b'{"format": "seeupo-trajectories", "version": 3}\n'),
+        "a later version": gzip.compress(b'{"format": "seeupo-trajectories", "version": 99}\n'),
     }[how]
 
 

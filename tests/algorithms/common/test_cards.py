@@ -283,6 +283,17 @@ def test_pages_have_the_results_of_the_study(name):
     assert expected in " ".join((PAGES / f"{name}.md").read_text().split()), f"{name}.md must say: {expected}"
 
 
+TURN_LEVEL = json.loads((ROOT / "docs/results/turn-level.json").read_text())["algorithms"]
+
+
+@pytest.mark.parametrize(("name", "page"), [("gigpo", "gigpo"), ("mt_grpo", "mt_grpo"), ("ppo_turn", "ppo")])
+def test_pages_have_the_results_of_turn_level_credit(name, page):
+    found = TURN_LEVEL[name]
+    assert all(run["after"]["value"] >= 2 * run["before"]["value"] for run in found["runs"])
+    expected = f"from {found['mean_before']:.2f} to {found['mean_after']:.2f}"
+    assert expected in " ".join((PAGES / f"{page}.md").read_text().split()), f"{page}.md must say: {expected}"
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_metric_is_explained(name):
     pages = "\n".join((PAGES / page).read_text() for page in ("README.md", f"{name}.md"))
