@@ -7,13 +7,14 @@ SETUP := .venv/.set-up
 
 VLLM := build/vllm
 
-.PHONY: help test vllm-test lint train theory envs peers fuzz wheel-check clean
+.PHONY: help test vllm-test lint train theory credit envs peers fuzz wheel-check clean
 
 help:
 	@echo "make test         set up, lint, type-check and test"
 	@echo "make vllm-test    test sampling with vLLM on CPUs, in an environment of its own"
 	@echo "make train        set up and train an agent on this machine, in a few minutes"
 	@echo "make theory       measure the paper's claims and refresh docs/theory"
+	@echo "make credit       score every method's credit per turn and refresh docs/credit"
 	@echo "make envs         install the benchmarks that some tests use, each in an interpreter of its own"
 	@echo "make peers        compare the algorithms with TRL's and verl's, in an environment of their own"
 	@echo "make fuzz         search for inputs that crash the readers and parsers, for MINUTES=120 of CPU time"
@@ -39,6 +40,10 @@ train: $(SETUP)
 theory: $(SETUP)
 	@mkdir -p docs/theory
 	$(BIN)/seeupo theory --json docs/theory/theory.json --report docs/theory
+
+credit: $(SETUP)
+	@mkdir -p docs/credit
+	$(BIN)/seeupo study credit --json docs/credit/credit.json --report docs/credit
 
 envs: $(SETUP)
 	for name in bfcl textworld gem appworld; do $(BIN)/seeupo envs install $$name || exit 1; done

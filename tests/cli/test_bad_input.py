@@ -84,6 +84,7 @@ CASES = [
     ("compare no-such-study", "no-such-study"),
     ("compare bad.toml", "agent: unknown key; available: recipe"),
     ("theory --json missing/theory.json", "missing"),
+    ("study credit --json missing/credit.json", "missing"),
 ]
 WITHOUT_INPUT = {"doctor", "envs list", "models list", "recipes list", "recipes schema", "algorithms list"}
 """Commands that take no recipe, path, model or environment."""

@@ -125,3 +125,47 @@ def reliability(
     read_recipe(recipe)  # before any run starts
     table = Study(Runs(recipe, folder, jobs, threads), seeds).run(note)
     show_study(table, markdown(table), json_file)
+
+
+@study.command()
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed.")
+@click.option(
+    "--json", "json_file", type=click.Path(dir_okay=False), callback=not_empty, metavar="FILE",
+    help="Write settings, scores and verdicts to FILE.",
+)  # fmt: skip
+@click.option(
+    "--report", "report_dir", type=click.Path(file_okay=False), callback=not_empty, metavar="DIR",
+    help="Write tables and figures to DIR (needs the extra 'figures').",
+)  # fmt: skip
+def credit(seed: int, json_file: Path | None, report_dir: Path | None) -> None:
+    """Score every method's weight per turn against the true advantage.
+
+    On small problems the true advantage is known. The results show when the carried advantage M helps, and when not.
+    """
+    check_outputs(json_file, report_dir)
+
+    from seeupo.studies import credit as study
+    from seeupo.studies.credit.display import show
+
+    order = study.settings()
+    results: list[study.Scores] = []
+    for scores in study.measure(seed):
+        results.append(scores)
+        note(f"{len(results)} of {len(order)}: {scores.setting.label}")
+    results.sort(key=lambda scores: order.index(scores.setting))
+    asked = study.questions(results)
+    if json_file:
+        table = {
+            "version": seeupo.__version__,
+            "seed": seed,
+            "verdicts": [question.to_json() for question in asked],
+            "settings": [scores.to_json() for scores in results],
+        }
+        write_text(json_file, json.dumps(table, indent=1) + "\n")
+    if report_dir:
+        from seeupo.studies.credit.report import write_report
+
+        write_report(results, asked, report_dir)
+    show(results, asked, Terminal())
+    for written in filter(None, (json_file, report_dir)):
+        note(f"Written: {written}")

@@ -1,1 +1,1 @@
-"""Studies that measure the algorithms: theory, reliability over seeds, and comparisons of arms."""
+"""Studies that measure the algorithms: theory, credit per turn, reliability over seeds, and comparisons of arms."""

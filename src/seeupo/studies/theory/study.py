@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-
-import torch
+from functools import partial
 
 from seeupo.studies.theory.backbones import gae_clipped, grae_clipped_bandit, grae_clipped_mdp, grae_reinforce
 from seeupo.studies.theory.conditions import stochastic_transitions, update_orders
@@ -19,6 +14,7 @@ from seeupo.studies.theory.normalization import constant_shifts, group_deviation
 from seeupo.studies.theory.sequential import global_optimality, identity_behind_m, monotonic_improvement
 from seeupo.studies.theory.setting import Scale
 from seeupo.studies.theory.verdict import Claim
+from seeupo.studies.workers import run_in_workers
 
 CLAIMS: dict[int, Callable[[Scale], Claim]] = {
     1: monotonic_improvement,
@@ -44,21 +40,5 @@ SLOW = (13, 14, 1, 2, 16, 7)
 
 def measure(scale: Scale) -> Iterator[Claim]:
     """Measure every claim and yield each as soon as it is done. Closing the generator ends the workers."""
-    context = multiprocessing.get_context("spawn")
-    executor = ProcessPoolExecutor(min(len(CLAIMS), os.cpu_count() or 1), context, initializer=_start_worker)
-    try:
-        order = sorted(CLAIMS, key=lambda number: SLOW.index(number) if number in SLOW else len(SLOW))
-        futures = [executor.submit(CLAIMS[number], scale) for number in order]
-        for future in as_completed(futures):
-            yield future.result()
-    finally:
-        executor.shutdown(wait=False, cancel_futures=True)
-        for worker in multiprocessing.active_children():
-            worker.terminate()
-
-
-def _start_worker() -> None:
-    # An interrupt reaches the whole process group; the parent handles it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # One thread per process: the tensors are tiny, and the processes share the cores.
-    torch.set_num_threads(1)
+    order = sorted(CLAIMS, key=lambda number: SLOW.index(number) if number in SLOW else len(SLOW))
+    yield from run_in_workers([partial(CLAIMS[number], scale) for number in order])

@@ -1,0 +1,59 @@
+"""`seeupo study credit`, and the page that quotes its verdicts."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from seeupo.cli import main
+from seeupo.studies import credit
+from seeupo.studies.credit.study import AXES, score_setting
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+def test_the_command_writes_scores_and_verdicts(tmp_path, monkeypatch):
+    chosen = [credit.Setting("chain", turns=2, group_size=32), credit.Setting("decisive", turns=3, group_size=32)]
+    monkeypatch.setattr(credit, "settings", lambda: chosen)
+    monkeypatch.setattr(credit, "measure", lambda seed: (score_setting(setting, seed) for setting in reversed(chosen)))
+    file = tmp_path / "credit.json"
+    result = CliRunner().invoke(main, ["study", "credit", "--json", str(file)])
+    assert result.exit_code == 0, result.output
+    found = json.loads(file.read_text())
+    assert [each["label"] for each in found["settings"]] == [setting.label for setting in chosen]
+    assert found["settings"][0]["methods"]["true advantage"]["sign"] == 1
+    assert found["verdicts"][0]["verdict"] in set(credit.Verdict)
+
+
+def test_every_axis_varies_alone():
+    settings = credit.settings()
+    assert len(settings) == len(set(settings)) == 32
+    for kind in ("chain", "deceptive"):
+        assert {setting.turns for setting in settings if setting.kind == kind} == set(AXES["turns"])
+        assert {setting.decisive for setting in settings if setting.kind == kind} == {3}
+
+
+def test_the_page_quotes_the_computed_verdicts():
+    page = (DOCS / "credit.md").read_text()
+    for number, verdict in enumerate(json.loads((DOCS / "credit" / "credit.json").read_text())["verdicts"]):
+        if number == 0:
+            assert f"Verdict: **{verdict['verdict']}**. {verdict['sentence']}" in page
+            assert all(f"| {kind} | {text} |" in page for kind, text in verdict["by_kind"].items())
+        else:
+            assert f"| {verdict['question']} | {verdict['verdict']} |" in page
+
+
+def test_the_report_has_a_figure_per_axis(tmp_path):
+    pytest.importorskip("matplotlib")
+    from seeupo.studies.credit.methods import METHODS
+    from seeupo.studies.credit.report import write_report
+    from seeupo.studies.credit.study import Score
+
+    score = Score(0.5, None, 0.5, 0.5, None, None, 0.1, (0.1, 0.2))
+    results = [credit.Scores(setting, {method.name: score for method in METHODS}) for setting in credit.settings()]
+    page = write_report(results, credit.questions(results), tmp_path / "report")
+    assert {path.stem for path in page.parent.glob("*.svg")} == {
+        "methods", "turns", "group_size", "noise", "kl", "decisive"
+    }  # fmt: skip
+    assert "| GRPO | 0.500 | - |" in page.read_text()
