@@ -241,6 +241,14 @@ class ShrinkableEngine(TrainEngine, Protocol):
 
 
 @runtime_checkable
+class AdaptedEngine(TrainEngine, Protocol):
+    """A train engine that may have one adapter per turn."""
+
+    def copy_first_adapter(self) -> None:
+        """Set all adapters to the first, as after a warm start; do nothing unless there is one per turn."""
+
+
+@runtime_checkable
 class CriticEngine(TrainEngine, Protocol):
     """A train engine with a critic."""
 
@@ -261,7 +269,10 @@ class WeightSource(Protocol):
         """Return whether `model` is the trained model itself, so that nothing has to be copied to it."""
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the current weights by their Hugging Face names, adapters merged, without gradient."""
+        """Yield the current weights by their Hugging Face names, adapters merged, without gradient.
+
+        With one adapter per turn there is no merged model: all parameters of the model are yielded by their own names.
+        """
 
 
 class TrainableEngine(TrainEngine, WeightSource, Protocol):
@@ -289,7 +300,10 @@ class TrainableEngine(TrainEngine, WeightSource, Protocol):
         """Restore what `save` wrote."""
 
     def export(self, path: Path) -> None:
-        """Write the policy as a Hugging Face folder, adapters merged, into an existing directory."""
+        """Write the policy as a Hugging Face folder, adapters merged, into an existing directory.
+
+        With one adapter per turn it is the base model and a folder for each adapter.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ def test_merging_adapters_keeps_logprobs_and_the_adapted_model(tmp_path):
     merged = merge_adapters(local.policy.model).to(torch.float64)
     torch.testing.assert_close(logprobs(merged), adapted, rtol=0, atol=1e-6)
     assert torch.equal(logprobs(local.policy.model), adapted)
-    export_policy(local.export, tmp_path / "policy", "a card")
+    export_policy(local.export, tmp_path / "policy", lambda usage: f"a card{usage}")
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "policy", dtype=torch.float64)
     assert {name for name, _ in loaded.named_parameters()} == {name for name, _ in merged.named_parameters()}
     torch.testing.assert_close(logprobs(loaded), adapted, rtol=0, atol=1e-5)
@@ -41,7 +41,7 @@ def test_a_model_without_adapters_is_returned_as_it_is():
 
 def test_an_older_policy_is_replaced(tmp_path):
     local = engine()
-    export_policy(local.export, tmp_path / "policy", "first")
-    export_policy(local.export, tmp_path / "policy", "second")
+    export_policy(local.export, tmp_path / "policy", lambda usage: "first")
+    export_policy(local.export, tmp_path / "policy", lambda usage: "second")
     assert (tmp_path / "policy" / "README.md").read_text() == "second"
     assert [path.name for path in tmp_path.iterdir()] == ["policy"]

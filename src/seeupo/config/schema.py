@@ -376,6 +376,12 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.model.lora is not None and self.optimizer.trainable:
             raise ValueError("model.lora and optimizer.trainable: expected at most one of them. Leave one out.")
+        per_turn = None if self.model.lora is None else self.model.lora.per_turn
+        if per_turn is not None and self.sampler.kind == "vllm":
+            raise ValueError(
+                f'model.lora.per_turn = {per_turn} with sampler.kind = "vllm": expected the local sampler, because '
+                'vLLM gets one set of merged weights. Set sampler.kind = "local", or leave out per_turn.'
+            )
         if self.evaluation.every == 0 and (self.run.target is not None or self.run.patience is not None):
             raise ValueError("run.target and run.patience: expected evaluations during training. Set evaluation.every.")
         if self.sampler.placement == "shared" and self.sampler.count:

@@ -18,6 +18,7 @@ from seeupo.models.scope import ModelScope
 from seeupo.models.tree import TreeBatch, pack_batches
 from seeupo.models.tree_layers import states_below
 from seeupo.models.trunk import TrunkCache, trunk_layers, without_states
+from seeupo.models.turn_adapters import activate, turn_adapters
 from seeupo.types import Turn
 
 FILLER = Turn("filler", 0, (0,), (0,))
@@ -69,10 +70,24 @@ class Batches:
         """Yield batches that `scope` computes, as many on every rank, and whether each is real.
 
         `members` are indices of `turns`. A batch that is not real is a filler, on ranks that have fewer than others.
-        Without a scope, or if its trunk is not that of the policy, batches are computed in full.
+        Without a scope, or if its trunk is not that of the policy, batches are computed in full. With one adapter per
+        turn, a batch has turns of one adapter, which is active until the next batch.
         """
         self._check(turns)
-        numbers = list(range(len(turns)))
+        adapters = turn_adapters(self.policy.model)
+        if adapters is None:
+            yield from self._of_numbers(turns, list(range(len(turns))), scope)
+            return
+        for adapter in range(adapters.count):
+            numbers = [number for number, turn in enumerate(turns) if adapters.of_turn(turn.index) == adapter]
+            if numbers or self.sharding.ranks > 1:  # other ranks may have turns of this adapter
+                activate(self.policy.model, adapter)
+                yield from self._of_numbers(turns, numbers, scope)
+
+    def _of_numbers(
+        self, turns: Sequence[Turn], numbers: list[int], scope: ModelScope | None
+    ) -> Iterator[tuple[TreeBatch | PaddedBatch, bool]]:
+        """Yield the batches of the turns with these numbers, as `of`."""
         if self.trunk is not None and scope is not None and self._has_same_trunk(scope):
             self._fill(turns)
             stored = [number for number in numbers if turns[number] in self.trunk]

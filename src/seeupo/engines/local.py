@@ -22,14 +22,25 @@ from seeupo.engines.sharded_state import is_sharded, load_sharded, save_sharded
 from seeupo.engines.sharding import Sharding, SingleProcess
 from seeupo.engines.shrinking import shrinkable
 from seeupo.models.adapter_folders import BASE, write_base_name
-from seeupo.models.adapters import ADAPTED, LoraSettings, add_adapters, base_model, merged_weights, plain_model
+from seeupo.models.adapters import (
+    ADAPTED,
+    LoraSettings,
+    add_adapters,
+    base_model,
+    is_adapter,
+    merged_weights,
+    plain_model,
+)
 from seeupo.models.batching import PaddedBatch
+from seeupo.models.decoder import FAMILIES
 from seeupo.models.loading import LoadedPolicy
 from seeupo.models.logprobs import action_logprobs
 from seeupo.models.saving import save_model
 from seeupo.models.scope import ModelScope
 from seeupo.models.tree import TreeBatch
+from seeupo.models.turn_adapters import activate, copy_first_adapter, turn_adapters, write_turn_adapters
 from seeupo.types import (
+    AdaptedEngine,
     CriticEngine,
     CriticLoss,
     Objective,
@@ -109,6 +120,10 @@ class LocalEngine:
         self._critic = LocalCritic(policy, critic, self.sharding, self._batches) if critic is not None else None
         if lora is not None:
             add_adapters(policy.model, lora, policy.adapter)
+        self._adapters = turn_adapters(policy.model)
+        kind = policy.model.config.get_text_config().model_type
+        if self._adapters is not None and kind not in FAMILIES:
+            raise ValueError(f"lora.per_turn with model type {kind!r}: expected {', '.join(FAMILIES)}; leave it out")
         self._reference = (
             ReferencePolicy(policy.model, adapters=lora is not None, dtype=reference_dtype) if reference else None
         )
@@ -147,7 +162,12 @@ class LocalEngine:
 
     def reset_critic(self) -> None:
         if self._critic is not None:
-            self._critic.restart(self.weights())
+            if self._adapters is not None:
+                activate(self.policy.model, 0)  # at the start of training, all adapters are equal
+            self._critic.restart(merged_weights(self.policy.model, self.sharding.full))
+
+    def copy_first_adapter(self) -> None:
+        copy_first_adapter(self.policy.model)
 
     def begin_iteration(self, iteration: int) -> None:
         self.iteration = iteration
@@ -200,10 +220,15 @@ class LocalEngine:
         if not isinstance(self.sharding, SingleProcess):
             self._save_sharded(path)
             return
-        save_model(self.policy.model, self.policy.tokenizer, path)
+        if self._adapters is None:
+            save_model(self.policy.model, self.policy.tokenizer, path)
         if self.lora is not None:
             save_file({name: p.detach().contiguous() for name, p in self._trained.items()}, path / ADAPTERS)
-            write_base_name(path, self.policy.base or BASE)
+            if self._adapters is None:
+                write_base_name(path, self.policy.base or BASE)
+            else:
+                write_turn_adapters(path, self.policy.model, self._trained, base=self.policy.base)
+                self.policy.tokenizer.save_pretrained(path)
             if self.policy.base is None:  # nothing else could make the adapters usable
                 save_model(base_model(self.policy.model), self.policy.tokenizer, path / BASE)
         if self._reference is not None:
@@ -248,8 +273,15 @@ class LocalEngine:
         for name, weight in self.weights():  # all ranks gather, one weight after another
             if self.sharding.rank == 0:
                 weights[name] = weight.cpu()
-        if self.sharding.rank == 0:
+        if self.sharding.rank != 0:
+            return
+        if self._adapters is None:
             save_model(plain_model(self.policy.model, weights), self.policy.tokenizer, path)
+        else:
+            write_turn_adapters(path, self.policy.model, weights, base=None)
+            self.policy.tokenizer.save_pretrained(path)
+            base = {name.replace(ADAPTED, "."): weight for name, weight in weights.items() if not is_adapter(name)}
+            save_model(plain_model(self.policy.model, base), self.policy.tokenizer, path / BASE)
 
     def learning_rate(self, iteration: int) -> float:
         return self.settings.rate_at(iteration)
@@ -258,7 +290,9 @@ class LocalEngine:
         return model is self.policy.model
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        return merged_weights(self.policy.model, self.sharding.full)
+        if self._adapters is None:
+            return merged_weights(self.policy.model, self.sharding.full)
+        return ((name, self.sharding.full(weight.detach())) for name, weight in self.policy.model.named_parameters())
 
     def _save_sharded(self, path: Path) -> None:
         tensors = {**self._state_tensors(), **{f"moments/{n}": t for n, t in self._optimizer.tensors().items()}}
@@ -344,4 +378,5 @@ if TYPE_CHECKING:
     # Let mypy verify the protocols.
     _trainable: type[TrainableEngine] = LocalEngine
     _shrinkable: type[ShrinkableEngine] = LocalEngine
+    _adapted: type[AdaptedEngine] = LocalEngine
     _with_critic: type[CriticEngine] = LocalEngine

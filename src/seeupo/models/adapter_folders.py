@@ -88,15 +88,18 @@ def base_name(name_or_path: str) -> str:
     return str(Path(name_or_path).resolve()) if ".." in path.parts else name_or_path
 
 
-def write_base_name(folder: Path, base: str) -> None:
-    """Name the base model of an adapter folder that peft has written."""
+def write_base_name(folder: Path, base: str | None) -> None:
+    """Name the base model of an adapter folder that peft has written; None for no name."""
     settings = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     settings["base_model_name_or_path"] = base
     (folder / CONFIG).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
-def read_adapter(folder: Path) -> Adapter:
-    """Read an adapter folder. Adapters that are more than two matrices per linear layer are refused."""
+def read_adapter(folder: Path, *, base: str | None = None) -> Adapter:
+    """Read an adapter folder. Adapters that are more than two matrices per linear layer are refused.
+
+    `base` is the base model if the folder does not say so.
+    """
     settings = _settings(folder)
     if settings.get("peft_type") != "LORA":
         raise ModelError(
@@ -112,7 +115,7 @@ def read_adapter(folder: Path) -> Adapter:
         raise ModelError(f"{folder}/{CONFIG} has r = {_shown(rank)}, lora_alpha = {_shown(alpha)}; expected numbers")
     return Adapter(
         path=folder,
-        base=_base(folder, settings.get("base_model_name_or_path")),
+        base=base or find_base(folder, settings.get("base_model_name_or_path")),
         rank=rank,
         alpha=float(alpha),
         rank_stabilized=bool(settings.get("use_rslora")),
@@ -136,12 +139,12 @@ def _settings(folder: Path) -> dict[str, Any]:
     return settings
 
 
-def _base(folder: Path, name: object) -> str:
+def find_base(folder: Path, name: object, file: str = CONFIG, key: str = "base_model_name_or_path") -> str:
     """Return the base model that an adapter names: a folder within it, or a folder or name as the user would type it.
 
     A name cannot climb out of a directory, so that it means the same model wherever the adapter is moved.
     """
-    edit = f"Name the base model in {folder}/{CONFIG} (base_model_name_or_path)."
+    edit = f"Name the base model in {folder}/{file} ({key})."
     if not isinstance(name, str) or not name.strip():
         raise ModelError(f"{folder} is an adapter that names no base model. {edit}")
     path = PurePath(name)

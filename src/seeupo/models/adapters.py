@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,9 +16,12 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from seeupo.core.checks import check_count
 from seeupo.models.adapter_folders import Adapter
+from seeupo.models.turn_adapters import TurnAdapters, add_named, set_turn_adapters
 
 ADAPTED = ".base_layer."
 """Part of the name that peft gives to the weights of an adapted layer."""
+ONE_ADAPTER = "default"
+"""Name of an adapter for all turns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +35,9 @@ class LoraSettings:
         layers: Number of transformer layers with adapters, counted from the top; "none" means all. The layers below
             them are computed once per iteration.
         seed: Random seed of the initialization.
+        per_turn: Number N of adapters, one per turn: the virtual agent a of a turn (algorithm.turns_per_agent) trains
+            and samples with adapter min(a, N - 1). All start equal. "none" means one adapter for all turns.
+        turns_per_agent: Number of consecutive turns of a virtual agent.
     """
 
     rank: int = 16
@@ -38,8 +45,12 @@ class LoraSettings:
     targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
     layers: int | None = None
     seed: int = 0
+    per_turn: int | None = None
+    turns_per_agent: int = field(default=1, metadata={"set_by": "algorithm.turns_per_agent"})
 
     def __post_init__(self) -> None:
+        if self.per_turn is not None:
+            check_count("per_turn", self.per_turn, 1)
         if self.layers is not None:
             check_count("layers", self.layers, 1)
         check_count("rank", self.rank, 1)
@@ -66,11 +77,22 @@ def add_adapters(model: PreTrainedModel, lora: LoraSettings, adapter: Adapter | 
         lora_dropout=0.0,
         task_type="CAUSAL_LM",
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(lora.seed)
-        with _stand_ins(model):
-            model.add_adapter(config)
-    config.base_model_name_or_path = None  # with a name, peft looks for the model on the hub in each save
+    if lora.per_turn is not None:
+        if adapter is not None:
+            raise ValueError(
+                f"lora.per_turn = {lora.per_turn} with the adapter {adapter.path}: expected a model without adapters. "
+                "Leave out per_turn, or merge the adapter first"
+            )
+        names = set_turn_adapters(model, TurnAdapters(lora.per_turn, lora.turns_per_agent)).names
+    else:
+        names = (ONE_ADAPTER,)
+    for name in names:
+        own = copy.deepcopy(config)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(lora.seed)  # all start equal
+            with _stand_ins(model):
+                add_named(model, own, name)
+        own.base_model_name_or_path = None  # with a name, peft looks for the model on the hub in each save
     dtype = torch.float64 if model.dtype == torch.float64 else torch.float32
     for name, parameter in model.named_parameters():
         if is_adapter(name):
@@ -117,7 +139,7 @@ def _load_adapter(model: PreTrainedModel, adapter: Adapter, lora: LoraSettings) 
     with torch.no_grad():
         for name, matrices in adapter.layers.items():
             for part, matrix in zip(("lora_A", "lora_B"), matrices, strict=True):
-                parameter = model.get_parameter(f"{name}.{part}.default.weight")
+                parameter = model.get_parameter(f"{name}.{part}.{ONE_ADAPTER}.weight")
                 if parameter.shape != matrix.shape:
                     raise ValueError(f"{adapter.path} does not fit its base model; use the model it was trained on")
                 parameter.copy_(matrix)

@@ -13,6 +13,7 @@ from torch.nn.functional import rms_norm
 from transformers import PreTrainedModel
 
 from seeupo.models.decoding_weights import DecodingWeights
+from seeupo.models.turn_adapters import activate, turn_adapters
 
 FAMILIES = ("llama", "qwen2", "qwen3")
 
@@ -33,25 +34,31 @@ class Decoder:
     models, and all computation in bfloat16, use the model's own modules: merged adapters would be rounded to bfloat16.
 
     Args:
-        snapshot_bytes: Maximum size of the weights of which a snapshot is made.
+        adapter: Adapter to compute with, of a model with one adapter per turn.
+        snapshot_bytes: Maximum size of the weights of which a snapshot is made; with one adapter per turn, of all
+            their snapshots.
 
     Attributes:
         num_layers, query_heads, kv_heads, head_dim: Shape of the attention.
     """
 
-    def __init__(self, model: PreTrainedModel, *, snapshot_bytes: int = SNAPSHOT_BYTES) -> None:
+    def __init__(
+        self, model: PreTrainedModel, *, adapter: int | None = None, snapshot_bytes: int = SNAPSHOT_BYTES
+    ) -> None:
         config = model.config.get_text_config()
         if config.model_type not in FAMILIES:
             raise ValueError(
                 f"model type {config.model_type!r} is not supported by this decoder; supported: {', '.join(FAMILIES)}"
             )
-        self.model = model
+        self.model, self.adapter = model, adapter
         self.num_layers = int(config.num_hidden_layers)
         self.query_heads = int(config.num_attention_heads)
         self.kv_heads = int(config.num_key_value_heads)
         self.head_dim = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
         size = sum(weight.nbytes for weight in model.parameters())
-        self._has_snapshot = size <= snapshot_bytes and model.dtype in (torch.float32, torch.float64)
+        adapters = turn_adapters(model)
+        snapshots = 1 if adapters is None else adapters.count
+        self._has_snapshot = snapshots * size <= snapshot_bytes and model.dtype in (torch.float32, torch.float64)
         self._weights: DecodingWeights | None = None
 
     def drop_snapshot(self) -> None:
@@ -69,6 +76,8 @@ class Decoder:
     @torch.no_grad()
     def hidden(self, tokens: Tensor, positions: Tensor, attend: Attention) -> Tensor:
         """Return last hidden states [N, H] of tokens [N] at positions [N]."""
+        if self.adapter is not None:
+            activate(self.model, self.adapter)
         base: Any = self.model.base_model
         states: Tensor = base.embed_tokens(tokens)
         cos, sin = (table[0, :, None] for table in base.rotary_emb(states[None], positions[None]))

@@ -25,6 +25,7 @@ from seeupo.models.saving import no_progress_bars
 from seeupo.models.tiny import TinyConfig, tiny_model, tiny_tokenizer
 from seeupo.models.tokenizer_check import check_tokenizer, has_tokenizer
 from seeupo.models.tree import pack_batches
+from seeupo.models.turn_adapters import has_turn_adapters, load_turn_adapters, read_index
 from seeupo.types import Turn
 
 ADAPTER_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
@@ -72,6 +73,7 @@ def load_policy(
 ) -> LoadedPolicy:
     """Load `tiny`, a model of the catalog, a folder with safetensors (a model or a LoRA adapter), or a Hugging Face id.
 
+    A folder with one adapter per turn gives its base model with all adapters, to sample from.
     Remote code is never run, and weights are read from safetensors only. Nothing has been run on a GPU.
 
     Args:
@@ -84,7 +86,7 @@ def load_policy(
     if dtype not in DTYPES:
         raise ModelError(f"dtype = {dtype!r}: expected one of {', '.join(DTYPES)}")
     target = resolve_device(device)
-    adapter = base = None
+    adapter = base = turns = None
     if name_or_path == "tiny":
         config = tiny or TinyConfig()
         tokenizer: PreTrainedTokenizerBase = tiny_tokenizer(config)
@@ -93,7 +95,10 @@ def load_policy(
     else:
         path = locate(name_or_path)
         source = name_or_path if path == name_or_path else f"{name_or_path} ({path})"
-        if (folder := adapter_folder(path)) is not None:
+        if has_turn_adapters(Path(path)):
+            turns = Path(path)
+            model, tokenizer = _from_pretrained(locate(read_index(turns).base), path)
+        elif (folder := adapter_folder(path)) is not None:
             adapter = read_adapter(folder)
             where = _base_of(adapter)
             with _base_errors(adapter):
@@ -108,6 +113,8 @@ def load_policy(
     _check_vocabulary(model, tokenizer, name_or_path)
     check_tokenizer(tokenizer, name_or_path)
     compute_dtype = prepare(model, dtype, frozen=frozen)
+    if turns is not None:
+        load_turn_adapters(model, turns)
     torch.nn.Module.to(model, device=target)
     packing = _choose_packing(model, name_or_path)
     return LoadedPolicy(model, tokenizer, source, packing, base, None if merge else adapter, compute_dtype)
@@ -133,7 +140,9 @@ def load_tokenizer(name_or_path: str) -> tuple[PreTrainedTokenizerBase, int]:
         return tiny_tokenizer(TinyConfig()), TinyConfig().context
     path = locate(name_or_path)
     own: str | None = None
-    if (folder := adapter_folder(path)) is not None:
+    if has_turn_adapters(Path(path)):
+        path, own = locate(read_index(Path(path)).base), path
+    elif (folder := adapter_folder(path)) is not None:
         path, own = _base_of(read_adapter(folder))
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
@@ -154,7 +163,7 @@ def locate(name_or_path: str) -> str:
         return str(folder)
     path = Path(name_or_path)
     if path.is_dir():
-        if is_adapter(path):
+        if is_adapter(path) or has_turn_adapters(path):
             return str(path)
         if not (path / "config.json").exists():
             run = f". The policy of this run is in {path / 'policy'}" if (path / "policy/config.json").exists() else ""

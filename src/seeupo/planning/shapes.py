@@ -17,6 +17,7 @@ from seeupo.models.adapter_folders import is_adapter, read_adapter
 from seeupo.models.adapters import LoraSettings
 from seeupo.models.catalog import CATALOG, downloaded_folder
 from seeupo.models.tiny import TinyConfig, tiny_model, tiny_tokenizer
+from seeupo.models.turn_adapters import refuse_training
 from seeupo.planning.known_shapes import KNOWN_SHAPES
 
 
@@ -67,7 +68,7 @@ class ModelShape:
             for name, sizes in self.linear.items()
             if name.rpartition(".")[2] in lora.targets and (_layer_index(name) or 0) >= lowest
         ]
-        return [lora.rank * size for sizes in adapted for size in sizes]
+        return [lora.rank * size for sizes in adapted for size in sizes] * (lora.per_turn or 1)
 
     def trained_sizes(self, model: ModelSettings, optimizer: OptimizerSettings) -> list[int]:
         """Return the number of weights of each parameter that is trained."""
@@ -142,6 +143,7 @@ def _find_config(name: str) -> tuple[str, PretrainedConfig]:
             raise ModelError(f"{name} is not downloaded yet; run: seeupo models fetch {name}")
         return str(folder), _read_config(str(folder), local=True)
     if Path(name).is_dir():
+        refuse_training(Path(name))
         if is_adapter(Path(name)):
             return _find_config(read_adapter(Path(name)).base)
         return name, _read_config(name, local=True)

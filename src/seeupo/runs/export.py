@@ -16,10 +16,11 @@ import seeupo
 from seeupo.config.changes import changes_text
 from seeupo.core.statistics import format_estimate
 from seeupo.errors import RunError
-from seeupo.models.adapter_folders import BASE, is_adapter, read_adapter
+from seeupo.models.adapter_folders import BASE, CONFIG, is_adapter, read_adapter
 from seeupo.models.catalog import CATALOG
 from seeupo.models.loading import load_policy
 from seeupo.models.saving import save_model
+from seeupo.models.turn_adapters import has_turn_adapters, read_index
 from seeupo.runs.checkpoints import Checkpoint
 from seeupo.runs.reader import StoredRun, read_run
 from seeupo.runs.run_directory import RECIPE, RunDirectory
@@ -33,7 +34,7 @@ TRAINING_FILES = {"state.json", "manifest.json", "adapters.safetensors", "refere
 
 @dataclass(frozen=True)
 class ExportedPolicy:
-    """An exported policy: its folder, the iterations before it, and the base model if the folder is an adapter."""
+    """An exported policy: its folder, the iterations before it, and the base model if the folder has adapters."""
 
     path: Path
     iteration: int
@@ -49,7 +50,8 @@ def export(
 ) -> ExportedPolicy:
     """Write the policy of a run as a folder for transformers: weights, tokenizer, chat template and model card.
 
-    The folder appears when it is complete. A LoRA run gives an adapter folder for peft unless `merge` is set.
+    The folder appears when it is complete. A LoRA run gives an adapter folder for peft unless `merge` is set; with one
+    adapter per turn, a folder for each.
 
     Args:
         run_dir: Run directory.
@@ -61,6 +63,11 @@ def export(
     _check_new(out)
     source, iteration, card = _source(run, checkpoint, merge=merge)
     adapter = read_adapter(source) if is_adapter(source) else None
+    base = None if adapter is None or merge else adapter.base
+    if has_turn_adapters(source):
+        if merge:
+            raise RunError(f"{run.path} has one adapter per turn, which cannot be merged into one model; omit --merge")
+        base = read_index(source).base
     partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
     try:
         partial.mkdir()
@@ -82,7 +89,7 @@ def export(
         raise RunError(f"{out} cannot be written: {reason}; nothing was left behind") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return ExportedPolicy(out, iteration, None if adapter is None or merge else adapter.base)
+    return ExportedPolicy(out, iteration, base)
 
 
 def _check_new(out: Path) -> None:
@@ -119,21 +126,24 @@ def _copy_model(source: Path, target: Path) -> None:
             continue
         if path.is_file() and path.suffix in MODEL_SUFFIXES:
             shutil.copyfile(path, target / path.name)
-        elif path.is_dir() and path.name == BASE:
-            (target / BASE).mkdir()
-            _copy_model(path, target / BASE)
-    if not list(target.glob("*.safetensors")):
+        elif path.is_dir() and (path.name == BASE or (path / CONFIG).is_file()):
+            (target / path.name).mkdir()
+            _copy_model(path, target / path.name)
+    if not list(target.glob("*.safetensors")) and not has_turn_adapters(target):
         raise RunError(f"{source} has no weights to export; expected .safetensors files")
 
 
-def export_policy(export: Callable[[Path], None], path: Path, card: str) -> None:
-    """Export the final policy and its model card into a folder, completely or not at all; replaces an older one."""
+def export_policy(export: Callable[[Path], None], path: Path, card: Callable[[str], str]) -> None:
+    """Export the final policy and its model card into a folder, completely or not at all; replaces an older one.
+
+    `card` returns the model card for a section that says how to load adapters, which is empty for full weights.
+    """
     partial = path.with_name(f".{path.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
         export(partial)
-        (partial / CARD_FILE).write_text(card, encoding="utf-8")
+        (partial / CARD_FILE).write_text(card(_usage(partial, merge=False)), encoding="utf-8")
         if path.exists():
             shutil.rmtree(path)
         partial.rename(path)
@@ -180,6 +190,26 @@ model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({base}), 
 """
 
 
+TURN_ADAPTERS_USAGE = """
+This folder has one LoRA adapter per turn: turn t of an episode, from 1, is sampled with the adapter `turn_a`, where
+a = {agent}. Load them onto their base model{where}, with FOLDER for the path of this folder, and activate
+the adapter of each turn. Keys and values that another adapter computed must not be reused.
+
+```python
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({base}), "FOLDER/turn_1", "turn_1")
+for turn in range(2, {following}):
+    model.load_adapter(f"FOLDER/turn_{{turn}}", f"turn_{{turn}}")
+model.set_adapter("turn_1")  # before each turn
+```
+
+A server with LoRA, such as `vllm serve {served} --enable-lora --lora-modules turn_1=FOLDER/turn_1 ...`, offers each
+adapter as a model of its own; the client names that of the turn in each request.
+"""
+
+
 def model_card(summary: Mapping[str, Any], recipe_toml: str, usage: str = "") -> str:
     """Return the model card: where the policy comes from, its scores, and the recipe that repeats the run."""
     k = summary["k"]
@@ -206,14 +236,33 @@ def model_card(summary: Mapping[str, Any], recipe_toml: str, usage: str = "") ->
 
 
 def _usage(folder: Path, *, merge: bool) -> str:
-    """Return the section of the model card that says how to load an adapter; empty for full weights."""
+    """Return the section of the model card that says how to load adapters; empty for full weights."""
+    if has_turn_adapters(folder):
+        return _turn_adapters_usage(folder)
     if merge or not is_adapter(folder):
         return ""
     base = read_adapter(folder).base
     if Path(base).is_relative_to(folder):
         return ADAPTER_USAGE.format(base=json.dumps(f"FOLDER/{BASE}"), where=f", the folder `{BASE}`")
-    where = f" from the catalog of seeupo (`seeupo models fetch {base}`)" if base in CATALOG else ""
-    return ADAPTER_USAGE.format(base=json.dumps(base), where=where)
+    return ADAPTER_USAGE.format(base=json.dumps(base), where=_catalog_note(base))
+
+
+def _turn_adapters_usage(folder: Path) -> str:
+    index = read_index(folder)
+    adapters, inside = index.adapters, Path(index.base).is_relative_to(folder)
+    base = f"FOLDER/{BASE}" if inside else index.base
+    agent = "t" if adapters.turns_per_agent == 1 else f"ceil(t / {adapters.turns_per_agent})"
+    return TURN_ADAPTERS_USAGE.format(
+        agent=f"min({agent}, {adapters.count})",
+        where=f", the folder `{BASE}`" if inside else _catalog_note(base),
+        base=json.dumps(base),
+        following=adapters.count + 1,
+        served=base,
+    )
+
+
+def _catalog_note(base: str) -> str:
+    return f" from the catalog of seeupo (`seeupo models fetch {base}`)" if base in CATALOG else ""
 
 
 def _summary(run: StoredRun, checkpoint: Checkpoint) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from seeupo.training.callbacks import TrainingCallback
 from seeupo.training.metrics import iteration_record, sampler_gap, task_kinds
 from seeupo.training.setup import Components
 from seeupo.training.warm_start import load_demonstrations, warm_start_optimizer
-from seeupo.types import Trajectory
+from seeupo.types import AdaptedEngine, Trajectory
 from seeupo.utils.seeds import derive_seed
 from seeupo.utils.text import counted
 
@@ -341,6 +341,8 @@ class Loop:
                 self.checkpoint()
                 self.callback.on_phase("warm start", settings.batches)
                 written = time.monotonic()
+        if isinstance(engine, AdaptedEngine):
+            engine.copy_first_adapter()
         engine.set_optimizer(replace(self.recipe.optimizer, iterations=self.recipe.run.total_iterations))
         if "reference" in self.recipe.algorithm.needs:
             engine.snapshot_reference()

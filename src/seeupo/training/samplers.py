@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from seeupo.engines.samplers import local_sampler
 from seeupo.engines.samplers.remote import RemoteSamplers, direct_transfer
 from seeupo.engines.samplers.sampling import StopCriteria
 from seeupo.engines.samplers.vllm import VllmOptions, VllmSampler
+from seeupo.models.adapters import LoraSettings, add_adapters
 from seeupo.models.loading import LoadedPolicy
 from seeupo.models.precision import resolve_device
 from seeupo.models.saving import save_model
@@ -35,7 +37,7 @@ def start_samplers(
     settings, device = recipe.sampler, resolve_device(recipe.model.device).type
     rows = -(-recipe.agent.concurrency // settings.count)
     direct = direct_transfer(settings, cluster=recipe.engine.kind == "cluster", device=device, dtype=recipe.model.dtype)
-    make: Callable[[], Sampler] = partial(_local, load, rows, settings.speculation)
+    make: Callable[[], Sampler] = partial(_local, load, lora_settings(recipe), rows, settings.speculation)
     if settings.kind == "vllm":
         make = partial(
             VllmSampler,
@@ -63,8 +65,21 @@ def start_samplers(
     return stack.enter_context(closing(samplers))
 
 
-def _local(load: Load, rows: int, speculation: bool) -> Sampler:
-    return local_sampler(load(), training=True, max_rows=rows, speculation=speculation)
+def lora_settings(recipe: Recipe) -> LoraSettings | None:
+    """Return the settings of the adapters with the turns that share one."""
+    lora = recipe.model.lora
+    return None if lora is None else replace(lora, turns_per_agent=getattr(recipe.algorithm, "turns_per_agent", 1))
+
+
+def sampled_copy(policy: LoadedPolicy, lora: LoraSettings | None) -> LoadedPolicy:
+    """Return a policy that gets its weights from an engine: with one adapter per turn, it needs all of them."""
+    if lora is not None and lora.per_turn is not None:
+        add_adapters(policy.model, lora)
+    return policy
+
+
+def _local(load: Load, lora: LoraSettings | None, rows: int, speculation: bool) -> Sampler:
+    return local_sampler(sampled_copy(load(), lora), training=True, max_rows=rows, speculation=speculation)
 
 
 def _model_folder(recipe: Recipe, policy: LoadedPolicy, stack: ExitStack) -> str:

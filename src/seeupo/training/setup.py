@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,8 +32,9 @@ from seeupo.models.precision import DTYPES, resolve_device
 from seeupo.models.streaming import WeightStream, can_stream
 from seeupo.models.tiny import TinyConfig
 from seeupo.models.tokenizer_check import check_text
+from seeupo.models.turn_adapters import refuse_training
 from seeupo.rollout.runner import Runner, RunnerSettings, make_runner
-from seeupo.training.samplers import start_samplers
+from seeupo.training.samplers import lora_settings, sampled_copy, start_samplers
 from seeupo.types import EnvFactory, Sampler, SamplingParameters, Task, TrainableEngine
 
 
@@ -97,8 +99,9 @@ def build(
         if sampler is None:
             # Sampling during an update needs weights that the update does not change.
             copied = recipe.collect.lag and recipe.engine.kind == "local"
+            shares = recipe.engine.kind == "local" and not copied
             sampler = local_sampler(
-                load() if copied else policy,
+                policy if shares else sampled_copy(load() if copied else policy, lora_settings(recipe)),
                 max_rows=recipe.agent.concurrency,
                 speculation=recipe.sampler.speculation,
             )
@@ -182,7 +185,7 @@ def optimizer_settings(recipe: Recipe) -> OptimizerSettings:
 def engine_options(recipe: Recipe) -> dict[str, Any]:
     """Return the arguments of `LocalEngine` besides the policy and the optimizer."""
     return {
-        "lora": recipe.model.lora,
+        "lora": lora_settings(recipe),
         "critic": critic_settings(recipe),
         "temperature": recipe.agent.temperature,
         "reference": "reference" in recipe.algorithm.needs,
@@ -219,6 +222,7 @@ def open_pool(
 
 def model_loader(settings: ModelSettings, pool: EnvPool, *, seed: int) -> partial[LoadedPolicy]:
     """Return a function that loads the model that a run starts from, in this process or another one."""
+    refuse_training(Path(settings.name))
     config = None
     if settings.name == "tiny":
         tiny = settings.tiny

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -255,7 +256,8 @@ def _run(
             reason = loop.run()
         summary = summarize(recipe, components, run, loop.progress, reason)
         with run.writing(POLICY):
-            export_policy(components.engine.export, run.policy_path, model_card(summary, recipe_to_toml(recipe)))
+            card = partial(model_card, summary, recipe_to_toml(recipe))
+            export_policy(components.engine.export, run.policy_path, card)
         run.write_summary(summary)
         on_finish(run.path)
     return TrainingResult(run.path, reason, summary)

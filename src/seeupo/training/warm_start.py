@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -50,10 +50,20 @@ def warm_start_optimizer(settings: WarmStartSettings) -> OptimizerSettings:
 
 
 class Demonstrations:
-    """Demonstrations in batches; each pass over all of them has a new random order."""
+    """Demonstrations in batches; each pass over all of them has a new random order.
 
-    def __init__(self, demonstrations: Sequence[Demonstration], settings: WarmStartSettings, *, seed: int) -> None:
-        self.demonstrations, self.settings = demonstrations, settings
+    `one_adapter` trains the first adapter on all turns, of a model with one adapter per turn.
+    """
+
+    def __init__(
+        self,
+        demonstrations: Sequence[Demonstration],
+        settings: WarmStartSettings,
+        *,
+        seed: int,
+        one_adapter: bool = False,
+    ) -> None:
+        self.demonstrations, self.settings, self.one_adapter = demonstrations, settings, one_adapter
         self._passes = ShuffledPasses(len(demonstrations), f"{seed}/demonstrations")
 
     def batch(self, step: int) -> list[Turn]:
@@ -65,6 +75,8 @@ class Demonstrations:
     def train_step(self, engine: TrainEngine, step: int) -> float:
         """Take one optimizer step and return the loss per token before it."""
         turns = self.batch(step)
+        if self.one_adapter:
+            turns = [replace(turn, index=0) for turn in turns]
         tokens = sum(len(turn.action_ids) for turn in turns)
         return -engine.step(turns, LogLikelihood(), normalizer=tokens).values["objective"]
 
@@ -94,7 +106,8 @@ def load_demonstrations(recipe: Recipe, components: Components, on_progress: Cal
             on_progress(len(found))
         chosen = [found[number] for number in sorted(found)]
     check_lengths(chosen, components.model.context_length)
-    return Demonstrations(chosen, settings, seed=seed)
+    lora = recipe.model.lora
+    return Demonstrations(chosen, settings, seed=seed, one_adapter=lora is not None and lora.per_turn is not None)
 
 
 def check_lengths(demonstrations: list[Demonstration], context: int) -> None:

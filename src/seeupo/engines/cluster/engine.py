@@ -19,6 +19,7 @@ from seeupo.errors import TrainingError
 from seeupo.models.batching import Packing
 from seeupo.models.precision import DTYPES
 from seeupo.types import (
+    AdaptedEngine,
     CriticEngine,
     CriticLoss,
     Objective,
@@ -99,6 +100,9 @@ class ClusterEngine:
     def reset_critic(self) -> None:
         self._ranks.call("reset_critic")
 
+    def copy_first_adapter(self) -> None:
+        self._ranks.call("copy_first_adapter")
+
     def save(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
         self._ranks.call("save", path.absolute())
@@ -174,5 +178,6 @@ if TYPE_CHECKING:
     # Let mypy verify the protocols.
     _trainable: type[TrainableEngine] = ClusterEngine
     _shrinkable: type[ShrinkableEngine] = ClusterEngine
+    _adapted: type[AdaptedEngine] = ClusterEngine
     _with_critic: type[CriticEngine] = ClusterEngine
     _direct: type[DirectSource] = ClusterEngine

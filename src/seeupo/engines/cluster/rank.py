@@ -145,6 +145,9 @@ class Rank:
     def reset_critic(self) -> None:
         self.engine.reset_critic()
 
+    def copy_first_adapter(self) -> None:
+        self.engine.copy_first_adapter()
+
     def save(self, path: Path) -> None:
         self.engine.save(path)
 

@@ -98,6 +98,7 @@ class LocalSampler:
         max_rows: Maximum number of sequences sampled at a time.
         speculation: Whether to draft several tokens per row and pass.
         cache_bytes: Maximum size of the keys and values kept for later requests.
+        adapter: Adapter to sample with, of a policy with one adapter per turn.
 
     Attributes:
         prefilled_tokens: Number of prompt tokens computed so far.
@@ -111,12 +112,13 @@ class LocalSampler:
         max_rows: int = 64,
         speculation: bool = True,
         cache_bytes: int = CACHE_BYTES,
+        adapter: int | None = None,
     ) -> None:
         check_count("max_rows", max_rows, 1)
         self.policy, self.training, self.max_rows, self.speculation = policy, training, max_rows, speculation
         self.version = 0
         self.prefilled_tokens = 0
-        self._decoder = Decoder(policy.model)
+        self._decoder = Decoder(policy.model, adapter=adapter)
         self._waiting: deque[GenerationRequest] = deque()
         self._rows: list[ActiveRequest] = []
         self._cache = self._empty_cache()
@@ -144,18 +146,23 @@ class LocalSampler:
         return finished
 
     def sync(self, engine: WeightSource, version: int) -> None:
-        if self._rows or self._waiting:
-            raise RuntimeError("weights cannot change while requests are being sampled; poll until all have finished")
-        self._forget()
+        self.check_idle("weights cannot change")
         copy_weights(self.policy.model, engine)
+        self.record_sync(version)
+
+    def check_idle(self, refused: str) -> None:
+        """Raise if there are requests."""
+        if self._rows or self._waiting:
+            raise RuntimeError(f"{refused} while requests are being sampled; poll until all have finished")
+
+    def record_sync(self, version: int) -> None:
+        """Continue with the weights that the model has now, which are this version."""
+        self._forget()
         self._weights.record()
         self.version = version
 
     def release(self) -> None:
-        if self._rows or self._waiting:
-            raise RuntimeError(
-                "memory cannot be released while requests are being sampled; poll until all have finished"
-            )
+        self.check_idle("memory cannot be released")
         self._forget()
         self._cache = self._empty_cache()
         torch.cuda.empty_cache()  # for a trainer in another process

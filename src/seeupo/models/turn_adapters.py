@@ -1,0 +1,177 @@
+"""One LoRA adapter per turn on the same base model: which adapter acts in a turn, and the folder of such a policy.
+
+turn_adapters.json     number of adapters, turns per virtual agent, name of the base model
+turn_1/ ... turn_N/    an adapter folder of peft each
+base/                  the base model, unless it has a name
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from seeupo.errors import ModelError
+from seeupo.models.adapter_folders import BASE, PREFIX, WEIGHTS, find_base, read_adapter, write_base_name
+
+INDEX = "turn_adapters.json"
+MAX_ADAPTERS = 1000
+
+
+@dataclass(frozen=True)
+class TurnAdapters:
+    """The adapters of a model with one per turn.
+
+    Attributes:
+        count: Number of adapters.
+        turns_per_agent: Number of consecutive turns of a virtual agent, which share an adapter.
+    """
+
+    count: int
+    turns_per_agent: int = 1
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(f"turn_{number}" for number in range(1, self.count + 1))
+
+    def of_turn(self, index: int) -> int:
+        """Return the adapter, from 0, of the turn with this index: that of its agent; later agents share the last."""
+        return min(index // self.turns_per_agent, self.count - 1)
+
+
+def set_turn_adapters(model: PreTrainedModel, adapters: TurnAdapters) -> TurnAdapters:
+    """Record that a model has one adapter per turn, for engines and samplers that share it."""
+    model.turn_adapters = adapters  # type: ignore[assignment]
+    return adapters
+
+
+def turn_adapters(model: PreTrainedModel) -> TurnAdapters | None:
+    """Return the adapters of a model with one per turn; None for any other model."""
+    found = getattr(model, "turn_adapters", None)
+    return found if isinstance(found, TurnAdapters) else None
+
+
+def add_named(model: PreTrainedModel, config: Any, name: str) -> None:
+    """Add an adapter of this name, beside others that the model may have."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Already found a `peft_config`")  # several adapters are meant here
+        model.add_adapter(config, name)
+
+
+def activate(model: PreTrainedModel, adapter: int) -> None:
+    """Compute with this adapter from now on. All stay trainable: those that compute nothing get no gradient."""
+    adapters = turn_adapters(model)
+    assert adapters is not None
+    layer: Any
+    for layer in model.modules():
+        if hasattr(layer, "lora_A"):
+            layer._active_adapter = adapters.names[adapter]  # `set_adapter` of peft would freeze the others
+
+
+@torch.no_grad()
+def copy_first_adapter(model: PreTrainedModel) -> None:
+    """Set all adapters of a model with one per turn to the first; do nothing for any other model."""
+    adapters = turn_adapters(model)
+    if adapters is None:
+        return
+    first, *others = adapters.names
+    parameters = dict(model.named_parameters())
+    for name, parameter in parameters.items():
+        if f".{first}." in name:
+            for other in others:
+                parameters[name.replace(f".{first}.", f".{other}.")].copy_(parameter)
+
+
+def write_turn_adapters(
+    folder: Path, model: PreTrainedModel, weights: Mapping[str, Tensor], *, base: str | None
+) -> None:
+    """Write the adapters, given by parameter name, and their index; without a name of the base, the folder `base`."""
+    adapters = turn_adapters(model)
+    assert adapters is not None
+    configs: Any = model.peft_config
+    for name in adapters.names:
+        (folder / name).mkdir()
+        matrices = {
+            f"{PREFIX}{full.replace(f'.{name}.', '.')}": weight.detach().contiguous()
+            for full, weight in weights.items()
+            if f".{name}." in full
+        }
+        save_file(matrices, folder / name / WEIGHTS, {"format": "pt"})
+        configs[name].save_pretrained(folder / name)
+        # Within the folder of an adapter, a base model that has no name cannot be referred to.
+        write_base_name(folder / name, base)
+    index = {"adapters": adapters.count, "turns_per_agent": adapters.turns_per_agent, "base": base or BASE}
+    (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def has_turn_adapters(folder: Path) -> bool:
+    """Return whether a folder is a policy with one adapter per turn."""
+    return (folder / INDEX).is_file()
+
+
+@dataclass(frozen=True)
+class TurnAdapterIndex:
+    """The index of a folder: its adapters, and the folder or name of the base model."""
+
+    adapters: TurnAdapters
+    base: str
+
+
+def read_index(folder: Path) -> TurnAdapterIndex:
+    """Read the index of a folder with one adapter per turn."""
+    try:
+        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        count, per_agent, base = index["adapters"], index["turns_per_agent"], index["base"]
+        if type(count) is not int or not 0 < count <= MAX_ADAPTERS or type(per_agent) is not int or per_agent < 1:
+            raise ValueError(f"expected 1 to {MAX_ADAPTERS} adapters and positive turns_per_agent")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ModelError(f"{folder / INDEX} cannot be read: {type(error).__name__}: {error}; export it again") from None
+    return TurnAdapterIndex(TurnAdapters(count, per_agent), find_base(folder, base, INDEX, "base"))
+
+
+@torch.no_grad()
+def load_turn_adapters(model: PreTrainedModel, folder: Path) -> None:
+    """Add the adapters of a folder to their base model, in float32, or float64 if the model is."""
+    from peft import LoraConfig
+
+    index = read_index(folder)
+    set_turn_adapters(model, index.adapters)
+    dtype = torch.float64 if model.dtype == torch.float64 else torch.float32
+    for name in index.adapters.names:
+        if (folder / name).is_symlink():
+            raise ModelError(f"{folder / name} is a link; expected an adapter folder")
+        adapter = read_adapter(folder / name, base=index.base)
+        config = LoraConfig(
+            r=adapter.rank,
+            lora_alpha=adapter.alpha,  # type: ignore[arg-type]
+            use_rslora=adapter.rank_stabilized,
+            target_modules=list(adapter.layers),
+        )
+        try:
+            add_named(model, config, name)
+            for layer, matrices in adapter.layers.items():
+                for part, matrix in zip(("lora_A", "lora_B"), matrices, strict=True):
+                    parameter = model.get_parameter(f"{layer}.{part}.{name}.weight")
+                    parameter.data = parameter.data.to(dtype)
+                    parameter.copy_(matrix)
+        except (AttributeError, ValueError, RuntimeError) as error:
+            raise ModelError(
+                f"{folder / name} does not fit its base model {index.base}: {error}; use the model it was trained on"
+            ) from None
+
+
+def refuse_training(folder: Path) -> None:
+    """Raise if a folder is a policy with one adapter per turn, which can be evaluated and served only."""
+    if has_turn_adapters(folder):
+        raise ModelError(
+            f"{folder} has one adapter per turn: expected a model or one adapter to train. Use its base model, which "
+            f"{INDEX} names."
+        )

@@ -1,0 +1,171 @@
+"""One adapter per turn: log-probs, steps, SeeUPO's sweep, checkpoints and the sampler."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from engines.examples import engine, objective_for, policy, request, run, trajectories
+from seeupo.algorithms import SeeUPO
+from seeupo.engines.local import LocalEngine
+from seeupo.engines.optimizer import OptimizerSettings
+from seeupo.engines.samplers import local_sampler
+from seeupo.models.adapters import LoraSettings, add_adapters
+from seeupo.models.decoder import Decoder
+from seeupo.models.logprobs import padded_logprobs
+from seeupo.models.turn_adapters import TurnAdapters, activate
+from seeupo.types import Turn, turns_of
+
+LORA = LoraSettings(rank=2, alpha=4, per_turn=3)
+
+
+def adapters(local: LocalEngine) -> list[torch.Tensor]:
+    """The weights of each adapter."""
+    return [
+        torch.cat([p.detach().flatten().clone() for n, p in local.policy.model.named_parameters() if f".{name}." in n])
+        for name in ("turn_1", "turn_2", "turn_3")
+    ]
+
+
+def distinct(local: LocalEngine, scale: float = 0.3) -> LocalEngine:
+    """Give the adapters different weights."""
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for name, parameter in local.policy.model.named_parameters():
+            if ".lora_" in name:
+                parameter.copy_(scale * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype))
+    return local
+
+
+def alone(local: LocalEngine, turn, adapter: int) -> torch.Tensor:
+    activate(local.policy.model, adapter)
+    return padded_logprobs(local.policy.model, [turn]).logprobs[0]
+
+
+def test_adapter_of_a_turn():
+    assert [TurnAdapters(3).of_turn(index) for index in range(5)] == [0, 1, 2, 2, 2]
+    assert [TurnAdapters(2, turns_per_agent=2).of_turn(index) for index in range(6)] == [0, 0, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("options", [{}, {"packing": "padded"}, {"layers": 1}])
+def test_log_probs_are_those_of_the_adapter_of_each_turn(options):
+    layers = options.pop("layers", None)
+    local = distinct(engine(lora=LoraSettings(rank=2, alpha=4, per_turn=3, layers=layers), **options))
+    turns = turns_of(trajectories())
+    for turn, found in zip(turns, local.logprobs(turns), strict=True):
+        torch.testing.assert_close(found, alone(local, turn, turn.index).detach(), rtol=0, atol=1e-12)
+
+
+def test_adapters_start_equal():
+    first, *others = adapters(engine(lora=LORA))
+    assert first.abs().sum() > 0
+    assert all(torch.equal(first, other) for other in others)
+
+
+@pytest.mark.parametrize("moments", ["shared", "per_agent"])
+def test_step_trains_the_adapter_of_its_turns_only(moments):
+    local = distinct(engine(lora=LORA, moments=moments, weight_decay=0.1))
+    turns = [turn for turn in turns_of(trajectories()) if turn.index == 1]
+    for _ in range(2):
+        before = adapters(local)
+        local.step(turns, objective_for(local, turns), normalizer=8, agent=1)
+        assert [torch.equal(old, new) for old, new in zip(before, adapters(local), strict=True)] == [True, False, True]
+
+
+def test_sweep_equals_a_loop_with_one_model_per_turn():
+    """SeeUPO with separate adapters, against plain autograd on one adapter after another."""
+    options = {"lora": LORA, "beta1": 0.0, "weight_decay": 0.0, "max_grad_norm": None, "learning_rate": 1e-2}
+    local, plain = distinct(engine(**options)), distinct(engine(**options))
+    data = trajectories()
+    algorithm = SeeUPO(ratio="product", clip=(0.2, 0.2), drift_every=1)
+    update = algorithm.update(local, data)
+
+    rewards = torch.tensor([tau.reward for tau in data], dtype=torch.float64).view(2, 4)
+    advantages = (rewards - rewards.mean(1, keepdim=True)).flatten()
+    carried = advantages / advantages.std(correction=0)
+    model = plain.policy.model
+    for t in (2, 1, 0):
+        members = [number for number, tau in enumerate(data) if len(tau.turns) > t]
+        old = [alone(plain, data[n].turns[t], t).detach().sum() for n in members]
+        activate(model, t)
+        parameters = [p for name, p in model.named_parameters() if f".turn_{t + 1}." in name]
+        objective = 0.0
+        for n, before in zip(members, old, strict=True):
+            ratio = (alone(plain, data[n].turns[t], t).sum() - before).exp()
+            objective = objective + torch.minimum(ratio * carried[n], ratio.clamp(0.8, 1.2) * carried[n])
+        gradients = torch.autograd.grad(-objective / len(data), parameters)
+        with torch.no_grad():
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.sub_(1e-2 * gradient / (gradient.abs() + 1e-8))  # the first step of AdamW
+            for n, before in zip(members, old, strict=True):
+                carried[n] *= (alone(plain, data[n].turns[t], t).sum() - before).exp()
+    for found, expected in zip(adapters(local), adapters(plain), strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-7)
+
+    # No later update moved an earlier turn, so M is A times the ratios of the final policy.
+    drifts = [m.values["drift_rms"] for m in update.metrics if "drift_rms" in m.values]
+    assert drifts
+    assert set(drifts) == {0.0}
+    found = [tau.credit.turns[-1].carried_after for tau in update.trajectories]  # of the first turn
+    carried_found = torch.tensor(found, dtype=torch.float64)
+    torch.testing.assert_close(carried_found, carried, rtol=1e-6, atol=0)
+
+
+def test_resume_is_exact(tmp_path):
+    turns = turns_of(trajectories())
+    local = engine(lora=LORA, reference=True)
+    objective = objective_for(local, turns)
+    local.step(turns, objective, normalizer=8)
+    local.save(tmp_path)
+    loaded = engine(lora=LORA, reference=True)
+    loaded.load(tmp_path)
+    for each in (local, loaded):
+        each.step(turns, objective, normalizer=8)
+    assert all(torch.equal(one, other) for one, other in zip(adapters(local), adapters(loaded), strict=True))
+    reference = [each.logprobs(turns, policy="reference") for each in (local, loaded)]
+    assert all(torch.equal(one, other) for one, other in zip(*reference, strict=True))
+
+
+def test_copy_first_adapter_makes_all_equal():
+    local = distinct(engine(lora=LORA))
+    first = adapters(local)[0]
+    local.copy_first_adapter()
+    assert all(torch.equal(first, each) for each in adapters(local))
+
+
+@pytest.mark.parametrize("snapshots", [True, False])
+def test_mixed_turns_in_one_batch_are_sampled_as_one_by_one(snapshots, monkeypatch):
+    """Also in episodes, whose next turn extends the tokens of another adapter; large models have no snapshots."""
+    if not snapshots:
+        monkeypatch.setattr(Decoder, "_snapshot", lambda self: None)
+    local = distinct(LocalEngine(policy(), OptimizerSettings(), lora=LORA))
+    requests = [
+        replace(request(str(n), range(1, 4 + 2 * (n % 6)), seed=n, episode=f"e{n % 4}"), agent=n % 4) for n in range(16)
+    ]
+    together = run(local_sampler(local.policy), requests)
+    for each in requests:
+        sampler = local_sampler(local.policy)
+        (found,) = run(sampler, [each]).values()
+        assert found.ids == together[each.id].ids
+        activate(local.policy.model, min(each.agent, 2))
+        turn = Turn("t", each.agent, each.prompt_ids, found.ids)
+        expected = padded_logprobs(local.policy.model, [turn], temperature=0.8).logprobs[0].detach()
+        torch.testing.assert_close(torch.tensor(found.logprobs, dtype=torch.float64), expected)
+        torch.testing.assert_close(torch.tensor(together[each.id].logprobs, dtype=torch.float64), expected)
+
+
+def test_sampler_with_its_own_copy_gets_all_adapters():
+    local, copy = distinct(engine(lora=LORA)), policy()
+    add_adapters(copy.model, LORA)
+    sampler = local_sampler(copy)
+    sampler.sync(local, 4)
+    for name, parameter in local.policy.model.named_parameters():
+        assert torch.equal(parameter, copy.model.get_parameter(name))
+    assert sampler.version == 4
+
+
+def test_sampler_notices_missing_sync_and_missing_turn():
+    local = engine(lora=LORA)
+    sampler = local_sampler(local.policy)
+    with pytest.raises(ValueError, match="names no turn"):
+        sampler.submit(request("a", [1, 2]))

@@ -1,0 +1,116 @@
+"""A run with one adapter per turn: training, resuming, evaluation and export."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+from runs.test_export_run import engine_logprobs, some_turns
+from seeupo.algorithms import SeeUPO
+from seeupo.algorithms.common.trust_region import TrustRegionSettings
+from seeupo.config.loader import recipe_from_table
+from seeupo.errors import ModelError, RunError, UserError
+from seeupo.evaluation.evaluate import run_evaluation
+from seeupo.models.adapters import LoraSettings
+from seeupo.models.loading import load_policy
+from seeupo.models.logprobs import padded_logprobs
+from seeupo.models.turn_adapters import TurnAdapters, activate, turn_adapters
+from seeupo.runs.export import export
+from seeupo.runs.reader import read_run
+from seeupo.runs.run_directory import RunDirectory
+from seeupo.training.loop import Interrupted
+from seeupo.training.train import resume, train
+from training.small_runs import small
+from training.test_train import InterruptAt
+
+LORA = LoraSettings(rank=2, alpha=16, per_turn=2)
+RECIPE = small(
+    run={"iterations": 2, "keep_checkpoints": 3},
+    model={"lora": LORA},
+    algorithm=SeeUPO(kl_coef=0.01, turns_per_agent=2, trust_region=TrustRegionSettings(kl=0.01)),
+    optimizer={"learning_rate": 1e-2},
+)
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory) -> Path:
+    return train(RECIPE, run_dir=tmp_path_factory.mktemp("runs") / "run").run_dir
+
+
+def turn_logprobs(model, turns, use) -> torch.Tensor:
+    """Log-probs of turns, each with its adapter, which `use` activates."""
+    rows = []
+    for turn in turns:
+        use(min(turn.index // 2, 1))
+        with torch.no_grad():
+            rows.append(padded_logprobs(model.eval(), [turn]).logprobs[0])
+    return torch.cat(rows)
+
+
+def test_exported_adapters_have_the_log_probs_of_the_engine_in_peft(run_dir, tmp_path):
+    exported = export(run_dir, tmp_path / "out")
+    base = AutoModelForCausalLM.from_pretrained(exported.path / "base", dtype=torch.float32)
+    model = PeftModel.from_pretrained(base, exported.path / "turn_1", "turn_1")
+    model.load_adapter(exported.path / "turn_2", "turn_2")
+    turns = some_turns(run_dir)
+    assert {turn.index for turn in turns} > {0, 2}
+    found = turn_logprobs(model.get_base_model(), turns, lambda number: model.set_adapter(f"turn_{number + 1}"))
+    torch.testing.assert_close(found, engine_logprobs(run_dir, 2), rtol=0, atol=1e-5)
+    card = (exported.path / "README.md").read_text()
+    assert "a = min(ceil(t / 2), 2)" in card
+    assert "range(2, 3)" in card
+    assert not list(exported.path.rglob("adapters.safetensors"))
+    with pytest.raises(RunError, match="one adapter per turn, which cannot be merged"):
+        export(run_dir, tmp_path / "merged", merge=True)
+
+
+def test_policy_folder_has_all_adapters(run_dir):
+    for folder in (run_dir / "policy", run_dir / "checkpoints" / "00002"):
+        model = load_policy(str(folder)).model
+        assert turn_adapters(model) == TurnAdapters(2, turns_per_agent=2)
+        found = turn_logprobs(model, some_turns(run_dir), lambda number, model=model: activate(model, number))
+        torch.testing.assert_close(found, engine_logprobs(run_dir, 2), rtol=0, atol=1e-5)
+    assert "one LoRA adapter per turn" in (run_dir / "policy" / "README.md").read_text()
+
+
+def test_evaluation_samples_with_the_adapters(run_dir, tmp_path):
+    """The final evaluation of the run, repeated from its policy folder, has the same scores."""
+    evaluation, _ = run_evaluation(
+        out=tmp_path / "result.json", resume=False, policy=str(run_dir), tasks=4, attempts=2, k=2, seed=3
+    )
+    stored = read_run(run_dir).evaluations[-1].evaluation
+    scores = [{key: each.score for key, each in found.results.items()} for found in (evaluation, stored)]
+    assert len(scores[0]) == 8
+    assert scores[0] == scores[1]
+
+
+def test_resumed_run_is_the_same(run_dir, tmp_path):
+    with pytest.raises(Interrupted):
+        train(RECIPE, run_dir=tmp_path / "run", pause=InterruptAt(57))
+    resume(tmp_path / "run")
+    for name in ("turn_1", "turn_2"):
+        files = [each / "policy" / name / "adapter_model.safetensors" for each in (run_dir, tmp_path / "run")]
+        assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_warm_start_leaves_equal_adapters(run_dir):
+    adapters = [run_dir / "checkpoints" / "00000" / f"turn_{n}" / "adapter_model.safetensors" for n in (1, 2)]
+    assert adapters[0].read_bytes() == adapters[1].read_bytes()
+
+
+def test_training_a_policy_with_turn_adapters_further_is_refused(run_dir, tmp_path):
+    with pytest.raises(ModelError, match="one adapter per turn: expected a model or one adapter to train"):
+        train(small(model={"name": str(run_dir / "policy")}), run_dir=tmp_path / "run")
+
+
+def test_unsupported_settings_are_refused():
+    with pytest.raises(UserError, match=r"per_turn = 2 .*: expected the local sampler, because vLLM"):
+        recipe_from_table({"model": {"lora": {"per_turn": 2}}, "sampler": {"kind": "vllm", "count": 1}})
+    with pytest.raises(UserError, match=r"turns_per_agent.*it is set by algorithm.turns_per_agent"):
+        recipe_from_table({"model": {"lora": {"turns_per_agent": 2}}})
+
+
+def test_run_directory_is_complete(run_dir):
+    assert RunDirectory.open(run_dir).checkpoints().latest().iteration == 2
