@@ -146,7 +146,7 @@ def test_changes_of_the_format_of_the_recipe_are_no_changes(run):
 
 
 def test_invalid_changes_are_user_errors(run):
-    for changes in ({"run.iterations": 0}, {"run.iteration": 3}, {"optimizer.learning_rate": "fast"}):
+    for changes in ({"run.iterations": -1}, {"run.iteration": 3}, {"optimizer.learning_rate": "fast"}):
         with pytest.raises(ConfigError, match=next(iter(changes))):
             resume(run, changes=changes)
     assert cli("train", "--accept-changes").exit_code == 2
