@@ -100,7 +100,7 @@ class Property:
         except BaseException as error:
             place = fingerprint(error)
             found = self.findings.setdefault(place, {"inputs": 1, "error": describe(error)})
-            found["example"] = "\n".join(getattr(error, "__notes__", []))[:2000]
+            found["example"] = without_root("\n".join(getattr(error, "__notes__", [])))[:2000]
             print(f"FINDING {self.name}: {place}\n{found['error']}\n{found['example']}\n", flush=True)
         self._known |= self.findings.keys()
         self.seconds += time.process_time() - start
@@ -124,7 +124,12 @@ def fingerprint(error: BaseException) -> str:
 
 
 def describe(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error)[-8:])[-3000:]
+    return without_root("".join(traceback.format_exception(error)[-8:]))[-3000:]
+
+
+def without_root(text: str) -> str:
+    """Make the paths of the repository relative to it."""
+    return text.replace(f"{ROOT}{os.sep}", "")
 
 
 def properties() -> Iterator[Property]:
