@@ -165,18 +165,26 @@ def test_a_killed_sampler_loses_no_episode(lag, plain, plain_with_lag, tmp_path,
 
 def test_a_rank_lost_while_sampling_ahead_is_replaced(plain_with_lag, tmp_path, monkeypatch):
     """The samplers finish what they sample ahead, although it is discarded."""
-    started, original = [], RemoteSamplers.__init__
+    started, killed, original, poll = [], [], RemoteSamplers.__init__, RemoteSamplers.poll
 
     def start(samplers, *arguments, **options):
         original(samplers, *arguments, **options)
         started.append(samplers)
 
+    def held_poll(samplers):
+        if killer.current == 1 and not killed:  # no request finishes before the rank is lost
+            time.sleep(0.01)
+            return []
+        return poll(samplers)
+
     def kill(group):
         while not started[0]._unfinished:
             time.sleep(0.01)
         kill_a_rank(group)
+        killed.append(group)
 
     monkeypatch.setattr(RemoteSamplers, "__init__", start)
+    monkeypatch.setattr(RemoteSamplers, "poll", held_poll)
     killer = DuringUpdate(monkeypatch, 1, kill)
     recipe = replace(with_lag(1), sampler=SamplerSettings(count=1), engine=CLUSTER)
     train(recipe, run_dir=tmp_path / "run", callback=killer)

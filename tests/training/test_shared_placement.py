@@ -39,9 +39,10 @@ def record_order(monkeypatch) -> list[str]:
 
 
 def check_order(events: list[str], *, iterations: int) -> None:
-    """An evaluation before the first iteration and one after the last; a warm start is trained like an update."""
-    assert events[:4] == ["release", "build", "sync", "release"]
-    assert events[4:] == ["train", "sync", "sample", "release"] * iterations + ["train", "sync", "sample"]
+    """A warm start, an evaluation before the first iteration and one after the last, each of which ends with a sync."""
+    assert events[:6] == ["release", "build", "sync", "release", "train", "sync"]
+    evaluation, iteration = ["sample", "sync"], ["sample", "release", "train", "sync"]
+    assert events[6:] == evaluation + iteration * iterations + evaluation
 
 
 @pytest.mark.cluster
