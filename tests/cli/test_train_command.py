@@ -84,8 +84,8 @@ def test_a_dry_run_trains_nothing(recipe, tmp_path):
         (["tiny-poket"], ["did you mean 'tiny-pocket'?"]),
         (["--run.sed", "1"], ["run.sed: ", "did you mean run.seed?"]),
         (
-            ["--run.iterations", "0", "--agent.max_turns", "many", "--algorithm.order", "sideways"],
-            ["run.iterations = 0: ", 'agent.max_turns = "many": expected an integer', "sideways"],
+            ["--run.iterations", "-1", "--agent.max_turns", "many", "--algorithm.order", "sideways"],
+            ["run.iterations = -1: ", 'agent.max_turns = "many": expected an integer', "sideways"],
         ),
         (["--run.seed"], ["--run.seed needs a value"]),
         (["--fast"], ["'--fast' is not an option"]),

@@ -25,6 +25,7 @@ from seeupo.runs.run_directory import RECIPE, RunDirectory
 from seeupo.studies.compare.store import RunResult, code_version, write_result
 from seeupo.training.callbacks import NullCallback
 from seeupo.training.train import resume, train
+from seeupo.utils.text import one_line
 
 Send = Callable[[Mapping[str, Any]], None]
 DIGITS = 6
@@ -84,7 +85,7 @@ def _train_or_resume(recipe: Recipe, work: Path, permissions: Mapping[str, Any])
         except UserError as error:
             if isinstance(error.__cause__, FloatingPointError):
                 raise
-            print(f"{work} cannot be resumed and starts again: {error}", file=sys.stderr)
+            print(one_line(f"{work} cannot be resumed and starts again: {error}"), file=sys.stderr)
     shutil.rmtree(work, ignore_errors=True)
     return train(recipe, run_dir=work, **permissions).summary
 
