@@ -97,7 +97,8 @@ def test_trusted_code_runs_and_is_shown_and_recorded(strangers, monkeypatch):
     assert result.exit_code == 0, result.output
     assert f"trusted code, run in workers: {strangers}/payload.py:exact" in result.stderr
     assert json.loads((strangers / "mine/env_info.json").read_text())["trusted_code"] == ["payload.py:exact"]
-    assert "trust" not in (strangers / "mine/recipe.toml").read_text()
+    recipe = (strangers / "mine/recipe.toml").read_text()
+    assert "trust" not in recipe.replace("trust_region", "")
     assert run("eval", "mine").exit_code == 1, "a run cannot trust its code"
     assert run("eval", "mine", "--trust", "payload.py:exact", "--tasks", "1").exit_code == 0
 
