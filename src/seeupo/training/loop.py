@@ -6,6 +6,7 @@ from its last checkpoint as if it had never stopped.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ from seeupo.training.callbacks import TrainingCallback
 from seeupo.training.metrics import iteration_record, sampler_gap, task_kinds
 from seeupo.training.setup import Components
 from seeupo.training.warm_start import load_demonstrations, warm_start_optimizer
-from seeupo.types import AdaptedEngine, Trajectory
+from seeupo.types import AdaptedEngine, Trajectory, Update
 from seeupo.utils.seeds import derive_seed
 from seeupo.utils.text import counted
 
@@ -206,6 +207,7 @@ class Loop:
         generator = torch.Generator().manual_seed(derive_seed(self.recipe.run.seed, f"update {iteration}"))
         with self._clock("update"), self._collecting_ahead():
             update = self.recipe.algorithm.update(engine, collected.trajectories, generator=generator)
+        check_finite(update)
         self.sampler.sync(self.engine, iteration)
 
         progress.iteration, progress.drawn = iteration, self.collector.drawn
@@ -395,3 +397,10 @@ class Loop:
         finally:
             self._lap[phase] = time.monotonic() - started
             self.progress.seconds[phase] = self.progress.seconds.get(phase, 0.0) + self._lap[phase]
+
+
+def check_finite(update: Update) -> None:
+    """Raise if the updated policy has log-probs or ratios that are not finite: nothing can be sampled from it."""
+    turns = [turn for each in update.trajectories if each.credit is not None for turn in each.credit.turns]
+    if not all(math.isfinite(value) for turn in turns for value in (turn.ratio, *turn.new_logprobs)):
+        raise FloatingPointError("log-probs after the update are not finite")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
@@ -254,7 +255,10 @@ class LocalSampler:
         if not self.training:
             probabilities = truncate(probabilities, parameters)
         chosen = inverse_cdf(probabilities, uniforms)
-        sampled = iter(zip(chosen.tolist(), chosen_log_probs(probabilities, chosen), strict=True))
+        logprobs = chosen_log_probs(probabilities, chosen)
+        if not all(map(math.isfinite, logprobs)):
+            raise FloatingPointError("the policy's probabilities are not finite")
+        sampled = iter(zip(chosen.tolist(), logprobs, strict=True))
         ends = {}
         for index, row, own, draft in zip(order, rows, inputs, drafts, strict=True):
             drawn = [next(sampled) for _ in own]
