@@ -1,4 +1,4 @@
-"""Run a comparison: train whatever is missing, a few runs at a time."""
+"""Run a comparison: train the runs that are missing, a few at a time."""
 
 from __future__ import annotations
 
