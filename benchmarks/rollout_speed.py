@@ -177,7 +177,7 @@ def main() -> None:
     os.environ |= {"OMP_NUM_THREADS": str(options.threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
     def start(folder: str) -> Worker:
-        return Worker("rollout_vllm.py", folder, python=peer_environment("vllm", VLLM))
+        return Worker("sampling_vllm.py", folder, python=peer_environment("vllm", VLLM))
 
     worker = start if options.vllm else None
     results: dict[str, Any] = {"machine": machine(), "vllm": VLLM if options.vllm else None, "clock": options.clock}
