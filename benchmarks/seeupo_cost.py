@@ -28,10 +28,10 @@ from seeupo.algorithms.common.objective import SequenceObjective
 from seeupo.engines.batches import Batches
 from seeupo.engines.local import LocalEngine
 from seeupo.engines.optimizer import OptimizerSettings
-from seeupo.models.batching import PaddedBatch
 from seeupo.models.catalog import fetch
 from seeupo.models.loading import LoadedPolicy, load_policy
 from seeupo.models.logprobs import _target_logprobs
+from seeupo.models.packing.batching import PaddedBatch
 from seeupo.models.scope import ModelScope
 from seeupo.types import Trajectory, Turn, turns_of
 

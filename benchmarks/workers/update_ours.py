@@ -10,7 +10,7 @@ from measure import serve, timed
 
 from seeupo.models.loading import load_policy
 from seeupo.models.logprobs import padded_logprobs, tree_logprobs
-from seeupo.models.tree import pack_batches
+from seeupo.models.packing.tree import pack_batches
 from seeupo.types import Turn
 
 model = load_policy(sys.argv[1]).model

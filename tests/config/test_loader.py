@@ -34,7 +34,7 @@ from seeupo.config.toml import toml
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.errors import ConfigError
 from seeupo.evaluation.evaluate import run_settings
-from seeupo.models.adapters import LoraSettings
+from seeupo.models.lora.adapters import LoraSettings
 
 
 def problems_of_file(path, text: str | bytes, overrides=()) -> list[str]:

@@ -11,7 +11,7 @@ from seeupo.config.loader import recipe_from_table, recipe_to_table
 from seeupo.config.schema import EnvironmentSettings, ModelSettings, Recipe, RunSettings, WarmStartSettings
 from seeupo.core.checks import OptionError, check_count
 from seeupo.errors import ConfigError
-from seeupo.models.adapters import LoraSettings
+from seeupo.models.lora.adapters import LoraSettings
 
 
 def problems_of(table: Mapping[str, Any]) -> list[str]:

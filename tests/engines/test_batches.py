@@ -10,7 +10,7 @@ from models.examples import thought_stripped_trajectory
 from seeupo.algorithms import GRPO, GSPO, PPO, SeeUPO
 from seeupo.engines.local_critic import CriticOptimizerSettings, CriticSettings
 from seeupo.engines.optimizer import OptimizerSettings
-from seeupo.models.adapters import LoraSettings
+from seeupo.models.lora.adapters import LoraSettings
 from seeupo.types import turns_of
 
 TOP = {"trainable": (r"layers\.1\.", r"model\.norm", "lm_head")}

@@ -13,8 +13,8 @@ from seeupo.algorithms.common.objective import SequenceObjective
 from seeupo.engines.local_critic import CriticOptimizerSettings, CriticSettings
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.engines.samplers.local import LocalSampler
-from seeupo.models.adapters import LoraSettings
 from seeupo.models.logprobs import padded_logprobs
+from seeupo.models.lora.adapters import LoraSettings
 from seeupo.training.warm_start import LogLikelihood
 from seeupo.types import GenerationRequest, SamplingParameters, Turn, turns_of
 

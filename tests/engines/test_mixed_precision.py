@@ -14,9 +14,9 @@ from seeupo.engines.local_critic import CriticSettings
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.engines.samplers.local import LocalSampler
 from seeupo.engines.samplers.padded import PaddedSampler
-from seeupo.models.adapters import LoraSettings
 from seeupo.models.decoder import Decoder
 from seeupo.models.loading import LoadedPolicy, load_policy
+from seeupo.models.lora.adapters import LoraSettings
 from seeupo.models.precision import cast_weights
 from seeupo.models.tiny import TinyConfig
 from seeupo.training.alarms import GAP_BOUNDS

@@ -5,7 +5,7 @@ from algorithms.examples import network_engine, ragged_problem, sampled, weights
 from engines.examples import engine, objective_for, weights
 from models.examples import random_turns
 from seeupo.engines.shrinking import shrinkable
-from seeupo.models.adapters import LoraSettings
+from seeupo.models.lora.adapters import LoraSettings
 from seeupo.types import ShrinkableEngine, turns_of
 
 TURNS = random_turns(0, count=20)

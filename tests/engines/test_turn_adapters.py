@@ -10,10 +10,10 @@ from seeupo.algorithms import SeeUPO
 from seeupo.engines.local import LocalEngine
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.engines.samplers import local_sampler
-from seeupo.models.adapters import LoraSettings, add_adapters
 from seeupo.models.decoder import Decoder
 from seeupo.models.logprobs import padded_logprobs
-from seeupo.models.turn_adapters import TurnAdapters, activate
+from seeupo.models.lora.adapters import LoraSettings, add_adapters
+from seeupo.models.lora.turn_adapters import TurnAdapters, activate
 from seeupo.types import Turn, turns_of
 
 LORA = LoraSettings(rank=2, alpha=4, per_turn=3)

@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from models.examples import random_turns, small_model, thought_stripped_trajectory
-from seeupo.models.batching import PaddedBatch, micro_batches
 from seeupo.models.critic import Critic
+from seeupo.models.packing.batching import PaddedBatch, micro_batches
 from seeupo.models.scope import ModelScope
 
 TURNS = [*random_turns(1), *thought_stripped_trajectory()]

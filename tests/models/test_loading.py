@@ -9,9 +9,9 @@ from models.examples import FAMILIES, random_turns, small_model
 from seeupo.errors import ModelError
 from seeupo.models.loading import load_policy
 from seeupo.models.logprobs import padded_logprobs, tree_logprobs
+from seeupo.models.packing.tree import pack_batches
+from seeupo.models.packing.tree_attention import BlockedAttention
 from seeupo.models.tiny import TinyConfig, tiny_tokenizer
-from seeupo.models.tree import pack_batches
-from seeupo.models.tree_attention import BlockedAttention
 
 TOKENIZER = tiny_tokenizer(TinyConfig())
 

@@ -3,9 +3,9 @@ import torch
 
 from models.examples import FAMILIES, random_turns, small_model, thought_stripped_trajectory
 from seeupo.models import logprobs as module
-from seeupo.models import tree
 from seeupo.models.logprobs import padded_logprobs, tree_logprobs
-from seeupo.models.tree import pack_batches
+from seeupo.models.packing import tree
+from seeupo.models.packing.tree import pack_batches
 from seeupo.types import Turn
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}

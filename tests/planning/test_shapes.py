@@ -6,7 +6,7 @@ from seeupo.config.loader import read_recipe, recipe_names
 from seeupo.config.schema import ModelSettings
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.errors import ModelError
-from seeupo.models.adapters import LoraSettings, add_adapters
+from seeupo.models.lora.adapters import LoraSettings, add_adapters
 from seeupo.planning.known_shapes import KNOWN_SHAPES
 from seeupo.planning.shapes import shape_of, shape_of_model
 

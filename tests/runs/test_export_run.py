@@ -17,8 +17,8 @@ from models.test_loading import saved
 from seeupo.cli import main
 from seeupo.config.loader import read_recipe
 from seeupo.errors import CheckpointError, RunError
-from seeupo.models.adapters import LoraSettings
 from seeupo.models.logprobs import padded_logprobs
+from seeupo.models.lora.adapters import LoraSettings
 from seeupo.runs import export as exporting
 from seeupo.runs.trajectory_files import read_trajectories
 from seeupo.training.loop import Interrupted

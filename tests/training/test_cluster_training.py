@@ -136,7 +136,7 @@ def test_a_lost_node_is_survived_if_the_rest_suffices(
 
         killer = DuringUpdate(monkeypatch, 1, kill_a_node)
         monkeypatch.setattr("seeupo.engines.cluster.ray_cluster.RESERVE_SECONDS", 1.0)
-        with pytest.raises(TrainingError, match=r"the Ray cluster has \d+ CPU \(.*this run needs 2 CPU in 2 processes\."):
+        with pytest.raises(TrainingError, match=r"the Ray cluster has \d+ CPU \(.*needs 2 CPU in 2 processes\."):
             train(recipe, run_dir=tmp_path / "ends", callback=killer)
     assert_complete(tmp_path / "ends", RECIPE, 1)
 

@@ -12,8 +12,8 @@ from seeupo.cli import main
 from seeupo.engines.local import LocalEngine
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.errors import DemonstrationFileError
-from seeupo.models.adapters import LoraSettings
 from seeupo.models.loading import load_policy
+from seeupo.models.lora.adapters import LoraSettings
 from seeupo.models.saving import save_model
 from seeupo.models.tiny import TinyConfig
 from seeupo.runs.trajectory_files import write_trajectories

@@ -13,10 +13,10 @@ from seeupo.algorithms.common.trust_region import TrustRegionSettings
 from seeupo.config.loader import recipe_from_table
 from seeupo.errors import ModelError, RunError, UserError
 from seeupo.evaluation.evaluate import run_evaluation
-from seeupo.models.adapters import LoraSettings
 from seeupo.models.loading import load_policy
 from seeupo.models.logprobs import padded_logprobs
-from seeupo.models.turn_adapters import TurnAdapters, activate, turn_adapters
+from seeupo.models.lora.adapters import LoraSettings
+from seeupo.models.lora.turn_adapters import TurnAdapters, activate, turn_adapters
 from seeupo.runs.export import export
 from seeupo.runs.reader import read_run
 from seeupo.runs.run_directory import RunDirectory

@@ -3,7 +3,7 @@
 import click
 
 import seeupo
-from seeupo.cli import agents, compare, data, doctor, environments, evaluation, models, studies, training
+from seeupo.cli.commands import agents, compare, data, doctor, environments, evaluation, models, studies, training
 from seeupo.cli.errors import CommandGroup
 
 

@@ -18,7 +18,7 @@ from seeupo.engines.cluster.settings import EngineSettings
 from seeupo.engines.local_critic import CriticSettings
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.engines.samplers.settings import SamplerSettings
-from seeupo.models.adapters import LoraSettings
+from seeupo.models.lora.adapters import LoraSettings
 from seeupo.models.tiny import TinyConfig
 from seeupo.types import Algorithm
 

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from seeupo.engines.sharding import Sharding
-from seeupo.models.batching import PaddedBatch, micro_batches
 from seeupo.models.loading import LoadedPolicy
+from seeupo.models.lora.turn_adapters import activate, turn_adapters
+from seeupo.models.packing.batching import PaddedBatch, micro_batches
+from seeupo.models.packing.tree import TreeBatch, pack_batches
+from seeupo.models.packing.tree_layers import states_below
+from seeupo.models.packing.trunk import TrunkCache, trunk_layers, without_states
 from seeupo.models.scope import ModelScope
-from seeupo.models.tree import TreeBatch, pack_batches
-from seeupo.models.tree_layers import states_below
-from seeupo.models.trunk import TrunkCache, trunk_layers, without_states
-from seeupo.models.turn_adapters import activate, turn_adapters
 from seeupo.types import Turn
 
 FILLER = Turn("filler", 0, (0,), (0,))

@@ -21,8 +21,11 @@ from seeupo.engines.reference_policy import ReferencePolicy, fill
 from seeupo.engines.sharded_state import is_sharded, load_sharded, save_sharded
 from seeupo.engines.sharding import Sharding, SingleProcess
 from seeupo.engines.shrinking import shrinkable
-from seeupo.models.adapter_folders import BASE, write_base_name
-from seeupo.models.adapters import (
+from seeupo.models.decoder import FAMILIES
+from seeupo.models.loading import LoadedPolicy
+from seeupo.models.logprobs import action_logprobs
+from seeupo.models.lora.adapter_folders import BASE, write_base_name
+from seeupo.models.lora.adapters import (
     ADAPTED,
     LoraSettings,
     add_adapters,
@@ -31,14 +34,11 @@ from seeupo.models.adapters import (
     merged_weights,
     plain_model,
 )
-from seeupo.models.batching import PaddedBatch
-from seeupo.models.decoder import FAMILIES
-from seeupo.models.loading import LoadedPolicy
-from seeupo.models.logprobs import action_logprobs
+from seeupo.models.lora.turn_adapters import activate, copy_first_adapter, turn_adapters, write_turn_adapters
+from seeupo.models.packing.batching import PaddedBatch
+from seeupo.models.packing.tree import TreeBatch
 from seeupo.models.saving import save_model
 from seeupo.models.scope import ModelScope
-from seeupo.models.tree import TreeBatch
-from seeupo.models.turn_adapters import activate, copy_first_adapter, turn_adapters, write_turn_adapters
 from seeupo.types import (
     AdaptedEngine,
     CriticEngine,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from seeupo.models.adapters import is_adapter
+from seeupo.models.lora.adapters import is_adapter
 from seeupo.models.precision import cast_weights
 from seeupo.models.scope import ModelScope
 

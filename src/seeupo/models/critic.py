@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from seeupo.core import length_mask
-from seeupo.models.batching import PaddedBatch
+from seeupo.models.packing.batching import PaddedBatch
+from seeupo.models.packing.tree import TreeBatch
+from seeupo.models.packing.tree_layers import final_states
 from seeupo.models.precision import cast_weights
 from seeupo.models.scope import ModelScope
-from seeupo.models.tree import TreeBatch
-from seeupo.models.tree_layers import final_states
 from seeupo.types import Turn
 
 Backbone = Literal["own", "policy"]

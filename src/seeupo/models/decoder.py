@@ -13,7 +13,7 @@ from torch.nn.functional import rms_norm
 from transformers import PreTrainedModel
 
 from seeupo.models.decoding_weights import DecodingWeights
-from seeupo.models.turn_adapters import activate, turn_adapters
+from seeupo.models.lora.turn_adapters import activate, turn_adapters
 
 FAMILIES = ("llama", "qwen2", "qwen3")
 

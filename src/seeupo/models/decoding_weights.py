@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from seeupo.models.adapters import is_adapted, merged_weight
+from seeupo.models.lora.adapters import is_adapted, merged_weight
 
 
 class Product:

@@ -15,17 +15,17 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.utils.peft_utils import find_adapter_config_file
 
 from seeupo.errors import ModelError, first_line, suggest
-from seeupo.models.adapter_folders import Adapter, base_name, is_adapter, read_adapter
-from seeupo.models.batching import Packing
 from seeupo.models.catalog import CATALOG, downloaded_folder
 from seeupo.models.exact_norm import use_exact_norms
 from seeupo.models.logprobs import padded_logprobs, tree_logprobs
+from seeupo.models.lora.adapter_folders import Adapter, base_name, is_adapter, read_adapter
+from seeupo.models.lora.turn_adapters import has_turn_adapters, load_turn_adapters, read_index
+from seeupo.models.packing.batching import Packing
+from seeupo.models.packing.tree import pack_batches
 from seeupo.models.precision import DTYPES, autocast, cast_weights, resolve_device
 from seeupo.models.saving import no_progress_bars
 from seeupo.models.tiny import TinyConfig, tiny_model, tiny_tokenizer
 from seeupo.models.tokenizer_check import check_tokenizer, has_tokenizer
-from seeupo.models.tree import pack_batches
-from seeupo.models.turn_adapters import has_turn_adapters, load_turn_adapters, read_index
 from seeupo.types import Turn
 
 ADAPTER_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]

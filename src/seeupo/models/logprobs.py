@@ -17,9 +17,9 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from seeupo.core import length_mask
-from seeupo.models.batching import PaddedBatch
-from seeupo.models.tree import TreeBatch
-from seeupo.models.tree_layers import final_states
+from seeupo.models.packing.batching import PaddedBatch
+from seeupo.models.packing.tree import TreeBatch
+from seeupo.models.packing.tree_layers import final_states
 from seeupo.types import Turn
 
 PROJECTION_BYTES = 256 * 2**20

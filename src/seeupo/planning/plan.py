@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from seeupo.config.schema import Recipe
-from seeupo.models.adapters import LoraSettings
+from seeupo.models.lora.adapters import LoraSettings
 from seeupo.planning.memory import (
     GIB,
     RESERVE,

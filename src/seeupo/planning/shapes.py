@@ -13,11 +13,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, Pre
 from seeupo.config.schema import ModelSettings
 from seeupo.engines.optimizer import OptimizerSettings, trainable_names
 from seeupo.errors import ModelError, first_line
-from seeupo.models.adapter_folders import is_adapter, read_adapter
-from seeupo.models.adapters import LoraSettings
 from seeupo.models.catalog import CATALOG, downloaded_folder
+from seeupo.models.lora.adapter_folders import is_adapter, read_adapter
+from seeupo.models.lora.adapters import LoraSettings
+from seeupo.models.lora.turn_adapters import refuse_training
 from seeupo.models.tiny import TinyConfig, tiny_model, tiny_tokenizer
-from seeupo.models.turn_adapters import refuse_training
 from seeupo.planning.known_shapes import KNOWN_SHAPES
 
 

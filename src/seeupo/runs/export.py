@@ -16,11 +16,11 @@ import seeupo
 from seeupo.config.changes import changes_text
 from seeupo.core.statistics import format_estimate
 from seeupo.errors import RunError
-from seeupo.models.adapter_folders import BASE, CONFIG, is_adapter, read_adapter
 from seeupo.models.catalog import CATALOG
 from seeupo.models.loading import load_policy
+from seeupo.models.lora.adapter_folders import BASE, CONFIG, is_adapter, read_adapter
+from seeupo.models.lora.turn_adapters import has_turn_adapters, read_index
 from seeupo.models.saving import save_model
-from seeupo.models.turn_adapters import has_turn_adapters, read_index
 from seeupo.runs.checkpoints import Checkpoint
 from seeupo.runs.reader import StoredRun, read_run
 from seeupo.runs.run_directory import RECIPE, RunDirectory

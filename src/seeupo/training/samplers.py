@@ -15,8 +15,8 @@ from seeupo.engines.samplers import local_sampler
 from seeupo.engines.samplers.remote import RemoteSamplers, direct_transfer
 from seeupo.engines.samplers.sampling import StopCriteria
 from seeupo.engines.samplers.vllm import VllmOptions, VllmSampler
-from seeupo.models.adapters import LoraSettings, add_adapters
 from seeupo.models.loading import LoadedPolicy
+from seeupo.models.lora.adapters import LoraSettings, add_adapters
 from seeupo.models.precision import resolve_device
 from seeupo.models.saving import save_model
 from seeupo.types import Sampler

@@ -28,11 +28,11 @@ from seeupo.envs.registry import EnvSpec
 from seeupo.envs.trust import NOTHING_ALLOWED, Permissions
 from seeupo.errors import TrainingError
 from seeupo.models.loading import LoadedPolicy, load_policy
+from seeupo.models.lora.turn_adapters import refuse_training
 from seeupo.models.precision import DTYPES, resolve_device
 from seeupo.models.streaming import WeightStream, can_stream
 from seeupo.models.tiny import TinyConfig
 from seeupo.models.tokenizer_check import check_text
-from seeupo.models.turn_adapters import refuse_training
 from seeupo.rollout.runner import Runner, RunnerSettings, make_runner
 from seeupo.training.samplers import lora_settings, sampled_copy, start_samplers
 from seeupo.types import EnvFactory, Sampler, SamplingParameters, Task, TrainableEngine

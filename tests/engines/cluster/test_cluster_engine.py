@@ -9,7 +9,7 @@ from seeupo.algorithms import GRPO, PPO, SeeUPO
 from seeupo.algorithms.common.trust_region import TrustRegionSettings
 from seeupo.engines.local_critic import CriticSettings
 from seeupo.engines.optimizer import OptimizerSettings
-from seeupo.models.adapters import LoraSettings
+from seeupo.models.lora.adapters import LoraSettings
 from seeupo.types import turns_of
 
 pytestmark = pytest.mark.cluster

@@ -13,8 +13,8 @@ from seeupo.engines.cluster.engine import ClusterEngine
 from seeupo.engines.cluster.rank import Rank, RankPlan
 from seeupo.engines.local import LocalEngine
 from seeupo.engines.optimizer import OptimizerSettings
-from seeupo.models.adapters import LoraSettings
 from seeupo.models.loading import load_policy
+from seeupo.models.lora.adapters import LoraSettings
 from seeupo.models.saving import save_model
 from seeupo.models.streaming import WeightStream, can_stream, stored_weights
 from seeupo.models.tiny import TinyConfig

@@ -13,7 +13,7 @@ from seeupo.engines.cluster.engine import ClusterEngine
 from seeupo.engines.cluster.rank import Rank, RankPlan
 from seeupo.engines.samplers.remote import DirectTransfer
 from seeupo.engines.samplers.vllm import VllmSampler
-from seeupo.models.adapters import LoraSettings
+from seeupo.models.lora.adapters import LoraSettings
 
 pytest.importorskip("vllm", reason="vLLM is not installed; `make vllm-test` runs these tests")
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]

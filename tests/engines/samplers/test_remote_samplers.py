@@ -13,7 +13,7 @@ from seeupo.engines.samplers.local import LocalSampler
 from seeupo.engines.samplers.remote import DirectTransfer, RemoteSamplers, direct_transfer
 from seeupo.engines.samplers.settings import SamplerSettings
 from seeupo.errors import EngineLost, ModelError, TrainingError
-from seeupo.models.adapters import LoraSettings
+from seeupo.models.lora.adapters import LoraSettings
 
 pytestmark = pytest.mark.cluster
 
@@ -295,7 +295,7 @@ def test_samplers_on_lost_nodes_are_replaced_if_others_have_room(samplers, simul
         ray_on_this_machine.remove_node(nodes[0], allow_graceful=False)
         assert ids_of({each.id: each for each in poll_all(remote)}) == local_ids(local, requests)
         ray_on_this_machine.remove_node(nodes[1], allow_graceful=False)
-        with pytest.raises(TrainingError, match=r"the Ray cluster has 8 CPU .* this run needs 2 CPU in 2 processes\."):
+        with pytest.raises(TrainingError, match=r"the Ray cluster has \d+ CPU .* needs 2 CPU in 2 processes\."):
             sample_forever(remote)  # a process may outlive its node for a moment
 
 

@@ -9,7 +9,7 @@ from seeupo.engines.local import LocalEngine
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.engines.samplers.local import LocalSampler
 from seeupo.engines.samplers.padded import PaddedSampler
-from seeupo.models.adapters import LoraSettings
+from seeupo.models.lora.adapters import LoraSettings
 from seeupo.types import Turn, turns_of
 
 SAMPLERS = pytest.mark.parametrize("sampler_class", [LocalSampler, PaddedSampler])

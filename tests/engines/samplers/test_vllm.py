@@ -16,8 +16,8 @@ from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.engines.samplers.remote import RemoteSamplers
 from seeupo.engines.samplers.vllm import VllmOptions, VllmSampler, chunks
 from seeupo.errors import TrainingError
-from seeupo.models.adapters import LoraSettings
 from seeupo.models.loading import load_policy
+from seeupo.models.lora.adapters import LoraSettings
 from seeupo.models.saving import save_model
 from seeupo.models.tiny import TinyConfig
 from seeupo.types import CompletionEnd, Turn

@@ -16,7 +16,7 @@ from seeupo.engines.local import trajectory_values
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.engines.samplers.remote import DirectSource, DirectTransfer
 from seeupo.errors import TrainingError
-from seeupo.models.batching import Packing
+from seeupo.models.packing.batching import Packing
 from seeupo.models.precision import DTYPES
 from seeupo.types import (
     AdaptedEngine,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from seeupo.models.batching import Packing
-from seeupo.models.tree import pack_rows
+from seeupo.models.packing.batching import Packing
+from seeupo.models.packing.tree import pack_rows
 from seeupo.types import Turn
 
 

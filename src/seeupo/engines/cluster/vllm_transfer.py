@@ -20,7 +20,7 @@ from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 
 from seeupo.engines.local import LocalEngine
-from seeupo.models.adapters import base_weights
+from seeupo.models.lora.adapters import base_weights
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from seeupo.engines.samplers.padded import PaddedSampler
 from seeupo.engines.samplers.turn_adapters import TurnAdapterSampler
 from seeupo.models.decoder import FAMILIES
 from seeupo.models.loading import LoadedPolicy
-from seeupo.models.turn_adapters import turn_adapters
+from seeupo.models.lora.turn_adapters import turn_adapters
 from seeupo.types import Sampler
 
 

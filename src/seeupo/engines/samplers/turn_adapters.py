@@ -5,7 +5,7 @@ from __future__ import annotations
 from seeupo.engines.samplers.local import CACHE_BYTES, LocalSampler
 from seeupo.engines.samplers.sampling import copy_weights
 from seeupo.models.loading import LoadedPolicy
-from seeupo.models.turn_adapters import turn_adapters
+from seeupo.models.lora.turn_adapters import turn_adapters
 from seeupo.types import Completion, GenerationRequest, WeightSource
 
 

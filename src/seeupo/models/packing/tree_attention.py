@@ -19,7 +19,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from seeupo.models.tree import Block, TreeBatch
+from seeupo.models.packing.tree import Block, TreeBatch
 
 NAME = "seeupo_tree"
 MASK_BLOCK = 128

@@ -13,8 +13,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from seeupo.models.decoder import FAMILIES
-from seeupo.models.tree import TreeBatch
-from seeupo.models.tree_attention import Queries, TreeAttention, use_tree_attention
+from seeupo.models.packing.tree import TreeBatch
+from seeupo.models.packing.tree_attention import Queries, TreeAttention, use_tree_attention
 
 
 def has_known_layers(model: PreTrainedModel) -> bool:

@@ -5,9 +5,9 @@ import torch
 from torch.nn.attention import flex_attention as torch_flex_attention
 
 from models.examples import FAMILIES, random_turns, small_model, thought_stripped_trajectory
-from seeupo.models import tree, tree_attention, tree_layers
-from seeupo.models.tree import LayerInput, pack_batches
-from seeupo.models.tree_layers import _all_states, final_states, states_below, use_tree_attention
+from seeupo.models.packing import tree, tree_attention, tree_layers
+from seeupo.models.packing.tree import LayerInput, pack_batches
+from seeupo.models.packing.tree_layers import _all_states, final_states, states_below, use_tree_attention
 from seeupo.types import Turn
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from seeupo.models.tree import TreeBatch, pack_batches
+from seeupo.models.packing.tree import TreeBatch, pack_batches
 from seeupo.types import Turn
 
 Packing = Literal["tree", "padded"]

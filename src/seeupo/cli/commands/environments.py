@@ -87,7 +87,7 @@ def check_env(
     NAME is a name of `seeupo envs list`, or the factory of a custom environment: my_module:MyFactory.
     Exits with status 1 if the expert fails a task, the no-op policy solves one, or an episode fails.
     """
-    from seeupo.cli.evaluation import ProgressBar
+    from seeupo.cli.commands.evaluation import ProgressBar
     from seeupo.envs.pool.pool import EnvPool
     from seeupo.envs.registry import lookup
     from seeupo.envs.trust import strings_in

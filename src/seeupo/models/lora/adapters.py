@@ -15,8 +15,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from seeupo.core.checks import check_count
-from seeupo.models.adapter_folders import Adapter
-from seeupo.models.turn_adapters import TurnAdapters, add_named, set_turn_adapters
+from seeupo.models.lora.adapter_folders import Adapter
+from seeupo.models.lora.turn_adapters import TurnAdapters, add_named, set_turn_adapters
 
 ADAPTED = ".base_layer."
 """Part of the name that peft gives to the weights of an adapted layer."""

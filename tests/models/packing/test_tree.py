@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.examples import random_turns, thought_stripped_trajectory
-from seeupo.models import tree
-from seeupo.models.tree import pack_batches, pack_rows
+from seeupo.models.packing import tree
+from seeupo.models.packing.tree import pack_batches, pack_rows
 from seeupo.types import Turn
 
 few_tokens = st.lists(st.integers(0, 2), max_size=6)

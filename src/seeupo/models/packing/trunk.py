@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from seeupo.models.tree import Ints, LayerInput, TreeBatch
-from seeupo.models.tree_layers import has_known_layers
+from seeupo.models.packing.tree import Ints, LayerInput, TreeBatch
+from seeupo.models.packing.tree_layers import has_known_layers
 from seeupo.types import Turn
 
 Tokens = tuple[tuple[int, ...], tuple[int, ...]]

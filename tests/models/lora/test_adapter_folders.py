@@ -15,10 +15,10 @@ from seeupo.engines.local import LocalEngine
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.errors import ModelError
 from seeupo.models import loading
-from seeupo.models.adapter_folders import CONFIG, WEIGHTS, base_name
-from seeupo.models.adapters import LoraSettings
 from seeupo.models.loading import load_policy
 from seeupo.models.logprobs import padded_logprobs
+from seeupo.models.lora.adapter_folders import CONFIG, WEIGHTS, base_name
+from seeupo.models.lora.adapters import LoraSettings
 from seeupo.training.warm_start import LogLikelihood
 
 TURNS = random_turns(0, count=8)

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from models.examples import random_turns, small_model, thought_stripped_trajectory
-from seeupo.models.tree import pack_batches
-from seeupo.models.tree_layers import states_below
-from seeupo.models.trunk import TrunkCache, trunk_layers, without_states
+from seeupo.models.packing.tree import pack_batches
+from seeupo.models.packing.tree_layers import states_below
+from seeupo.models.packing.trunk import TrunkCache, trunk_layers, without_states
 from seeupo.types import Turn
 
 TURNS = random_turns(3, count=20) + thought_stripped_trajectory()

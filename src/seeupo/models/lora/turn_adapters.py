@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from seeupo.errors import ModelError
-from seeupo.models.adapter_folders import BASE, PREFIX, WEIGHTS, find_base, read_adapter, write_base_name
+from seeupo.models.lora.adapter_folders import BASE, PREFIX, WEIGHTS, find_base, read_adapter, write_base_name
 
 INDEX = "turn_adapters.json"
 MAX_ADAPTERS = 1000

@@ -6,10 +6,10 @@ from torch.nn.attention import flex_attention as torch_flex_attention
 
 from models.examples import random_turns, small_model, thought_stripped_trajectory
 from models.test_logprobs import gradient, tree_by_turn
-from seeupo.models import tree
-from seeupo.models import tree_attention as module
-from seeupo.models.tree import pack_batches
-from seeupo.models.tree_attention import BlockedAttention, FlexAttention, TreeAttention
+from seeupo.models.packing import tree
+from seeupo.models.packing import tree_attention as module
+from seeupo.models.packing.tree import pack_batches
+from seeupo.models.packing.tree_attention import BlockedAttention, FlexAttention, TreeAttention
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
 pytestmark = [

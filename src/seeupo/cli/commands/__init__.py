@@ -1,0 +1,1 @@
+"""The commands: arguments and options; what they do is called from here."""

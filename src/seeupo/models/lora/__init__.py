@@ -1,0 +1,1 @@
+"""LoRA adapters: inserting, merging, saving, one per turn."""

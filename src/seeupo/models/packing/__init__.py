@@ -1,0 +1,1 @@
+"""Tree packing: shared prefixes of trajectories pass through a model once."""
