@@ -106,8 +106,8 @@ def test_training_a_policy_with_turn_adapters_further_is_refused(run_dir, tmp_pa
 
 
 def test_unsupported_settings_are_refused():
-    with pytest.raises(UserError, match=r"per_turn = 2 .*: expected the local sampler, because vLLM"):
-        recipe_from_table({"model": {"lora": {"per_turn": 2}}, "sampler": {"kind": "vllm", "count": 1}})
+    with pytest.raises(UserError, match=r"rank = 600 with per_turn and .*: expected at most 512"):
+        recipe_from_table({"model": {"lora": {"per_turn": 2, "rank": 600}}, "sampler": {"kind": "vllm", "count": 1}})
     with pytest.raises(UserError, match=r"turns_per_agent.*it is set by algorithm.turns_per_agent"):
         recipe_from_table({"model": {"lora": {"turns_per_agent": 2}}})
 

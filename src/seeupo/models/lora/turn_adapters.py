@@ -98,18 +98,23 @@ def write_turn_adapters(
     assert adapters is not None
     configs: Any = model.peft_config
     for name in adapters.names:
-        (folder / name).mkdir()
-        matrices = {
-            f"{PREFIX}{full.replace(f'.{name}.', '.')}": weight.detach().contiguous()
-            for full, weight in weights.items()
-            if f".{name}." in full
-        }
-        save_file(matrices, folder / name / WEIGHTS, {"format": "pt"})
-        configs[name].save_pretrained(folder / name)
+        write_adapter(folder / name, name, weights, configs[name])
         # Within the folder of an adapter, a base model that has no name cannot be referred to.
         write_base_name(folder / name, base)
     index = {"adapters": adapters.count, "turns_per_agent": adapters.turns_per_agent, "base": base or BASE}
     (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def write_adapter(folder: Path, name: str, weights: Mapping[str, Tensor], config: Any) -> None:
+    """Write the adapter of this name, whose weights are given by parameter name, as a new folder of peft."""
+    folder.mkdir()
+    matrices = {
+        f"{PREFIX}{full.replace(f'.{name}.', '.')}": weight.detach().contiguous()
+        for full, weight in weights.items()
+        if f".{name}." in full
+    }
+    save_file(matrices, folder / WEIGHTS, {"format": "pt"})
+    config.save_pretrained(folder)
 
 
 def has_turn_adapters(folder: Path) -> bool:
