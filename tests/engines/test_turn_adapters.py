@@ -154,6 +154,38 @@ def test_mixed_turns_in_one_batch_are_sampled_as_one_by_one(snapshots, monkeypat
         torch.testing.assert_close(torch.tensor(together[each.id].logprobs, dtype=torch.float64), expected)
 
 
+def test_rows_of_all_adapters_share_each_pass_and_prompts_are_computed_once_per_adapter(monkeypatch):
+    """Four episodes of three turns, two adapters, in step and out of step."""
+    local = distinct(LocalEngine(policy(), OptimizerSettings(), lora=replace(LORA, per_turn=2)))
+    passes = []
+    hidden = Decoder.hidden
+    monkeypatch.setattr(Decoder, "hidden", lambda *arguments: passes.append(1) or hidden(*arguments))
+    sampler, prompts = local_sampler(local.policy), {n: (*range(40), 7 + n) for n in range(4)}
+    for shift in range(5):  # episode n is at turn shift - n % 3
+        requests = [
+            replace(request(f"{n}.{turn}", prompts[n], seed=n, episode=f"e{n}"), agent=turn)
+            for n in range(4)
+            if 0 <= (turn := shift - n % 3) < 3
+        ]
+        for each in requests:
+            sampler.submit(each)
+        found, passes[:] = {}, []
+        polls, before = 0, sampler.prefilled_tokens
+        while len(found) < len(requests):
+            found |= {each.id: each for each in sampler.poll()}
+            polls += 1
+        assert len(passes) == polls
+        # The common tokens are computed once per adapter, then the private ones that another adapter has computed.
+        private = [(0, len(each.prompt_ids) - 41, 3)[each.agent] for each in requests]
+        assert sampler.prefilled_tokens - before == 40 * (shift < 2) + sum(private)
+        for each in requests:
+            turn = Turn("t", each.agent, each.prompt_ids, found[each.id].ids)
+            activate(local.policy.model, min(each.agent, 1))
+            expected = padded_logprobs(local.policy.model, [turn], temperature=0.8).logprobs[0].detach()
+            torch.testing.assert_close(torch.tensor(found[each.id].logprobs, dtype=torch.float64), expected)
+            prompts[int(each.id[0])] = (*each.prompt_ids, *found[each.id].ids, 11, 12, 13)
+
+
 def test_sampler_with_its_own_copy_gets_all_adapters():
     local, copy = distinct(engine(lora=LORA)), policy()
     add_adapters(copy.model, LORA)

@@ -91,6 +91,10 @@ class NewSegment:
     def position(self) -> int:
         return self.segment.start
 
+    @property
+    def adapter(self) -> int:
+        return self.segment.adapter
+
     def store(self, layer: int, keys: Tensor, values: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Store new keys and values [Hkv, S, D], and return all that the tokens attend to."""
         self.segment.keys.append(keys.contiguous())
@@ -110,6 +114,10 @@ class NewTokens:
     def __post_init__(self) -> None:
         self.start, self.position = len(self.context.tokens), self.context.length
         self.cache.reserve(self.start + len(self.tokens))
+
+    @property
+    def adapter(self) -> int:
+        return self.context.segment.adapter
 
     def store(self, layer: int, keys: Tensor, values: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Store new keys and values [Hkv, S, D], and return all that the tokens attend to."""

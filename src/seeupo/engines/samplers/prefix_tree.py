@@ -17,11 +17,13 @@ class Segment:
     A prompt is the chain of segments from the root, which is empty, to the segment that it ends with.
 
     Attributes:
+        adapter: Adapter that computes its keys and values, of a policy with one adapter per turn; otherwise 0.
         number: Order of creation; chains of numbers sort prompts so that those with common segments are neighbors.
         start: Position of the first token.
         used: The tree's clock when the segment was last part of an inserted prompt.
     """
 
+    adapter: int
     number: int
     tokens: tuple[int, ...]
     parent: Segment | None
@@ -53,7 +55,7 @@ class Segment:
 
 
 class PrefixTree:
-    """The segments of all prompts.
+    """The segments of all prompts, below a root for each adapter.
 
     Attributes:
         tokens: Number of tokens in all segments.
@@ -61,15 +63,15 @@ class PrefixTree:
     """
 
     def __init__(self) -> None:
-        self.root = Segment(0, (), None, 0)
+        self._roots: dict[int, Segment] = {}
         self.tokens = 0
         self.clock = 0
         self._created = 0
 
-    def insert(self, tokens: Sequence[int]) -> Segment:
+    def insert(self, tokens: Sequence[int], adapter: int = 0) -> Segment:
         """Return the segment that a prompt ends with; new segments have no keys and values yet."""
         self.clock += 1
-        node = self.root
+        node = self._roots.setdefault(adapter, Segment(adapter, 0, (), None, 0))
         while node.end < len(tokens):
             child = node.children.get(tokens[node.end])
             if child is None:
@@ -96,7 +98,7 @@ class PrefixTree:
 
     def _create(self, tokens: tuple[int, ...], parent: Segment) -> Segment:
         self._created += 1
-        segment = Segment(self._created, tokens, parent, parent.end)
+        segment = Segment(parent.adapter, self._created, tokens, parent, parent.end)
         parent.children[tokens[0]] = segment
         return segment
 
@@ -113,7 +115,7 @@ class PrefixTree:
         return upper
 
     def _segments(self) -> Iterator[Segment]:
-        waiting = [*self.root.children.values()]
+        waiting = [child for root in self._roots.values() for child in root.children.values()]
         while waiting:
             segment = waiting.pop()
             yield segment
