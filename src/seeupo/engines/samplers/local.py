@@ -95,7 +95,7 @@ class LocalSampler:
 
     With one adapter per turn, requests of all turns are sampled in one batch, each row with the adapter of its turn.
     Keys and values depend on the adapter, so each has its own prefixes, and an episode's context is computed again when
-    its next turn has another adapter.
+    its next turn has another adapter, from the first adapted layer on.
 
     With speculation a pass also computes a draft of each row's next tokens. A draft token is kept only if the row's own
     random number draws it, so the tokens are those of sampling one at a time, up to the rounding of the products.
@@ -194,20 +194,25 @@ class LocalSampler:
             before, tokens_before = request.prompt_ids[:-1], self._tree.tokens
             context = self._cached_context(request)
             self._cache.insert(row, context)
+            resumed = context.tokens if context.tokens and len(context.keys) < self._cache.layers else []
+            if resumed:
+                context.tokens = []
+                added.append(NewTokens(self._cache, row, context, resumed, resumed=True))
+                context.tokens = [*resumed]
             missing = before[context.length :]
             if missing:
                 added.append(NewTokens(self._cache, row, context, missing))
                 context.tokens += missing
-            prefilled = len(missing) + self._tree.tokens - tokens_before
+            prefilled = len(resumed) + len(missing) + self._tree.tokens - tokens_before
             history, generator = DraftHistory(request.prompt_ids), random.Random(request.seed)
             self._rows.append(ActiveRequest(request, context, generator, history, prefilled=prefilled))
             count += prefilled
         self.prefilled_tokens += count
         chains = [segment for row in self._rows[first:] for segment in row.context.segment.chain()]
-        new = [NewSegment(segment) for segment in dict.fromkeys(chains) if not segment.keys]
+        new = [NewSegment(segment) for segment in dict.fromkeys(chains) if len(segment.keys) < self._cache.layers]
         spans: list[NewSegment | NewTokens] = [*new, *added]
         spans.sort(key=lambda span: span.adapter)  # those of an adapter are neighbors
-        return PrefillAttention(spans), self._make_short_ends_private(first)
+        return PrefillAttention(spans, self._cache.first_adapted), self._make_short_ends_private(first)
 
     def _make_short_ends_private(self, first: int) -> list[CopiedSegment]:
         """Hold short last segments of the prompts of new rows as private tokens, and return what to copy for that."""
@@ -229,10 +234,13 @@ class LocalSampler:
         before, adapter = request.prompt_ids[:-1], self._adapter_of(request)
         context = self._episodes.pop(request.episode, None) if request.episode is not None else None
         if context is not None and context.segment.starts(before):
+            unchanged = common_prefix_length(before[context.segment.end :], context.tokens)
             if context.segment.adapter != adapter:
                 # What rows share with each other is the same as with the adapter of the turn before.
-                return Context(self._tree.insert(before[: context.segment.end], adapter), [])
-            unchanged = common_prefix_length(before[context.segment.end :], context.tokens)
+                segment = self._tree.insert(before[: context.segment.end], adapter)
+                if not self._cache.first_adapted:
+                    return Context(segment, [])
+                return context.below_adapters(segment, context.tokens[:unchanged], self._cache.first_adapted)
             context.tokens = context.tokens[:unchanged]
             return context
         return Context(self._tree.insert(before, adapter), [])
@@ -253,7 +261,8 @@ class LocalSampler:
         inputs = [[row.next_input, *(g.token for g in draft)] for row, draft in zip(rows, drafts, strict=True)]
         new = [RowTokens(n, row.context, len(own)) for n, row, own in zip(order, rows, inputs, strict=True)]
         decode, spans = DecodeAttention(self._cache, new), prefill.spans
-        tokens = [token for own in [*(span.tokens for span in spans), *inputs] for token in own]
+        entering = [span.tokens for span in prefill.entering]
+        tokens = [token for own in [*entering, *inputs] for token in own]
         starts = [*((span.position, len(span.tokens)) for span in spans), *((r.context.length, r.count) for r in new)]
         positions = [position for start, length in starts for position in range(start, start + length)]
         owners = [

@@ -14,6 +14,9 @@ from seeupo.utils.sequences import common_prefix_length
 class Segment:
     """A run of tokens that prompts share, with their keys and values: [Hkv, S, D] per layer.
 
+    With one adapter per turn above some layers without, `states` are the hidden states [1, S, H] that enter the first
+    adapted layer. They and the keys and values below it are the same for all adapters.
+
     A prompt is the chain of segments from the root, which is empty, to the segment that it ends with.
 
     Attributes:
@@ -31,6 +34,7 @@ class Segment:
     used: int = 0
     keys: list[Tensor] = field(default_factory=list)
     values: list[Tensor] = field(default_factory=list)
+    states: list[Tensor] = field(default_factory=list)
     children: dict[int, Segment] = field(default_factory=dict)
 
     @property
@@ -108,10 +112,10 @@ class PrefixTree:
         upper = self._create(segment.tokens[:length], segment.parent)
         upper.children[segment.tokens[length]] = segment
         segment.parent, segment.tokens, segment.start = upper, segment.tokens[length:], upper.end
-        upper.keys = [table[:, :length].clone() for table in segment.keys]
-        upper.values = [table[:, :length].clone() for table in segment.values]
-        segment.keys = [table[:, length:].clone() for table in segment.keys]
-        segment.values = [table[:, length:].clone() for table in segment.values]
+        for name in ("keys", "values", "states"):
+            tables = getattr(segment, name)
+            setattr(upper, name, [table[:, :length].clone() for table in tables])
+            setattr(segment, name, [table[:, length:].clone() for table in tables])
         return upper
 
     def _segments(self) -> Iterator[Segment]:

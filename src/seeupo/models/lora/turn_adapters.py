@@ -66,6 +66,16 @@ def add_named(model: PreTrainedModel, config: Any, name: str) -> None:
         model.add_adapter(config, name)
 
 
+def check_adapted(model: PreTrainedModel) -> None:
+    """Raise if something outside the layers is adapted: there, samplers do not apply the adapter of a row's turn."""
+    for module in (model.get_input_embeddings(), model.get_output_embeddings()):
+        if hasattr(module, "lora_A"):
+            raise ValueError(
+                "one adapter per turn on the embeddings or the output head: expected linear modules within layers. "
+                "Remove embed_tokens and lm_head from the targets"
+            )
+
+
 def activate(model: PreTrainedModel, adapter: int) -> None:
     """Compute with this adapter from now on. All stay trainable: those that compute nothing get no gradient."""
     adapters = turn_adapters(model)
@@ -167,6 +177,7 @@ def load_turn_adapters(model: PreTrainedModel, folder: Path) -> None:
                     parameter = model.get_parameter(f"{layer}.{part}.{name}.weight")
                     parameter.data = parameter.data.to(dtype)
                     parameter.copy_(matrix)
+            check_adapted(model)
         except (AttributeError, ValueError, RuntimeError) as error:
             raise ModelError(
                 f"{folder / name} does not fit its base model {index.base}: {error}; use the model it was trained on"
