@@ -271,7 +271,8 @@ class WeightSource(Protocol):
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the current weights by their Hugging Face names, adapters merged, without gradient.
 
-        With one adapter per turn there is no merged model: all parameters of the model are yielded by their own names.
+        With one adapter per turn there is no merged model: the adapters are yielded by the names of their parameters.
+        The model below them never changes.
         """
 
 

@@ -56,6 +56,11 @@ def test_log_probs_are_those_of_the_adapter_of_each_turn(options):
         torch.testing.assert_close(found, alone(local, turn, turn.index).detach(), rtol=0, atol=1e-12)
 
 
+def test_adapters_outside_the_layers_are_refused():
+    with pytest.raises(ValueError, match="Remove embed_tokens and lm_head from the targets"):
+        engine(lora=replace(LORA, targets=("q_proj", "lm_head")))
+
+
 def test_adapters_start_equal():
     first, *others = adapters(engine(lora=LORA))
     assert first.abs().sum() > 0
@@ -133,12 +138,13 @@ def test_copy_first_adapter_makes_all_equal():
     assert all(torch.equal(first, each) for each in adapters(local))
 
 
+@pytest.mark.parametrize("layers", [None, 1])
 @pytest.mark.parametrize("snapshots", [True, False])
-def test_mixed_turns_in_one_batch_are_sampled_as_one_by_one(snapshots, monkeypatch):
+def test_mixed_turns_in_one_batch_are_sampled_as_one_by_one(snapshots, layers, monkeypatch):
     """Also in episodes, whose next turn extends the tokens of another adapter; large models have no snapshots."""
     if not snapshots:
         monkeypatch.setattr(Decoder, "_snapshot", lambda self: None)
-    local = distinct(LocalEngine(policy(), OptimizerSettings(), lora=LORA))
+    local = distinct(LocalEngine(policy(), OptimizerSettings(), lora=replace(LORA, layers=layers)))
     requests = [
         replace(request(str(n), range(1, 4 + 2 * (n % 6)), seed=n, episode=f"e{n % 4}"), agent=n % 4) for n in range(16)
     ]
@@ -152,6 +158,50 @@ def test_mixed_turns_in_one_batch_are_sampled_as_one_by_one(snapshots, monkeypat
         expected = padded_logprobs(local.policy.model, [turn], temperature=0.8).logprobs[0].detach()
         torch.testing.assert_close(torch.tensor(found.logprobs, dtype=torch.float64), expected)
         torch.testing.assert_close(torch.tensor(together[each.id].logprobs, dtype=torch.float64), expected)
+
+
+@pytest.mark.parametrize("layers", [None, 1])
+@pytest.mark.parametrize("snapshots", [True, False])
+def test_rows_of_all_adapters_share_each_pass_and_reuse_what_does_not_depend_on_them(layers, snapshots, monkeypatch):
+    """Four episodes of three turns, two adapters, in step and out of step."""
+    if not snapshots:
+        monkeypatch.setattr(Decoder, "_snapshot", lambda self: None)
+    local = distinct(LocalEngine(policy(), OptimizerSettings(), lora=replace(LORA, per_turn=2, layers=layers)))
+    resumed = []  # number of tokens that enter above the first layer, in each pass
+    hidden = Decoder.hidden
+
+    def counted(decoder, tokens, positions, *others):
+        resumed.append(len(positions) - len(tokens))
+        return hidden(decoder, tokens, positions, *others)
+
+    monkeypatch.setattr(Decoder, "hidden", counted)
+    sampler, prompts = local_sampler(local.policy), {n: (*range(40), 7 + n) for n in range(4)}
+    for shift in range(5):  # episode n is at turn shift - n % 3
+        requests = [
+            replace(request(f"{n}.{turn}", prompts[n], seed=n, episode=f"e{n}"), agent=turn)
+            for n in range(4)
+            if 0 <= (turn := shift - n % 3) < 3
+        ]
+        for each in requests:
+            sampler.submit(each)
+        found, resumed[:] = {}, []
+        polls, before = 0, sampler.prefilled_tokens
+        while len(found) < len(requests):
+            found |= {each.id: each for each in sampler.poll()}
+            polls += 1
+        assert len(resumed) == polls
+        # The common tokens are computed once per adapter, then the private ones that another adapter has computed.
+        private = [(0, len(each.prompt_ids) - 41, 3)[each.agent] for each in requests]
+        assert sampler.prefilled_tokens - before == 40 * (shift < 2) + sum(private)
+        # Those that the adapter before has computed up to the first adapted layer: all but the last three.
+        second = [count - 3 for each, count in zip(requests, private, strict=True) if each.agent == 1]
+        assert sum(resumed) == (40 * (shift == 1) + sum(second) if layers == 1 else 0)
+        for each in requests:
+            turn = Turn("t", each.agent, each.prompt_ids, found[each.id].ids)
+            activate(local.policy.model, min(each.agent, 1))
+            expected = padded_logprobs(local.policy.model, [turn], temperature=0.8).logprobs[0].detach()
+            torch.testing.assert_close(torch.tensor(found[each.id].logprobs, dtype=torch.float64), expected)
+            prompts[int(each.id[0])] = (*each.prompt_ids, *found[each.id].ids, 11, 12, 13)
 
 
 def test_sampler_with_its_own_copy_gets_all_adapters():

@@ -7,7 +7,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from models.examples import FAMILIES, SHAPE, VOCABULARY, small_model
 from seeupo.models.decoder import Decoder
-from seeupo.models.decoding_weights import Product
+from seeupo.models.decoding_weights import Matrix, Product
 from seeupo.models.exact_norm import use_exact_norms
 from seeupo.models.lora.adapters import LoraSettings, add_adapters
 
@@ -105,6 +105,8 @@ def test_no_snapshot_is_made_of_large_models_and_in_bfloat16():
 def test_packed_products_equal_plain_ones(rows):
     generator = torch.Generator().manual_seed(rows)
     states, weight, bias = (torch.randn(shape, generator=generator) for shape in ((rows, 48), (72, 48), (72,)))
-    for product, expected in ((Product(weight), states @ weight.T), (Product(weight, bias), states @ weight.T + bias)):
+    plain = states @ weight.T
+    products = (Product(Matrix(weight, None)), plain), (Product(Matrix(weight, bias)), plain + bias)
+    for product, expected in products:
         assert product.packed is torch.backends.mkldnn.is_available()
         torch.testing.assert_close(product(states), expected, rtol=0, atol=1e-5)

@@ -7,6 +7,7 @@ from seeupo.algorithms.common.trust_region import TrustRegionSettings
 from seeupo.config.schema import AgentSettings, CollectSettings, ModelSettings, Recipe
 from seeupo.engines.cluster.settings import EngineSettings
 from seeupo.engines.samplers.settings import SamplerSettings
+from seeupo.models.lora.adapters import LoraSettings
 from seeupo.planning.memory import GIB, training_memory
 from seeupo.planning.plan import Limits, gpus_of, make_plan
 from seeupo.planning.shapes import shape_of
@@ -108,6 +109,22 @@ def test_the_local_samplers_snapshot_of_the_weights_is_counted(shape):
         (shape, exact, 0),  # above 4 GiB
     ):
         assert make_plan(own, recipe, Limits(0, 80 * GIB)).sampler.weights == expected
+
+
+@pytest.mark.parametrize("kind", ["local", "vllm"])
+def test_one_adapter_per_turn_is_counted_in_training_and_in_samplers(kind):
+    small, lora = shape_of(ModelSettings()), LoraSettings(rank=4)
+    plans = {}
+    for count in (1, 3):
+        model = ModelSettings(lora=replace(lora, per_turn=count))
+        recipe = replace(Recipe(), model=model, sampler=SamplerSettings(kind=kind, count=1))
+        plans[count] = make_plan(small, recipe, Limits(1, 80 * GIB))
+    adapter = sum(small.adapter_sizes(lora))
+    copies = {"local": 2, "vllm": 1}[kind]  # a local sampler has a snapshot beside the weights
+    assert plans[3].sampler.weights == plans[1].sampler.weights + 2 * copies * 4 * adapter
+    assert plans[3].training.resident >= plans[1].training.resident + 2 * (4 + 8) * adapter  # with moments
+    if kind == "local":
+        assert plans[3].sampler.cache == plans[1].sampler.cache  # one batch for all turns
 
 
 def test_tokens_of_an_iteration_worked_out_by_hand(shape):

@@ -18,7 +18,8 @@ LONG_LINE = "x" * 5000
 KINDS = ["search", "count & <sort>", ""]
 STOPS = ["goal", "turn_limit", "failure"]
 STATUSES = ["ok", "failed"]
-COLUMNS = ("run", "phase", "iteration", "id", "group", "task", "kind", "stop", "status", "reward", "advantage", "turns")
+COLUMNS = ("run", "phase", "iteration", "id", "group", "task", "kind", "stop", "status")
+COLUMNS += ("score", "reward", "advantage", "turns")
 COLUMNS += ("chunk", "offset")
 
 
@@ -78,6 +79,7 @@ class Payload:
         content: dict[str, Any],
         *,
         reward: float | None,
+        score: float | None = None,
         advantage: float | None = None,
         run: int = 0,
         phase: int = 0,
@@ -90,7 +92,7 @@ class Payload:
             self.tasks.append(task)
         row = len(self.bodies)
         values = (run, phase, iteration, name, f"{iteration}/{task}", self.tasks.index(task), kind, stop)
-        values += (int(reward is None), reward, advantage, len(content["turns"]))
+        values += (int(reward is None), reward if score is None else score, reward, advantage, len(content["turns"]))
         values += (row // self.chunk_size, row % self.chunk_size)
         for column, value in zip(self.columns.values(), values, strict=True):
             column.append(value)

@@ -92,6 +92,16 @@ def test_expected_gain_has_a_curve_with_its_interval_and_a_map(run, tmp_path):
     assert {cell[1]: cell[2] for cell in gains["cells"][:3]} == {3: 0.01, 2: 0.0, 1: -0.01}
 
 
+def test_trust_region_has_maps_of_the_kept_step_and_its_kl(run, tmp_path):
+    def change(line):
+        turns = [{**turn, "step_scale": 0.5, "pool_kl": 0.01 * turn["turn"]} for turn in line.get("turns", ())]
+        return {**line, "turns": turns}
+
+    maps = {each["key"]: each for each in turn_maps(with_records(run, tmp_path, change).records["iteration"])}
+    assert {cell[2] for cell in maps["step_scale"]["cells"]} == {0.5}
+    assert {cell[1]: cell[2] for cell in maps["pool_kl"]["cells"]} == {3: 0.02, 2: 0.01, 1: 0.0}
+
+
 def test_algorithm_without_turns_has_no_turn_maps(run, tmp_path):
     def change(line):
         return {**line, "turns": [], "algorithm": {"kl": 0.25}, "sampler_gap": None}

@@ -337,6 +337,24 @@ def test_credit_is_shown_in_update_order(open_page: OpenPage) -> None:
     assert "3% less likely" in second
 
 
+def test_step_rewards_do_not_count_as_the_score(open_page: OpenPage) -> None:
+    steps = [{**odd_payload.turn(("go", 0.1), credit=(1, 1.1, 0.9, 0.99, False)), "reward": 0.25}]
+    payload = odd_payload.Payload(odd_payload.run_overview("run"))
+    for name, reward in (("rewarded", 0.25), ("other", 0.0)):
+        content = odd_payload.body(steps if reward else steps[:0], [0.25, 0.0], "Go.")
+        payload.add(name, content, reward=reward, score=0.0, advantage=0.9 if reward else -0.9, task="t")
+    page = open_page(payload.chunks(), fragment=fragment("rewarded", run="run")).page
+    assert "0 not solved\nreward 0.25" in page.locator("#viewer .viewer-details").first.inner_text()
+    text = page.locator("#viewer .credit-trace").inner_text()
+    assert "reward of 0.25; its score is 0, and shaping and step rewards make the difference." in text
+    assert "step reward +0.25" in page.locator("#viewer .turn-head").inner_text()
+    page.get_by_role("button", name="Group side by side").click()
+    assert page.locator("#viewer .side-cell", has_text="step reward +0.25").count() == 1
+    page.keyboard.press("Escape")
+    page.select_option("[name=reward]", "partly")
+    page.wait_for_selector("#list tbody tr:has-text('No trajectory matches')")
+
+
 def test_effect_is_about_the_whole_action_with_enough_digits(open_page: OpenPage) -> None:
     """A long action may become much less likely although its ratio per token is close to 1."""
     page = open_page(odd_payload.odd_chunks()).page

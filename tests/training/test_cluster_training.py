@@ -19,6 +19,7 @@ from seeupo.engines.cluster.settings import EngineSettings
 from seeupo.engines.samplers.remote import RemoteSamplers
 from seeupo.engines.samplers.settings import SamplerSettings
 from seeupo.errors import TrainingError
+from seeupo.models.lora.adapters import LoraSettings
 from seeupo.runs.trajectory_files import read_trajectories
 from seeupo.training.callbacks import NullCallback
 from seeupo.training.train import resume, train
@@ -236,10 +237,12 @@ def test_a_run_continues_after_all_its_processes_were_killed(tmp_path):
     assert "is from the local engine; ranks load what ranks wrote" in result.output
 
 
-def test_sampler_processes_sample_like_the_trainer(tmp_path):
+@pytest.mark.parametrize("lora", [None, LoraSettings(rank=2, per_turn=3)], ids=["full", "adapters"])
+def test_sampler_processes_sample_like_the_trainer(tmp_path, lora):
     """One process trains, another samples: the same trajectories as in one process."""
+    model = {"dtype": "float64", "lora": lora}
     for name, sampler in (("own", {"count": 1}), ("plain", {})):
-        train(small(run={"iterations": 2}, model={"dtype": "float64"}, sampler=sampler), run_dir=tmp_path / name)
+        train(small(run={"iterations": 2}, model=model, sampler=sampler), run_dir=tmp_path / name)
     for one, two in zip(*(trained_iterations(tmp_path / name) for name in ("own", "plain")), strict=True):
         assert one["reward_mean"] == two["reward_mean"]
         assert one["entropy"] == pytest.approx(two["entropy"], abs=1e-9)

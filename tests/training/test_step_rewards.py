@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from envs.gymnasium_text.text_worlds import Scripted
 from seeupo.algorithms import MTGRPO
+from seeupo.envs.gymnasium_text import GymnasiumTextFactory
 from seeupo.errors import TrainingError
 from seeupo.runs.run_directory import RunDirectory
 from seeupo.runs.trajectory_files import read_trajectories
@@ -37,3 +39,18 @@ def test_step_rewards_are_trained_on_and_written(tmp_path):
     (record,) = (r for r in RunDirectory.open(tmp_path / "run").metrics() if r["kind"] == "iteration")
     assert record["reward_mean"] == pytest.approx(sum(each.reward for each in trajectories) / len(trajectories))
     assert record["algorithm"]["turn_advantage_sd"] > 0
+
+
+@pytest.mark.filterwarnings("ignore:environments run without a sandbox", "ignore:no optimizer step was made")
+@pytest.mark.parametrize(("rewards", "score", "trained"), [("terminal", 0.5, 0.875), ("sum", 0.875, None)])
+def test_rewards_of_a_gymnasium_environment_are_trained_on_once(tmp_path, rewards, score, trained):
+    """Each reward that it pays is in the score or in a step, never in both; with the sum, steps are refused."""
+    factory = GymnasiumTextFactory(make=Scripted, rewards=rewards, train=4, test=2)
+    recipe = replace(SHORT, warm_start=None)
+    if trained is None:
+        with pytest.raises(TrainingError, match='gymnasium, gem: rewards = "terminal"'):
+            train(recipe, run_dir=tmp_path / "run", environment=factory)
+        recipe, trained = replace(recipe, collect=replace(recipe.collect, reward="score")), score
+    train(recipe, run_dir=tmp_path / "run", environment=factory)
+    found = list(read_trajectories(tmp_path / "run" / "trajectories" / "00001.jsonl.gz"))
+    assert {(each.score, each.reward) for each in found} == {(score, trained)}

@@ -1,5 +1,6 @@
 """A run with one adapter per turn: training, resuming, evaluation and export."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from runs.test_export_run import engine_logprobs, some_turns
-from seeupo.algorithms import SeeUPO
+from seeupo.algorithms import PPO, SeeUPO
 from seeupo.algorithms.common.trust_region import TrustRegionSettings
 from seeupo.config.loader import recipe_from_table
 from seeupo.errors import ModelError, RunError, UserError
@@ -17,13 +18,17 @@ from seeupo.models.loading import load_policy
 from seeupo.models.logprobs import padded_logprobs
 from seeupo.models.lora.adapters import LoraSettings
 from seeupo.models.lora.turn_adapters import TurnAdapters, activate, turn_adapters
+from seeupo.report.payload import report_chunks
 from seeupo.runs.export import export
 from seeupo.runs.reader import read_run
 from seeupo.runs.run_directory import RunDirectory
+from seeupo.runs.trajectory_files import read_trajectories
 from seeupo.training.loop import Interrupted
 from seeupo.training.train import resume, train
+from seeupo.types import turns_of
 from training.small_runs import small
-from training.test_train import InterruptAt
+from training.test_ahead import versions
+from training.test_train import InterruptAt, metrics
 
 LORA = LoraSettings(rank=2, alpha=16, per_turn=2)
 RECIPE = small(
@@ -95,6 +100,40 @@ def test_resumed_run_is_the_same(run_dir, tmp_path):
         assert files[0].read_bytes() == files[1].read_bytes()
 
 
+@pytest.mark.parametrize("backbone", ["own", "policy"])
+def test_critic_with_turn_adapters_resumes_exactly(tmp_path, backbone):
+    recipe = replace(RECIPE, algorithm=PPO(), critic=replace(RECIPE.critic, backbone=backbone))
+    whole = train(recipe, run_dir=tmp_path / "whole").run_dir
+    with pytest.raises(Interrupted):
+        train(recipe, run_dir=tmp_path / "run", pause=InterruptAt(57))
+    resume(tmp_path / "run")
+    assert metrics(tmp_path / "run") == metrics(whole)
+    last = Path("checkpoints") / "00002"
+    for file in (last / "turn_2" / "adapter_model.safetensors", last / "critic" / "critic.safetensors"):
+        assert (tmp_path / "run" / file).read_bytes() == (whole / file).read_bytes()
+
+
+def test_sampling_ahead_uses_the_adapters_of_the_version_before(tmp_path):
+    recipe = replace(RECIPE, run=replace(RECIPE.run, iterations=3), collect=replace(RECIPE.collect, lag=1))
+    run_dir = train(recipe, run_dir=tmp_path / "run").run_dir
+    assert [versions(run_dir, iteration) for iteration in (1, 2, 3)] == [{0}, {0}, {1}]
+    turns = turns_of(read_trajectories(run_dir / "trajectories" / "00003.jsonl.gz"))[:24]
+    sampled = torch.tensor([value for turn in turns for value in turn.behavior_logprobs])
+    for iteration, bound in ((1, 1e-4), (2, None)):
+        model = load_policy(str(run_dir / "checkpoints" / f"0000{iteration}")).model
+        found = turn_logprobs(model, turns, lambda number, model=model: activate(model, number))
+        gap = float((found - sampled).abs().max())
+        assert gap < bound if bound is not None else gap > 1e-3
+
+
+def test_report_of_a_run_with_turn_adapters(run_dir):
+    with report_chunks([run_dir], max_bytes=25_000_000) as (overview, chunks):
+        assert sum(map(len, chunks)) > 0
+    (run,) = overview["runs"]
+    assert run["trajectories"]["kept"] == 48
+    assert {"step_scale", "pool_kl", "expected_gain"} <= {each["key"] for each in run["turn_maps"]}
+
+
 def test_warm_start_leaves_equal_adapters(run_dir):
     adapters = [run_dir / "checkpoints" / "00000" / f"turn_{n}" / "adapter_model.safetensors" for n in (1, 2)]
     assert adapters[0].read_bytes() == adapters[1].read_bytes()
@@ -106,8 +145,8 @@ def test_training_a_policy_with_turn_adapters_further_is_refused(run_dir, tmp_pa
 
 
 def test_unsupported_settings_are_refused():
-    with pytest.raises(UserError, match=r"per_turn = 2 .*: expected the local sampler, because vLLM"):
-        recipe_from_table({"model": {"lora": {"per_turn": 2}}, "sampler": {"kind": "vllm", "count": 1}})
+    with pytest.raises(UserError, match=r"rank = 600 with per_turn and .*: expected at most 512"):
+        recipe_from_table({"model": {"lora": {"per_turn": 2, "rank": 600}}, "sampler": {"kind": "vllm", "count": 1}})
     with pytest.raises(UserError, match=r"turns_per_agent.*it is set by algorithm.turns_per_agent"):
         recipe_from_table({"model": {"lora": {"turns_per_agent": 2}}})
 

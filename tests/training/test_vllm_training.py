@@ -8,6 +8,7 @@ import pytest
 from seeupo.config.schema import TinySettings
 from seeupo.engines.samplers.remote import RemoteSamplers
 from seeupo.errors import TrainingError
+from seeupo.models.lora.adapters import LoraSettings
 from seeupo.training.train import train
 from training.small_runs import small
 from training.test_cluster_training import assert_complete, kill_a_sampler
@@ -34,6 +35,19 @@ def test_ranks_train_what_vllm_samples(tmp_path):
     assert result.summary["optimizer_steps"] > 0
     assert len(gaps(tmp_path / "run")) == 3
     assert max(gaps(tmp_path / "run")) < 1e-4  # after the warm start and after every update
+
+
+def test_vllm_samples_each_turn_with_its_adapter(tmp_path):
+    recipe = small(
+        run={"iterations": 2, "deterministic": False},
+        model={**MODEL, "lora": LoraSettings(rank=2, per_turn=3)},
+        engine=CLUSTER,
+        sampler=VLLM,
+        optimizer={"learning_rate": 3e-2},
+    )
+    result = train(recipe, run_dir=tmp_path / "run")
+    assert result.summary["optimizer_steps"] > 0
+    assert max(gaps(tmp_path / "run")) < 1e-4
 
 
 def test_vllm_sleeps_during_updates_on_devices_that_it_shares(tmp_path, monkeypatch):

@@ -18,6 +18,7 @@ from seeupo.engines.cluster.settings import EngineSettings
 from seeupo.engines.local_critic import CriticSettings
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.engines.samplers.settings import SamplerSettings
+from seeupo.engines.samplers.vllm_adapters import MAX_RANK
 from seeupo.models.lora.adapters import LoraSettings
 from seeupo.models.tiny import TinyConfig
 from seeupo.types import Algorithm
@@ -376,11 +377,11 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.model.lora is not None and self.optimizer.trainable:
             raise ValueError("model.lora and optimizer.trainable: expected at most one of them. Leave one out.")
-        per_turn = None if self.model.lora is None else self.model.lora.per_turn
-        if per_turn is not None and self.sampler.kind == "vllm":
+        lora = self.model.lora
+        if lora is not None and lora.per_turn is not None and self.sampler.kind == "vllm" and lora.rank > MAX_RANK:
             raise ValueError(
-                f'model.lora.per_turn = {per_turn} with sampler.kind = "vllm": expected the local sampler, because '
-                'vLLM gets one set of merged weights. Set sampler.kind = "local", or leave out per_turn.'
+                f'model.lora.rank = {lora.rank} with per_turn and sampler.kind = "vllm": expected at most {MAX_RANK}, '
+                'the largest rank of an adapter that vLLM serves. Lower it, or set sampler.kind = "local".'
             )
         if self.evaluation.every == 0 and (self.run.target is not None or self.run.patience is not None):
             raise ValueError("run.target and run.patience: expected evaluations during training. Set evaluation.every.")

@@ -30,6 +30,7 @@ from seeupo.models.lora.adapters import (
     LoraSettings,
     add_adapters,
     base_model,
+    base_weights,
     is_adapter,
     merged_weights,
     plain_model,
@@ -269,19 +270,23 @@ class LocalEngine:
             self._critic.load(path / CRITIC, saved.get("critic", {}))
 
     def export(self, path: Path) -> None:
-        weights = {}
-        for name, weight in self.weights():  # all ranks gather, one weight after another
-            if self.sharding.rank == 0:
-                weights[name] = weight.cpu()
+        model, full = self.policy.model, self.sharding.full
+        weights = self._on_first_rank(self.weights())
+        base = {}
+        if self._adapters is not None:
+            base = self._on_first_rank((name, full(weight)) for name, weight in base_weights(model).items())
         if self.sharding.rank != 0:
             return
         if self._adapters is None:
-            save_model(plain_model(self.policy.model, weights), self.policy.tokenizer, path)
+            save_model(plain_model(model, weights), self.policy.tokenizer, path)
         else:
-            write_turn_adapters(path, self.policy.model, weights, base=None)
+            write_turn_adapters(path, model, weights, base=None)
             self.policy.tokenizer.save_pretrained(path)
-            base = {name.replace(ADAPTED, "."): weight for name, weight in weights.items() if not is_adapter(name)}
-            save_model(plain_model(self.policy.model, base), self.policy.tokenizer, path / BASE)
+            save_model(plain_model(model, base), self.policy.tokenizer, path / BASE)
+
+    def _on_first_rank(self, weights: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+        """Return weights, which all ranks gather one after another, in the memory of rank 0."""
+        return {name: weight.cpu() for name, weight in weights if self.sharding.rank == 0}
 
     def learning_rate(self, iteration: int) -> float:
         return self.settings.rate_at(iteration)
@@ -292,7 +297,8 @@ class LocalEngine:
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         if self._adapters is None:
             return merged_weights(self.policy.model, self.sharding.full)
-        return ((name, self.sharding.full(weight.detach())) for name, weight in self.policy.model.named_parameters())
+        adapters = ((name, weight) for name, weight in self.policy.model.named_parameters() if is_adapter(name))
+        return ((name, self.sharding.full(weight.detach())) for name, weight in adapters)
 
     def _save_sharded(self, path: Path) -> None:
         tensors = {**self._state_tensors(), **{f"moments/{n}": t for n, t in self._optimizer.tensors().items()}}

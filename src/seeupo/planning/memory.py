@@ -177,14 +177,20 @@ def cache_bytes_per_token(shape: ModelShape, recipe: Recipe) -> float:
 
 
 def sampler_weights(shape: ModelShape, recipe: Recipe) -> float:
-    """Return the bytes of a vLLM sampler's weights on each of its GPUs."""
-    return shape.parameters * _width(recipe) / recipe.sampler.tensor_parallel
+    """Return the bytes of a sampler's weights on each of its GPUs."""
+    return (shape.parameters + _turn_adapters(shape, recipe)) * _width(recipe) / recipe.sampler.tensor_parallel
 
 
 def snapshot_bytes(shape: ModelShape, recipe: Recipe) -> float:
     """Return the bytes of the snapshot of the weights that a local sampler decodes from, beside the weights."""
-    size = shape.parameters * _width(recipe)
+    size = (shape.parameters + _turn_adapters(shape, recipe)) * _width(recipe)
     return size if recipe.model.dtype != "bfloat16" and size <= SNAPSHOT_BYTES else 0.0
+
+
+def _turn_adapters(shape: ModelShape, recipe: Recipe) -> int:
+    """Return the number of weights of one adapter per turn, which a sampler cannot merge into the others."""
+    lora = recipe.model.lora
+    return 0 if lora is None or lora.per_turn is None else sum(shape.adapter_sizes(lora))
 
 
 def _width(recipe: Recipe) -> int:

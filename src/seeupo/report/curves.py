@@ -20,7 +20,7 @@ def curves(run: StoredRun, scores: Mapping[int, IterationScores]) -> list[dict[s
     """Return every curve that has a point; `scores` are those of each iteration, from its trajectories."""
     records = {record["iteration"]: record for record in run.records.get("iteration", [])}
     held_out = evaluation_summaries(run)
-    k = evaluation_k(run)
+    k, steps = evaluation_k(run), run.setting("collect", "reward") == "score_and_steps"
 
     def recorded(value: Callable[[Record], object]) -> list[Point]:
         return [[iteration, rounded(value(record)), None, None] for iteration, record in records.items()]
@@ -38,7 +38,7 @@ def curves(run: StoredRun, scores: Mapping[int, IterationScores]) -> list[dict[s
             "training": with_interval("success", lambda found: found.success),
             f"held-out avg@{k}": _estimates(held_out, f"avg@{k}"),
         }),
-        *_curve("reward", "Reward", REWARD, "number", {
+        *_curve("reward", "Reward", STEP_REWARD if steps else REWARD, "number", {
             "training": with_interval("reward_mean", lambda found: found.reward),
         }),
         *_curve("pass_at_k", f"pass@{k}", PASS, "share", {f"held-out pass@{k}": _estimates(held_out, f"pass@{k}")}),
@@ -66,6 +66,7 @@ def curves(run: StoredRun, scores: Mapping[int, IterationScores]) -> list[dict[s
 
 SUCCESS = "Fraction of training attempts with full score, and mean score on held-out tasks. Bands are 95% intervals."
 REWARD = "Mean reward that was trained on, after shaping. The band is a 95% interval over groups."
+STEP_REWARD = "Mean reward that was trained on: the score after shaping, plus the rewards of the steps."
 PASS = "Fraction of held-out tasks that at least one of k attempts solves. The band is a 95% interval over tasks."
 ENTROPY = "Mean of -log p of the sampled tokens. It should fall slowly and not reach 0."
 KL = "Mean KL divergence per token after an iteration's updates. Above 0.05, steps are too large."
@@ -190,6 +191,18 @@ TURN_MAPS: tuple[tuple[str, str, str, float | None], ...] = (
         "Expected gain",
         "Change of the expected reward by a turn's update, estimated on the attempts that it was trained on.",
         0.0,
+    ),
+    (
+        "step_scale",
+        "Kept step",
+        "Fraction of a turn's step that the trust region kept; 0 if the turn keeps its old weights.",
+        None,
+    ),
+    (
+        "pool_kl",
+        "KL of the trust region",
+        "KL divergence from the policy that sampled, summed over a turn's tokens; the trust region limits it.",
+        None,
     ),
 )
 """Key, title, help, and center of a diverging color scale."""

@@ -10,11 +10,11 @@ from seeupo.runs.trajectory_rows import TrajectoryRow
 
 LISTS = ("tasks", "kinds", "stops", "statuses")
 COLUMNS = (
-    "run", "phase", "iteration", "id", "group", "task", "kind", "stop", "status", "reward", "advantage", "turns",
-    "chunk", "offset",
+    "run", "phase", "iteration", "id", "group", "task", "kind", "stop", "status", "score", "reward", "advantage",
+    "turns", "chunk", "offset",
 )  # fmt: skip
 MAX_NAME = 300
-ROW_BYTES = 24
+ROW_BYTES = 28
 """Upper bound for the bytes that the numbers of a row take in the page."""
 
 
@@ -53,6 +53,7 @@ class TrajectoryIndex:
                 self._number("kinds", kinds.get(row.task, "")),
                 self._number("stops", row.stop),
                 self._number("statuses", row.status),
+                rounded(row.score),
                 rounded(row.reward),
                 rounded(row.advantage),
                 row.turns,

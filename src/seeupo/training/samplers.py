@@ -36,8 +36,16 @@ def start_samplers(
     """
     settings, device = recipe.sampler, resolve_device(recipe.model.device).type
     rows = -(-recipe.agent.concurrency // settings.count)
-    direct = direct_transfer(settings, cluster=recipe.engine.kind == "cluster", device=device, dtype=recipe.model.dtype)
-    make: Callable[[], Sampler] = partial(_local, load, lora_settings(recipe), rows, settings.speculation)
+    lora = lora_settings(recipe)
+    per_turn = lora is not None and lora.per_turn is not None
+    direct = direct_transfer(
+        settings,
+        cluster=recipe.engine.kind == "cluster",
+        device=device,
+        dtype=recipe.model.dtype,
+        per_turn=per_turn,
+    )
+    make: Callable[[], Sampler] = partial(_local, load, lora, rows, settings.speculation)
     if settings.kind == "vllm":
         make = partial(
             VllmSampler,
@@ -51,6 +59,7 @@ def start_samplers(
                 gpu_memory=settings.gpu_memory,
                 transfer="files" if direct is None else direct.backend,
                 shared=shared is not None,
+                lora=lora if per_turn else None,
             ),
         )
     samplers = RemoteSamplers(

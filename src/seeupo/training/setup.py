@@ -117,7 +117,8 @@ def check_step_rewards(recipe: Recipe, pool: EnvPool) -> None:
     if recipe.collect.reward == "score_and_steps" and not pool.separate_step_rewards():
         raise TrainingError(
             f'collect.reward = "score_and_steps": {pool.name} declares no step rewards beside its score; expected an '
-            'environment with separate_step_rewards. Use "score", or an option that adds them (pocket: lookup_reward).'
+            'environment with separate_step_rewards. Use "score", or an option that adds them (pocket: lookup_reward; '
+            'gymnasium, gem: rewards = "terminal").'
         )
 
 

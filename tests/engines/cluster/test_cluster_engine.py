@@ -7,6 +7,7 @@ from engines.cluster.examples import assert_trains_like_one_process, cluster_eng
 from engines.examples import engine, weights
 from seeupo.algorithms import GRPO, PPO, SeeUPO
 from seeupo.algorithms.common.trust_region import TrustRegionSettings
+from seeupo.engines.cluster.rank_group import RankGroup
 from seeupo.engines.local_critic import CriticSettings
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.models.lora.adapters import LoraSettings
@@ -54,6 +55,25 @@ def test_two_ranks_train_like_one_process_with_other_sharding(case, sharding, tw
     algorithm, options = CASES[case]
     cluster = cluster_engine(two_ranks, **sharding, **options)
     assert_trains_like_one_process(algorithm, cluster, tolerance=1e-8, **options)
+
+
+def test_adapters_that_two_ranks_saved_are_resumed_by_one_rank_and_by_the_local_engine(two_ranks, tmp_path):
+    algorithm, options = CASES["seeupo-adapters"]
+    saved = cluster_engine(two_ranks, **options)
+    algorithm.update(saved, unequal_trajectories(0))
+    saved.save(tmp_path)
+    start = weights(saved)
+    algorithm.update(saved, unequal_trajectories(1))
+    after = weights(saved)
+    one_rank = RankGroup(1, call_seconds=300)
+    try:
+        for each in (engine(**options), cluster_engine(one_rank, **options)):
+            each.load(tmp_path)
+            torch.testing.assert_close(weights(each), start, rtol=0, atol=0)
+            algorithm.update(each, unequal_trajectories(1))  # the moments are the same, too
+            torch.testing.assert_close(weights(each), after, rtol=0, atol=1e-8)
+    finally:
+        one_rank.close()
 
 
 MIXED_CASES = {

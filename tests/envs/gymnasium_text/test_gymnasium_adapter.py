@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.gymnasium_text.text_worlds import Coin, Fixed, always_heads
+from envs.gymnasium_text.text_worlds import Coin, Fixed, Scripted, always_heads
 from seeupo.envs.failures import EnvFailure
 from seeupo.envs.gymnasium_text import GymnasiumTextFactory
 from seeupo.envs.observation import LONGEST_OBSERVATION
@@ -108,17 +108,6 @@ def test_numpys_global_generator_is_separate_for_each_episode():
 )
 def test_score_of_rewards(options, rewards, score):
     assert GymnasiumTextFactory(make=Coin, **options).score_of(rewards) == score
-
-
-class Scripted(Fixed):
-    """Pays 0.25, 0.125 and then 0.5 with the end of the episode."""
-
-    def reset(self, *, seed=None):
-        self.rewards = [0.25, 0.125, 0.5]
-        return "start", {}
-
-    def step(self, action):
-        return "text", self.rewards.pop(0), not self.rewards, False, {}
 
 
 def test_no_reward_is_in_the_score_and_in_the_steps():

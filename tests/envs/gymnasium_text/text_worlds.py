@@ -38,6 +38,17 @@ class Fixed:
         return self.answers[1]
 
 
+class Scripted(Fixed):
+    """Pays 0.25, 0.125 and then 0.5 with the end of the episode."""
+
+    def reset(self, *, seed=None):
+        self.rewards = [0.25, 0.125, 0.5]
+        return "start", {}
+
+    def step(self, action):
+        return "text", self.rewards.pop(0), not self.rewards, False, {}
+
+
 @expert_maker
 def always_heads(task):
     return lambda result: "heads"

@@ -23,6 +23,7 @@ class Context:
     Attributes:
         segment: The last shared segment; the chain from the root to it precedes the private tokens.
         used: The clock of the prefix tree when the sequence left the batch.
+        states: Hidden states that enter the first adapted layer, as in `Segment`.
     """
 
     segment: Segment
@@ -30,17 +31,34 @@ class Context:
     used: int = 0
     keys: list[Tensor] = field(default_factory=list)
     values: list[Tensor] = field(default_factory=list)
+    states: list[Tensor] = field(default_factory=list)
 
     @property
     def length(self) -> int:
         return self.segment.end + len(self.tokens)
+
+    def below_adapters(self, segment: Segment, tokens: list[int], layers: int) -> Context:
+        """Return what another adapter can use of this context: its first layers, which have no adapters.
+
+        `segment` ends where the shared part of this context does, in the tree of that adapter; what is missing in its
+        chain is filled in. `tokens` are the first private tokens of this context.
+        """
+        own = self.segment.chain()
+        for node in segment.chain():
+            if not node.keys:
+                for name, count in (("keys", layers), ("values", layers), ("states", 1)):
+                    tables = [torch.cat([getattr(each, name)[layer] for each in own], 1) for layer in range(count)]
+                    setattr(node, name, [table[:, node.start : node.end].clone() for table in tables])
+        return Context(segment, tokens, keys=self.keys[:layers], values=self.values[:layers], states=self.states)
 
 
 class RowCache:
     """Private keys and values of the rows, [rows, Hkv, S, D] per layer; the capacity grows by doubling.
 
     Attributes:
-        bytes_per_token: Size of the keys and values of a token.
+        layers: Number of layers.
+        states: With adapters above some layers without, hidden states [rows, 1, S, H], as in `Segment`.
+        bytes_per_token: Size of what is kept of a token.
         repeat: Number of query heads that share keys and values.
     """
 
@@ -50,12 +68,17 @@ class RowCache:
         self.bytes_per_token = 2 * decoder.num_layers * decoder.kv_heads * decoder.head_dim * dtype.itemsize
         self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(decoder.num_layers)]
         self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(decoder.num_layers)]
+        self.layers, self.first_adapted = decoder.num_layers, decoder.first_adapted
+        self.states: list[Tensor] = []
+        if self.first_adapted:
+            own = torch.zeros(rows, 1, 64, decoder.hidden_size, dtype=decoder.model.dtype, device=device)
+            self.states, self.bytes_per_token = [own], self.bytes_per_token + decoder.hidden_size * own.itemsize
 
     def reserve(self, length: int) -> None:
         have = self.keys[0].shape[2]
         if length > have:
             more = max(length, 2 * have) - have
-            for tables in (self.keys, self.values):
+            for tables in (self.keys, self.values, self.states):
                 for layer, table in enumerate(tables):
                     tables[layer] = torch.nn.functional.pad(table, (0, 0, 0, more))
 
@@ -63,25 +86,30 @@ class RowCache:
         length = len(context.tokens)
         self.reserve(length + 1)
         if length:
-            for layer, (keys, values) in enumerate(zip(context.keys, context.values, strict=True)):
-                self.keys[layer][row, :, :length] = keys[:, :length]
-                self.values[layer][row, :, :length] = values[:, :length]
+            tables = (self.keys, context.keys), (self.values, context.values), (self.states, context.states)
+            for own, kept in tables:
+                for layer, table in enumerate(kept):
+                    own[layer][row, :, :length] = table[:, :length]
 
     def extract(self, row: int, context: Context) -> None:
         length = len(context.tokens)
         context.keys = [table[row, :, :length].clone() for table in self.keys]
         context.values = [table[row, :, :length].clone() for table in self.values]
+        context.states = [table[row, :, :length].clone() for table in self.states]
 
     def move(self, source: int, target: int, length: int) -> None:
-        for table in (*self.keys, *self.values):
+        for table in (*self.keys, *self.values, *self.states):
             table[target, :, :length] = table[source, :, :length]
 
 
 @dataclass
 class NewSegment:
-    """A segment to compute."""
+    """A segment to compute; `resumed` if another adapter has computed the layers below the first adapted one."""
 
     segment: Segment
+
+    def __post_init__(self) -> None:
+        self.resumed = bool(self.segment.keys)
 
     @property
     def tokens(self) -> Sequence[int]:
@@ -91,25 +119,41 @@ class NewSegment:
     def position(self) -> int:
         return self.segment.start
 
+    @property
+    def adapter(self) -> int:
+        return self.segment.adapter
+
     def store(self, layer: int, keys: Tensor, values: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Store new keys and values [Hkv, S, D], and return all that the tokens attend to."""
         self.segment.keys.append(keys.contiguous())
         self.segment.values.append(values.contiguous())
         return [(segment.keys[layer], segment.values[layer]) for segment in self.segment.chain()]
 
+    def store_states(self, states: Tensor) -> None:
+        """Store the states [S, H] that enter the first adapted layer."""
+        self.segment.states = [states[None].clone()]
+
+    def states(self) -> Tensor:
+        return self.segment.states[0][0]
+
 
 @dataclass
 class NewTokens:
-    """Tokens to compute in a row, after those of its context."""
+    """Tokens to compute in a row, after those of its context; `resumed` as in `NewSegment`."""
 
     cache: RowCache
     row: int
     context: Context
     tokens: Sequence[int]
+    resumed: bool = False
 
     def __post_init__(self) -> None:
         self.start, self.position = len(self.context.tokens), self.context.length
         self.cache.reserve(self.start + len(self.tokens))
+
+    @property
+    def adapter(self) -> int:
+        return self.context.segment.adapter
 
     def store(self, layer: int, keys: Tensor, values: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Store new keys and values [Hkv, S, D], and return all that the tokens attend to."""
@@ -117,6 +161,13 @@ class NewTokens:
         own[0][:, self.start : end], own[1][:, self.start : end] = keys, values
         shared = [(segment.keys[layer], segment.values[layer]) for segment in self.context.segment.chain()]
         return [*shared, (own[0][:, :end], own[1][:, :end])]
+
+    def store_states(self, states: Tensor) -> None:
+        """Store the states [S, H] that enter the first adapted layer."""
+        self.states()[:] = states
+
+    def states(self) -> Tensor:
+        return self.cache.states[0][self.row, 0, self.start : self.start + len(self.tokens)]
 
 
 class CopiedSegment:
@@ -131,20 +182,30 @@ class CopiedSegment:
         self.cache.keys[layer][self.rows, :, here] = self.segment.keys[layer]
         self.cache.values[layer][self.rows, :, here] = self.segment.values[layer]
 
+    def copy_states(self) -> None:
+        here = slice(self.start, self.start + len(self.segment.tokens))
+        self.cache.states[0][self.rows, :, here] = self.segment.states[0]
+
 
 class PrefillAttention:
     """Attention of many spans of new tokens: each to what precedes it, and causally to itself.
 
-    A new segment comes before the segments below it.
+    A new segment comes before the segments below it. Resumed spans come first; they enter at the first adapted layer.
     """
 
-    def __init__(self, spans: Sequence[NewSegment | NewTokens]) -> None:
-        self.spans = spans
-        self.count = sum(len(span.tokens) for span in spans)
+    def __init__(self, spans: Sequence[NewSegment | NewTokens], first_adapted: int = 0) -> None:
+        self.resumed = [span for span in spans if span.resumed]
+        self.entering = [span for span in spans if not span.resumed]
+        self.spans, self.first_adapted = [*self.resumed, *self.entering], first_adapted
+        self.count = sum(len(span.tokens) for span in self.spans)
+
+    def spans_of(self, layer: int) -> Sequence[NewSegment | NewTokens]:
+        """Return the spans that are computed in a layer."""
+        return self.entering if layer < self.first_adapted else self.spans
 
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         attended, first = torch.empty_like(queries), 0
-        for span in self.spans:
+        for span in self.spans_of(layer):
             here = slice(first, first + len(span.tokens))
             parts = span.store(layer, keys[here].transpose(0, 1), values[here].transpose(0, 1))
             seen = (torch.cat(tables, 1) if len(tables) > 1 else tables[0] for tables in zip(*parts, strict=True))
@@ -235,8 +296,19 @@ class StepAttention:
     def __init__(self, prefill: PrefillAttention, copied: Sequence[CopiedSegment], decode: DecodeAttention) -> None:
         self.prefill, self.copied, self.decode = prefill, copied, decode
 
+    def enter_adapted(self, states: Tensor) -> Tensor:
+        """Store the states of new tokens that enter the first adapted layer, and return them after resumed ones."""
+        first, decode = 0, self.decode
+        for span in self.prefill.entering:
+            span.store_states(states[first : first + len(span.tokens)])
+            first += len(span.tokens)
+        for segment in self.copied:
+            segment.copy_states()
+        decode.cache.states[0][decode.row, 0, decode.position] = states[first:]
+        return torch.cat([*(span.states() for span in self.prefill.resumed), states])
+
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        count = self.prefill.count
+        count = sum(len(span.tokens) for span in self.prefill.spans_of(layer))
         before = self.prefill(layer, queries[:count], keys[:count], values[:count]) if count else None
         for segment in self.copied:
             segment.copy(layer)

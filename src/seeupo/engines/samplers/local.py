@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import random
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import groupby, takewhile
+from operator import itemgetter
 
 import torch
 
@@ -34,7 +36,9 @@ from seeupo.engines.samplers.sampling import (
     truncate,
 )
 from seeupo.models.decoder import Decoder
+from seeupo.models.decoding_weights import AdapterRows
 from seeupo.models.loading import LoadedPolicy
+from seeupo.models.lora.turn_adapters import turn_adapters
 from seeupo.types import Completion, CompletionEnd, GenerationRequest, WeightSource
 from seeupo.utils.sequences import common_prefix_length
 
@@ -89,6 +93,10 @@ class LocalSampler:
     together. Keys and values after the prompt are private to a row and stay cached from turn to turn of an episode.
     When a row has finished, a waiting request takes its place.
 
+    With one adapter per turn, requests of all turns are sampled in one batch, each row with the adapter of its turn.
+    Keys and values depend on the adapter, so each has its own prefixes, and an episode's context is computed again when
+    its next turn has another adapter, from the first adapted layer on.
+
     With speculation a pass also computes a draft of each row's next tokens. A draft token is kept only if the row's own
     random number draws it, so the tokens are those of sampling one at a time, up to the rounding of the products.
 
@@ -99,7 +107,6 @@ class LocalSampler:
         max_rows: Maximum number of sequences sampled at a time.
         speculation: Whether to draft several tokens per row and pass.
         cache_bytes: Maximum size of the keys and values kept for later requests.
-        adapter: Adapter to sample with, of a policy with one adapter per turn.
 
     Attributes:
         prefilled_tokens: Number of prompt tokens computed so far.
@@ -113,13 +120,13 @@ class LocalSampler:
         max_rows: int = 64,
         speculation: bool = True,
         cache_bytes: int = CACHE_BYTES,
-        adapter: int | None = None,
     ) -> None:
         check_count("max_rows", max_rows, 1)
         self.policy, self.training, self.max_rows, self.speculation = policy, training, max_rows, speculation
         self.version = 0
         self.prefilled_tokens = 0
-        self._decoder = Decoder(policy.model, adapter=adapter)
+        self._adapters = turn_adapters(policy.model)
+        self._decoder = Decoder(policy.model)
         self._waiting: deque[GenerationRequest] = deque()
         self._rows: list[ActiveRequest] = []
         self._cache = self._empty_cache()
@@ -133,6 +140,8 @@ class LocalSampler:
         if not (self._rows or self._waiting):
             self._weights.check(self.version)
         check_request(request, self.policy.context_length, training=self.training)
+        if self._adapters is not None and request.agent is None:
+            raise ValueError(f"request {request.id!r} names no turn; the policy has one adapter per turn. Set agent.")
         self._waiting.append(request)
 
     def poll(self) -> list[Completion]:
@@ -147,23 +156,19 @@ class LocalSampler:
         return finished
 
     def sync(self, engine: WeightSource, version: int) -> None:
-        self.check_idle("weights cannot change")
+        self._check_idle("weights cannot change")
         copy_weights(self.policy.model, engine)
-        self.record_sync(version)
-
-    def check_idle(self, refused: str) -> None:
-        """Raise if there are requests."""
-        if self._rows or self._waiting:
-            raise RuntimeError(f"{refused} while requests are being sampled; poll until all have finished")
-
-    def record_sync(self, version: int) -> None:
-        """Continue with the weights that the model has now, which are this version."""
         self._forget()
         self._weights.record()
         self.version = version
 
+    def _check_idle(self, refused: str) -> None:
+        """Raise if there are requests."""
+        if self._rows or self._waiting:
+            raise RuntimeError(f"{refused} while requests are being sampled; poll until all have finished")
+
     def release(self) -> None:
-        self.check_idle("memory cannot be released")
+        self._check_idle("memory cannot be released")
         self._forget()
         self._cache = self._empty_cache()
         torch.cuda.empty_cache()  # for a trainer in another process
@@ -189,18 +194,25 @@ class LocalSampler:
             before, tokens_before = request.prompt_ids[:-1], self._tree.tokens
             context = self._cached_context(request)
             self._cache.insert(row, context)
+            resumed = context.tokens if context.tokens and len(context.keys) < self._cache.layers else []
+            if resumed:
+                context.tokens = []
+                added.append(NewTokens(self._cache, row, context, resumed, resumed=True))
+                context.tokens = [*resumed]
             missing = before[context.length :]
             if missing:
                 added.append(NewTokens(self._cache, row, context, missing))
                 context.tokens += missing
-            prefilled = len(missing) + self._tree.tokens - tokens_before
+            prefilled = len(resumed) + len(missing) + self._tree.tokens - tokens_before
             history, generator = DraftHistory(request.prompt_ids), random.Random(request.seed)
             self._rows.append(ActiveRequest(request, context, generator, history, prefilled=prefilled))
             count += prefilled
         self.prefilled_tokens += count
         chains = [segment for row in self._rows[first:] for segment in row.context.segment.chain()]
-        new = [NewSegment(segment) for segment in dict.fromkeys(chains) if not segment.keys]
-        return PrefillAttention([*new, *added]), self._make_short_ends_private(first)
+        new = [NewSegment(segment) for segment in dict.fromkeys(chains) if len(segment.keys) < self._cache.layers]
+        spans: list[NewSegment | NewTokens] = [*new, *added]
+        spans.sort(key=lambda span: span.adapter)  # those of an adapter are neighbors
+        return PrefillAttention(spans, self._cache.first_adapted), self._make_short_ends_private(first)
 
     def _make_short_ends_private(self, first: int) -> list[CopiedSegment]:
         """Hold short last segments of the prompts of new rows as private tokens, and return what to copy for that."""
@@ -219,27 +231,44 @@ class LocalSampler:
 
     def _cached_context(self, request: GenerationRequest) -> Context:
         """Return the cached part of a prompt: of the same episode, or of other rows whose prompts start with it."""
-        before = request.prompt_ids[:-1]
+        before, adapter = request.prompt_ids[:-1], self._adapter_of(request)
         context = self._episodes.pop(request.episode, None) if request.episode is not None else None
         if context is not None and context.segment.starts(before):
             unchanged = common_prefix_length(before[context.segment.end :], context.tokens)
+            if context.segment.adapter != adapter:
+                # What rows share with each other is the same as with the adapter of the turn before.
+                segment = self._tree.insert(before[: context.segment.end], adapter)
+                if not self._cache.first_adapted:
+                    return Context(segment, [])
+                return context.below_adapters(segment, context.tokens[:unchanged], self._cache.first_adapted)
             context.tokens = context.tokens[:unchanged]
             return context
-        return Context(self._tree.insert(before), [])
+        return Context(self._tree.insert(before, adapter), [])
+
+    def _adapter_of(self, request: GenerationRequest) -> int:
+        if self._adapters is None or request.agent is None:
+            return 0
+        return self._adapters.of_turn(request.agent)
 
     def _sample(self, prefill: PrefillAttention, copied: list[CopiedSegment]) -> dict[int, CompletionEnd]:
         """Prefill and sample at least one token in every row; return the rows that have finished."""
-        # Neighbors share prefixes, so that a segment's rows are one slice of the batch.
-        order = sorted(range(len(self._rows)), key=lambda row: self._rows[row].context.segment.path())
+        # Neighbors share the adapter and prefixes, so that a segment's rows are one slice of the batch.
+        segments = [row.context.segment for row in self._rows]
+        order = sorted(range(len(segments)), key=lambda row: (segments[row].adapter, segments[row].path()))
         rows = [self._rows[row] for row in order]
         limits = [row.request.parameters.max_tokens - len(row.ids) - 1 for row in rows]
         drafts = self._drafts.propose([row.history for row in rows], limits) if self.speculation else [[] for _ in rows]
         inputs = [[row.next_input, *(g.token for g in draft)] for row, draft in zip(rows, drafts, strict=True)]
         new = [RowTokens(n, row.context, len(own)) for n, row, own in zip(order, rows, inputs, strict=True)]
         decode, spans = DecodeAttention(self._cache, new), prefill.spans
-        tokens = [token for own in [*(span.tokens for span in spans), *inputs] for token in own]
+        entering = [span.tokens for span in prefill.entering]
+        tokens = [token for own in [*entering, *inputs] for token in own]
         starts = [*((span.position, len(span.tokens)) for span in spans), *((r.context.length, r.count) for r in new)]
         positions = [position for start, length in starts for position in range(start, start + length)]
+        owners = [
+            *((span.adapter, len(span.tokens)) for span in spans),
+            *((segments[r.row].adapter, r.count) for r in new),
+        ]
         parameters = [row.request.parameters for row, own in zip(rows, inputs, strict=True) for _ in own]
         uniforms = [uniform for row, own in zip(rows, inputs, strict=True) for uniform in row.next_uniforms(len(own))]
         device = self.policy.model.device
@@ -250,6 +279,7 @@ class LocalSampler:
                 torch.tensor(tokens, device=device),
                 torch.tensor(positions, device=device),
                 StepAttention(prefill, copied, decode),
+                _adapter_rows(owners) if self._adapters is not None else (),
             )
             probabilities = self._decoder.probabilities(hidden[prefill.count :], temperature)
         if not self.training:
@@ -327,3 +357,13 @@ class LocalSampler:
                 cached -= len(episode.tokens)
             else:
                 break  # everything is in use
+
+
+def _adapter_rows(owners: Sequence[tuple[int, int]]) -> list[AdapterRows]:
+    """Return the runs of neighboring tokens with the same adapter, from the adapter and length of each span."""
+    found, first = [], 0
+    for adapter, spans in groupby(owners, key=itemgetter(0)):
+        length = sum(count for _, count in spans)
+        found.append(AdapterRows(adapter, slice(first, first + length)))
+        first += length
+    return found

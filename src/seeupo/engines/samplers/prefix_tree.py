@@ -14,14 +14,19 @@ from seeupo.utils.sequences import common_prefix_length
 class Segment:
     """A run of tokens that prompts share, with their keys and values: [Hkv, S, D] per layer.
 
+    With one adapter per turn above some layers without, `states` are the hidden states [1, S, H] that enter the first
+    adapted layer. They and the keys and values below it are the same for all adapters.
+
     A prompt is the chain of segments from the root, which is empty, to the segment that it ends with.
 
     Attributes:
+        adapter: Adapter that computes its keys and values, of a policy with one adapter per turn; otherwise 0.
         number: Order of creation; chains of numbers sort prompts so that those with common segments are neighbors.
         start: Position of the first token.
         used: The tree's clock when the segment was last part of an inserted prompt.
     """
 
+    adapter: int
     number: int
     tokens: tuple[int, ...]
     parent: Segment | None
@@ -29,6 +34,7 @@ class Segment:
     used: int = 0
     keys: list[Tensor] = field(default_factory=list)
     values: list[Tensor] = field(default_factory=list)
+    states: list[Tensor] = field(default_factory=list)
     children: dict[int, Segment] = field(default_factory=dict)
 
     @property
@@ -53,7 +59,7 @@ class Segment:
 
 
 class PrefixTree:
-    """The segments of all prompts.
+    """The segments of all prompts, below a root for each adapter.
 
     Attributes:
         tokens: Number of tokens in all segments.
@@ -61,15 +67,15 @@ class PrefixTree:
     """
 
     def __init__(self) -> None:
-        self.root = Segment(0, (), None, 0)
+        self._roots: dict[int, Segment] = {}
         self.tokens = 0
         self.clock = 0
         self._created = 0
 
-    def insert(self, tokens: Sequence[int]) -> Segment:
+    def insert(self, tokens: Sequence[int], adapter: int = 0) -> Segment:
         """Return the segment that a prompt ends with; new segments have no keys and values yet."""
         self.clock += 1
-        node = self.root
+        node = self._roots.setdefault(adapter, Segment(adapter, 0, (), None, 0))
         while node.end < len(tokens):
             child = node.children.get(tokens[node.end])
             if child is None:
@@ -96,7 +102,7 @@ class PrefixTree:
 
     def _create(self, tokens: tuple[int, ...], parent: Segment) -> Segment:
         self._created += 1
-        segment = Segment(self._created, tokens, parent, parent.end)
+        segment = Segment(parent.adapter, self._created, tokens, parent, parent.end)
         parent.children[tokens[0]] = segment
         return segment
 
@@ -106,14 +112,14 @@ class PrefixTree:
         upper = self._create(segment.tokens[:length], segment.parent)
         upper.children[segment.tokens[length]] = segment
         segment.parent, segment.tokens, segment.start = upper, segment.tokens[length:], upper.end
-        upper.keys = [table[:, :length].clone() for table in segment.keys]
-        upper.values = [table[:, :length].clone() for table in segment.values]
-        segment.keys = [table[:, length:].clone() for table in segment.keys]
-        segment.values = [table[:, length:].clone() for table in segment.values]
+        for name in ("keys", "values", "states"):
+            tables = getattr(segment, name)
+            setattr(upper, name, [table[:, :length].clone() for table in tables])
+            setattr(segment, name, [table[:, length:].clone() for table in tables])
         return upper
 
     def _segments(self) -> Iterator[Segment]:
-        waiting = [*self.root.children.values()]
+        waiting = [child for root in self._roots.values() for child in root.children.values()]
         while waiting:
             segment = waiting.pop()
             yield segment

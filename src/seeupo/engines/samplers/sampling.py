@@ -11,6 +11,8 @@ from transformers import PreTrainedModel
 
 from seeupo.core.checks import check_count
 from seeupo.models.loading import LoadedPolicy
+from seeupo.models.lora.adapters import is_adapter
+from seeupo.models.lora.turn_adapters import turn_adapters
 from seeupo.types import CompletionEnd, GenerationRequest, SamplingParameters, WeightSource
 
 
@@ -64,10 +66,14 @@ class StopCriteria:
 
 
 def copy_weights(model: PreTrainedModel, engine: WeightSource) -> None:
-    """Copy an engine's weights into a sampler's model by name; do nothing if the engine trains this model itself."""
+    """Copy an engine's weights into a sampler's model by name; do nothing if the engine trains this model itself.
+
+    With one adapter per turn, the weights are those of the adapters.
+    """
     if engine.owns(model):
         return
-    parameters = dict(model.named_parameters())
+    adapted = turn_adapters(model) is not None
+    parameters = {name: weight for name, weight in model.named_parameters() if is_adapter(name) or not adapted}
     with torch.no_grad():
         for name, weight in engine.weights():
             if name not in parameters or parameters[name].shape != weight.shape:

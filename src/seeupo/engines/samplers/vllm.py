@@ -13,6 +13,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from seeupo.engines.samplers.sampling import check_request
+from seeupo.engines.samplers.vllm_adapters import ServedAdapters
+from seeupo.models.lora.adapters import LoraSettings
 from seeupo.types import Completion, CompletionEnd, GenerationRequest, WeightSource
 
 CHUNK_BYTES = 2**30
@@ -37,6 +39,7 @@ class VllmOptions:
         transfer: Backend of vLLM's weight transfer: "files" works everywhere; "nccl" and "ipc" receive weights from
             the GPUs of a cluster engine (see `engines.cluster.vllm_transfer`) and have never been run.
         shared: Whether a trainer uses the same GPU, so that `release` has to free its memory.
+        lora: Settings of the adapters of a policy with one per turn; None for any other policy.
     """
 
     model: str
@@ -50,12 +53,14 @@ class VllmOptions:
     training: bool = True
     transfer: Transfer = "files"
     shared: bool = False
+    lora: LoraSettings | None = None
 
 
 class VllmSampler:
     """Samples with a vLLM engine in this process, which should do nothing else.
 
-    Weights are loaded with adapters merged. On GPUs it has never been run.
+    Weights are loaded with adapters merged; of a policy with one adapter per turn, only the adapters are loaded, and
+    the model that vLLM has read stays as it is. On GPUs it has never been run.
     """
 
     def __init__(self, options: VllmOptions) -> None:
@@ -73,6 +78,7 @@ class VllmSampler:
 
         from seeupo.engines.samplers.vllm_weights import BACKEND, WorkerExtension
 
+        self._adapters = None if options.lora is None else ServedAdapters(options.lora)
         on_cpu, files = bool(current_platform.is_cpu()), options.transfer == "files"
         arguments = EngineArgs(
             model=options.model,
@@ -93,6 +99,7 @@ class VllmSampler:
             worker_extension_cls=f"{WorkerExtension.__module__}.{WorkerExtension.__qualname__}",
             seed=0,
             disable_log_stats=True,
+            **({} if self._adapters is None else self._adapters.arguments()),
         )
         self._engine: Any = LLMEngine.from_engine_args(arguments)
         self._asleep = False
@@ -106,6 +113,7 @@ class VllmSampler:
         if self._asleep:
             raise RuntimeError("this sampler has released its weights; expected a sync before the next request")
         check_request(request, self.options.context_length, training=self.options.training)
+        adapter = None if self._adapters is None else self._adapters.of_turn(request.agent, request.id)
         parameters = request.parameters
         self._engine.add_request(
             request.id,
@@ -124,6 +132,7 @@ class VllmSampler:
                 skip_special_tokens=False,  # a stop string may be a special token
                 output_kind=RequestOutputKind.FINAL_ONLY,
             ),
+            lora_request=adapter,
         )
 
     def poll(self) -> list[Completion]:
@@ -133,6 +142,11 @@ class VllmSampler:
         return [self._completion(output) for output in self._engine.step() if output.finished]
 
     def sync(self, engine: WeightSource, version: int) -> None:
+        if self._adapters is not None:
+            self._begin_sync()
+            self._adapters.load(self._engine, engine.weights())
+            self._end_sync(version)
+            return
         self.start_weight_update()
         with tempfile.TemporaryDirectory(prefix="seeupo-weights-") as folder:
             for number, chunk in enumerate(chunks(engine.weights(), CHUNK_BYTES)):
@@ -147,9 +161,7 @@ class VllmSampler:
         self._call("init_weight_transfer_engine", info)
 
     def start_weight_update(self) -> None:
-        if self._engine.has_unfinished_requests():
-            raise RuntimeError("weights cannot change while requests are being sampled; poll until all have finished")
-        self._wake("weights")
+        self._begin_sync()
         self._call("start_weight_update")
 
     def update_weights(self, info: dict[str, Any]) -> None:
@@ -157,6 +169,14 @@ class VllmSampler:
 
     def finish_weight_update(self, version: int) -> None:
         self._call("finish_weight_update")
+        self._end_sync(version)
+
+    def _begin_sync(self) -> None:
+        if self._engine.has_unfinished_requests():
+            raise RuntimeError("weights cannot change while requests are being sampled; poll until all have finished")
+        self._wake("weights")
+
+    def _end_sync(self, version: int) -> None:
         self._wake("kv_cache")
         self._asleep = False
         if not self._engine.reset_prefix_cache():
@@ -172,7 +192,8 @@ class VllmSampler:
                 "memory cannot be released while requests are being sampled; poll until all have finished"
             )
         if self.options.shared and not self._asleep:
-            self._engine.sleep(level=2)  # weights are not kept, because the next sync brings new ones
+            # Weights are not kept, because the next sync brings new ones: all of them, or only the adapters.
+            self._engine.sleep(level=2 if self._adapters is None else 1)
             self._asleep = True
 
     def _wake(self, tag: str) -> None:

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from seeupo.core.checks import check_count
 from seeupo.models.lora.adapter_folders import Adapter
-from seeupo.models.lora.turn_adapters import TurnAdapters, add_named, set_turn_adapters
+from seeupo.models.lora.turn_adapters import TurnAdapters, add_named, check_adapted, set_turn_adapters
 
 ADAPTED = ".base_layer."
 """Part of the name that peft gives to the weights of an adapted layer."""
@@ -93,6 +93,8 @@ def add_adapters(model: PreTrainedModel, lora: LoraSettings, adapter: Adapter | 
             with _stand_ins(model):
                 add_named(model, own, name)
         own.base_model_name_or_path = None  # with a name, peft looks for the model on the hub in each save
+    if lora.per_turn is not None:
+        check_adapted(model)
     dtype = torch.float64 if model.dtype == torch.float64 else torch.float32
     for name, parameter in model.named_parameters():
         if is_adapter(name):

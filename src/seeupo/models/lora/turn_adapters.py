@@ -66,6 +66,16 @@ def add_named(model: PreTrainedModel, config: Any, name: str) -> None:
         model.add_adapter(config, name)
 
 
+def check_adapted(model: PreTrainedModel) -> None:
+    """Raise if something outside the layers is adapted: there, samplers do not apply the adapter of a row's turn."""
+    for module in (model.get_input_embeddings(), model.get_output_embeddings()):
+        if hasattr(module, "lora_A"):
+            raise ValueError(
+                "one adapter per turn on the embeddings or the output head: expected linear modules within layers. "
+                "Remove embed_tokens and lm_head from the targets"
+            )
+
+
 def activate(model: PreTrainedModel, adapter: int) -> None:
     """Compute with this adapter from now on. All stay trainable: those that compute nothing get no gradient."""
     adapters = turn_adapters(model)
@@ -98,18 +108,23 @@ def write_turn_adapters(
     assert adapters is not None
     configs: Any = model.peft_config
     for name in adapters.names:
-        (folder / name).mkdir()
-        matrices = {
-            f"{PREFIX}{full.replace(f'.{name}.', '.')}": weight.detach().contiguous()
-            for full, weight in weights.items()
-            if f".{name}." in full
-        }
-        save_file(matrices, folder / name / WEIGHTS, {"format": "pt"})
-        configs[name].save_pretrained(folder / name)
+        write_adapter(folder / name, name, weights, configs[name])
         # Within the folder of an adapter, a base model that has no name cannot be referred to.
         write_base_name(folder / name, base)
     index = {"adapters": adapters.count, "turns_per_agent": adapters.turns_per_agent, "base": base or BASE}
     (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def write_adapter(folder: Path, name: str, weights: Mapping[str, Tensor], config: Any) -> None:
+    """Write the adapter of this name, whose weights are given by parameter name, as a new folder of peft."""
+    folder.mkdir()
+    matrices = {
+        f"{PREFIX}{full.replace(f'.{name}.', '.')}": weight.detach().contiguous()
+        for full, weight in weights.items()
+        if f".{name}." in full
+    }
+    save_file(matrices, folder / WEIGHTS, {"format": "pt"})
+    config.save_pretrained(folder)
 
 
 def has_turn_adapters(folder: Path) -> bool:
@@ -162,6 +177,7 @@ def load_turn_adapters(model: PreTrainedModel, folder: Path) -> None:
                     parameter = model.get_parameter(f"{layer}.{part}.{name}.weight")
                     parameter.data = parameter.data.to(dtype)
                     parameter.copy_(matrix)
+            check_adapted(model)
         except (AttributeError, ValueError, RuntimeError) as error:
             raise ModelError(
                 f"{folder / name} does not fit its base model {index.base}: {error}; use the model it was trained on"

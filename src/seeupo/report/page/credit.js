@@ -8,9 +8,11 @@ function bar(value, most) {
   return el("span", { class: "push-bar", "aria-hidden": "true" }, fill);
 }
 
-function rewardChip(reward) {
-  const kind = rewardClass(reward);
-  return el("span", { class: `reward ${kind}` }, reward === null ? "no score" : `${num(reward)} ${REWARD_WORDS[kind]}`);
+// The score, and the reward if shaping or step rewards make it another number.
+function scoreChip({ score, reward }) {
+  const kind = scoreClass(score);
+  const chip = el("span", { class: `reward ${kind}` }, score === null ? "no score" : `${num(score)} ${SCORE_WORDS[kind]}`);
+  return reward === null || reward === score ? chip : [chip, el("span", { class: "hint" }, ` reward ${num(reward)}`)];
 }
 
 function creditTrace(row, body, position) {
@@ -37,7 +39,7 @@ function creditParts(row, body, position) {
 
 function rewardText(row, body) {
   if (row.reward === null) return "This attempt has no reward: it ended in an infrastructure failure, and such attempts are never scored.";
-  const parts = ["This attempt got a reward of ", el("strong", null, num(row.reward)), "."];
+  const parts = ["This attempt got a reward of ", el("strong", null, num(row.reward)), row.score === row.reward || row.score === null ? "." : `; its score is ${num(row.score)}, and shaping and step rewards make the difference.`];
   if (body.group_mean !== null && body.group_size > 1) {
     const gap = row.reward - body.group_mean;
     const than = Math.abs(gap) < 1e-9 ? "equal to the mean" : `${num(Math.abs(gap))} ${gap > 0 ? "above" : "below"} the mean`;
@@ -57,7 +59,7 @@ function groupRewards(row, body, position) {
     "p",
     { class: "group-rewards" },
     "Rewards of the group: ",
-    body.group_rewards.map((reward, n) => [el("span", { class: `reward ${rewardClass(reward)}${n === own ? " own" : ""}` }, reward === null ? "none" : num(reward)), " "]),
+    body.group_rewards.map((reward, n) => [el("span", { class: `reward ${scoreClass(reward)}${n === own ? " own" : ""}` }, reward === null ? "none" : num(reward)), " "]),
   );
 }
 

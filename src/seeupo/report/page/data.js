@@ -44,6 +44,7 @@ class Index {
       kind: lists.kinds[columns.kind[i]],
       stop: lists.stops[columns.stop[i]],
       status: lists.statuses[columns.status[i]],
+      score: columns.score[i],
       reward: columns.reward[i],
       advantage: columns.advantage[i],
       turns: columns.turns[i],
@@ -83,13 +84,13 @@ class Index {
   }
 }
 
-function rewardClass(reward) {
-  if (reward === null) return "none";
-  if (reward >= 1) return "solved";
-  return reward > 0 ? "partly" : "failed";
+function scoreClass(score) {
+  if (score === null) return "none";
+  if (score >= 1) return "solved";
+  return score > 0 ? "partly" : "failed";
 }
 
-const REWARD_WORDS = { solved: "solved", partly: "partly solved", failed: "not solved", none: "no score" };
+const SCORE_WORDS = { solved: "solved", partly: "partly solved", failed: "not solved", none: "no score" };
 
 function textOf(turn) {
   return turn.tokens.map((token) => token[0]).join("");

@@ -31,7 +31,7 @@ class List {
     this.body = el("tbody");
     this.more = el("button", { type: "button", id: "more", click: () => this.grow() });
     byId("list").append(
-      el("table", { class: index.lists.kinds.some((kind) => kind !== "") ? "list" : "list kindless" }, el("caption", { class: "visually-hidden" }, "Trajectories"), el("thead", null, el("tr", null, ["Task", "Kind", "When", "Reward", "Advantage", "Turns", "Stop reason"].map((cell, n) => el("th", { scope: "col", class: `c${n}` }, cell)))), this.body),
+      el("table", { class: index.lists.kinds.some((kind) => kind !== "") ? "list" : "list kindless" }, el("caption", { class: "visually-hidden" }, "Trajectories"), el("thead", null, el("tr", null, ["Task", "Kind", "When", "Score", "Advantage", "Turns", "Stop reason"].map((cell, n) => el("th", { scope: "col", class: `c${n}` }, cell)))), this.body),
       this.more,
     );
     this.most = arrays.quantile(index.columns.advantage, 0.98, (value) => Math.abs(value ?? 0)) ?? 0; // not the largest, which may be extreme
@@ -54,7 +54,7 @@ class List {
       labeled("Iteration to", number("to", iterations[1])),
       lists.kinds.some((kind) => kind !== "") ? labeled("Kind", select([...any, ...texts(lists.kinds)], { name: "kind" })) : null,
       labeled("Task", el("input", { name: "task", list: "tasks", placeholder: "part of its name", spellcheck: "false" })),
-      labeled("Reward", select([...any, ["solved", "solved (1 or more)"], ["partly", "partly solved (between 0 and 1)"], ["failed", "not solved (0 or less)"], ["none", "no score"]], { name: "reward" })),
+      labeled("Score", select([...any, ["solved", "solved (1 or more)"], ["partly", "partly solved (between 0 and 1)"], ["failed", "not solved (0 or less)"], ["none", "no score"]], { name: "reward" })),
       labeled("Stop reason", select([...any, ...texts(lists.stops)], { name: "stop" })),
       lists.statuses.length > 1 ? labeled("Status", select([...any, ...texts(lists.statuses)], { name: "status" })) : null,
       labeled("Order", select(Object.entries(ORDERS).map(([key, [label]]) => [key, label]), { name: "order" })),
@@ -98,7 +98,7 @@ class List {
     }
     if (values.from) tests.push((i) => columns.iteration[i] >= Number(values.from));
     if (values.to) tests.push((i) => columns.iteration[i] <= Number(values.to));
-    if (values.reward) tests.push((i) => rewardClass(columns.reward[i]) === values.reward);
+    if (values.reward) tests.push((i) => scoreClass(columns.score[i]) === values.reward);
     if (values.task) {
       const part = values.task.toLowerCase();
       const tasks = lists.tasks.map((task) => visible(task).toLowerCase().includes(part));
@@ -160,7 +160,7 @@ class List {
       el("a", { href: linkTo(row, null), "data-row": row.i }, visible(row.task)),
       visible(row.kind),
       this.index.runs.length > 1 ? [swatch(row.run), el("span", { class: "visually-hidden" }, visible(row.runName)), ` ${when}`] : when,
-      rewardChip(row.reward),
+      scoreChip(row),
       row.advantage === null ? el("span", { class: "without" }, NONE) : [bar(row.advantage, this.most), " ", el("span", { class: "amount" }, signed(row.advantage))],
       [row.turns, el("span", { class: "unit" }, row.turns === 1 ? " turn" : " turns")],
       visible(row.stop),

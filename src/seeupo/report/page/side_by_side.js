@@ -41,7 +41,7 @@ function attemptHead({ row, number, own }) {
     "div",
     { class: `side-head phase-${row.phase}${own ? " own" : ""}` },
     el("h4", null, el("a", { href: linkTo(row, null) }, `${when} ${number}`)),
-    el("p", { class: "viewer-details" }, rewardChip(row.reward), detail("A", row.advantage === null ? null : signed(row.advantage)), detail("", plural(row.turns, "turn")), detail("stop reason", row.stop)),
+    el("p", { class: "viewer-details" }, scoreChip(row), detail("A", row.advantage === null ? null : signed(row.advantage)), detail("", plural(row.turns, "turn")), detail("stop reason", row.stop)),
   );
 }
 
@@ -49,7 +49,7 @@ function attemptTurn({ row, body, own }, turn, texts, n, start) {
   const text = texts[n];
   if (text === undefined) return el("div", { class: "side-cell gone" }, el("p", { class: "hint" }, "already ended"));
   const alike = texts.findIndex((other) => other === text);
-  const { observation, credit } = body.turns[turn];
+  const { observation, credit, reward } = body.turns[turn];
   const thought = partText(body.turns[turn], true);
   return el(
     "div",
@@ -64,6 +64,7 @@ function attemptTurn({ row, body, own }, turn, texts, n, start) {
     ),
     alike < n && start < text.length ? el("p", { class: "hint" }, `identical to column ${alike + 1}`) : null,
     credit ? el("p", { class: "hint" }, `ratio ${ratioText(credit.ratio)}${credit.ratio > 1 ? " \u2191" : credit.ratio < 1 ? " \u2193" : ""}${credit.clipped ? ", clip active" : ""}`) : null,
+    reward ? el("p", { class: "hint" }, `step reward ${signed(reward)}`) : null,
     observation ? el("div", { class: "text observation short", dir: "auto" }, visible(observation.length > 400 ? `${observation.slice(0, 400)}\u2026` : observation)) : null,
   );
 }

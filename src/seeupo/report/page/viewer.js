@@ -68,7 +68,7 @@ class Viewer {
       el(
         "p",
         { class: "viewer-details" },
-        rewardChip(row.reward),
+        scoreChip(row),
         detail("advantage", row.advantage === null ? null : signed(row.advantage)),
         detail("kind", row.kind),
         detail("", row.phase === TRAINING ? `iteration ${row.iteration}` : PHASES[row.phase]),

@@ -1,0 +1,65 @@
+"""One adapter per turn in vLLM: its own LoRA support, with new adapters under new names after every sync."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from seeupo.models.lora.adapters import LoraSettings
+from seeupo.models.lora.turn_adapters import TurnAdapters, write_adapter
+
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Values of vLLM's option `max_lora_rank`: the rank that adapters are padded to."""
+MAX_RANK = RANKS[-1]
+
+
+class ServedAdapters:
+    """The adapters of a policy with one per turn in a vLLM engine.
+
+    vLLM's prefix cache knows an adapter by its name and path, which are new in each sync, so keys and values of one
+    adapter are never used with another.
+
+    Args:
+        lora: Settings of the adapters; `per_turn` is their number.
+    """
+
+    def __init__(self, lora: LoraSettings) -> None:
+        assert lora.per_turn is not None
+        self.lora, self.adapters = lora, TurnAdapters(lora.per_turn, lora.turns_per_agent)
+        self._requests: list[Any] = []
+        self._loaded = 0
+
+    def arguments(self) -> dict[str, Any]:
+        """Return arguments of vLLM's engine: a slot for each adapter, so that all are used in one batch."""
+        rank = next(rank for rank in RANKS if rank >= self.lora.rank)
+        return {"enable_lora": True, "max_loras": self.adapters.count, "max_lora_rank": rank}
+
+    def load(self, engine: Any, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Replace the adapters by these weights, given by the names of the trainer's parameters."""
+        from peft import LoraConfig
+        from vllm.lora.request import LoRARequest
+
+        config = LoraConfig(r=self.lora.rank, lora_alpha=self.lora.alpha, target_modules=list(self.lora.targets))
+        on_cpu = {name: weight.detach().cpu() for name, weight in weights}
+        for request in self._requests:
+            engine.remove_lora(request.lora_int_id)
+        self._requests = []
+        with tempfile.TemporaryDirectory(prefix="seeupo-adapters-") as folder:
+            for name in self.adapters.names:
+                self._loaded += 1
+                path = Path(folder) / name
+                write_adapter(path, name, on_cpu, config)
+                request = LoRARequest(f"{name}-{self._loaded}", self._loaded, str(path))
+                if not engine.add_lora(request):
+                    raise RuntimeError(f"vLLM did not load the adapter {name}; expected it after a sync")
+                self._requests.append(request)
+
+    def of_turn(self, index: int | None, request: str) -> Any:
+        """Return vLLM's request for the adapter of a turn; None before the first sync, when adapters add nothing."""
+        if index is None:
+            raise ValueError(f"request {request!r} names no turn; the policy has one adapter per turn. Set agent.")
+        return self._requests[self.adapters.of_turn(index)] if self._requests else None
