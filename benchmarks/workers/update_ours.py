@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 import torch
-from measure import serve, timed
+from measure import CLOCKS, serve, timed
 
 from seeupo.models.loading import load_policy
 from seeupo.models.logprobs import padded_logprobs, tree_logprobs
@@ -32,10 +32,22 @@ def answer(message: dict[str, Any]) -> dict[str, Any]:
                 part = turns[start : start + message["rows"]]
                 _backward(padded_logprobs(model, part).logprobs, [weights[turn.trajectory] for turn in part])
 
-    result: dict[str, Any] = timed(step)
+    result: dict[str, Any] = timed(step, message["clock"]) | {
+        "gflops_of_matrix_products": matrix_rate(message["clock"])
+    }
     if "gradient" in message:
         torch.save([parameter.grad for parameter in model.parameters()], message["gradient"])
     return result
+
+
+def matrix_rate(clock: str) -> float:
+    """Return the rate of float32 matrix products: the best of five."""
+    matrix, best = torch.randn(2048, 2048), float("inf")
+    for _ in range(5):
+        started = CLOCKS[clock]()
+        matrix @ matrix
+        best = min(best, CLOCKS[clock]() - started)
+    return 2 * 2048**3 / best / 1e9
 
 
 def _backward(logprobs_NL: torch.Tensor, weights: list[float]) -> None:

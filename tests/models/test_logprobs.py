@@ -69,28 +69,48 @@ def test_tree_packing_equals_padding_in_values_and_gradients(family, dtype, turn
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
-def test_a_frozen_output_head_has_the_same_values_and_gradients(dtype, temperature):
+@pytest.mark.parametrize("trained", ["layers", "head", "all"])
+@pytest.mark.parametrize("chunk", [3, 1000])
+def test_the_projection_has_the_same_values_and_gradients(dtype, temperature, trained, chunk, monkeypatch):
     """The slow twin computes the gradient by backpropagation through the logits of padded rows."""
+    monkeypatch.setattr(module, "PROJECTION_BYTES", 4 * 40 * chunk)
     model, turns = small_model(dtype=dtype), random_turns(1)
-    model.lm_head.requires_grad_(False)
-    model.base_model.embed_tokens.requires_grad_(False)
+    model.requires_grad_(trained != "head")
+    model.base_model.embed_tokens.requires_grad_(trained == "all")
+    model.lm_head.requires_grad_(trained != "layers")
     weights = torch.randn(sum(len(s.action_ids) for s in turns), generator=torch.Generator().manual_seed(0)).to(dtype)
     calls = []
     hook = model.lm_head.register_forward_hook(lambda *_: calls.append(1))
-    found, results = [], []
-    for batch in pack_batches(turns, row_tokens=1000, batch_tokens=1000):
-        rows = tree_logprobs(model, batch, temperature=temperature)
-        order = sorted(range(len(turns)), key=lambda row: batch.members[row])
-        found.append(torch.cat([rows.logprobs[row][rows.mask[row]] for row in order]))
+    (batch,) = pack_batches(turns, row_tokens=1000, batch_tokens=1000)
+    rows = tree_logprobs(model, batch, temperature=temperature)
+    order = sorted(range(len(turns)), key=lambda row: batch.members[row])
+    found = torch.cat([rows.logprobs[row][rows.mask[row]] for row in order])
     assert not calls  # no logits that a backward pass would need again
     hook.remove()
     plain, _ = padded_by_turn(model, turns, temperature=temperature)
-    torch.testing.assert_close(found[0], plain, rtol=0, atol=TOLERANCE[dtype])
-    for logprobs in (found[0], plain):
+    torch.testing.assert_close(found, plain, rtol=0, atol=TOLERANCE[dtype])
+    results = []
+    for logprobs in (plain, found, found):  # the second backward pass finds nothing stored
         model.zero_grad()
-        (weights * logprobs).sum().backward()
+        (weights * logprobs).sum().backward(retain_graph=True)
         results.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.requires_grad]))
-    assert float((results[0] - results[1]).norm() / results[1].norm()) < TOLERANCE[dtype]
+    for result in results[1:]:
+        assert float((result - results[0]).norm() / results[0].norm()) < TOLERANCE[dtype]
+
+
+def test_the_gradient_of_a_confident_prediction_is_exact_in_bfloat16():
+    """Its size is 1 - p: a difference of two products, rounded to bfloat16 each, would be wrong."""
+    gradients = []
+    weight = (0.1 * torch.randn(40, 16, generator=torch.Generator().manual_seed(0))).bfloat16()
+    weight[7] = 1.25  # its logit is 10
+    for dtype in (torch.bfloat16, torch.float64):
+        head, states = torch.nn.Linear(16, 40, bias=False), torch.full((1, 16), 0.5, dtype=dtype, requires_grad=True)
+        head.weight = torch.nn.Parameter(weight.to(dtype))
+        logprobs, _ = module._project(states, head, torch.tensor([7]), 1.0, False, keep=True)
+        assert 0.99 < logprobs.exp().item() < 1
+        logprobs.sum().backward()
+        gradients.append(torch.cat([states.grad, head.weight.grad]).double())
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=0.02, atol=0)
 
 
 def test_shared_tokens_are_computed_once():

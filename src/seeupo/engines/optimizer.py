@@ -124,6 +124,7 @@ class Optimizer:
         for group in optimizer.param_groups:
             group["lr"] = rate
         optimizer.step()
+        torch.autograd.graph.increment_version(self.parameters.values())  # fused kernels do not
         self.zero_grad()
         return {"grad_norm": norm, "learning_rate": rate}
 
@@ -173,5 +174,7 @@ class Optimizer:
                 lr=self.settings.learning_rate,
                 betas=(self.settings.beta1, self.settings.beta2),
                 eps=self.settings.eps,
+                # One pass over the weights instead of ten; elsewhere PyTorch's own choice is as fast.
+                fused=True if all(parameter.is_cpu for parameter in parameters) else None,
             )
         return self.by_agent[key]

@@ -58,8 +58,8 @@ def tree_logprobs(
     (positions, targets), inverse = pairs.unique(dim=1, return_inverse=True)
     hidden, size = final_states(model, batch, positions), _chunk_size(model)
     chunks = [
-        _project(states, model.get_output_embeddings(), tokens, temperature, entropies)
-        for states, tokens in zip(hidden.split(size), targets.split(size), strict=True)
+        _project(states, model.get_output_embeddings(), tokens, temperature, entropies, keep=number == 0)
+        for number, (states, tokens) in enumerate(zip(hidden.split(size), targets.split(size), strict=True))
     ]
 
     def scatter(values: Sequence[Tensor]) -> Tensor:
@@ -78,16 +78,19 @@ def _chunk_size(model: PreTrainedModel) -> int:
 
 
 def _project(
-    hidden: Tensor, head: nn.Module, targets: Tensor, temperature: float, entropies: bool
+    hidden: Tensor, head: nn.Module, targets: Tensor, temperature: float, entropies: bool, *, keep: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return log-probs [k] of targets [k] after hidden states [k, H], and entropies; logits are not stored."""
+    """Return log-probs [k] of targets [k] after hidden states [k, H], and entropies.
+
+    `keep` allows to store one tensor [k, V] for the backward pass; otherwise logits are computed again there.
+    """
     arguments = (hidden, head, targets, temperature, entropies)
-    if hidden.requires_grad and not entropies and _is_frozen_projection(head):
-        logprobs = _FrozenProjection.apply(hidden, head.weight, targets, temperature)  # type: ignore[no-untyped-call]
+    if not torch.is_grad_enabled():
+        return _target_logprobs(*arguments)
+    if not entropies and type(head) is nn.Linear and getattr(head, "bias", None) is None:
+        logprobs = _Projection.apply(hidden, head.weight, targets, (temperature, keep))  # type: ignore[no-untyped-call]
         return logprobs, logprobs
-    if torch.is_grad_enabled():
-        return checkpoint(_target_logprobs, *arguments, use_reentrant=False)  # type: ignore[no-any-return]
-    return _target_logprobs(*arguments)
+    return checkpoint(_target_logprobs, *arguments, use_reentrant=False)  # type: ignore[no-any-return]
 
 
 def _target_logprobs(
@@ -107,30 +110,50 @@ def _scaled(logits: Tensor, temperature: float) -> Tensor:
     return logits if temperature == 1 else logits / temperature
 
 
-def _is_frozen_projection(head: nn.Module) -> bool:
-    plain = type(head) is nn.Linear and getattr(head, "bias", None) is None
-    return plain and not head.weight.requires_grad
+class _Projection(torch.autograd.Function):
+    """Log-probs through an output head, with the gradient of the hidden states computed in the forward pass.
 
-
-class _FrozenProjection(torch.autograd.Function):
-    """Log-probs through an output head that is not trained, with their gradient already computed in the forward pass.
-
-    With z = W h / temperature, the gradient of log p(target) with respect to h is (W[target] - softmax(z) W) /
-    temperature. So logits are neither stored nor computed again in the backward pass.
+    With z = W h / temperature and d = softmax(z) - onehot(target), the gradient of log p(target) is -d W / temperature
+    for h and -outer(d, h) / temperature for W. The first needs no logits in the backward pass. The second needs d,
+    which is stored if `keep` is set, and computed again otherwise.
     """
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float) -> Tensor:
-        log_softmax = _scaled(linear(hidden, weight), temperature).log_softmax(1)
-        logprobs = log_softmax.gather(1, targets[:, None])[:, 0]
-        mean = log_softmax.exp_().to(weight.dtype) @ weight
-        ctx.save_for_backward(((weight[targets] - mean) / temperature).to(hidden.dtype))
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, options: tuple[float, bool]) -> Tensor:
+        temperature, keep = options
+        ctx.temperature = temperature
+        logprobs, difference, ctx.dtype = _differences(hidden, weight, targets, temperature)
+        slope = (difference @ weight.to(ctx.dtype)).mul_(-1 / temperature) if ctx.needs_input_grad[0] else None
+        ctx.difference = difference if keep and ctx.needs_input_grad[1] else None
+        ctx.save_for_backward(hidden, weight, targets, slope)
         return logprobs
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        (slope,) = ctx.saved_tensors
-        return gradient[:, None].to(slope.dtype) * slope, None, None, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        hidden, weight, targets, slope = ctx.saved_tensors
+        of_hidden = of_weight = None
+        if slope is not None:
+            of_hidden = (gradient[:, None].to(slope.dtype) * slope).to(hidden.dtype)
+        if ctx.needs_input_grad[1]:
+            difference, ctx.difference = ctx.difference, None  # free the largest tensor early
+            if difference is None:
+                difference = _differences(hidden.to(ctx.dtype), weight.to(ctx.dtype), targets, ctx.temperature)[1]
+            scaled = (hidden * (gradient / -ctx.temperature)[:, None]).to(ctx.dtype)
+            of_weight = (difference.t() @ scaled).to(weight.dtype)
+        return of_hidden, of_weight, None, None
+
+
+def _differences(
+    hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float
+) -> tuple[Tensor, Tensor, torch.dtype]:
+    """Return log-probs [k] of targets, softmax - onehot(target) [k, V] in the type of the products, and that type."""
+    logits = linear(hidden, weight)
+    dtype = logits.dtype
+    logits = _scaled(logits, temperature)
+    torch.log_softmax(logits, 1, out=logits)  # in place, because the tensor is large
+    logprobs = logits.gather(1, targets[:, None])
+    difference = logits.exp_().scatter_(1, targets[:, None], logprobs.expm1())
+    return logprobs[:, 0], difference.to(dtype), dtype
 
 
 def padded_logprobs(

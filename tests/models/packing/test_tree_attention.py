@@ -3,6 +3,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch.nn.attention import flex_attention as torch_flex_attention
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from models.examples import random_turns, small_model, thought_stripped_trajectory
 from models.test_logprobs import gradient, tree_by_turn
@@ -54,6 +55,29 @@ def test_flex_attention_equals_blocks_in_values_and_gradients(dtype, batches, fl
             results.append((weighted, *torch.autograd.grad(weighted.sum(), (queries, keys, values))))
         for blocked, flex in zip(*results, strict=True):
             torch.testing.assert_close(flex, blocked, rtol=0, atol=TOLERANCE[dtype])
+
+
+def test_the_backward_pass_of_blocks_makes_no_tensor_of_the_whole_batch_per_block(batches):
+    batch = max(batches, key=lambda batch: len(batch.blocks[0]))
+    rows, length = batch.input_ids.shape
+    tensors = [torch.randn(rows, heads, length, 8, requires_grad=True) for heads in (4, 2, 2)]
+    attended = BlockedAttention(batch, torch.float32, tensors[0].device)(*tensors, 0.3)
+    with Operations() as operations:
+        attended.sum().backward()
+    assert not operations.names & {"aten.slice_backward.default", "aten.select_backward.default"}
+    assert "aten._scaled_dot_product_flash_attention_for_cpu_backward.default" in operations.names
+
+
+class Operations(TorchDispatchMode):
+    """The names of operations that are dispatched."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.add(str(function))
+        return function(*args, **(kwargs or {}))
 
 
 def test_models_have_the_same_log_probs_and_gradients_with_flex_attention(request):

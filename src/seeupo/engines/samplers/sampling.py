@@ -92,7 +92,7 @@ class SyncedWeights:
 
     A sampler that shares its model with an engine would otherwise combine new weights with keys and values that were
     computed from old ones, and record the wrong version. PyTorch counts the in-place changes of every tensor, except
-    those of fused optimizers.
+    those of fused kernels, which the engine's optimizer counts itself.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:

@@ -72,61 +72,78 @@ def flex_is_faster(queries: Tensor) -> bool:
 
 
 class BlockedAttention:
-    """Attention of one block of a tree after another, each to its ancestors and to itself."""
+    """Attention of one block of a tree after another, each to its ancestors and to itself.
+
+    Rows are split into their blocks and joined again. With a slice per block, the backward pass would fill and add a
+    tensor of the size of the whole batch for each of them.
+    """
 
     def __init__(
         self, batch: TreeBatch, dtype: torch.dtype, device: torch.device, queries: Queries | None = None
     ) -> None:
-        self.rows: list[list[_BlockQueries]] = []
+        self.rows: list[list[_BlockPart]] = []
         for row, blocks in enumerate(batch.blocks):
             asking = None if queries is None else queries.tokens[row, : queries.counts[row]].cpu()
-            self.rows.append([part for block in blocks if (part := _block_queries(block, asking, dtype, device))])
+            numbers = {block.start: number for number, block in enumerate(blocks)}
+            self.rows.append([_block_part(block, numbers, asking, dtype, device) for block in blocks])
 
     def __call__(self, queries: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
-        attended = []
-        for row, blocks in enumerate(self.rows):
-            parts = [
-                scaled_dot_product_attention(
-                    queries[row : row + 1, :, part.start : part.end],
-                    torch.cat([keys[row : row + 1, :, start:end] for start, end in part.seen], 2),
-                    torch.cat([values[row : row + 1, :, start:end] for start, end in part.seen], 2),
-                    attn_mask=part.mask,
-                    is_causal=part.mask is None,
-                    scale=scaling,
-                    enable_gqa=True,
-                )
-                for part in blocks
-            ]
-            padding = queries.shape[2] - (blocks[-1].end if blocks else 0)
-            if padding:
-                parts.append(torch.zeros_like(queries[row : row + 1, :, :padding]))
-            attended.append(torch.cat(parts, 2))
-        return torch.cat(attended).transpose(1, 2)
+        rows = zip(self.rows, queries.split(1), keys.split(1), values.split(1), strict=True)
+        return torch.cat([self._attend(*row, scaling) for row in rows]).transpose(1, 2)
+
+    def _attend(self, parts: list[_BlockPart], queries: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
+        """Attend in one row; padding attends to nothing."""
+        asking = _split(queries, [part.queries for part in parts])
+        keys_by_block, values_by_block = (_split(tensor, [part.tokens for part in parts]) for tensor in (keys, values))
+        attended = [
+            scaled_dot_product_attention(
+                asking[number],
+                _join([keys_by_block[block] for block in part.seen]),
+                _join([values_by_block[block] for block in part.seen]),
+                attn_mask=part.mask,
+                is_causal=part.mask is None,
+                scale=scaling,
+                enable_gqa=True,
+            )
+            for number, part in enumerate(parts)
+            if part.queries
+        ]
+        return _join([*attended, torch.zeros_like(asking[-1])])
 
 
-class _BlockQueries(NamedTuple):
-    """Queries start ... end-1 of a row, which are in one block: the parts of the row that they see, and the mask.
+def _split(row: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
+    """Split a row [1, H, N, D] into parts of these sizes and the padding after them."""
+    parts: tuple[Tensor, ...] = row.split([*sizes, row.shape[2] - sum(sizes)], 2)
+    return parts
+
+
+def _join(parts: list[Tensor]) -> Tensor:
+    parts = [part for part in parts if part.shape[2]] or parts[:1]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
+
+
+class _BlockPart(NamedTuple):
+    """A block of a row: the numbers of its tokens and queries, of the blocks that these see, and their mask.
 
     Without a mask attention is causal.
     """
 
-    start: int
-    end: int
-    seen: list[tuple[int, int]]
+    tokens: int
+    queries: int
+    seen: list[int]
     mask: Tensor | None
 
 
-def _block_queries(
-    block: Block, asking: Tensor | None, dtype: torch.dtype, device: torch.device
-) -> _BlockQueries | None:
-    """Return the queries of a row that are in a block; None if there are none. `asking` are all queries of the row."""
-    seen = [*block.ancestors, (block.start, block.end)]
+def _block_part(
+    block: Block, numbers: dict[int, int], asking: Tensor | None, dtype: torch.dtype, device: torch.device
+) -> _BlockPart:
+    """Return a block with its queries; `numbers` are those of blocks by start, `asking` are all queries of the row."""
+    seen, size = [*(numbers[start] for start, _ in block.ancestors), numbers[block.start]], block.end - block.start
     if asking is None:
-        return _BlockQueries(block.start, block.end, seen, _mask(block, None, dtype, device))
+        return _BlockPart(size, size, seen, _mask(block, None, dtype, device))
     start, end = torch.searchsorted(asking, torch.tensor([block.start, block.end])).tolist()
-    if start == end:
-        return None
-    return _BlockQueries(start, end, seen, _mask(block, asking[start:end] - block.start, dtype, device))
+    mask = _mask(block, asking[start:end] - block.start, dtype, device) if end > start else None
+    return _BlockPart(size, end - start, seen, mask)
 
 
 def _mask(block: Block, asking: Tensor | None, dtype: torch.dtype, device: torch.device) -> Tensor | None:
