@@ -119,6 +119,7 @@ class LocalSampler:
         self.policy, self.training, self.max_rows, self.speculation = policy, training, max_rows, speculation
         self.version = 0
         self.prefilled_tokens = 0
+        self._context_length = policy.context_length
         self._decoder = Decoder(policy.model, adapter=adapter)
         self._waiting: deque[GenerationRequest] = deque()
         self._rows: list[ActiveRequest] = []
@@ -132,7 +133,7 @@ class LocalSampler:
     def submit(self, request: GenerationRequest) -> None:
         if not (self._rows or self._waiting):
             self._weights.check(self.version)
-        check_request(request, self.policy.context_length, training=self.training)
+        check_request(request, self._context_length, training=self.training)
         self._waiting.append(request)
 
     def poll(self) -> list[Completion]:
