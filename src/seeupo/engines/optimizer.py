@@ -173,6 +173,5 @@ class Optimizer:
                 lr=self.settings.learning_rate,
                 betas=(self.settings.beta1, self.settings.beta2),
                 eps=self.settings.eps,
-                fused=True,  # one pass over weights and moments
             )
         return self.by_agent[key]
