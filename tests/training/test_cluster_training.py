@@ -55,6 +55,24 @@ def assert_same_learning(one, two, *, tolerance):
         assert second["algorithm"] == pytest.approx(first["algorithm"], rel=tolerance, abs=tolerance)
 
 
+def kill_a_sampler(monkeypatch):
+    """Kill the first sampler once, while it samples for the second iteration; return a list that it is then in."""
+    import ray
+
+    killed, original = [], RemoteSamplers.poll
+
+    def poll(samplers):
+        found = original(samplers)
+        slot = samplers._slots[0]
+        if samplers.version == 1 and found and slot.running and not killed:
+            killed.append(slot)
+            ray.kill(slot.actor)
+        return found
+
+    monkeypatch.setattr(RemoteSamplers, "poll", poll)
+    return killed
+
+
 class DuringUpdate(NullCallback):
     """Calls a function with the ranks in the update of an iteration, once, and records notes."""
 
@@ -143,19 +161,7 @@ def test_a_lost_node_is_survived_if_the_rest_suffices(
 
 @pytest.mark.parametrize("lag", [0, 1])
 def test_a_killed_sampler_loses_no_episode(lag, plain, plain_with_lag, tmp_path, monkeypatch):
-    import ray
-
-    killed, original = [], RemoteSamplers.poll
-
-    def poll(samplers):
-        found = original(samplers)
-        slot = samplers._slots[0]
-        if samplers.version == 1 and found and slot.running and not killed:
-            killed.append(slot)
-            ray.kill(slot.actor)
-        return found
-
-    monkeypatch.setattr(RemoteSamplers, "poll", poll)
+    killed = kill_a_sampler(monkeypatch)
     run = replace(RECIPE.run, deterministic=False)
     train(replace(with_lag(lag), run=run, sampler=SamplerSettings(count=2)), run_dir=tmp_path / "run")
     assert killed

@@ -10,6 +10,7 @@ from seeupo.engines.samplers.remote import RemoteSamplers
 from seeupo.errors import TrainingError
 from seeupo.training.train import train
 from training.small_runs import small
+from training.test_cluster_training import assert_complete, kill_a_sampler
 from training.test_shared_placement import check_order, record_order
 
 pytestmark = [pytest.mark.vllm, pytest.mark.usefixtures("ray_on_this_machine")]
@@ -75,3 +76,12 @@ def test_a_missed_sync_is_caught_by_the_gap(tmp_path, monkeypatch):
     )
     with pytest.raises(TrainingError, match="the log-probs of sampler and trainer differ by"):
         train(recipe, run_dir=tmp_path / "run")
+
+
+def test_a_killed_vllm_process_loses_no_episode(tmp_path, monkeypatch):
+    killed = kill_a_sampler(monkeypatch)
+    recipe = small(run={"iterations": 3, "deterministic": False}, model=MODEL, sampler=VLLM, evaluation={"every": 0})
+    train(recipe, run_dir=tmp_path / "run")
+    assert killed
+    assert_complete(tmp_path / "run", recipe, 3)
+    assert max(gaps(tmp_path / "run")) < 1e-4  # the replacement has the current weights

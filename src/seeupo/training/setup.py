@@ -82,7 +82,8 @@ def build(
         check_text(policy.tokenizer, prompt, f"the first prompt of {pool.name}")
         if recipe.engine.kind == "cluster" or recipe.sampler.count:
             processes = recipe.engine.trainers + recipe.sampler.count
-            stack.enter_context(ray_cluster(recipe.engine.address, processes=processes))
+            own = resolve_device(recipe.model.device) if recipe.engine.kind == "local" else None
+            stack.enter_context(ray_cluster(recipe.engine.address, processes=processes, own_device=own))
             stack.callback(pool.close)  # before Ray ends
             pool.spread(other_nodes())
         shared = None

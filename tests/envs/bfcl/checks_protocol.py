@@ -41,15 +41,25 @@ def check_step_cap_ceilings() -> None:
 
 def check_splits() -> None:
     factory = BfclFactory()
-    assert tuple(factory.splits) == ("base", "miss_func", "miss_param", "long_context", "train", "test")
+    assert tuple(factory.splits) == ("base", "miss_func", "miss_param", "long_context", "train", "test", "even", "odd")
     base = [task.id for task in factory.tasks("base")]
     assert base == [f"multi_turn_base_{number}" for number in range(200)]
     assert [task.id for task in factory.tasks("train")] == base[:100]
     assert [task.id for task in factory.tasks("test")] == base[100:]
+    assert [task.id for task in factory.tasks("even")] == base[::2]
+    assert [task.id for task in factory.tasks("odd")] == base[1::2]
     assert {task.split for task in factory.tasks("test")} == {"test"}
     assert all(len(factory.tasks(split)) == 200 for split in official.CATEGORIES)
     assert factory.tasks("miss_func")[0].kind == "miss_func/TwitterAPI+GorillaFileSystem"
     assert all(not task.payload for task in factory.tasks("base")), "no answers travel with a task"
+
+
+def check_tasks_of_some_apps() -> None:
+    factory = BfclFactory(apps=["GorillaFileSystem", "MathAPI"])
+    kinds = Counter(task.kind for task in factory.tasks("base"))
+    assert kinds == {"base/GorillaFileSystem": 13, "base/GorillaFileSystem+MathAPI": 12}
+    assert not factory.tasks("test"), "the tasks of train and test use other apps"
+    assert len(factory.tasks("even")) + len(factory.tasks("odd")) == 25
 
 
 def check_misuse_is_a_user_error() -> None:
@@ -60,6 +70,10 @@ def check_misuse_is_a_user_error() -> None:
         lambda: factory.make().reset(Task("../multi_turn_base_0", "base"), seed=0),
         lambda: factory.make().reset(Task("simple_python_0", "base"), seed=0),
         lambda: BfclFactory(max_steps=0),
+        lambda: BfclFactory(apps=[]),
+        lambda: BfclFactory(apps="MathAPI"),
+        lambda: BfclFactory(apps=["MathApi"]),
+        lambda: BfclFactory(apps=[{}]),  # type: ignore[list-item]
         lambda: BfclFactory(steps_per_user_turn=-1),
     ):
         try:

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from seeupo.errors import TrainingError, first_line
 
 RESERVE_SECONDS = 30.0
@@ -18,10 +20,13 @@ START_SECONDS = 120.0
 
 
 @contextmanager
-def ray_cluster(address: str | None, *, processes: int) -> Iterator[None]:
+def ray_cluster(address: str | None, *, processes: int, own_device: torch.device | None = None) -> Iterator[None]:
     """Join the cluster at an address, or start one on this machine with room for a number of processes.
 
     A cluster that was started here is stopped at the end. One that this process has already joined is left as it is.
+
+    Args:
+        own_device: GPU that this process trains on; a cluster that is started here does not use it.
     """
     if importlib.util.find_spec("ray") is None:
         raise TrainingError("engine.kind = \"cluster\" needs Ray: pip install 'seeupo[cluster]'")
@@ -44,7 +49,8 @@ def ray_cluster(address: str | None, *, processes: int) -> Iterator[None]:
     else:
         options |= {"address": address}
     try:
-        ray.init(**options)
+        with _hidden(own_device if address is None else None):
+            ray.init(**options)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise TrainingError(
             f"engine.address = {address!r}: no Ray cluster can be joined or started there: {first_line(error)}. "
@@ -54,6 +60,25 @@ def ray_cluster(address: str | None, *, processes: int) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _hidden(device: torch.device | None) -> Iterator[None]:
+    """Hide a GPU from what is started in this context: Ray offers only the GPUs that it sees when it starts."""
+    if device is None or device.type != "cuda":
+        yield
+        return
+    name, before = "CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES")
+    seen = [str(number) for number in range(torch.cuda.device_count())] if before is None else before.split(",")
+    del seen[device.index or 0]
+    os.environ[name] = ",".join(seen)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def other_nodes() -> list[str]:

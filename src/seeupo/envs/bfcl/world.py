@@ -17,8 +17,13 @@ from seeupo.envs.observation import cut
 from seeupo.errors import EnvError, suggest
 from seeupo.types import Expert, Message, StepResult, Task, Tool
 
-BASE_SPLITS = {"train": slice(0, 100), "test": slice(100, 200)}
-"""Slices of the category base, as in the public code of the paper; the paper itself states no split."""
+BASE_SPLITS = {
+    "train": slice(0, 100),
+    "test": slice(100, 200),
+    "even": slice(0, None, 2),
+    "odd": slice(1, None, 2),
+}
+"""Slices of the category base. train and test are those of the paper's public code: tasks of other apps."""
 
 
 class BfclEnv:
@@ -136,7 +141,7 @@ class BfclEnv:
 
 
 class BfclFactory:
-    """Provides the four multi-turn splits, and train and test: the first and last 100 tasks of base.
+    """Provides the four multi-turn splits, and halves of base.
 
     Args:
         action_format: How the model writes calls. "python": the official `[f(a=1), g()]`. "tool_call": JSON in
@@ -148,6 +153,7 @@ class BfclFactory:
         max_observation: Maximum length of one result in characters. The longest result of a correct solution has
             31,706, in long_context.
         expert_step: Calls that the expert makes in one step: all of a user turn, or one.
+        apps: Apps that tasks may use, by the names of their classes; tasks that use others are left out.
     """
 
     def __init__(
@@ -159,6 +165,7 @@ class BfclFactory:
         steps_per_user_turn: int = official.STEPS_PER_USER_TURN,
         max_observation: int = 40_000,
         expert_step: Literal["turn", "call"] = "turn",
+        apps: Sequence[str] | None = None,
     ) -> None:
         for name, value in (
             ("max_steps", max_steps),
@@ -168,6 +175,7 @@ class BfclFactory:
             if value is not None and value < 1:
                 raise EnvError(f"option {name}={value}: expected at least 1")
         self._expert_step = expert_step
+        self._apps = None if apps is None else known_apps(apps)
         self._options: dict[str, Any] = {
             "action_format": action_format,
             "documentation": documentation,
@@ -186,7 +194,11 @@ class BfclFactory:
             raise EnvError(f"bfcl has no split {split!r}; {suggest(split, self.splits)}")
         category = "base" if split in BASE_SPLITS else split
         ids = official.task_ids(category)[BASE_SPLITS.get(split, slice(None))]
-        return [Task(id, split, kind=f"{category}/{'+'.join(official.classes_of(id))}") for id in ids]
+        return [
+            Task(id, split, kind=f"{category}/{'+'.join(apps)}")
+            for id, apps in zip(ids, map(official.classes_of, ids), strict=True)
+            if self._apps is None or self._apps.issuperset(apps)
+        ]
 
     def make(self) -> BfclEnv:
         return BfclEnv(**self._options)
@@ -205,6 +217,14 @@ class BfclFactory:
             for first in range(0, len(calls), at_once or 1):
                 yield write_action(calls[first : first + at_once], action_format)
             yield write_action([], action_format)
+
+
+def known_apps(apps: Sequence[str]) -> frozenset[str]:
+    """Return the apps if tasks use them."""
+    every = sorted({app for id in official.task_ids("base") for app in official.classes_of(id)})
+    if isinstance(apps, str) or not apps or not all(app in every for app in apps):
+        raise EnvError(f"option apps={apps!r}: expected a list of {', '.join(every)}")
+    return frozenset(apps)
 
 
 def known(task: str) -> str:
