@@ -21,10 +21,11 @@ import torch
 from sampling_speed import CLOCKS, VLLM, random_tokens
 from side_by_side import Worker, machine, peer_environment, table, write_results
 
+from seeupo.config.loader import read_recipe
 from seeupo.engines.samplers.local import LocalSampler
 from seeupo.models.catalog import fetch
 from seeupo.models.loading import LoadedPolicy, load_policy
-from seeupo.runs.run_directory import RunDirectory
+from seeupo.runs.run_directory import RECIPE, RunDirectory
 from seeupo.runs.trajectory_files import read_trajectories
 from seeupo.types import Completion, GenerationRequest, SamplingParameters
 
@@ -128,7 +129,7 @@ def measure_speculation(
     run: Path, batches: Sequence[int], clock: str, repeats: int, worker: Callable[[str], Worker] | None
 ) -> dict[str, Any]:
     directory = RunDirectory.open(run)
-    folder, new = str(directory.policy_path), 40
+    folder, new = str(directory.policy_path), read_recipe(str(run / RECIPE)).agent.max_tokens
     policy, turns = load_policy(folder), {batch: recorded_turns(run, batch) for batch in batches}
     rates = {batch: {"plain": 0.0, "speculation": 0.0} for batch in batches}
     work: dict[int, Counter[str]] = {}
@@ -153,6 +154,11 @@ def measure_speculation(
     results = {
         str(batch): {
             "tokens_per_second": rates[batch],
+            "ratios": {
+                side: rates[batch]["speculation"] / other
+                for side, other in rates[batch].items()
+                if side != "speculation"
+            },
             "tokens_per_pass": counts["tokens"] / counts["passes"],
             "acceptance": counts["accepted"] / max(1, counts["drafted"]),
         }
@@ -161,7 +167,11 @@ def measure_speculation(
     names = ("iteration", "success", "entropy", "tokens_per_pass", "draft_acceptance")
     records = [record for record in directory.metrics() if record["kind"] == "iteration"]
     iterations = [{name: record.get(name) for name in names} for record in records]
-    return {"batches": results, "iterations": iterations}
+    return {"max_tokens": new, "batches": results, "iterations": iterations}
+
+
+def number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
 
 
 def main() -> None:
@@ -192,8 +202,11 @@ def main() -> None:
         )
         for batch, found in results["speculation"]["batches"].items():
             rates = ", ".join(f"{side} {value:.0f} tokens/s" for side, value in found["tokens_per_second"].items())
+            ratios = ", ".join(f"{ratio:.2f}x {side}" for side, ratio in found["ratios"].items())
             counts = f"{found['tokens_per_pass']:.2f} tokens per pass, {found['acceptance']:.0%} accepted"
-            print(f"batch {batch}: {rates}; {counts}")
+            print(f"batch {batch}: {rates}; speculation is {ratios}; {counts}")
+        iterations = results["speculation"]["iterations"]
+        table([list(iterations[0]), *([number(value) for value in record.values()] for record in iterations)])
     write_results("rollout_speed", results)
 
 

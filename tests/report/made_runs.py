@@ -133,6 +133,7 @@ def record_of(iteration, trajectories, turns):
         "truncated_responses": 0,
         "entropy": 0.5,
         "sampler_gap": 1e-7,
+        "draft_acceptance": 0.75,
         "algorithm": {"optimizer_steps": float(turns)},
         "turns": [
             {

@@ -29,7 +29,7 @@ def test_complete_run_has_every_curve(run):
     keys = [curve["key"] for curve in decoded(run).runs[0]["curves"]]
     assert keys == [
         "success", "reward", "pass_at_k", "entropy", "kl", "grad_norm", "dead_groups", "sampler_gap", "tokens",
-        "seconds",
+        "draft_acceptance", "seconds",
     ]  # fmt: skip
 
 
@@ -60,6 +60,7 @@ def test_other_curves_match_the_records(run):
     assert page.curve("kl")["to the behavior policy"][0] == [1, pytest.approx(2e-4), None, None]
     assert page.curve("grad_norm")["training"][0][1] == 1.5
     assert [point[1] for point in page.curve("tokens")["training"]] == [each["action_tokens"] for each in records]
+    assert page.curve("draft_acceptance")["training"][0] == [1, 0.75, None, None]
     dead = [each["dead_groups"] / each["groups"] for each in records]
     assert [point[1] for point in page.curve("dead_groups")["training"]] == dead
     seconds = page.curve("seconds")

@@ -7,6 +7,7 @@ import json
 import pytest
 import torch
 
+from engines.examples import engine, trajectories
 from seeupo.config.schema import TinySettings, WarmStartSettings
 from seeupo.display.train_display import result_line
 from seeupo.errors import TrainingError
@@ -71,6 +72,28 @@ def test_training_makes_demonstrations_likely():
             losses.append(demonstrations.train_step(components.engine, step))
     assert losses[0] == pytest.approx(torch.tensor(float(len(components.runner.chat.tokenizer))).log().item(), rel=0.2)
     assert sum(losses[-5:]) < 0.6 * sum(losses[:5])
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
+def test_demonstrations_of_a_task_share_their_tokens_and_keep_loss_and_gradient(monkeypatch, dtype, tolerance):
+    demonstrations = [trajectory.turns for trajectory in trajectories()]  # two tasks, four demonstrations of each
+    batched = Demonstrations(demonstrations, WarmStartSettings(batch_episodes=len(demonstrations)), seed=0)
+
+    def loss_and_gradient(packing):
+        local = engine(packing=packing, dtype=dtype, batch_tokens=10_000, row_tokens=10_000)
+        monkeypatch.setattr(local._optimizer, "step", lambda *_, **__: {})
+        loss = batched.train_step(local, 0)
+        return local, loss, torch.cat([p.grad.flatten() for p in local.policy.model.parameters()])
+
+    packed, loss, gradient = loss_and_gradient("tree")
+    _, padded_loss, padded_gradient = loss_and_gradient("padded")
+    assert loss == pytest.approx(padded_loss, rel=tolerance)
+    assert (gradient - padded_gradient).norm() <= tolerance * padded_gradient.norm()
+
+    turns = batched.batch(0)
+    sequences = [turn.prompt_ids + turn.action_ids for turn in turns]
+    distinct = {sequence[:end] for sequence in sequences for end in range(1, len(sequence) + 1)}
+    assert sum(batch.input_ids.numel() for batch, _ in packed._batches.of(turns)) == len(distinct)
 
 
 def test_the_objective_ignores_padding():

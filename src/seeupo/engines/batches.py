@@ -142,11 +142,12 @@ class Batches:
     def _check(self, turns: Sequence[Turn]) -> None:
         """Raise before any computation if the model cannot process a turn."""
         vocab_size = int(self.policy.model.config.get_text_config().vocab_size)
+        context_length = self.policy.context_length
         for turn in turns:
             length = len(turn.prompt_ids) + len(turn.action_ids)
-            if length > self.policy.context_length:
-                raise ValueError(f"turn {turn.key} has {length} tokens; the context is {self.policy.context_length}")
-            highest = max(turn.prompt_ids + turn.action_ids, default=0)
+            if length > context_length:
+                raise ValueError(f"turn {turn.key} has {length} tokens; the context is {context_length}")
+            highest = max(max(turn.prompt_ids, default=0), max(turn.action_ids, default=0))
             if highest >= vocab_size:
                 raise ValueError(f"turn {turn.key} contains token {highest}; the vocabulary has {vocab_size}")
 

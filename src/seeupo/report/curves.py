@@ -60,6 +60,9 @@ def curves(run: StoredRun, scores: Mapping[int, IterationScores]) -> list[dict[s
         *_curve("tokens", "Sampled tokens", TOKENS, "tokens", {
             "training": recorded(lambda record: record.get("action_tokens")),
         }),
+        *_curve("draft_acceptance", "Draft tokens kept", DRAFTS, "share", {
+            "training": recorded(lambda record: record.get("draft_acceptance")),
+        }),
         *_curve("seconds", "Time by phase", SECONDS, "seconds", _seconds(run)),
     ]  # fmt: skip
 
@@ -78,6 +81,7 @@ GAIN = (
 DEAD = "Fraction of groups in which all rewards are equal: their advantages are 0, so they train nothing."
 GAP = "Mean difference between the log-probs of sampler and trainer, which should agree up to rounding."
 TOKENS = "Number of tokens sampled in an iteration."
+DRAFTS = "Fraction of the tokens drafted by speculation that were sampled. It rises as the policy gets more certain."
 SECONDS = "Seconds per iteration. Evaluations are shown at the iteration that they follow."
 
 

@@ -125,6 +125,7 @@ class LocalSampler:
         self.policy, self.training, self.max_rows, self.speculation = policy, training, max_rows, speculation
         self.version = 0
         self.prefilled_tokens = 0
+        self._context_length = policy.context_length
         self._adapters = turn_adapters(policy.model)
         self._decoder = Decoder(policy.model)
         self._waiting: deque[GenerationRequest] = deque()
@@ -139,7 +140,7 @@ class LocalSampler:
     def submit(self, request: GenerationRequest) -> None:
         if not (self._rows or self._waiting):
             self._weights.check(self.version)
-        check_request(request, self.policy.context_length, training=self.training)
+        check_request(request, self._context_length, training=self.training)
         if self._adapters is not None and request.agent is None:
             raise ValueError(f"request {request.id!r} names no turn; the policy has one adapter per turn. Set agent.")
         self._waiting.append(request)
