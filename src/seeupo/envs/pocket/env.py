@@ -8,8 +8,9 @@ from dataclasses import fields
 from random import Random
 from typing import Literal, get_args
 
+from seeupo.envs.pocket.decisions import ALL_KINDS, MAILS, Decision
 from seeupo.envs.pocket.experts import MistakeRates, noisy_expert, scripted_expert
-from seeupo.envs.pocket.kinds import KINDS, Kind, kinds_within
+from seeupo.envs.pocket.kinds import KINDS, Kind
 from seeupo.envs.pocket.natural import NaturalSurface
 from seeupo.envs.pocket.natural_tools import ToolDocs
 from seeupo.envs.pocket.surface import Surface
@@ -41,7 +42,7 @@ class PocketEnv:
     def reset(self, task: Task, *, seed: int) -> StepResult:
         """Set up the task. Tasks are deterministic, so `seed` has no effect."""
         given = given_words(task)
-        kind = KINDS[task.kind]
+        kind = ALL_KINDS[task.kind]
         self._turns = 0
         self._start = draw_world(task.seed)
         self._initial = self._start.facts
@@ -104,7 +105,10 @@ class PocketFactory:
 
     Args:
         surface: Text format: "terse" (a few words from a closed vocabulary) or "natural" (English and JSON tool calls).
-        turns: Minimum and maximum number of calls to solve a task, including `done`; from 2 to 6.
+        turns: Minimum and maximum number of calls to solve a task, including `done`; from 2 to 6, with `decision` from 3
+            to 8.
+        decision: Tasks with one decisive choice at an "early", "middle" or "late" turn, one kind for each number of
+            calls; none for the tasks of all other kinds.
         train_tasks: Number of tasks in the split "train".
         test_tasks: Number of tasks in the split "test".
         seed: Random seed of all tasks.
@@ -123,6 +127,7 @@ class PocketFactory:
         *,
         surface: SurfaceName = "terse",
         turns: Sequence[int] = (2, 6),
+        decision: Decision | None = None,
         train_tasks: int = 512,
         test_tasks: int = 128,
         seed: int = 0,
@@ -135,7 +140,8 @@ class PocketFactory:
         _check_choice("surface", surface, get_args(SurfaceName))
         _check_choice("tools", tools, get_args(ToolDocs))
         _check_choice("distractors", distractors, (True, False))
-        self._kinds = _kinds(turns)
+        _check_choice("decision", decision, (None, *get_args(Decision)))
+        self._kinds = _kinds(turns, tuple(KINDS.values()) if decision is None else MAILS[decision])
         _check_count("train_tasks", train_tasks, len(self._kinds), ", one for each kind")
         _check_count("test_tasks", test_tasks, 0)
         _check_count("seed", seed, 0)
@@ -191,8 +197,9 @@ class PocketFactory:
         return vocabulary() if isinstance(self.surface, TerseSurface) else ()
 
 
-def _kinds(turns: Sequence[int]) -> tuple[Kind, ...]:
-    shortest, longest = (f(len(kind.steps) for kind in KINDS.values()) for f in (min, max))
+def _kinds(turns: Sequence[int], kinds: Sequence[Kind]) -> tuple[Kind, ...]:
+    """Return the kinds whose number of calls is in this range."""
+    shortest, longest = (f(len(kind.steps) for kind in kinds) for f in (min, max))
     if (
         not isinstance(turns, tuple | list)
         or len(turns) != 2
@@ -202,7 +209,7 @@ def _kinds(turns: Sequence[int]) -> tuple[Kind, ...]:
         raise EnvError(
             f"turns is {turns!r}; expected the minimum and maximum number of calls, from {shortest} to {longest}"
         )
-    return kinds_within((turns[0], turns[1]))
+    return tuple(kind for kind in kinds if turns[0] <= len(kind.steps) <= turns[1])
 
 
 def _offered_tools(kinds: Sequence[Kind], *, distractors: bool, decline: bool) -> tuple[str, ...]:

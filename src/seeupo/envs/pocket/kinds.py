@@ -214,9 +214,3 @@ _ALL = (
     ),
 )
 KINDS = {kind.name: kind for kind in _ALL}
-
-
-def kinds_within(turns: tuple[int, int]) -> tuple[Kind, ...]:
-    """Return the kinds whose number of calls is in this range."""
-    fewest, most = turns
-    return tuple(kind for kind in _ALL if fewest <= len(kind.steps) <= most)
