@@ -105,8 +105,8 @@ class PocketFactory:
 
     Args:
         surface: Text format: "terse" (a few words from a closed vocabulary) or "natural" (English and JSON tool calls).
-        turns: Minimum and maximum number of calls to solve a task, including `done`; from 2 to 6, with `decision` from 3
-            to 8.
+        turns: Minimum and maximum number of calls to solve a task, including `done`; from 2 to 6, or from 3 to 8
+            with `decision`.
         decision: Tasks with one decisive choice at an "early", "middle" or "late" turn, one kind for each number of
             calls; none for the tasks of all other kinds.
         train_tasks: Number of tasks in the split "train".
