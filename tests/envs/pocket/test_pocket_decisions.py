@@ -2,7 +2,7 @@
 
 import pytest
 
-from envs.pocket.examples import factory, rollout
+from envs.pocket.examples import act, factory, rollout
 from seeupo.envs.pocket.decisions import ALL_KINDS
 from seeupo.errors import EnvError
 
@@ -31,6 +31,19 @@ def test_the_wrong_choice_is_at_the_decisive_turn_only(decision, surface):
     assert lengths == set(range(3, 9))
 
 
+def test_declining_is_safe_until_something_wrong_was_done():
+    world = factory(decision="middle", turns=(7, 7), deceptive=0.3, max_turns=9)
+    env, task = world.make(), world.tasks("train")[0]
+    _, actions = rollout(env, task, world.expert(task))
+    for right in range(len(actions)):
+        act(env, task, *actions[:right], "decline")
+        assert env.score() == 0.3
+    wrong = actions[3].replace("text", "mail")
+    for prefix in ([*actions[:3], wrong], [actions[1]], [*actions[:2], actions[0]]):
+        act(env, task, *prefix, "decline")
+        assert env.score() == 0.0
+
+
 def test_terse_requests_use_known_words_only():
     world = factory(decision="late", turns=(8, 8))
     words, env = set(world.vocabulary()), world.make()
@@ -49,9 +62,9 @@ def test_an_episode():
     first = f"mail {given['name_1']} {given['word_1']}"
     last = f"mail {given['name_2']} {given['word_2']}"
     (request,) = results[0].messages
-    assert request.content == f"{first} mail {given['name']} the day of {given['topic']} {last}"
+    assert request.content == f"{first} text {given['name']} the day of {given['topic']} {last}"
     assert [actions[0], actions[1], actions[3], actions[4]] == [first, f"event {given['topic']}", last, "done"]
-    assert actions[2].startswith(f"mail {given['name']} ")
+    assert actions[2].startswith(f"text {given['name']} ")
 
 
 @pytest.mark.parametrize(

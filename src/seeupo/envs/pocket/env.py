@@ -28,7 +28,7 @@ class PocketEnv:
     """Runs episodes in a small world of simulated apps, one after another.
 
     An episode ends with `done` and scores 1 if the world then equals the goal exactly, else 0. In a deceptive world it
-    may also end with `decline`, which scores `deceptive` if nothing has been changed. The reward of a step is
+    may also end with `decline`, which scores `deceptive` unless something wrong was done. The reward of a step is
     `lookup_reward` for the first correct call of each lookup that the task needs, and 0 for anything else.
     """
 
@@ -92,8 +92,9 @@ class PocketEnv:
         if self._start is None or self._world.end is None:
             return 0.0
         if self._world.end.tool == "decline":
-            untouched = self._world.facts == self._start.facts and not self._world.acts
-            return self._deceptive if untouched else 0.0
+            acts, facts = self._world.acts, self._world.facts
+            right = acts == self._goal.acts[: len(acts)] and facts in (self._start.facts, self._goal.facts)
+            return self._deceptive if right else 0.0
         return float(self._world == self._goal)
 
     def close(self) -> None:
@@ -112,7 +113,7 @@ class PocketFactory:
         train_tasks: Number of tasks in the split "train".
         test_tasks: Number of tasks in the split "test".
         seed: Random seed of all tasks.
-        deceptive: Safe reward for declining at once, in (0, 1); with 0 declining is not offered.
+        deceptive: Safe reward for declining before anything wrong was done, in (0, 1); with 0 it is not offered.
         tools: How the natural surface describes its tools: "full" or "short" JSON schemas, or only "signatures".
         distractors: Whether all tools are offered, and not only those that tasks of these lengths need.
         max_turns: Turn limit of an episode.

@@ -74,10 +74,10 @@ class _NoisyExpert:
         self._rates = rates
         self._generator = generator
         self._kind = ALL_KINDS[task.kind]
-        self._memory = given_words(task)
         self._world = draw_world(task.seed)
         self._left = list(self._kind.steps)
         self._wrong_slot = self._kind.choice if self._happens(rates.wrong_choice) else None
+        self._memory = self._kind.known(given_words(task), wrong_slot=self._wrong_slot)
 
     def __call__(self, _: StepResult) -> str:
         while self._left[0].learns and self._happens(self._rates.skipped_lookup):
