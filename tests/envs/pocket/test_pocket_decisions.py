@@ -62,9 +62,10 @@ def test_an_episode():
     first = f"mail {given['name_1']} {given['word_1']}"
     last = f"mail {given['name_2']} {given['word_2']}"
     (request,) = results[0].messages
-    assert request.content == f"{first} text {given['name']} the day of {given['topic']} {last}"
-    assert [actions[0], actions[1], actions[3], actions[4]] == [first, f"event {given['topic']}", last, "done"]
-    assert actions[2].startswith(f"text {given['name']} ")
+    assert request.content == f"{first} text the {given['role']} {given['topic']} {last}"
+    assert [actions[0], actions[1], actions[3], actions[4]] == [first, f"who {given['role']}", last, "done"]
+    assert actions[2].startswith("text ")
+    assert actions[2].endswith(given["topic"])
 
 
 @pytest.mark.parametrize(

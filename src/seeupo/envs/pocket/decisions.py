@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from seeupo.envs.pocket.kinds import DONE, EVENT, KINDS, SEND_DAY, Kind, Step
+from seeupo.envs.pocket.kinds import DONE, KINDS, WHO, Kind, Step
 
 Decision = Literal["early", "middle", "late"]
 FEWEST_CALLS, MOST_CALLS = 3, 8
@@ -22,17 +22,17 @@ def mails_kind(calls: int, decision: Decision) -> Kind:
     mails = [Step("mail", (f"name_{number}", f"word_{number}")) for number in range(1, plain + 1)]
     terse = [f"mail {{name_{number}}} {{word_{number}}}" for number in range(1, plain + 1)]
     natural = [f'mail the word "{{word_{number}}}" to {{name_{number}}}' for number in range(1, plain + 1)]
-    terse.insert(before, "text {name} the day of {topic}")
-    natural.insert(before, "send the day of the {topic} to {name} as a text message")
-    given = {"name": "name", "topic": "topic"}
+    terse.insert(before, "text the {role} {topic}")
+    natural.insert(before, 'send the word "{topic}" to the {role} as a text message')
+    given = {"role": "role", "topic": "topic"}
     for number in range(1, plain + 1):
         given |= {f"name_{number}": "name", f"word_{number}": "topic"}
     return Kind(
         f"mails-{calls}-{decision}",
         given=given,
-        steps=(*mails[:before], EVENT, SEND_DAY, *mails[before:], DONE),
+        steps=(*mails[:before], WHO, Step("channel", ("name", "topic")), *mails[before:], DONE),
         choice="channel",
-        pair=("name", "topic"),
+        pair=("topic", "role"),
         terse=" ".join(terse),
         natural=(f"In this order: {'; '.join(natural)}.", f"Please {', then '.join(natural)}."),
         fixed={"channel": ("text", "mail")},
