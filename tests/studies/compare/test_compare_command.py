@@ -142,6 +142,15 @@ def test_dry_run_trains_nothing(tmp_path):
         assert text in done.stdout
 
 
+def test_first_estimate_is_a_bound_where_calibration_may_be_shared(tmp_path):
+    text = STUDY.replace("seeds = [5, 6]", "seeds = [5, 6]\nrun_seconds = 60", 1)
+    done = compare(write_study(tmp_path, text), "--out", tmp_path / "out", "--dry-run")
+    assert "at most 13 minutes for 13 runs" in done.stdout
+    text = text.replace("run_seconds", 'match = "none"\nrun_seconds')
+    done = compare(write_study(tmp_path, text), "--out", tmp_path / "out", "--dry-run")
+    assert "about 11 minutes for 11 runs" in done.stdout
+
+
 def test_runs_that_diverge_are_results(tmp_path):
     text = STUDY.replace("[1e-3, 3e-3]", "[1e38]").replace("[5, 6]", "[5]")
     done = compare(write_study(tmp_path, text), "--out", tmp_path / "out")
