@@ -30,6 +30,13 @@ def test_arms_share_everything_except_their_own_settings(tmp_path):
     }
 
 
+def test_differences_list_a_table_by_its_keys(tmp_path):
+    plan = planner(tmp_path, model={"lora": None})
+    found = dict(differences(plan.run("grpo", 5, {"model.lora.rank": 4}), plan.recipe))
+    assert found["model.lora.rank"] == 4
+    assert "model.lora" not in found
+
+
 def test_names_depend_on_settings_seed_and_warm_start(tmp_path):
     plan = planner(tmp_path)
     runs = [

@@ -1,6 +1,6 @@
 """What training computes, in figures that do not depend on the machine: defaults, tasks, demonstrations and updates.
 
-    cd tests && ../.venv/bin/python -m studies.compare.training_behavior > studies/compare/training_behavior.json
+cd tests && ../.venv/bin/python -m studies.compare.training_behavior > studies/compare/training_behavior.json
 """
 
 import hashlib
