@@ -94,6 +94,27 @@ def test_without_carry_every_turn_has_the_advantage_as_weight():
         assert credit.ratio == pytest.approx(1.5)
 
 
+def test_shuffled_carry_has_the_distribution_of_m_but_not_its_assignment():
+    engine = table_engine(ragged_problem(), GradientAscent(5.0))
+    algorithm = SeeUPO(normalize="none", clip=None, carry_shuffle=True)
+    update = algorithm.update(engine, sampled(engine), generator=torch.Generator().manual_seed(0))
+    product = {trajectory.id: trajectory.credit.advantage for trajectory in update.trajectories}  # M without shuffling
+    moved = 0
+    for t in sorted({credit.turn for each in update.trajectories for credit in each.credit.turns}, reverse=True):
+        pool = {each.id: credit_by_turn(each)[t] for each in update.trajectories if t in credit_by_turn(each)}
+        advantage = {each.id: each.credit.advantage for each in update.trajectories if each.id in pool}
+        for sign in (1, -1):
+            names = [name for name in pool if advantage[name] * sign > 0]
+            used = [pool[name].carried_before / advantage[name] for name in names]
+            of_m = [product[name] / advantage[name] for name in names]
+            assert sorted(used) == pytest.approx(sorted(of_m), rel=1e-12)
+            moved += used != pytest.approx(of_m, rel=1e-12)
+        for name, credit in pool.items():
+            product[name] *= credit.ratio
+            assert credit.carried_after == pytest.approx(product[name], rel=1e-12)
+    assert moved >= 2
+
+
 def test_carry_clip_bounds_what_is_carried_but_not_the_update():
     engine, trajectories = three_turn_example()
     update = SeeUPO(normalize="none", clip=None, carry_clip=(0.2, 0.2)).update(engine, trajectories)
@@ -515,6 +536,8 @@ def test_drift_is_measured_every_few_iterations(drift_every, measured):
         ({"epochs": 2.5}, "epochs = 2.5: expected an integer"),
         ({"min_live": True}, "min_live = True: expected an integer"),
         ({"carry": "off"}, "carry = 'off': expected one of True, False"),
+        ({"carry_shuffle": 3}, "carry_shuffle = 3: expected one of True, False"),
+        ({"carry_shuffle": True, "carry": False}, "carry_shuffle = True: expected False without `carry`"),
         ({"carry_ratio": ""}, "carry_ratio = ''"),
         ({"clip": {0.1, 0.3}}, "expected a pair"),
         ({"clip": ("a", "b")}, "clip = 'a': expected a number"),

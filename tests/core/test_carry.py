@@ -91,3 +91,21 @@ def test_the_total_clip_bounds_the_product_when_it_is_used():
     assert carried.weights(rows).tolist() == pytest.approx([2 * 1.152, -1.152, 0.0])  # the product itself is kept
     carried.absorb(rows, torch.full((3,), 0.5, dtype=torch.float64).log())
     assert carried.weights(rows[:2]).tolist() == pytest.approx([1.6, -0.8])
+
+
+def test_shuffled_weights_permute_the_multipliers_within_each_sign():
+    advantages = vector(1.0, 2.0, 4.0, 0.0, -1.0, -2.0, -4.0)
+    multipliers = vector(1.1, 1.2, 1.3, 7.0, 0.7, 0.8, 0.9)
+    carried = CarriedAdvantage(advantages)
+    carried.absorb(torch.arange(7), multipliers.log())
+    rows = torch.tensor([6, 1, 3, 0, 2, 5, 4])
+    used, orders = advantages[rows], set()
+    for seed in range(200):
+        weights = carried.shuffled_weights(rows, torch.Generator().manual_seed(seed))
+        found = weights / used
+        assert weights[2] == 0
+        assert sorted(found[used > 0].tolist()) == pytest.approx([1.1, 1.2, 1.3])
+        assert sorted(found[used < 0].tolist()) == pytest.approx([0.7, 0.8, 0.9])
+        orders.add((tuple(found[used > 0].argsort().tolist()), tuple(found[used < 0].argsort().tolist())))
+    assert len(orders) == 36  # all pairs of permutations
+    assert carried.weights(torch.arange(7)).tolist() == pytest.approx((advantages * multipliers).tolist())

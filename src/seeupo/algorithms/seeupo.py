@@ -47,7 +47,8 @@ class SeeUPO:
     The paper states `order`, `normalize`, `baseline`, `ratio`, `clip`, and M without a clip (`carry`, `carry_clip`).
     `epochs` and `steps_per_turn` are those of its public code, which differs from the paper in `ratio_base`,
     `advantage_clip`, `sample_deviation`, `carry_clip` and `carry_total_clip`. `turns_per_agent`, `carry_ratio`,
-    `entropy_coef`, `trust_region`, `min_live` and `drift_every` are additions that change nothing by default.
+    `carry_shuffle`, `entropy_coef`, `trust_region`, `min_live` and `drift_every` are additions that change nothing by
+    default.
 
     Attributes:
         order: Order in which the turns are updated: "reverse" (backward induction), "natural" or "random".
@@ -68,6 +69,8 @@ class SeeUPO:
         steps_per_turn: Number of optimizer steps per turn and epoch, each on a random part of the trajectories.
         epochs: Number of passes over each turn pool.
         carry: Update M after each turn; False keeps M = A (ablation: turn-by-turn updates without M).
+        carry_shuffle: Permute M / A at random among the trajectories of a pool whose A has the same sign (control: the
+            distribution of M without what it says about each trajectory).
         carry_clip: Clip range (low, high) of each factor of M; none for no clip, as in the paper.
         carry_total_clip: Clip range (low, high) of the product of all factors, M / A; none for no clip.
         min_live: Smallest pool that is updated; the turn of a smaller pool is skipped and its ratio counts as 1.
@@ -91,6 +94,7 @@ class SeeUPO:
     steps_per_turn: int = 1
     epochs: int = 1
     carry: bool = True
+    carry_shuffle: bool = False
     carry_clip: Clip | None = None
     carry_total_clip: Clip | None = None
     min_live: int = 1
@@ -113,8 +117,10 @@ class SeeUPO:
         for name in ("turns_per_agent", "steps_per_turn", "epochs", "min_live"):
             check_count(name, getattr(self, name), 1)
         check_count("drift_every", self.drift_every, 0)
-        for name in ("carry", "sample_deviation"):
+        for name in ("carry", "carry_shuffle", "sample_deviation"):
             check_choice(name, getattr(self, name), (True, False))
+        if self.carry_shuffle and not self.carry:
+            raise OptionError("carry_shuffle", self.carry_shuffle, "False without `carry`, because all M / A are 1")
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -125,7 +131,7 @@ class SeeUPO:
     ) -> Update:
         """Run iteration k: move the engine from theta_k, which sampled the trajectories, to theta_{k+1}.
 
-        `generator` draws the random order and the mini-batches.
+        `generator` draws the random order, the mini-batches and the permutations of `carry_shuffle`.
         """
         # Data collection: organize the turns into T pools, one per virtual agent.
         batch = Batch(trajectories)
@@ -159,9 +165,10 @@ class SeeUPO:
             # number of trajectories: one without turn t is the paper's no-op, which adds 0 and is counted.
             actions = by_trajectory(pool)
             members = batch.members([turns[0] for turns in actions.values()])
+            weights = carried.shuffled_weights(members, generator) if self.carry_shuffle else carried.weights(members)
             objective = TrajectoryObjective(
                 old=old,
-                advantages=dict(zip(actions, carried.weights(members).tolist(), strict=True)),
+                advantages=dict(zip(actions, weights.tolist(), strict=True)),
                 turns=actions,
                 multiplicities=batch.multiplicities,
                 ratio=self.ratio,

@@ -35,6 +35,18 @@ class CarriedAdvantage:
         ends = torch.stack([(1 - low) * advantages, (1 + high) * advantages]).sort(dim=0).values
         return self._values[trajectories].clamp(*ends)
 
+    def shuffled_weights(self, trajectories: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Return M [n] of the trajectories [n] with the multipliers M / A permuted among those with A of the same sign.
+
+        A control: the distribution of the multipliers is that of M, but they say nothing about their trajectories.
+        """
+        weights, advantages = self.weights(trajectories), self._advantages[trajectories]
+        for same_sign in (advantages > 0, advantages < 0):
+            multipliers = (weights / advantages)[same_sign]
+            order = torch.randperm(len(multipliers), generator=generator)
+            weights[same_sign] = multipliers[order] * advantages[same_sign]
+        return weights
+
     def absorb(self, trajectories: Tensor, log_ratio: Tensor, *, clip: Clip | None = None) -> None:
         """Multiply M of the trajectories [n] by exp(log_ratio) [n], the ratios after a turn's update.
 

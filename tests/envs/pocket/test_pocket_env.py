@@ -118,7 +118,7 @@ def test_the_common_wrong_choice_works_without_an_error():
 
 
 @pytest.mark.parametrize("surface", ["terse", "natural"])
-def test_declining_is_safe_until_something_was_changed(surface):
+def test_declining_is_safe_until_something_wrong_was_done(surface):
     world = factory(surface=surface, deceptive=0.3)
     env = world.make()
     decline = world.surface.write(Call("decline"))
@@ -134,6 +134,9 @@ def test_declining_is_safe_until_something_was_changed(surface):
     task = task_of(world, "shift")
     *_, move, _ = expert_actions(world, task)
     act(env, task, move, decline)
+    assert env.score() == 0.3
+    elsewhere = Call("move", (task.payload["given"]["topic"], "mon"))
+    act(env, task, move, world.surface.write(elsewhere), decline)
     assert env.score() == 0.0
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -60,7 +61,7 @@ def test_arms_of_a_seed_start_from_the_same_policy_and_tasks(finished):
         first = {run["rewards"][0] for run in runs if run["seed"] == seed}
         assert len(first) == 1, seed
         assert len({len(run["rewards"]) for run in runs if run["seed"] == seed}) == 1
-    assert len(list((out / "warm_starts").iterdir())) == 3
+    assert len(list((out / "warm_starts").glob("*.json"))) == 3
 
 
 def test_arms_spend_equally(finished):
@@ -97,6 +98,41 @@ def test_killed_comparison_resumes_and_gives_the_same_table(finished, tmp_path):
     assert table(resumed) == table(out)
 
 
+def test_results_alone_are_enough_until_a_run_is_missing(finished, tmp_path):
+    path, out, done = finished
+    copied = tmp_path / "out"
+    for folder in ("runs", "warm_starts"):
+        (copied / folder).mkdir(parents=True)
+        for file in (out / folder).glob("*.json"):
+            shutil.copy(file, copied / folder)
+    assert compare(path, "--out", copied).stdout == done.stdout
+    assert not [file for file in (copied / "warm_starts").iterdir() if file.is_dir()]
+    next((copied / "runs").glob("grpo-5-*.json")).unlink()
+    assert compare(path, "--out", copied).exit_code == 0
+    assert table(copied) == table(out)
+    policies = [file.name.rpartition("-")[0] for file in (copied / "warm_starts").iterdir() if file.is_dir()]
+    assert policies == ["seed-5"]
+
+
+@pytest.mark.parametrize("match", ["tokens", "seconds"])
+def test_arms_are_matched_in_tokens_or_seconds(match, tmp_path):
+    text = STUDY.replace('recipe = "small.toml"', f'recipe = "small.toml"\nmatch = "{match}"')
+    text = text.replace("[1e-3, 3e-3]", "[1e-3]").replace("[5, 6]", "[5]")
+    done = compare(write_study(tmp_path, text), "--out", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    found = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert found["match"]["quantity"] == match
+    assert {key for arm in found["arms"] for key in arm["matched"]} == {"algorithm.epochs"}
+    epochs = [arm["matched"]["algorithm.epochs"] for arm in found["arms"]]
+    assert min(epochs) == 1  # the arm that spends most sets the target
+    # Calibration: each arm with one epoch, and with two.
+    names = [file.name.rpartition("-")[0] for file in (tmp_path / "out" / "runs").iterdir()]
+    assert all(names.count(f"{arm}-1") >= 2 for arm in ("seeupo", "grpo"))
+    if match == "tokens":  # seconds depend on the machine
+        spent = found["match"]["spent"].values()
+        assert max(spent) < 1.5 * min(spent)
+
+
 def test_dry_run_trains_nothing(tmp_path):
     path = write_study(tmp_path)
     done = compare(path, "--out", tmp_path / "out", "--dry-run")
@@ -104,6 +140,15 @@ def test_dry_run_trains_nothing(tmp_path):
     assert not (tmp_path / "out").exists()
     for text in ("warm starts  3", "tuning       4", "runs         4", "algorithm.kl_coef = 0.0", "minibatches"):
         assert text in done.stdout
+
+
+def test_first_estimate_is_a_bound_where_calibration_may_be_shared(tmp_path):
+    text = STUDY.replace("seeds = [5, 6]", "seeds = [5, 6]\nrun_seconds = 60", 1)
+    done = compare(write_study(tmp_path, text), "--out", tmp_path / "out", "--dry-run")
+    assert "at most 13 minutes for 13 runs" in done.stdout
+    text = text.replace("run_seconds", 'match = "none"\nrun_seconds')
+    done = compare(write_study(tmp_path, text), "--out", tmp_path / "out", "--dry-run")
+    assert "about 11 minutes for 11 runs" in done.stdout
 
 
 def test_runs_that_diverge_are_results(tmp_path):

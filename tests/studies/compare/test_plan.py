@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from seeupo.algorithms import GRPO, SeeUPO
 from seeupo.studies.compare.plan import Planner, differences, identity
-from seeupo.studies.compare.store import Store, code_version, read_result, write_result
+from seeupo.studies.compare.store import TRAINING_REVISION, Store, read_result, write_result
 from seeupo.studies.compare.study import read_study
 from studies.compare.small_study import made_result, write_study
 
@@ -28,6 +28,13 @@ def test_arms_share_everything_except_their_own_settings(tmp_path):
         "algorithm.kl_coef": 0.0,
         "optimizer.learning_rate": 0.5,
     }
+
+
+def test_differences_list_a_table_by_its_keys(tmp_path):
+    plan = planner(tmp_path, model={"lora": None})
+    found = dict(differences(plan.run("grpo", 5, {"model.lora.rank": 4}), plan.recipe))
+    assert found["model.lora.rank"] == 4
+    assert "model.lora" not in found
 
 
 def test_names_depend_on_settings_seed_and_warm_start(tmp_path):
@@ -60,12 +67,12 @@ def test_results_count_if_code_and_file_are_intact(tmp_path):
     plan, store = planner(tmp_path), Store(tmp_path / "out")
     run = plan.run("grpo", 5, {})
     assert store.result(run) is None
-    written = replace(made_result([0.5]), arm="grpo", seed=5, code=code_version())
+    written = replace(made_result([0.5]), arm="grpo", seed=5, code="any")
     write_result(store.result_path(run), written)
     assert store.result(run) == written
-    write_result(store.result_path(run), replace(written, code="other"))
+    write_result(store.result_path(run), replace(written, revision=TRAINING_REVISION - 1))
     assert store.result(run) is None
-    assert Store(tmp_path / "out", any_code=True).result(run) == read_result(store.result_path(run))
+    assert Store(tmp_path / "out", any_revision=True).result(run) == read_result(store.result_path(run))
     for damaged in ("{", "[]", '{"format": "seeupo-compare-run"}', '{"format": "x"}', "[" * 100_000):
         store.result_path(run).write_text(damaged)
-        assert Store(tmp_path / "out", any_code=True).result(run) is None
+        assert Store(tmp_path / "out", any_revision=True).result(run) is None

@@ -5,6 +5,7 @@ import pytest
 from seeupo.config.loader import read_recipe
 from seeupo.errors import ConfigError
 from seeupo.studies.compare.comparison import Comparison
+from seeupo.studies.compare.plan import Planner
 from seeupo.studies.compare.store import Store
 from seeupo.studies.compare.study import read_study, study_names
 from studies.compare.small_study import STUDY, write_study
@@ -24,6 +25,16 @@ def problems(folder, text):
 def test_shipped_studies_are_valid(name, tmp_path):
     study, recipe = read_study(name)
     assert Comparison(study, recipe, Store(tmp_path)).counts()["runs"] == len(study.arms) * len(study.seeds)
+
+
+@pytest.mark.parametrize(("name", "source"), [("steps", "main-normal"), ("control", "main-deceptive")])
+def test_studies_share_the_runs_of_their_reference(name, source):
+    one, other = (Planner(*read_study(each)) for each in (name, source))
+    assert one.grid == other.grid
+    assert (one.study.seeds, one.study.tuning_seeds) == (other.study.seeds, other.study.tuning_seeds)
+    for settings in one.grid:
+        matched = {**settings, "algorithm.steps_per_turn": 1}
+        assert one.run("seeupo", 10, settings).name == other.run("seeupo", 10, matched).name
 
 
 def test_recipe_is_relative_to_the_study_file(tmp_path, monkeypatch):

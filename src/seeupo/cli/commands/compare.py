@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("--jobs", type=click.IntRange(min=1), help="Runs in parallel.  [default: cores / threads of a run]")
 @click.option("--dry-run", is_flag=True, help="Show arms, runs and the time they need, without training.")
 @click.option("--keep-runs", is_flag=True, help="Keep the run directory of every run, in DIR/work.")
-@click.option("--any-code", is_flag=True, help="Accept finished runs of another version of the code.")
+@click.option("--any-revision", is_flag=True, help="Accept finished runs of another training revision.")
 @trust_options
 def compare_command(
     *,
@@ -34,7 +34,7 @@ def compare_command(
     jobs: int | None,
     dry_run: bool,
     keep_runs: bool,
-    any_code: bool,
+    any_revision: bool,
     trust: tuple[str, ...],
     unsandboxed: bool,
 ) -> None:
@@ -53,7 +53,7 @@ def compare_command(
     name = Path(study).name.removesuffix(".toml")
     read, recipe = read_study(study)
     directory = out or Path("runs") / f"compare-{name}"
-    comparison = Comparison(read, recipe, Store(directory, any_code=any_code))
+    comparison = Comparison(read, recipe, Store(directory, any_revision=any_revision))
     jobs = jobs or max(1, (os.cpu_count() or 1) // read.threads)
     show_outline(comparison, directory, jobs, dry_run=dry_run)
     if dry_run:

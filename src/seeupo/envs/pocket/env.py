@@ -8,8 +8,9 @@ from dataclasses import fields
 from random import Random
 from typing import Literal, get_args
 
+from seeupo.envs.pocket.decisions import ALL_KINDS, MAILS, Decision
 from seeupo.envs.pocket.experts import MistakeRates, noisy_expert, scripted_expert
-from seeupo.envs.pocket.kinds import KINDS, Kind, kinds_within
+from seeupo.envs.pocket.kinds import KINDS, Kind
 from seeupo.envs.pocket.natural import NaturalSurface
 from seeupo.envs.pocket.natural_tools import ToolDocs
 from seeupo.envs.pocket.surface import Surface
@@ -27,7 +28,7 @@ class PocketEnv:
     """Runs episodes in a small world of simulated apps, one after another.
 
     An episode ends with `done` and scores 1 if the world then equals the goal exactly, else 0. In a deceptive world it
-    may also end with `decline`, which scores `deceptive` if nothing has been changed. The reward of a step is
+    may also end with `decline`, which scores `deceptive` unless something wrong was done. The reward of a step is
     `lookup_reward` for the first correct call of each lookup that the task needs, and 0 for anything else.
     """
 
@@ -41,7 +42,7 @@ class PocketEnv:
     def reset(self, task: Task, *, seed: int) -> StepResult:
         """Set up the task. Tasks are deterministic, so `seed` has no effect."""
         given = given_words(task)
-        kind = KINDS[task.kind]
+        kind = ALL_KINDS[task.kind]
         self._turns = 0
         self._start = draw_world(task.seed)
         self._initial = self._start.facts
@@ -91,8 +92,9 @@ class PocketEnv:
         if self._start is None or self._world.end is None:
             return 0.0
         if self._world.end.tool == "decline":
-            untouched = self._world.facts == self._start.facts and not self._world.acts
-            return self._deceptive if untouched else 0.0
+            acts, facts = self._world.acts, self._world.facts
+            right = acts == self._goal.acts[: len(acts)] and facts in (self._start.facts, self._goal.facts)
+            return self._deceptive if right else 0.0
         return float(self._world == self._goal)
 
     def close(self) -> None:
@@ -104,11 +106,14 @@ class PocketFactory:
 
     Args:
         surface: Text format: "terse" (a few words from a closed vocabulary) or "natural" (English and JSON tool calls).
-        turns: Minimum and maximum number of calls to solve a task, including `done`; from 2 to 6.
+        turns: Minimum and maximum number of calls to solve a task, including `done`; from 2 to 6, or from 3 to 8
+            with `decision`.
+        decision: Tasks with one decisive choice at an "early", "middle" or "late" turn, one kind for each number of
+            calls; none for the tasks of all other kinds.
         train_tasks: Number of tasks in the split "train".
         test_tasks: Number of tasks in the split "test".
         seed: Random seed of all tasks.
-        deceptive: Safe reward for declining at once, in (0, 1); with 0 declining is not offered.
+        deceptive: Safe reward for declining before anything wrong was done, in (0, 1); with 0 it is not offered.
         tools: How the natural surface describes its tools: "full" or "short" JSON schemas, or only "signatures".
         distractors: Whether all tools are offered, and not only those that tasks of these lengths need.
         max_turns: Turn limit of an episode.
@@ -123,6 +128,7 @@ class PocketFactory:
         *,
         surface: SurfaceName = "terse",
         turns: Sequence[int] = (2, 6),
+        decision: Decision | None = None,
         train_tasks: int = 512,
         test_tasks: int = 128,
         seed: int = 0,
@@ -135,7 +141,8 @@ class PocketFactory:
         _check_choice("surface", surface, get_args(SurfaceName))
         _check_choice("tools", tools, get_args(ToolDocs))
         _check_choice("distractors", distractors, (True, False))
-        self._kinds = _kinds(turns)
+        _check_choice("decision", decision, (None, *get_args(Decision)))
+        self._kinds = _kinds(turns, tuple(KINDS.values()) if decision is None else MAILS[decision])
         _check_count("train_tasks", train_tasks, len(self._kinds), ", one for each kind")
         _check_count("test_tasks", test_tasks, 0)
         _check_count("seed", seed, 0)
@@ -191,8 +198,9 @@ class PocketFactory:
         return vocabulary() if isinstance(self.surface, TerseSurface) else ()
 
 
-def _kinds(turns: Sequence[int]) -> tuple[Kind, ...]:
-    shortest, longest = (f(len(kind.steps) for kind in KINDS.values()) for f in (min, max))
+def _kinds(turns: Sequence[int], kinds: Sequence[Kind]) -> tuple[Kind, ...]:
+    """Return the kinds whose number of calls is in this range."""
+    shortest, longest = (f(len(kind.steps) for kind in kinds) for f in (min, max))
     if (
         not isinstance(turns, tuple | list)
         or len(turns) != 2
@@ -202,7 +210,7 @@ def _kinds(turns: Sequence[int]) -> tuple[Kind, ...]:
         raise EnvError(
             f"turns is {turns!r}; expected the minimum and maximum number of calls, from {shortest} to {longest}"
         )
-    return kinds_within((turns[0], turns[1]))
+    return tuple(kind for kind in kinds if turns[0] <= len(kind.steps) <= turns[1])
 
 
 def _offered_tools(kinds: Sequence[Kind], *, distractors: bool, decline: bool) -> tuple[str, ...]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from random import Random
 
-from seeupo.envs.pocket.kinds import KINDS, Step
+from seeupo.envs.pocket.decisions import ALL_KINDS
+from seeupo.envs.pocket.kinds import Step
 from seeupo.envs.pocket.surface import Surface
 from seeupo.envs.pocket.tasks import draw_world, given_words
 from seeupo.envs.pocket.words import SORT_OF, words_of
@@ -72,11 +73,11 @@ class _NoisyExpert:
         self._surface = surface
         self._rates = rates
         self._generator = generator
-        self._kind = KINDS[task.kind]
-        self._memory = given_words(task)
+        self._kind = ALL_KINDS[task.kind]
         self._world = draw_world(task.seed)
         self._left = list(self._kind.steps)
         self._wrong_slot = self._kind.choice if self._happens(rates.wrong_choice) else None
+        self._memory = self._kind.known(given_words(task), wrong_slot=self._wrong_slot)
 
     def __call__(self, _: StepResult) -> str:
         while self._left[0].learns and self._happens(self._rates.skipped_lookup):

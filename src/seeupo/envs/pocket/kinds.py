@@ -51,6 +51,7 @@ class Kind:
         pair: Two slots that define the train-test split: pairs of words in test tasks do not occur in training.
         terse: Request on the terse surface.
         natural: Requests on the natural surface, in several wordings.
+        fixed: Slots with the same word in all tasks of the kind, and the word of the wrong choice.
     """
 
     name: str
@@ -60,10 +61,15 @@ class Kind:
     pair: tuple[str, str]
     terse: str
     natural: tuple[str, ...]
+    fixed: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+    def known(self, given: Mapping[str, str], *, wrong_slot: str | None = None) -> Memory:
+        """Return the words that are known before the first call; `wrong_slot` has that of the wrong choice."""
+        return {**given, **{slot: words[slot == wrong_slot] for slot, words in self.fixed.items()}}
 
     def solve(self, world: World, given: Mapping[str, str]) -> tuple[Memory, tuple[Call, ...]]:
         """Solve a task in this world, which becomes the goal; return the words by slot, and the calls."""
-        memory, calls = dict(given), []
+        memory, calls = self.known(given), []
         for step in self.steps:
             calls.append(step.call(memory))
             step.learn(world.apply(calls[-1]), memory)
@@ -214,9 +220,3 @@ _ALL = (
     ),
 )
 KINDS = {kind.name: kind for kind in _ALL}
-
-
-def kinds_within(turns: tuple[int, int]) -> tuple[Kind, ...]:
-    """Return the kinds whose number of calls is in this range."""
-    fewest, most = turns
-    return tuple(kind for kind in _ALL if fewest <= len(kind.steps) <= most)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from random import Random
 
-from seeupo.envs.pocket.kinds import KINDS, Kind, Memory
+from seeupo.envs.pocket.decisions import ALL_KINDS
+from seeupo.envs.pocket.kinds import Kind, Memory
 from seeupo.envs.pocket.words import CHANNELS, SORT_OF, WORDS, words_of
 from seeupo.envs.pocket.world import Call, Facts, World
 from seeupo.errors import EnvError
@@ -63,10 +64,10 @@ def _draw_facts(seed: int) -> Mapping[Call, Facts]:
 
 def given_words(task: Task) -> Memory:
     """Return the words that the request of a task names, after checking them."""
-    kind = KINDS.get(task.kind)
+    kind = ALL_KINDS.get(task.kind)
     given = task.payload.get("given")
     if kind is None:
-        raise ValueError(f"task {task.id!r} has the kind {task.kind!r}; expected one of {', '.join(KINDS)}")
+        raise ValueError(f"task {task.id!r} has the kind {task.kind!r}; expected one of {', '.join(ALL_KINDS)}")
     if not isinstance(given, Mapping) or set(given) != set(kind.given):
         raise ValueError(f"task {task.id!r} gives {given!r}; kind {kind.name} requires {', '.join(kind.given)}")
     for slot, sort in kind.given.items():
@@ -79,13 +80,13 @@ def given_words(task: Task) -> Memory:
 
 def solution(task: Task) -> tuple[Memory, tuple[Call, ...]]:
     """Return the words of a task's solution by slot, and its calls."""
-    return KINDS[task.kind].solve(draw_world(task.seed), given_words(task))
+    return ALL_KINDS[task.kind].solve(draw_world(task.seed), given_words(task))
 
 
 def kept_for_test(kind: Kind, path: Memory) -> bool:
     """Return whether the task's pair of words is reserved for the test tasks of its kind."""
     places = (WORDS[SORT_OF[path[slot]]].index(path[slot]) for slot in kind.pair)
-    return (sum(places) + list(KINDS).index(kind.name)) % TEST_STRIDE == 0
+    return (sum(places) + list(ALL_KINDS).index(kind.name)) % TEST_STRIDE == 0
 
 
 def draw_training_tasks(kinds: Sequence[Kind], number: int, *, seed: int) -> tuple[Task, ...]:

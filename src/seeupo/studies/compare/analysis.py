@@ -22,7 +22,7 @@ from seeupo.studies.compare.comparison import Comparison, reward_auc
 from seeupo.studies.compare.matching import amount_of
 from seeupo.studies.compare.plan import differences
 from seeupo.studies.compare.sentences import setting_sentences, summary
-from seeupo.studies.compare.store import RunResult, code_version
+from seeupo.studies.compare.store import TRAINING_REVISION, RunResult, code_version
 
 FORMAT, VERSION = "seeupo-comparison", 1
 SMOOTHING = 5
@@ -94,7 +94,8 @@ def analyze(comparison: Comparison, name: str) -> dict[str, Any]:
         "start": _start(comparison),
         "comparisons": pairwise_differences(results, comparison.iterations),
         "statistics": STATISTICS,
-        "versions": {"seeupo": seeupo.__version__, "code": code_version()},
+        "versions": {"seeupo": seeupo.__version__, "revision": TRAINING_REVISION, "code": code_version()},
+        "revisions": sorted({result.revision for found in results.values() for result in found}),
         "codes": sorted({result.code for found in results.values() for result in found}),
     }
     return {**table, "summary": summary(table), "sentences": list(setting_sentences(table))}
@@ -213,7 +214,7 @@ def curve(runs: Sequence[Sequence[tuple[int, float]]], *, bounded: bool) -> list
 def _start(comparison: Comparison) -> dict[str, Any] | None:
     """Return the held-out score of the warm starts."""
     starts = [comparison.planner.warm_start(seed) for seed in comparison.study.seeds]
-    results = [comparison.store.warm_start_result(start) for start in starts if start is not None]
+    results = [comparison.store.result(start) for start in starts if start is not None]
     scores = np.array([result.evaluations[-1][1] for result in results if result is not None and result.evaluations])
     return {**_json(interquartile_mean(scores), bounded=True), "runs": scores.tolist()} if len(scores) else None
 

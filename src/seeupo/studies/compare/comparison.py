@@ -76,7 +76,7 @@ class Comparison:
         return self.result(run) is not None
 
     def result(self, run: PlannedRun | WarmStart) -> RunResult | None:
-        return self.store.warm_start_result(run) if isinstance(run, WarmStart) else self.store.result(run)
+        return self.store.result(run)
 
     def phases(self) -> Iterator[Phase]:
         """Yield the phases in order; the runs of one must be finished before the next is asked for."""

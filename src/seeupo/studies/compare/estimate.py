@@ -29,7 +29,9 @@ class Estimate:
             return "nothing left to run"
         if self.seconds is None:
             return f"{left} runs left; unknown before the first one ends"
-        return f"about {duration(self.seconds)} for {left} runs"
+        calibration, calibrated = self.phases["calibration"]
+        # A calibration run is also one of tuning or of the results if its arm turns out to need one unit.
+        return f"{'at most' if calibrated < calibration else 'about'} {duration(self.seconds)} for {left} runs"
 
 
 def estimate(comparison: Comparison, jobs: int) -> Estimate:

@@ -138,6 +138,8 @@ def differences(run: PlannedRun, recipe: Recipe) -> Iterator[tuple[str, Any]]:
     yield from ((key, value) for key, value in arm.items() if default.get(key) != value)
     base = recipe_to_table(recipe)
     for change in recipe_changes(base, table):
+        if change.new is None:  # "none" became a table, which is listed by its keys
+            continue
         if change.key.partition(".")[0] not in ("algorithm", "run", "warm_start", "evaluation"):
             yield change.key, change.new
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,20 +66,32 @@ def _run_phase(
     missing = [run for run in by_name.values() if not comparison.is_finished(run)]
     observer.on_phase(phase.name, len(phase.runs), len(phase.runs) - len(missing))
 
+    def job(run: PlannedRun | WarmStart) -> Job:
+        return Job(run.name, _request(comparison, run, execution))
+
     def done(name: str) -> None:
         result = comparison.result(by_name[name])
         if result is None:
             raise TrainingError(f"the result of the run {name} is missing; run the same command again")
         observer.on_result(name, result)
 
-    jobs = [Job(run.name, _request(comparison, run, execution)) for run in missing]
-    workers.run(jobs, on_text=observer.on_text, on_done=done)
+    starts = _missing_policies(comparison, missing)
+    workers.run([job(start) for start in starts], on_text=lambda name, text: None, on_done=lambda name: None)
+    workers.run([job(run) for run in missing], on_text=observer.on_text, on_done=done)
+
+
+def _missing_policies(comparison: Comparison, runs: Sequence[PlannedRun | WarmStart]) -> list[WarmStart]:
+    """Return the warm starts of these runs that have a result but no policy, as after a copy of the results alone."""
+    starts = [run.warm_start for run in runs if isinstance(run, PlannedRun) and run.warm_start is not None]
+    return [
+        start for start in {start.name: start for start in starts}.values() if not comparison.store.has_policy(start)
+    ]
 
 
 def _request(comparison: Comparison, run: PlannedRun | WarmStart, execution: Execution) -> dict[str, Any]:
     store, policy, keep = comparison.store, None, None
     if isinstance(run, WarmStart):
-        arm, settings, result = "warm start", {}, store.warm_start_path(run) / "result.json"
+        arm, settings, result = "warm start", {}, store.warm_start_path(run)
         keep = str(store.policy_path(run).resolve())
     else:
         arm, settings, result = run.arm, dict(run.settings), store.result_path(run)

@@ -52,8 +52,11 @@ def setting_sentences(table: Mapping[str, Any]) -> Iterator[str]:
     for arm in table["arms"]:
         for key in arm["at_the_end_of_the_grid"]:
             yield f"{arm['name']}: the best {key} is at the end of the grid; a better value may be beyond it."
-    if len(table["codes"]) > 1 or table["codes"] != [table["versions"]["code"]]:
-        yield f"Runs of other versions of the code were accepted: {', '.join(table['codes'])}."
+    if len(table["codes"]) > 1:
+        yield f"The runs were trained by several versions of the code: {', '.join(table['codes'])}."
+    if table["revisions"] != [table["versions"]["revision"]]:
+        revisions = ", ".join(map(str, table["revisions"]))
+        yield f"Runs of other training revisions were accepted: {revisions} instead of {table['versions']['revision']}."
 
 
 def interval_text(estimate: Mapping[str, float | None], *, signed: bool = False) -> str:

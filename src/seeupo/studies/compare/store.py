@@ -17,6 +17,10 @@ from seeupo.utils.plain_files import read_plain
 
 FORMAT = "seeupo-compare-run"
 MAX_BYTES = 8_000_000
+TRAINING_REVISION = 1
+"""Number that runs must share to be compared. Raise it with a change after which the same settings give other results
+for another reason than rounding: what an algorithm computes, a default, tasks, demonstrations, what is drawn at random.
+A test fails after such a change, so that none is overlooked."""
 IRRELEVANT = ("cli", "display", "doctor", "planning", "recipes", "report", "studies")
 """Packages that a training run does not depend on."""
 
@@ -29,7 +33,8 @@ class RunResult:
         arm: Name of the arm; "warm start" for a warm start.
         seed: Seed of the run.
         settings: Settings that the study chose for the arm.
-        code: Version of the code that trained it, see `code_version`.
+        revision: `TRAINING_REVISION` of the code that trained it.
+        code: Hash of that code, see `code_version`; for the record only.
         rewards, successes: Mean reward and share of solved episodes of each iteration.
         evaluations: Iterations with their held-out avg@k.
         optimizer_steps: Number of optimizer steps of the policy.
@@ -41,6 +46,7 @@ class RunResult:
     arm: str
     seed: int
     settings: Mapping[str, Any] = field(default_factory=dict)
+    revision: int = TRAINING_REVISION
     code: str = ""
     version: str = seeupo.__version__
     rewards: Sequence[float] = ()
@@ -65,36 +71,33 @@ class Store:
     """The output directory of a study.
 
     Args:
-        any_code: Whether results of another version of the code count.
+        any_revision: Whether results of another training revision count.
     """
 
-    def __init__(self, path: Path, *, any_code: bool = False) -> None:
-        self.path, self.any_code = path, any_code
+    def __init__(self, path: Path, *, any_revision: bool = False) -> None:
+        self.path, self.any_revision = path, any_revision
 
     def result_path(self, run: PlannedRun) -> Path:
         return self.path / "runs" / f"{run.name}.json"
 
     def warm_start_path(self, warm_start: WarmStart) -> Path:
-        """Return the directory of a warm start, which holds its policy and its result."""
-        return self.path / "warm_starts" / warm_start.name
+        return self.path / "warm_starts" / f"{warm_start.name}.json"
 
     def policy_path(self, warm_start: WarmStart) -> Path:
-        return self.warm_start_path(warm_start) / "policy"
+        """Return the directory of a warm start's policy, which may be missing where its runs are finished."""
+        return self.path / "warm_starts" / warm_start.name
 
-    def result(self, run: PlannedRun) -> RunResult | None:
-        """Return the result of a run; None if it is missing, damaged, or of another version of the code."""
-        return self._read(self.result_path(run))
+    def has_policy(self, warm_start: WarmStart) -> bool:
+        return (self.policy_path(warm_start) / "config.json").exists()
 
-    def warm_start_result(self, warm_start: WarmStart) -> RunResult | None:
-        found = self._read(self.warm_start_path(warm_start) / "result.json")
-        return found if (self.policy_path(warm_start) / "config.json").exists() else None
-
-    def _read(self, path: Path) -> RunResult | None:
+    def result(self, run: PlannedRun | WarmStart) -> RunResult | None:
+        """Return the result of a run; None if it is missing, damaged, or of another training revision."""
+        path = self.warm_start_path(run) if isinstance(run, WarmStart) else self.result_path(run)
         try:
             found = read_result(path)
         except (OSError, ValueError, TypeError, RecursionError):
             return None
-        return found if self.any_code or found.code == code_version() else None
+        return found if self.any_revision or found.revision == TRAINING_REVISION else None
 
 
 def write_result(path: Path, result: RunResult) -> None:
