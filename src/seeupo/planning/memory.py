@@ -19,8 +19,8 @@ GIB = 2**30
 FLOAT = 4
 """Bytes of a float32, the data type of trained weights, gradients, moments and norms."""
 BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
-LOGIT_COPIES = 3
-"""Tensors of the size of the logits that exist together: scaled logits, log-softmax, gradient."""
+LOGIT_COPIES = 2
+"""Tensors of the size of the logits that exist together: scaled logits, which become their own gradient, and a copy."""
 RESERVE = 0.08
 """Share of a GPU that is kept free: CUDA context, communication buffers, fragmentation."""
 
@@ -123,7 +123,7 @@ def _kept_activations(shape: ModelShape, recipe: Recipe) -> float:
     # Of the last layer, only tokens that predict an action pass all parts; the others become keys and values.
     share, width = recipe.agent.max_tokens / longest_turn(recipe), _width(recipe)
     context = 2 * inputs + (shape.hidden + 2 * shape.kv_heads * shape.head_dim) * width
-    return (shape.layers - 1) * layer + share * layer + context + 3 * inputs
+    return (shape.layers - 1) * layer + context + share * (layer + 3 * inputs)
 
 
 def _temporary_activations(shape: ModelShape, recipe: Recipe) -> float:
