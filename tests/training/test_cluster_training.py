@@ -153,8 +153,11 @@ def test_a_lost_node_is_survived_if_the_rest_suffices(
         assert_complete(tmp_path / "survives", RECIPE, 3)
         assert_same_learning(plain, tmp_path / "survives", tolerance=1e-8)
 
-        killer = DuringUpdate(monkeypatch, 1, kill_a_node)
-        monkeypatch.setattr("seeupo.engines.cluster.ray_cluster.RESERVE_SECONDS", 1.0)
+        def kill_another(group):
+            kill_a_node(group)
+            monkeypatch.setattr("seeupo.engines.cluster.ray_cluster.RESERVE_SECONDS", 1.0)
+
+        killer = DuringUpdate(monkeypatch, 1, kill_another)
         with pytest.raises(TrainingError, match=r"the Ray cluster has \d+ CPU \(.*needs 2 CPU in 2 processes\."):
             train(recipe, run_dir=tmp_path / "ends", callback=killer)
     assert_complete(tmp_path / "ends", RECIPE, 1)

@@ -289,11 +289,11 @@ def test_samplers_on_lost_nodes_are_replaced_if_others_have_room(samplers, simul
     with pytest.MonkeyPatch.context() as patch, simulated_nodes(1, 1) as nodes:
         remote = samplers()
         remote.sync(local, 1)
-        patch.setattr("seeupo.engines.cluster.ray_cluster.RESERVE_SECONDS", 1.0)
         for each in requests:
             remote.submit(each)
         ray_on_this_machine.remove_node(nodes[0], allow_graceful=False)
         assert ids_of({each.id: each for each in poll_all(remote)}) == local_ids(local, requests)
+        patch.setattr("seeupo.engines.cluster.ray_cluster.RESERVE_SECONDS", 1.0)
         ray_on_this_machine.remove_node(nodes[1], allow_graceful=False)
         with pytest.raises(TrainingError, match=r"the Ray cluster has \d+ CPU .* needs 2 CPU in 2 processes\."):
             sample_forever(remote)  # a process may outlive its node for a moment
