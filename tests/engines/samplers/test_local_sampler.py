@@ -9,6 +9,7 @@ from engines.examples import TOKENIZER, many_requests, policy, request, run
 from models.examples import FAMILIES
 from seeupo.engines.local import LocalEngine
 from seeupo.engines.optimizer import OptimizerSettings
+from seeupo.engines.samplers import kv_cache
 from seeupo.engines.samplers.local import LocalSampler
 from seeupo.models.loading import LoadedPolicy
 from seeupo.models.tiny import TinyConfig, tiny_model
@@ -92,6 +93,35 @@ def test_episodes_are_cached_from_turn_to_turn():
     # The last sampled token was never an input; of three new tokens the last is the first input of the next turn.
     assert filled[1] == filled[3] == 3
     assert 0 < filled[2] <= 4
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_observations_computed_together_equal_those_computed_one_by_one(family, monkeypatch):
+    """Rows continue at different times, after observations that are short and long, so they are a part of the batch."""
+    loaded = policy(family)
+    draw = random.Random(0)
+    observations = [tuple(draw.choices(range(39), k=draw.choice([1, 2, 5, 40]))) for _ in range(24)]
+
+    def two_turns(short_tokens):
+        monkeypatch.setattr(kv_cache, "SHORT_TOKENS", short_tokens)
+        sampler, completions = LocalSampler(loaded, max_rows=6), {}
+        for number in range(12):
+            start = (1, 2, 3, *range(number % 3))
+            sampler.submit(request(f"{number}.0", start, seed=number, episode=str(number), max_tokens=1 + number))
+        while len(completions) < 24:
+            for each in sampler.poll():
+                completions[each.id] = each
+                number, turn = map(int, each.id.split("."))
+                if turn == 0:
+                    history = (1, 2, 3, *range(number % 3), *each.ids, *observations[number])
+                    sampler.submit(request(f"{number}.1", history, seed=99 + number, episode=str(number), max_tokens=5))
+        return completions
+
+    apart, together = two_turns(0), two_turns(8)
+    assert {name: each.ids for name, each in apart.items()} == {name: each.ids for name, each in together.items()}
+    for name, each in apart.items():
+        assert together[name].logprobs == pytest.approx(each.logprobs, abs=1e-10)
+        assert together[name].work == each.work
 
 
 def test_rewritten_history_is_not_taken_from_the_cache():

@@ -39,10 +39,10 @@ def test_the_tree_holds_each_distinct_prefix_once_and_keeps_earlier_prompts(prom
             for keys, values in zip(segment.keys, segment.values, strict=True):
                 assert keys[0, :, 0].tolist() == list(segment.tokens)
                 assert torch.equal(keys, -values)
-    # Prompts with common segments are neighbors when sorted by their paths.
-    paths = sorted(end.path() for end in ends)
+    # Prompts with common segments are neighbors when sorted.
+    keys = sorted(end.order() for end in ends)
     for segment in {segment for end in ends for segment in end.chain()}:
-        rows = [row for row, path in enumerate(paths) if segment.number in path]
+        rows = [row for row, key in enumerate(keys) if segment.number in key[1:]]
         assert rows == list(range(rows[0], rows[-1] + 1))
 
 

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import mul
 
-PASS_TOKENS = 32
+PASS_TOKENS = 18
 """Cost of a forward pass besides its tokens, in tokens: reading the weights and starting the operations.
 
-Decoding steps of 8 to 64 rows of SmolLM2-135M give 18 with one thread (docs/performance.md) and 47 with two, before the
-snapshot of the weights (benchmarks/results/sampling_speed.json).
+Decoding steps of 8 to 64 rows of SmolLM2-135M give 18 with two threads (docs/performance.md), as with one.
 """
 MAX_ROWS = 4 * PASS_TOKENS
 """Number of rows above which nothing is drafted: a token must be kept with a chance of 0.8 to be worth computing."""

@@ -12,6 +12,9 @@ from torch import Tensor
 from seeupo.engines.samplers.prefix_tree import Segment
 from seeupo.models.decoder import Decoder
 
+SHORT_TOKENS = 32
+"""Length up to which the new tokens of a row are computed together with those of others, padded to the longest."""
+
 
 @dataclass(eq=False)
 class Context:
@@ -155,6 +158,10 @@ class NewTokens:
     def adapter(self) -> int:
         return self.context.segment.adapter
 
+    @property
+    def is_short(self) -> bool:
+        return len(self.tokens) <= SHORT_TOKENS
+
     def store(self, layer: int, keys: Tensor, values: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Store new keys and values [Hkv, S, D], and return all that the tokens attend to."""
         end, own = self.start + len(self.tokens), (self.cache.keys[layer][self.row], self.cache.values[layer][self.row])
@@ -191,60 +198,82 @@ class PrefillAttention:
     """Attention of many spans of new tokens: each to what precedes it, and causally to itself.
 
     A new segment comes before the segments below it. Resumed spans come first; they enter at the first adapted layer.
+    Short spans of rows come last and are computed together, because an operation for each would cost more.
+
+    Args:
+        spans: Spans to compute; those of a row are after the segments that precede them.
+        cache: The rows.
     """
 
-    def __init__(self, spans: Sequence[NewSegment | NewTokens], first_adapted: int = 0) -> None:
+    def __init__(self, spans: Sequence[NewSegment | NewTokens], cache: RowCache) -> None:
         self.resumed = [span for span in spans if span.resumed]
-        self.entering = [span for span in spans if not span.resumed]
-        self.spans, self.first_adapted = [*self.resumed, *self.entering], first_adapted
+        entering = [span for span in spans if not span.resumed]
+        short = [span for span in entering if isinstance(span, NewTokens) and span.is_short]
+        short.sort(key=lambda span: span.context.segment.order())
+        self.entering = [*(span for span in entering if isinstance(span, NewSegment) or not span.is_short), *short]
+        self.spans, self.first_adapted = [*self.resumed, *self.entering], cache.first_adapted
         self.count = sum(len(span.tokens) for span in self.spans)
+        rows = [RowTokens(span.row, span.context, span.start, len(span.tokens)) for span in short]
+        self.short = RowAttention(cache, rows) if rows else None
 
     def spans_of(self, layer: int) -> Sequence[NewSegment | NewTokens]:
         """Return the spans that are computed in a layer."""
         return self.entering if layer < self.first_adapted else self.spans
 
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        attended, first = torch.empty_like(queries), 0
-        for span in self.spans_of(layer):
+        attended, first, spans = torch.empty_like(queries), 0, self.spans_of(layer)
+        for span in spans[: len(spans) - self.short.rows] if self.short else spans:
             here = slice(first, first + len(span.tokens))
             parts = span.store(layer, keys[here].transpose(0, 1), values[here].transpose(0, 1))
             seen = (torch.cat(tables, 1) if len(tables) > 1 else tables[0] for tables in zip(*parts, strict=True))
             attended[here] = causal(queries[here], *seen)
             first = here.stop
+        if self.short:
+            attended[first:] = self.short(layer, queries[first:], keys[first:], values[first:])
         return attended
 
 
 @dataclass
 class RowTokens:
-    """New tokens of a row in a decoding step: its next input and the draft that follows it."""
+    """New tokens of a row: the first of them has the private position `start`."""
 
     row: int
     context: Context
+    start: int
     count: int
 
 
-class DecodeAttention:
+class RowAttention:
     """Attention of a few new tokens per row: to shared segments, jointly with other rows, and to private tokens.
 
     The parts are merged by the logarithms of their softmax sums, which gives the softmax over all of them.
 
     Args:
-        rows: One entry for each of the first rows of the cache. Rows with common segments are neighbors.
+        rows: New tokens of different rows. Rows with common segments are neighbors.
     """
 
     def __init__(self, cache: RowCache, rows: Sequence[RowTokens]) -> None:
         self.cache = cache
         self.rows, self.widest = len(rows), max(row.count for row in rows)
-        lengths = [len(row.context.tokens) for row in rows]
-        self.longest = max(length + row.count for length, row in zip(lengths, rows, strict=True))
+        self.longest = max(row.start + row.count for row in rows)
         cache.reserve(self.longest)
         device, dtype = cache.keys[0].device, torch.promote_types(cache.keys[0].dtype, torch.float32)
-        # Each new token's row, its number within the row, and the private position that its key is stored at.
-        table = [(row.row, n, length + n) for row, length in zip(rows, lengths, strict=True) for n in range(row.count)]
-        self.row, self.number, self.position = torch.tensor(table, device=device).unbind(1)
-        self.in_order = self.widest == 1 and [row.row for row in rows] == list(range(self.rows))
+        numbers = [row.row for row in rows]
+        if sorted(numbers) == list(range(self.rows)):  # their keys and values need no copy
+            self.private: slice | Tensor = slice(self.rows)
+            places: Sequence[int] = numbers
+        else:
+            self.private, places = torch.tensor(numbers, device=device), range(self.rows)
+        # Each new token's row, its place among the rows, its number within the row, and its private position.
+        table = [
+            (row.row, place, number, row.start + number)
+            for row, place in zip(rows, places, strict=True)
+            for number in range(row.count)
+        ]
+        self.row, self.place, self.number, self.position = torch.tensor(table, device=device).unbind(1)
+        self.in_order = self.widest == 1 and list(places) == list(range(self.rows))
         last_seen = torch.zeros(self.rows, self.widest, dtype=torch.long, device=device)
-        last_seen[self.row, self.number] = self.position
+        last_seen[self.place, self.number] = self.position
         beyond = torch.arange(self.longest, device=device) > last_seen[..., None]
         mask = torch.zeros(beyond.shape, dtype=dtype, device=device).masked_fill_(beyond, -math.inf)
         self.mask = mask.repeat_interleave(cache.repeat, 1)[:, None]  # [rows, 1, widest * repeat, S]
@@ -267,16 +296,17 @@ class DecodeAttention:
 
     def _attend_to_private(self, layer: int, queries: Tensor) -> tuple[Tensor, Tensor]:
         """Attend with queries [N, Hkv, repeat, D] to the private tokens of their rows; return also the sums."""
-        keys = self.cache.keys[layer][: self.rows, :, : self.longest]
-        values = self.cache.values[layer][: self.rows, :, : self.longest]
+        keys = self.cache.keys[layer][self.private, :, : self.longest]
+        values = self.cache.values[layer][self.private, :, : self.longest]
         if self.in_order:
             return partial_attention(queries, keys, values, self.mask)
         _, kv_heads, repeat, head_dim = queries.shape
         padded = queries.new_zeros(self.rows, self.widest, kv_heads, repeat, head_dim)
-        padded[self.row, self.number] = queries
+        padded[self.place, self.number] = queries
         result, total = partial_attention(padded.transpose(1, 2).flatten(2, 3), keys, values, self.mask)
         shape = (self.widest, repeat)
-        return result.unflatten(2, shape)[self.row, :, self.number], total.unflatten(2, shape)[self.row, :, self.number]
+        result, total = (part.unflatten(2, shape)[self.place, :, self.number] for part in (result, total))
+        return result, total
 
 
 def _shared_segments(rows: Sequence[RowTokens]) -> list[tuple[Segment, slice]]:
@@ -293,7 +323,7 @@ def _shared_segments(rows: Sequence[RowTokens]) -> list[tuple[Segment, slice]]:
 class StepAttention:
     """Attention of a whole step: first the tokens to prefill, then the new tokens of all rows."""
 
-    def __init__(self, prefill: PrefillAttention, copied: Sequence[CopiedSegment], decode: DecodeAttention) -> None:
+    def __init__(self, prefill: PrefillAttention, copied: Sequence[CopiedSegment], decode: RowAttention) -> None:
         self.prefill, self.copied, self.decode = prefill, copied, decode
 
     def enter_adapted(self, states: Tensor) -> Tensor:

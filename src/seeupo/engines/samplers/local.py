@@ -17,10 +17,10 @@ from seeupo.engines.samplers.drafts import DraftHistory, Drafts, Guess
 from seeupo.engines.samplers.kv_cache import (
     Context,
     CopiedSegment,
-    DecodeAttention,
     NewSegment,
     NewTokens,
     PrefillAttention,
+    RowAttention,
     RowCache,
     RowTokens,
     StepAttention,
@@ -213,7 +213,7 @@ class LocalSampler:
         new = [NewSegment(segment) for segment in dict.fromkeys(chains) if len(segment.keys) < self._cache.layers]
         spans: list[NewSegment | NewTokens] = [*new, *added]
         spans.sort(key=lambda span: span.adapter)  # those of an adapter are neighbors
-        return PrefillAttention(spans, self._cache.first_adapted), self._make_short_ends_private(first)
+        return PrefillAttention(spans, self._cache), self._make_short_ends_private(first)
 
     def _make_short_ends_private(self, first: int) -> list[CopiedSegment]:
         """Hold short last segments of the prompts of new rows as private tokens, and return what to copy for that."""
@@ -255,13 +255,16 @@ class LocalSampler:
         """Prefill and sample at least one token in every row; return the rows that have finished."""
         # Neighbors share the adapter and prefixes, so that a segment's rows are one slice of the batch.
         segments = [row.context.segment for row in self._rows]
-        order = sorted(range(len(segments)), key=lambda row: (segments[row].adapter, segments[row].path()))
+        order = sorted(range(len(segments)), key=lambda row: segments[row].order())
         rows = [self._rows[row] for row in order]
         limits = [row.request.parameters.max_tokens - len(row.ids) - 1 for row in rows]
         drafts = self._drafts.propose([row.history for row in rows], limits) if self.speculation else [[] for _ in rows]
         inputs = [[row.next_input, *(g.token for g in draft)] for row, draft in zip(rows, drafts, strict=True)]
-        new = [RowTokens(n, row.context, len(own)) for n, row, own in zip(order, rows, inputs, strict=True)]
-        decode, spans = DecodeAttention(self._cache, new), prefill.spans
+        new = [
+            RowTokens(n, row.context, len(row.context.tokens), len(own))
+            for n, row, own in zip(order, rows, inputs, strict=True)
+        ]
+        decode, spans = RowAttention(self._cache, new), prefill.spans
         entering = [span.tokens for span in prefill.entering]
         tokens = [token for own in [*entering, *inputs] for token in own]
         starts = [*((span.position, len(span.tokens)) for span in spans), *((r.context.length, r.count) for r in new)]

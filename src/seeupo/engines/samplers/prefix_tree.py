@@ -49,9 +49,9 @@ class Segment:
             node = node.parent
         return found[::-1]
 
-    def path(self) -> tuple[int, ...]:
-        """Return the numbers of the chain's segments."""
-        return tuple(segment.number for segment in self.chain())
+    def order(self) -> tuple[int, ...]:
+        """Return a key that sorts rows by adapter and then so that those with common segments are neighbors."""
+        return (self.adapter, *(segment.number for segment in self.chain()))
 
     def starts(self, tokens: Sequence[int]) -> bool:
         """Return whether tokens start with those of the chain."""
