@@ -10,13 +10,16 @@ import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
 from seeupo.agents.reasoning import CLOSE
 from seeupo.errors import ModelError, first_line
 from seeupo.types import Message, Tool, ToolCall
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 PLACEHOLDER = "\u241e"
 """Stand-in for a response when a template is rendered."""
@@ -50,7 +53,8 @@ class ChatFormat:
     native_calls: bool
     tool_role: bool
     notes: tuple[str, ...]
-    _cache: dict[str, tuple[int, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _ids: dict[str, tuple[int, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _texts: dict[tuple[int, ...], str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def opening(self, messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[int, ...]:
         """Return the tokens before the first response."""
@@ -67,12 +71,7 @@ class ChatFormat:
         self, messages: Sequence[Message], tools: Sequence[Tool] | None, text: Callable[[], str]
     ) -> tuple[int, ...]:
         """Return the ids of a rendered text, cached because many episodes need the same ones."""
-        key = repr((messages, tools))
-        if key not in self._cache:
-            if len(self._cache) >= CACHE_SIZE:
-                self._cache.clear()
-            self._cache[key] = self.encode(text())
-        return self._cache[key]
+        return _cached(self._ids, repr((messages, tools)), lambda: self.encode(text()))
 
     def encode(self, text: str) -> tuple[int, ...]:
         valid = text.encode(errors="replace").decode()  # an environment may return lone surrogates
@@ -104,7 +103,8 @@ class ChatFormat:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of sampled ids, without special tokens."""
-        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+        decoder = self.tokenizer.decode
+        return _cached(self._texts, tuple(ids), lambda: str(decoder(list(ids), skip_special_tokens=True)))
 
     def _render(self, messages: Sequence[Message], tools: Sequence[Tool], *, generation: bool) -> str:
         try:
@@ -129,6 +129,15 @@ class ChatFormat:
                 for call in message.tool_calls
             ]
         return entry
+
+
+def _cached(cache: dict[Key, Value], key: Key, make: Callable[[], Value]) -> Value:
+    """Return the value of a key in a cache of limited size; make it if it is not there."""
+    if key not in cache:
+        if len(cache) >= CACHE_SIZE:
+            cache.clear()
+        cache[key] = make()
+    return cache[key]
 
 
 def chat_format(tokenizer: PreTrainedTokenizerBase) -> ChatFormat:

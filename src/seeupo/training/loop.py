@@ -6,6 +6,7 @@ from its last checkpoint as if it had never stopped.
 
 from __future__ import annotations
 
+import gc
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -76,6 +77,17 @@ class Progress:
         return bool(record["iteration"] <= (self.evaluated if record["kind"] == "evaluation" else self.iteration))
 
 
+@contextmanager
+def _existing_objects_frozen() -> Iterator[None]:
+    """Exclude all existing objects from garbage collections in this block; they took a fifth of a tiny run."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
 class Loop:
     """Trains a run from its current state to its end.
 
@@ -116,7 +128,8 @@ class Loop:
             try:
                 if lost is not None:
                     self.restore(replay=False)
-                return self._run()
+                with _existing_objects_frozen():
+                    return self._run()
             except EngineLost as error:
                 lost = error
                 if self.checkpoints.latest() is None:

@@ -14,7 +14,7 @@ from seeupo.envs.pocket.kinds import KINDS, Kind
 from seeupo.envs.pocket.natural import NaturalSurface
 from seeupo.envs.pocket.natural_tools import ToolDocs
 from seeupo.envs.pocket.surface import Surface
-from seeupo.envs.pocket.tasks import draw_test_tasks, draw_training_tasks, draw_world, given_words
+from seeupo.envs.pocket.tasks import draw_tasks, draw_world, given_words
 from seeupo.envs.pocket.terse import TerseSurface, vocabulary
 from seeupo.envs.pocket.words import CHANNELS
 from seeupo.envs.pocket.world import TOOLS, ActionError, Call, World
@@ -158,9 +158,8 @@ class PocketFactory:
         self._max_turns = max_turns
         self._deceptive = float(deceptive)
         self._lookup_reward = float(lookup_reward)
-        training = draw_training_tasks(self._kinds, train_tasks, seed=seed)
-        test = draw_test_tasks(self._kinds, test_tasks, seed=seed, training=training)
-        self._tasks = {"train": training, "test": test}
+        names = tuple(kind.name for kind in self._kinds)
+        self._tasks = dict(zip(self.splits, draw_tasks(names, train_tasks, test_tasks, seed=seed), strict=True))
 
     @property
     def separate_step_rewards(self) -> bool:

@@ -89,7 +89,15 @@ def kept_for_test(kind: Kind, path: Memory) -> bool:
     return (sum(places) + list(ALL_KINDS).index(kind.name)) % TEST_STRIDE == 0
 
 
-def draw_training_tasks(kinds: Sequence[Kind], number: int, *, seed: int) -> tuple[Task, ...]:
+@lru_cache(maxsize=4)  # the runs of a study have the same tasks
+def draw_tasks(kinds: tuple[str, ...], train: int, test: int, *, seed: int) -> tuple[tuple[Task, ...], ...]:
+    """Return the given numbers of training and test tasks of the kinds with these names."""
+    chosen = [ALL_KINDS[name] for name in kinds]
+    training = _draw_training_tasks(chosen, train, seed=seed)
+    return training, _draw_test_tasks(chosen, test, seed=seed, training=training)
+
+
+def _draw_training_tasks(kinds: Sequence[Kind], number: int, *, seed: int) -> tuple[Task, ...]:
     """Return training tasks, cycling through the kinds. A larger number extends the same sequence."""
     generator = Random(f"pocket train {seed}")
 
@@ -99,7 +107,7 @@ def draw_training_tasks(kinds: Sequence[Kind], number: int, *, seed: int) -> tup
     return tuple(_draw_task("train", index, kinds[index % len(kinds)], generator, accept) for index in range(number))
 
 
-def draw_test_tasks(kinds: Sequence[Kind], number: int, *, seed: int, training: Sequence[Task]) -> tuple[Task, ...]:
+def _draw_test_tasks(kinds: Sequence[Kind], number: int, *, seed: int, training: Sequence[Task]) -> tuple[Task, ...]:
     """Return test tasks: their pairs of words do not occur in training, but each word and tool sequence does."""
     generator = Random(f"pocket test {seed}")
     words: set[str] = set()
