@@ -3,7 +3,8 @@
 1. 16 tasks after a system prompt of 1,000 tokens, groups of 4, three turns: LocalSampler and vLLM on the CPU with its
    prefix cache. The model is SmolLM2-135M; no completion ends early.
 2. With --run, the turns of a run's last iteration are sampled again from their recorded prompts, by the policy that the
-   run wrote: without speculation, with it, and by vLLM. Completions end where the policy ends them.
+   run wrote: without speculation, with it, and by vLLM. Completions end where the policy ends them. As in training,
+   drafts start from the trajectories of the iteration before.
 
 `--threads` and `--clock` are those of sampling_speed.py.
 """
@@ -27,7 +28,7 @@ from seeupo.models.catalog import fetch
 from seeupo.models.loading import LoadedPolicy, load_policy
 from seeupo.runs.run_directory import RECIPE, RunDirectory
 from seeupo.runs.trajectory_files import read_trajectories
-from seeupo.types import Completion, GenerationRequest, SamplingParameters
+from seeupo.types import Completion, GenerationRequest, SamplingParameters, Turn, turns_of
 
 SYSTEM, TASKS, TASK, GROUP, TURNS, NEW, OBSERVATION = 1000, 16, 60, 4, 3, 24, 30
 
@@ -93,10 +94,18 @@ def rollout_with_system_prompt(sample: Sample) -> float:
     return total
 
 
+def trajectory_files(run: Path) -> list[Path]:
+    return sorted((run / "trajectories").glob("*.jsonl.gz"))
+
+
+def earlier_turns(run: Path) -> list[Turn]:
+    """Return the turns of a run's last iteration but one."""
+    return turns_of(read_trajectories(trajectory_files(run)[-2]))
+
+
 def recorded_turns(run: Path, episodes: int) -> list[dict[str, tuple[int, ...]]]:
     """Return the prompts of each turn by episode, of the first episodes of a run's last iteration."""
-    path = sorted((run / "trajectories").glob("*.jsonl.gz"))[-1]
-    chosen = sorted(read_trajectories(path), key=lambda trajectory: trajectory.id)[:episodes]
+    chosen = sorted(read_trajectories(trajectory_files(run)[-1]), key=lambda trajectory: trajectory.id)[:episodes]
     count = max(len(trajectory.turns) for trajectory in chosen)
     return [{t.id: t.turns[n].prompt_ids for t in chosen if n < len(t.turns)} for n in range(count)]
 
@@ -131,6 +140,7 @@ def measure_speculation(
     directory = RunDirectory.open(run)
     folder, new = str(directory.policy_path), read_recipe(str(run / RECIPE)).agent.max_tokens
     policy, turns = load_policy(folder), {batch: recorded_turns(run, batch) for batch in batches}
+    earlier = earlier_turns(run)
     rates = {batch: {"plain": 0.0, "speculation": 0.0} for batch in batches}
     work: dict[int, Counter[str]] = {}
 
@@ -138,6 +148,7 @@ def measure_speculation(
         for batch in batches:
             for side, speculation in (("plain", False), ("speculation", True)):
                 ours = Ours(policy, clock, rows=batch, new=new, speculation=speculation, ends=True)
+                ours.sampler.draft_from(earlier)
                 rates[batch][side] = max(rates[batch][side], rate(ours, turns[batch]))
                 work[batch] = ours.work
 

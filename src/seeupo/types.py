@@ -386,6 +386,14 @@ class Sampler(Protocol):
         """Free device memory that is not needed until the next sync; only while no request is queued."""
 
 
+@runtime_checkable
+class DraftingSampler(Sampler, Protocol):
+    """A sampler that guesses tokens and checks its guesses."""
+
+    def draft_from(self, turns: Iterable[Turn]) -> None:
+        """Guess from earlier turns until the next sync or release; only the time of sampling depends on it."""
+
+
 Need = Literal["reference", "critic"]
 
 

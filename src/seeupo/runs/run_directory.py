@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 from seeupo.core.checks import check_count
 from seeupo.errors import RunError
 from seeupo.runs.checkpoints import Checkpoints
-from seeupo.runs.trajectory_files import write_trajectories
+from seeupo.runs.trajectory_files import read_trajectories, write_trajectories
 from seeupo.types import Trajectory
 from seeupo.utils.atomic_files import atomic_write, sync_folder, write_text
 from seeupo.utils.plain_files import read_plain
@@ -227,11 +227,20 @@ class RunDirectory:
     ) -> None:
         """Write the trajectories of an iteration, or of its evaluation; `header` is added to the file's header."""
         check_count("iteration", iteration, 0)
-        path = self.path / of / f"{iteration:05d}.jsonl.gz"
+        path = self._trajectories_path(iteration, of)
         with self.writing(f"{of}/{path.name}"):
             path.parent.mkdir(exist_ok=True)
             with atomic_write(path) as partial:
                 write_trajectories(partial, trajectories, header=header)
+
+    def read_trajectories(self, iteration: int) -> Iterator[Trajectory]:
+        """Yield the trajectories of an iteration; none if they were not written, as before the first one."""
+        path = self._trajectories_path(iteration, TRAJECTORIES)
+        if path.exists():
+            yield from read_trajectories(path)
+
+    def _trajectories_path(self, iteration: int, of: str) -> Path:
+        return self.path / of / f"{iteration:05d}.jsonl.gz"
 
     def evaluation_path(self, iteration: int) -> Path:
         """Return the result file of the evaluation after `iteration` iterations."""

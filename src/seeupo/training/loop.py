@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ import torch
 
 from seeupo.algorithms.common.mismatch import BehaviorEngine
 from seeupo.config.schema import Recipe
-from seeupo.errors import CheckpointError, EngineLost, TrainingError, first_line
+from seeupo.errors import CheckpointError, EngineLost, TrainingError, TrajectoryFileError, first_line
 from seeupo.evaluation.policies import ModelPolicy
 from seeupo.rollout.collector import Collected, Collector
 from seeupo.runs.checkpoints import Checkpoint
@@ -31,7 +31,7 @@ from seeupo.training.callbacks import TrainingCallback
 from seeupo.training.metrics import iteration_record, sampler_gap, task_kinds
 from seeupo.training.setup import Components
 from seeupo.training.warm_start import load_demonstrations, warm_start_optimizer
-from seeupo.types import AdaptedEngine, Trajectory, Update
+from seeupo.types import AdaptedEngine, DraftingSampler, Trajectory, Update, turns_of
 from seeupo.utils.seeds import derive_seed
 from seeupo.utils.text import counted
 
@@ -190,7 +190,7 @@ class Loop:
             self.engine.set_optimizer(warm_start_optimizer(self.recipe.warm_start))
         self.engine.load(checkpoint.path)
         self.ahead.load(checkpoint.path)
-        self.sampler.sync(self.engine, self.progress.iteration)
+        self._sync_sampler(self._last_trajectories())
 
     def collect(self) -> Collected:
         """Sample the groups of the next iteration, unless they were sampled ahead."""
@@ -221,9 +221,9 @@ class Loop:
         with self._clock("update"), self._collecting_ahead():
             update = self.recipe.algorithm.update(engine, collected.trajectories, generator=generator)
         check_finite(update)
-        self.sampler.sync(self.engine, iteration)
-
         progress.iteration, progress.drawn = iteration, self.collector.drawn
+        self._sync_sampler(update.trajectories)
+
         kinds = task_kinds(collected.trajectories, tasks)
         record = iteration_record(
             iteration,
@@ -242,6 +242,22 @@ class Loop:
         with self._clock("write"):
             self.run_dir.write_trajectories(iteration, update.trajectories, {"iteration": iteration, "kinds": kinds})
             self._record(record)
+
+    def _sync_sampler(self, last: Iterable[Trajectory]) -> None:
+        """Give the sampler the current weights, and the last iteration's trajectories to draft from.
+
+        It forgets everything else, an evaluation for example, so that a resumed run samples the same digits.
+        """
+        self.sampler.sync(self.engine, self.progress.iteration)
+        if isinstance(self.sampler, DraftingSampler):
+            self.sampler.draft_from(turns_of(sorted(last, key=lambda trajectory: trajectory.id)))
+
+    def _last_trajectories(self) -> Iterator[Trajectory]:
+        """Yield the trajectories of the last iteration as they were written, as far as they can be read."""
+        try:
+            yield from self.run_dir.read_trajectories(self.progress.iteration)
+        except TrajectoryFileError as error:
+            self.callback.on_note(f"{error}; sampled log-probs may differ from an uninterrupted run in the last digits")
 
     @contextmanager
     def _collecting_ahead(self) -> Iterator[None]:
@@ -276,8 +292,7 @@ class Loop:
         self.callback.on_phase("evaluation", len(self.components.test_tasks) * settings.attempts)
         with self._clock("evaluate"):
             evaluation, trajectories = self._evaluate()
-            # Drop what the evaluation left in the sampler: a resumed run has to sample the same digits without it.
-            self.sampler.sync(self.engine, iteration)
+            self._sync_sampler(self._last_trajectories())
             header = {"iteration": iteration, "kinds": task_kinds(trajectories, self.components.test_tasks)}
             self.run_dir.write_trajectories(iteration, trajectories, header, of="evaluations")
             with self.run_dir.writing("evaluations"):
@@ -362,7 +377,7 @@ class Loop:
         if "reference" in self.recipe.algorithm.needs:
             engine.snapshot_reference()
         engine.reset_critic()
-        self.sampler.sync(engine, 0)
+        self._sync_sampler(())
         self.checkpoint()
 
     def checkpoint_if_due(self) -> None:

@@ -156,3 +156,18 @@ def test_the_same_seeds_give_the_same_passes_and_bits():
     loaded = policy(dtype=torch.float32)
     results = [run(LocalSampler(loaded, max_rows=8), requests_of_groups(48)) for _ in range(2)]
     assert results[0] == results[1]
+
+
+def test_drafts_from_earlier_turns_save_passes_and_change_no_token():
+    loaded = policy()
+    requests = requests_of_groups(40, temperature=0.1)
+    plain = run(LocalSampler(loaded, speculation=False), requests)
+    earlier = [Turn(each.id, 0, each.prompt_ids, plain[each.id].ids) for each in requests]
+    passes = []
+    for turns in ([], earlier):
+        sampler = LocalSampler(loaded)
+        sampler.draft_from(turns)
+        found = run(sampler, requests)
+        assert_equal(found, plain, 1e-10)
+        passes.append(work_of(found)["passes"])
+    assert passes[1] < passes[0]

@@ -108,8 +108,8 @@ def test_tasks_are_stable_and_numbered():
     one, other = factory(), factory(surface="natural", deceptive=0.3)
     kinds = tuple(dict.fromkeys(task.kind for task in one.tasks("train")))
     drawn_again = draw_tasks.__wrapped__(kinds, 60, 40, seed=0)  # without the cache
-    for split, tasks in zip(one.splits, drawn_again, strict=True):
-        assert one.tasks(split) == other.tasks(split) == tasks
+    for split, again in zip(one.splits, drawn_again, strict=True):
+        assert one.tasks(split) == other.tasks(split) == again
         assert [task.id for task in one.tasks(split)][:3] == [
             f"{split}-0000-when",
             f"{split}-0001-owed",

@@ -1,4 +1,4 @@
-"""Drafts for speculative decoding: guess a row's next tokens from what was sampled since the last weight sync.
+"""Drafts for speculative decoding: guess a row's next tokens from what was sampled in this iteration and the last.
 
 A draft is only a guess that is checked in a forward pass, so nothing here changes what is sampled. All decisions follow
 from tokens and counts, never from time, so that the same seeds give the same passes.
@@ -104,6 +104,12 @@ class Drafts:
         for context in history.contexts():
             self._continuations.setdefault(context, Continuations()).add(token)
         history.append(token)
+
+    def learn(self, prompt: Sequence[int], sampled: Iterable[int]) -> None:
+        """Record all tokens that were sampled after a prompt."""
+        history = DraftHistory(prompt)
+        for token in sampled:
+            self.observe(history, token)
 
     def check(self, guess: Guess, sampled: int) -> None:
         """Record whether a draft token was sampled, given that those before it were."""

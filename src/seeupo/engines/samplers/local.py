@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, takewhile
 from operator import itemgetter
@@ -39,7 +39,7 @@ from seeupo.models.decoder import Decoder
 from seeupo.models.decoding_weights import AdapterRows
 from seeupo.models.loading import LoadedPolicy
 from seeupo.models.lora.turn_adapters import turn_adapters
-from seeupo.types import Completion, CompletionEnd, GenerationRequest, WeightSource
+from seeupo.types import Completion, CompletionEnd, GenerationRequest, Turn, WeightSource
 from seeupo.utils.sequences import common_prefix_length
 
 CACHE_BYTES = 4 * 2**30
@@ -162,6 +162,11 @@ class LocalSampler:
         self._forget()
         self._weights.record()
         self.version = version
+
+    def draft_from(self, turns: Iterable[Turn]) -> None:
+        if self.speculation:
+            for turn in turns:
+                self._drafts.learn(turn.prompt_ids, turn.action_ids)
 
     def _check_idle(self, refused: str) -> None:
         """Raise if there are requests."""
