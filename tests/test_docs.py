@@ -33,6 +33,7 @@ from seeupo.models.tiny import TinyConfig
 from seeupo.rollout.collector import Collected
 from seeupo.runs.run_directory import RunDirectory
 from seeupo.studies import reliability
+from seeupo.studies.compare.markdown import markdown, overview
 from seeupo.studies.compare.study import study_names
 from seeupo.training.metrics import iteration_record
 from seeupo.training.trackers import scalars
@@ -441,6 +442,14 @@ def test_results_tables_are_generated_from_their_files():
     start = page.index(rows[0])
     assert page[start : start + len(rows)] == rows
     assert not page[start + len(rows)].startswith("|")
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "docs/results").glob("*/comparison.json")), ids=lambda f: f.parent.name)
+def test_overviews_of_studies_are_generated_from_their_files(file):
+    page = (ROOT / "docs/results/README.md").read_text()
+    table = json.loads(file.read_text())
+    assert "\n".join(overview(table)) in page
+    assert file.with_suffix(".md").read_text() == "\n".join(markdown(table)) + "\n"
 
 
 def test_threats_name_existing_tests():

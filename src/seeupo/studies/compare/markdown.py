@@ -15,6 +15,7 @@ def markdown(table: Mapping[str, Any]) -> Iterator[str]:
     yield f"# {table['study']}: {table['summary']}"
     yield ""
     yield from (f"- {sentence}" for sentence in table["sentences"])
+    yield from ("", "## Overview", "", *overview(table))
     yield from _section("Scores", ["arm", *_titles(table)], (_score_row(arm, table) for arm in table["arms"]))
     for key, metric in table["metrics"].items():
         yield from _section(
@@ -38,6 +39,28 @@ def markdown(table: Mapping[str, Any]) -> Iterator[str]:
         yield from _section("Tuning", ["arm", "settings", "reward AUC per tuning seed", "chosen"], _tuning_rows(table))
     yield ""
     yield table["statistics"]
+
+
+def overview(table: Mapping[str, Any]) -> list[str]:
+    """Return the lines of a table with the main figures of each arm."""
+    primary = table["primary"]
+    title = table["metrics"][primary]["title"]
+    head = ["arm", title, f"against {table['reference']}", "verdict", "final score"]
+    found = {row["arm"]: row["metrics"][primary] for row in table["comparisons"]}
+    against = {arm: [interval_text(row["difference"], signed=True), row["verdict"]] for arm, row in found.items()}
+    rows = (
+        [
+            arm["name"],
+            interval_text(arm["metrics"][primary]),
+            *against.get(arm["name"], ["", ""]),
+            interval_text(arm["metrics"]["final_score"]),
+            f"{arm['cost']['optimizer_steps']:,.0f}",
+            f"{arm['cost']['tokens'] / 1e6:.2f}",
+            f"{arm['cost']['seconds']:.0f}",
+        ]
+        for arm in table["arms"]
+    )
+    return list(_table([*head, "optimizer steps", "million tokens", "seconds"], rows))
 
 
 def settings_text(settings: Sequence[Sequence[Any]]) -> str:
@@ -85,9 +108,11 @@ def _tuning_rows(table: Mapping[str, Any]) -> Iterator[list[str]]:
 
 
 def _section(title: str, head: Sequence[str], rows: Any) -> Iterator[str]:
-    yield ""
-    yield f"## {title}"
-    yield ""
+    yield from ("", f"## {title}", "")
+    yield from _table(head, rows)
+
+
+def _table(head: Sequence[str], rows: Any) -> Iterator[str]:
     yield f"| {' | '.join(head)} |"
     yield f"|{'---|' * len(head)}"
     for row in rows:
