@@ -78,3 +78,16 @@ def test_every_section_of_the_page_works(browser, tmp_path, width, theme, seeds)
     assert [each["id"] for each in found if each["impact"] in ("serious", "critical")] == []
     context.close()
     assert problems == []
+
+
+def test_no_two_arms_look_alike(browser, tmp_path):
+    path, arms = tmp_path / "comparison.html", tuple(f"arm-{number}" for number in range(15))
+    write_comparison(made_table(arms=arms), path)
+    page = browser.new_page()
+    page.goto(path.as_uri())
+    page.wait_for_selector("html[data-ready]")
+    styles = page.locator("#result-card tbody svg line").evaluate_all(
+        "lines => lines.map(line => line.style.stroke + ' ' + line.style.strokeDasharray)"
+    )
+    page.close()
+    assert len(styles) == len(set(styles)) == len(arms)

@@ -7,7 +7,8 @@ const CHART_HEIGHT = 190;
 const TIP = { lineHeight: 1.3, fontSize: 12, textPadding: 9 };
 const DASHES = ["none", "7 3", "2 3", "9 3 2 3", "14 3", "5 2", "1 4"];
 const color = (n) => `var(--series-${n % 7})`;
-const dash = (n) => DASHES[n % DASHES.length];
+// Shifted by one in each round of colors, so that no two of 49 lines look alike.
+const dash = (n) => DASHES[(n + Math.floor(n / 7)) % DASHES.length];
 
 const nearViewport = new IntersectionObserver(
   (entries) => {
