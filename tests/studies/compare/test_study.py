@@ -30,7 +30,7 @@ def test_shipped_studies_are_valid(name, tmp_path):
 @pytest.mark.parametrize(("name", "source"), [("steps", "main-normal"), ("control", "main-deceptive")])
 def test_studies_share_the_runs_of_their_reference(name, source):
     one, other = (Planner(*read_study(each)) for each in (name, source))
-    assert one.grid == other.grid
+    assert all(settings in one.grid for settings in other.grid)
     assert (one.study.seeds, one.study.tuning_seeds) == (other.study.seeds, other.study.tuning_seeds)
     for settings in one.grid:
         matched = {**settings, "algorithm.steps_per_turn": 1}
