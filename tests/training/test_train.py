@@ -1,5 +1,6 @@
 """Whole runs: what they write, and that stopping and resuming them changes nothing."""
 
+import gc
 import gzip
 import json
 import os
@@ -674,3 +675,28 @@ def test_epochs_are_resolved_to_iterations_and_recorded(tmp_path):
     assert (recorded.iterations, recorded.epochs) == (5, None)
     records = [record for record in metrics(tmp_path / "run") if record["kind"] == "iteration"]
     assert len(records) == 5
+
+
+class FrozenObjects(NullCallback):
+    """Records how many objects garbage collections leave out, at each record of a run."""
+
+    def __init__(self):
+        self.counts = []
+
+    def on_record(self, record):
+        self.counts.append(gc.get_freeze_count())
+
+
+def test_existing_objects_are_frozen_during_training_only(tmp_path):
+    frozen = FrozenObjects()
+    train(small(run={"iterations": 1}), run_dir=tmp_path / "run", callback=frozen)
+    assert min(frozen.counts) > 0
+    assert gc.get_freeze_count() == 0
+
+
+def test_a_damaged_trajectory_file_does_not_prevent_resuming(tmp_path):
+    notes = Notes()
+    train(small(run={"iterations": 1}), run_dir=tmp_path / "run")
+    (tmp_path / "run" / "trajectories" / "00001.jsonl.gz").write_bytes(b"no gzip")
+    resume(tmp_path / "run", changes={"run.iterations": 2}, callback=notes)
+    assert any("00001.jsonl.gz" in note and "last digits" in note for note in notes.texts)

@@ -103,8 +103,7 @@ class ChatFormat:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of sampled ids, without special tokens."""
-        decoder = self.tokenizer.decode
-        return _cached(self._texts, tuple(ids), lambda: str(decoder(list(ids), skip_special_tokens=True)))
+        return _cached(self._texts, tuple(ids), lambda: str(self.tokenizer.decode(list(ids), skip_special_tokens=True)))
 
     def _render(self, messages: Sequence[Message], tools: Sequence[Tool], *, generation: bool) -> str:
         try:
