@@ -3,13 +3,14 @@
 import contextlib
 import os
 import signal
-import time
 
 os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
+from waiting import wait_until
 
 torch.set_num_threads(1)
 
@@ -61,14 +62,19 @@ def simulated_nodes(ray_on_this_machine):
     @contextlib.contextmanager
     def nodes(*cpus):
         cluster = ray_on_this_machine
-        groups = [group for group in placement_group_table().values() if group["state"] == "CREATED"]
-        held = sum(bundle.get("CPU", 0) for group in groups for bundle in group["bundles"].values())
-        taken = placement_group([{"CPU": HEAD_CPUS - held}])
+
+        def held() -> float:
+            groups = [group for group in placement_group_table().values() if group["state"] == "CREATED"]
+            return sum(bundle.get("CPU", 0) for group in groups for bundle in group["bundles"].values())
+
+        # groups that are being removed hold their CPUs for a moment longer
+        wait_until(lambda: ray.available_resources().get("CPU", 0) == HEAD_CPUS - held())
+        taken = placement_group([{"CPU": HEAD_CPUS - held()}])
         assert taken.wait(30)
         added = [cluster.add_node(num_cpus=count, include_dashboard=False) for count in cpus]
         try:
-            while ray.available_resources().get("CPU", 0) < sum(cpus):  # the first node has seen all of them
-                time.sleep(0.1)
+            # the first node has seen all of them
+            wait_until(lambda: ray.available_resources().get("CPU", 0) >= sum(cpus))
             yield added
         finally:
             for node in cluster.worker_nodes & set(added):

@@ -10,6 +10,7 @@ from seeupo.engines.cluster.rank_group import RankGroup
 from seeupo.engines.samplers.remote import RemoteSamplers, SamplerActor
 from seeupo.training.train import train
 from training.small_runs import small
+from waiting import wait_until
 
 CLUSTER = {"kind": "cluster", "trainers": 2, "call_seconds": 300}
 SHARED = {"count": 2, "placement": "shared"}
@@ -55,16 +56,15 @@ def test_samplers_release_before_every_update_and_return_at_the_sync(tmp_path, m
 
     def started(self, slot):
         start(self, slot)
-        groups.append(self.shared.group.id)
+        groups.append(self.shared.group)
 
     monkeypatch.setattr(RemoteSamplers, "_start", started)
     recipe = small(run={"iterations": 2}, evaluation={"every": 0}, engine=CLUSTER, sampler=SHARED)
     result = train(recipe, run_dir=tmp_path / "run")
     assert result.summary["optimizer_steps"] > 0
     check_order(events, iterations=2)
-    assert len(set(groups)) == 1  # one placement group for ranks and samplers, which is free again
-    states = [group["state"] for group in ray.util.placement_group_table().values()]
-    assert "CREATED" not in states[-1:]
+    assert len({group.id for group in groups}) == 1  # one placement group for ranks and samplers
+    wait_until(lambda: ray.util.placement_group_table(groups[0])["state"] == "REMOVED")
 
 
 ON_LOGICAL_GPUS = """

@@ -14,6 +14,7 @@ from seeupo.engines.samplers.remote import DirectTransfer, RemoteSamplers, direc
 from seeupo.engines.samplers.settings import SamplerSettings
 from seeupo.errors import EngineLost, ModelError, TrainingError
 from seeupo.models.lora.adapters import LoraSettings
+from waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -302,15 +303,12 @@ def test_samplers_on_lost_nodes_are_replaced_if_others_have_room(samplers, simul
 def test_close_is_idempotent_and_frees_the_reserved_resources(samplers):
     import ray
 
-    def reserved() -> int:
-        return sum(group["state"] == "CREATED" for group in ray.util.placement_group_table().values())
-
-    before = reserved()
     remote = samplers()
-    assert reserved() == before + 1
+    bundles = remote._own_bundles
+    assert ray.util.placement_group_table(bundles)["state"] == "CREATED"
     remote.close()
     remote.close()
-    assert reserved() == before
+    wait_until(lambda: ray.util.placement_group_table(bundles)["state"] == "REMOVED")
 
 
 def test_weights_are_transferred_directly_between_gpus_of_a_cluster_only():
