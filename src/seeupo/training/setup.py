@@ -118,7 +118,7 @@ def check_step_rewards(recipe: Recipe, pool: EnvPool) -> None:
         raise TrainingError(
             f'collect.reward = "score_and_steps": {pool.name} declares no step rewards beside its score; expected an '
             'environment with separate_step_rewards. Use "score", or an option that adds them (pocket: lookup_reward; '
-            'gymnasium, gem: rewards = "terminal").'
+            'bfcl: turn_reward; gymnasium, gem: rewards = "terminal").'
         )
 
 

@@ -92,14 +92,28 @@ def check_scores_are_those_of_the_official_checker() -> None:
         steps = [[turn] if turn else [] for turn in turns]
         name = f"direct_{task}"
         expected = official.multi_turn_checker(steps, official.ground_truth(task), entry, "", name)["valid"]
-        env = fresh(task)
+        env = fresh(task, factory=BfclFactory(turn_reward=0.25))
+        rewards = []
         for turn in turns:
             if turn:
-                env.step(f"[{', '.join(turn)}]")
-            env.step("Done.")
+                assert env.step(f"[{', '.join(turn)}]").reward == 0
+            last = env.step("Done.")
+            rewards.append(last.reward)
         assert env.score() == float(expected), task
-        seen.add(expected)
-    assert seen == {True, False}
+        prefixes = [official.check(entry, steps[:count]) == "valid" for count in range(1, len(steps) + 1)]
+        assert rewards == [0.25 * right for right in prefixes], task
+        assert last.info["right_user_turns"] == sum(prefixes)
+        seen |= {expected, sum(prefixes) / len(prefixes)}
+    assert {True, False} < seen  # and some that go wrong on the way
+
+
+def check_the_verdict_on_a_part_is_that_on_the_whole() -> None:
+    """The checker stops at the first wrong user turn, so what follows it changes nothing."""
+    task = "multi_turn_base_0"
+    entry, (first, second, *rest) = official.load_entry(task), official.ground_truth(task)
+    wrong_second = [[first], [second[:1]], *([turn] for turn in rest)]
+    assert official.check(entry, wrong_second[:1]) == "valid"
+    assert official.check(entry, wrong_second[:2]) == official.check(entry, wrong_second) != "valid"
 
 
 def check_a_refused_call_counts_as_a_call() -> None:

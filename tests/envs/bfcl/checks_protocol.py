@@ -70,6 +70,7 @@ def check_misuse_is_a_user_error() -> None:
         lambda: factory.make().reset(Task("../multi_turn_base_0", "base"), seed=0),
         lambda: factory.make().reset(Task("simple_python_0", "base"), seed=0),
         lambda: BfclFactory(max_steps=0),
+        lambda: BfclFactory(turn_reward=1.5),
         lambda: BfclFactory(apps=[]),
         lambda: BfclFactory(apps="MathAPI"),
         lambda: BfclFactory(apps=["MathApi"]),
@@ -183,6 +184,11 @@ def check_a_forced_stop_in_the_last_user_turn_scores_zero_too() -> None:
     assert env.score() == 0.0
 
 
+def check_step_rewards_are_declared() -> None:
+    assert BfclFactory(turn_reward=0.1).separate_step_rewards
+    assert not BfclFactory().separate_step_rewards
+
+
 def check_max_steps() -> None:
     actions = list(BfclFactory()._replay("multi_turn_base_0"))
     for cap, score in ((len(actions), 1.0), (len(actions) - 1, 0.0)):
@@ -190,7 +196,7 @@ def check_max_steps() -> None:
         for action in actions[:cap]:
             result = env.step(action)
         assert (result.terminated, result.truncated) == (score == 1.0, score == 0.0)
-        assert env.score() == result.reward == score
+        assert env.score() == score
 
 
 def check_no_step_after_the_end() -> None:

@@ -144,12 +144,14 @@ def backends(entry: Entry) -> list[Any]:
 def check(entry: Entry, turns: Sequence[Sequence[Sequence[str]]]) -> str:
     """Return the official checker's verdict on the calls of each step of each user turn: "valid", or its error type.
 
-    The checker evaluates these strings, so they must be canonical calls or literals.
+    Given only the first user turns of a task, it judges these. The checker evaluates the strings, so they must be
+    canonical calls or literals.
     """
     # The checker caches its instances under this name in a module's globals, so each check needs a new one.
     name = f"seeupo_{next(_names)}"
     try:
-        verdict = multi_turn_checker(turns, ground_truth(entry["id"]), entry, category_of(entry["id"]), name)
+        reference = ground_truth(entry["id"])[: len(turns)]
+        verdict = multi_turn_checker(turns, reference, entry, category_of(entry["id"]), name)
     finally:
         instances = vars(multi_turn_utils)
         for key in [key for key in instances if key.startswith(f"{name}_")]:

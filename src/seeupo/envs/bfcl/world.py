@@ -1,7 +1,7 @@
 """BFCL v4 multi-turn as an environment. Runs in workers whose interpreter has `bfcl-eval`.
 
 A task is a conversation of several user turns. Within a user turn the model calls functions, step by step. A reply
-without calls ends the user turn, and the next user message follows. At the end the official checker scores the calls.
+without calls ends the user turn, and the next user message follows. The official checker scores the calls.
 """
 
 from __future__ import annotations
@@ -37,14 +37,17 @@ class BfclEnv:
         max_steps: int | None,
         steps_per_user_turn: int,
         max_observation: int,
+        turn_reward: float,
     ) -> None:
         self.action_format = action_format
         self.documentation = documentation
         self.max_steps = max_steps
         self.steps_per_user_turn = steps_per_user_turn
         self.max_observation = max_observation
+        self.turn_reward = turn_reward
         self._backends: Backends | None = None
-        self._verdict = "unfinished"
+        self._stop: str | None = None
+        self._verdict = "valid"
 
     def reset(self, task: Task, *, seed: int) -> StepResult:
         """Return the system prompt, if there is one, and the first user message. The seed is not used."""
@@ -53,8 +56,9 @@ class BfclEnv:
         self._backends = Backends(self._entry)
         self._calls: list[list[list[str]]] = [[]]  # by user turn and step
         self._steps = 0
-        self._stop: str | None = None
-        self._verdict = "unfinished"
+        self._stop = None
+        self._verdict = "valid"  # on the user turns that have ended
+        self._right_user_turns = 0
         prompt = self._system_prompt()
         system = () if prompt is None else (Message("system", prompt),)
         return StepResult((*system, *self._user_messages()), tools=self._tools(), info=self._info())
@@ -69,7 +73,7 @@ class BfclEnv:
             calls = PARSERS[self.action_format](text)
         except DecodeError as error:
             calls, why_none = [], str(error)
-        offered = None
+        offered, step_reward = None, 0.0
         if calls:
             results = [self._backends.execute(call) for call in calls]
             self._calls[-1].append([result.checked for result in results])
@@ -78,9 +82,10 @@ class BfclEnv:
                 self._stop = "steps_per_user_turn"
         elif len(self._calls) == len(self._entry["question"]):
             messages = ()
+            step_reward = self._check_user_turn()
             self._stop = "finished"
-            self._verdict = official.check(self._entry, self._calls)
         else:
+            step_reward = self._check_user_turn()
             self._calls.append([])
             messages = self._user_messages()
             offered = (self._tools() or None) if self._held_out() else None
@@ -89,7 +94,7 @@ class BfclEnv:
         return StepResult(
             messages,
             tools=offered,
-            reward=self.score(),
+            reward=step_reward,
             terminated=self._stop == "finished",
             truncated=self._stop in ("steps_per_user_turn", "max_steps"),
             info=self._info() | ({"no_call": why_none} if why_none else {}),
@@ -97,10 +102,19 @@ class BfclEnv:
 
     def score(self) -> float:
         """Return 1 if the official checker accepts the calls of a finished conversation, else 0."""
-        return float(self._verdict == "valid")
+        return float(self._stop == "finished" and self._verdict == "valid")
 
     def close(self) -> None:
         self._backends = None
+
+    def _check_user_turn(self) -> float:
+        """Check the user turn that ends, and return its step reward. The first error is the verdict, as officially."""
+        if self._verdict == "valid":
+            self._verdict = official.check(self._entry, self._calls)
+        if self._verdict != "valid":
+            return 0.0
+        self._right_user_turns += 1
+        return self.turn_reward
 
     def _held_out(self) -> list[Function]:
         """Return the functions that are offered from this user turn on."""
@@ -137,7 +151,10 @@ class BfclEnv:
 
     def _info(self) -> dict[str, Any]:
         info = {"user_turn": len(self._calls), "user_turns": len(self._entry["question"])}
-        return info if self._stop is None else info | {"stop": self._stop, "verdict": self._verdict}
+        if self._stop is None:
+            return info
+        verdict = self._verdict if self._stop == "finished" else "unfinished"
+        return info | {"stop": self._stop, "verdict": verdict, "right_user_turns": self._right_user_turns}
 
 
 class BfclFactory:
@@ -154,6 +171,8 @@ class BfclFactory:
             31,706, in long_context.
         expert_step: Calls that the expert makes in one step: all of a user turn, or one.
         apps: Apps that tasks may use, by the names of their classes; tasks that use others are left out.
+        turn_reward: Step reward of a user turn if the official checker accepts it and all before it. It is not part
+            of the score.
     """
 
     def __init__(
@@ -166,7 +185,10 @@ class BfclFactory:
         max_observation: int = 40_000,
         expert_step: Literal["turn", "call"] = "turn",
         apps: Sequence[str] | None = None,
+        turn_reward: float = 0.0,
     ) -> None:
+        if not 0 <= turn_reward <= 1:
+            raise EnvError(f"option turn_reward={turn_reward}: expected a number from 0 to 1")
         for name, value in (
             ("max_steps", max_steps),
             ("steps_per_user_turn", steps_per_user_turn),
@@ -182,7 +204,13 @@ class BfclFactory:
             "max_steps": max_steps,
             "steps_per_user_turn": steps_per_user_turn,
             "max_observation": max_observation,
+            "turn_reward": turn_reward,
         }
+
+    @property
+    def separate_step_rewards(self) -> bool:
+        """Whether there are step rewards; they are never part of the score."""
+        return bool(self._options["turn_reward"])
 
     @property
     def splits(self) -> Sequence[str]:
