@@ -6,7 +6,7 @@ import pytest
 
 from agents.worlds import EchoFactory
 from envs.counting import CountingFactory
-from seeupo.agents.template import REMINDER
+from seeupo.agents.template import REMINDER, Template
 from seeupo.config.loader import read_recipe, recipe_to_toml
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.errors import EnvError, EvaluationError, ModelError
@@ -38,7 +38,16 @@ def run_dir(tmp_path, model_folder):
     recipe = replace(
         recipe,
         environment=replace(recipe.environment, test_split="train", options={"turns": [2, 2]}),
-        agent=replace(recipe.agent, temperature=0.7, max_tokens=5, max_turns=3, reasoning=False, concurrency=7),
+        agent=replace(
+            recipe.agent,
+            temperature=0.7,
+            max_tokens=5,
+            max_turns=3,
+            reasoning=False,
+            concurrency=7,
+            max_observation_tokens=20,
+            max_prompt_tokens=400,
+        ),
     )
     path = tmp_path / "run"
     path.mkdir()
@@ -92,7 +101,8 @@ def test_run_directory_supplies_the_settings(run_dir):
     options = resolve_options(policy=str(run_dir), temperature=None, max_turns=9)
     assert (options.environment, options.split, options.options) == ("pocket", "train", {"turns": [2, 2]})
     assert (options.temperature, options.max_tokens, options.max_turns) == (0.7, 5, 9)
-    assert (options.plain, options.concurrency) == (True, 7)
+    assert options.concurrency == 7
+    assert options.template == Template(reasoning=False, max_observation_tokens=20, max_prompt_tokens=400)
     found = evaluate(run_dir, tasks=3, attempts=1, k=1)
     assert (found.plan.environment, found.plan.split, found.plan.max_turns) == ("pocket", "train", 3)
     assert found.plan.sampling == {"temperature": 0.7, "max_tokens": 5, "template": "plain"}

@@ -49,6 +49,8 @@ class EvaluationOptions:
     max_tokens: int = 256
     max_turns: int = 10
     plain: bool = False
+    max_observation_tokens: int = Template.max_observation_tokens
+    max_prompt_tokens: int | None = Template.max_prompt_tokens
     seed: int = 0
     concurrency: int = 32
     endpoint: str | None = None
@@ -62,7 +64,11 @@ class EvaluationOptions:
 
     @property
     def template(self) -> Template:
-        return Template(reasoning=not self.plain)
+        return Template(
+            reasoning=not self.plain,
+            max_observation_tokens=self.max_observation_tokens,
+            max_prompt_tokens=self.max_prompt_tokens,
+        )
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -104,6 +110,8 @@ def run_settings(policy: str) -> dict[str, Any]:
         "max_tokens": recipe.agent.max_tokens,
         "max_turns": recipe.agent.max_turns,
         "plain": not recipe.agent.reasoning,
+        "max_observation_tokens": recipe.agent.max_observation_tokens,
+        "max_prompt_tokens": recipe.agent.max_prompt_tokens,
         "concurrency": recipe.agent.concurrency,
     }
 
