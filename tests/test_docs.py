@@ -437,7 +437,7 @@ def test_every_metric_of_every_algorithm_is_documented_and_every_documented_metr
 
 
 def test_results_tables_are_generated_from_their_files():
-    page = (ROOT / "docs/results/README.md").read_text().splitlines()
+    page = (ROOT / "docs/results/recipes.md").read_text().splitlines()
     rows = list(reliability.markdown(json.loads((ROOT / "docs/results/tiny-pocket.json").read_text())))[2:]
     start = page.index(rows[0])
     assert page[start : start + len(rows)] == rows
@@ -446,7 +446,7 @@ def test_results_tables_are_generated_from_their_files():
 
 @pytest.mark.parametrize("file", sorted((ROOT / "docs/results").glob("*/comparison.json")), ids=lambda f: f.parent.name)
 def test_overviews_of_studies_are_generated_from_their_files(file):
-    page = (ROOT / "docs/results/README.md").read_text()
+    page = (ROOT / "docs/results/studies.md").read_text()
     table = json.loads(file.read_text())
     assert "\n".join(overview(table)) in page
     assert file.with_suffix(".md").read_text() == "\n".join(markdown(table)) + "\n"
