@@ -1,7 +1,7 @@
 """Take the screenshots of docs/report.md: `python benchmarks/report_pictures.py RUN` (needs Chromium).
 
 Writes docs/report/*.png: the top, the turns, the credit of one trajectory, and its group, at 1280 and 400 pixels, light
-and dark.
+and dark. With `--without-m RUN2`, two runs of tiny-credit, it writes the pictures of docs/tiny-credit.md instead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from seeupo.report.report import write_report
 from seeupo.runs.trajectory_files import read_trajectories
 from seeupo.types import Trajectory
 
-PICTURES = Path(__file__).parent.parent / "docs" / "report"
+DOCS = Path(__file__).parent.parent / "docs"
+PICTURES = DOCS / "report"
 SIZES = (("wide-light", 1280, "light"), ("wide-dark", 1280, "dark"), ("narrow-light", 400, "light"),
          ("narrow-dark", 400, "dark"))  # fmt: skip
 
@@ -50,29 +51,52 @@ def take_screenshots(page: Page, name: str, report: Path, link: str) -> None:
     page.locator("#turns").evaluate("section => section.scrollIntoView()")
     page.wait_for_timeout(500)
     page.screenshot(path=PICTURES / f"turns-{name}.png")
-    page.goto(f"{report.as_uri()}#{link}")
-    page.wait_for_selector("#viewer[open]")
-    page.locator("#credit-title").evaluate("title => title.scrollIntoView({block: 'center'})")
-    page.wait_for_timeout(500)
+    show_credit(page, report, link)
     page.screenshot(path=PICTURES / f"credit-{name}.png")
     page.keyboard.press("g")
     page.wait_for_timeout(500)
     page.screenshot(path=PICTURES / f"group-{name}.png")
 
 
+def show_credit(page: Page, report: Path, link: str) -> None:
+    page.goto(f"{report.as_uri()}#{link}")
+    page.wait_for_selector("#viewer[open]")
+    page.locator("#credit-title").evaluate("title => title.scrollIntoView({block: 'center'})")
+    page.wait_for_timeout(500)
+
+
+def compare_credit(page: Page, report: Path, link: str) -> None:
+    """Take the curves of both runs and the credit of a trajectory."""
+    folder = DOCS / "tiny-credit"
+    folder.mkdir(exist_ok=True)
+    page.goto(report.as_uri())
+    page.wait_for_selector("html[data-ready=yes]")
+    page.locator("#curves").evaluate("section => section.scrollIntoView()")
+    page.wait_for_timeout(500)
+    page.screenshot(path=folder / "curves.png")
+    show_credit(page, report, link)
+    page.screenshot(path=folder / "credit.png")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
-    run: Path = parser.parse_args().run
+    parser.add_argument("--without-m", type=Path, metavar="RUN")
+    options = parser.parse_args()
+    run: Path = options.run
+    runs = [run] if options.without_m is None else [run, options.without_m]
     link = urlencode({"run": run.name, "phase": 0, "id": example_trajectory(run).id})
     PICTURES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as directory, sync_playwright() as playwright:
         report = Path(directory) / "report.html"
-        write_report([run], report)
+        write_report(runs, report)
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        for name, width, scheme in SIZES:
+        for name, width, scheme in SIZES[:1] if options.without_m else SIZES:
             page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
-            take_screenshots(page, name, report, link)
+            if options.without_m:
+                compare_credit(page, report, link)
+            else:
+                take_screenshots(page, name, report, link)
             page.close()
         browser.close()
 
