@@ -452,6 +452,36 @@ def test_overviews_of_studies_are_generated_from_their_files(file):
     assert file.with_suffix(".md").read_text() == "\n".join(markdown(table)) + "\n"
 
 
+def reward_aucs(study):
+    """Return the reward AUC of each arm of a study: its interquartile mean, and the value of each run."""
+    arms = json.loads((ROOT / "docs/results" / study / "comparison.json").read_text())["arms"]
+    return {arm["name"]: (arm["metrics"]["reward_auc"]["value"], arm["metrics"]["reward_auc"]["runs"]) for arm in arms}
+
+
+def test_the_answer_in_the_results_has_the_values_of_the_studies():
+    page = (ROOT / "docs/results/README.md").read_text()
+    normal, deceptive = reward_aucs("main-normal"), reward_aucs("main-deceptive")
+    for label, arm in (("PPO", "ppo"), ("GRPO", "grpo"), ("GSPO", "gspo"), ("SeeUPO", "seeupo")):
+        (row,) = re.findall(rf"^\| {label} \|.*$", page, flags=re.MULTILINE)
+        assert re.findall(r"0\.\d{3}", row)[:2] == [f"{normal[arm][0]:.3f}", f"{deceptive[arm][0]:.3f}"]
+    assert f"product ratios {deceptive['seeupo-product'][0]:.3f}" in page
+
+
+ESCAPED = {
+    "main-deceptive": "SeeUPO with product ratios {seeupo-product}, SeeUPO {seeupo}, RLOO {rloo}, Dr. GRPO {dr-grpo}, "
+    "GRPO {grpo}, GSPO per turn {gspo-turn}, PPO {ppo}, turn-level PPO {ppo-turn}, GSPO {gspo}, REINFORCE++ "
+    "{reinforce-pp}, GiGPO {gigpo}",
+    "credit": "{seeupo} escaped with M (reward AUC above 0.5), {no-carry} without it, {shuffled} with permuted "
+    "multipliers, {natural} in natural order, {grpo} of GRPO and {rloo} of RLOO",
+}
+
+
+@pytest.mark.parametrize("study", ESCAPED)
+def test_the_counts_of_runs_that_escaped_the_trap_are_those_of_the_studies(study):
+    counts = {arm: sum(value > 0.5 for value in runs) for arm, (_, runs) in reward_aucs(study).items()}
+    assert ESCAPED[study].format(**counts) in (ROOT / "docs/results/studies.md").read_text()
+
+
 def test_threats_name_existing_tests():
     rows = re.findall(r"`(tests/\S+\.py): (test_\w+)`", (ROOT / "docs/security.md").read_text())
     assert rows
