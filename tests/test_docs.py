@@ -13,6 +13,7 @@ from pathlib import Path
 from types import UnionType
 
 import click
+import numpy as np
 import pytest
 import torch
 
@@ -23,6 +24,7 @@ from seeupo.cli.train_command import parse_overrides
 from seeupo.config.changes import Change, check_changes
 from seeupo.config.loader import read_recipe, recipe_names
 from seeupo.config.schema import Recipe
+from seeupo.core.run_statistics import mean_of_runs
 from seeupo.engines.local import LocalEngine
 from seeupo.engines.local_critic import CriticSettings
 from seeupo.engines.optimizer import OptimizerSettings
@@ -465,6 +467,39 @@ def test_the_answer_in_the_results_has_the_values_of_the_studies():
         (row,) = re.findall(rf"^\| {label} \|.*$", page, flags=re.MULTILINE)
         assert re.findall(r"0\.\d{3}", row)[:2] == [f"{normal[arm][0]:.3f}", f"{deceptive[arm][0]:.3f}"]
     assert f"product ratios {deceptive['seeupo-product'][0]:.3f}" in page
+
+
+def signed(interval):
+    """Yield a difference and its negative as text, with and without plus signs."""
+    value, low, high = (interval[name] for name in ("value", "low", "high"))
+    for numbers in ((value, low, high), (-value, -high, -low)):
+        for sign in ("", "+"):
+            center, *bounds = (f"{number:{sign}.3f}" for number in numbers)
+            yield f"{center} [{', '.join(bounds)}]"
+
+
+def effect_of_m():
+    """Return the mean effect of M in study (b) over its three pairs of arms, with its interval over seeds."""
+    runs = {arm: values for arm, (_, values) in reward_aucs("seeupo-ablations").items()}
+    pairs = [("seeupo", "no-carry"), ("product", "product-no-carry"), ("upper-layer", "upper-layer-no-carry")]
+    effects = [
+        sum(on - off for on, off in seed) / 3
+        for seed in zip(*(zip(runs[on], runs[off], strict=True) for on, off in pairs), strict=True)
+    ]
+    return mean_of_runs(np.array(effects))._asdict()
+
+
+def test_every_interval_in_the_prose_of_the_studies_is_in_a_file():
+    tables = [json.loads(file.read_text()) for file in (ROOT / "docs/results").glob("*/comparison.json")]
+    arms = [arm for table in tables for arm in table["comparisons"]]
+    known = {text for arm in arms for each in arm["metrics"].values() for text in signed(each["difference"])}
+    known |= set(signed(effect_of_m()))
+    for page in ("README.md", "studies.md"):
+        lines = (ROOT / "docs/results" / page).read_text().splitlines()
+        prose = "\n".join(line for line in lines if not line.startswith("| "))
+        found = re.findall(r"[+-]?0\.\d{3} \[[+-]?0\.\d{3}, [+-]?0\.\d{3}\]", prose)
+        assert found
+        assert set(found) <= known, page
 
 
 ESCAPED = {
