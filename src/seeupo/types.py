@@ -249,6 +249,18 @@ class AdaptedEngine(TrainEngine, Protocol):
 
 
 @runtime_checkable
+class TrunkEngine(TrainEngine, Protocol):
+    """A train engine that can keep the hidden states below the first trained layer for longer than an iteration."""
+
+    @property
+    def has_trunk(self) -> bool:
+        """Whether there are layers below the first trained one, and memory to keep their results."""
+
+    def keep_trunk(self, turns: Sequence[Turn]) -> None:
+        """Compute the trunk of turns that many iterations use, and keep it until the optimizer is set or a load."""
+
+
+@runtime_checkable
 class CriticEngine(TrainEngine, Protocol):
     """A train engine with a critic."""
 

@@ -199,3 +199,20 @@ def test_the_same_passes_are_bit_identical():
     for local in (fast, slow):
         local.step(turns, objective_for(local, turns), normalizer=20)
     assert torch.equal(weights(fast), weights(slow))
+
+
+def test_a_kept_trunk_is_computed_once_for_all_iterations():
+    local, kept, other = engine(**TOP, batch_tokens=10_000, row_tokens=10_000), trajectories(3), trajectories(3, seed=1)
+    lower = computed_tokens(local)
+    assert local.has_trunk
+    local.keep_trunk(turns_of(kept[:1]))
+    local.keep_trunk(turns_of(kept))
+    assert len(lower) == 2
+    for iteration in range(2):
+        local.begin_iteration(iteration)
+        assert not any(turn in local._batches.trunk for turn in turns_of(other))
+        lower.clear()
+        local.logprobs([*turns_of(kept), *turns_of(other)])
+        assert lower == [distinct_tokens(turns_of(other))]
+    local.set_optimizer(local.settings)
+    assert local._batches.trunk.used_bytes == 0

@@ -11,6 +11,7 @@ from engines.examples import engine, trajectories
 from seeupo.config.schema import TinySettings, WarmStartSettings
 from seeupo.display.train_display import result_line
 from seeupo.errors import TrainingError
+from seeupo.models.lora.adapters import LoraSettings
 from seeupo.report.report import write_report
 from seeupo.runs.trajectory_files import write_trajectories
 from seeupo.training.setup import build
@@ -174,3 +175,28 @@ def test_a_warm_start_alone_gives_a_policy_that_another_run_continues(tmp_path):
     assert not (continued.run_dir / "evaluations" / "00000.json").exists()
     assert continued.summary["before"] is continued.summary["difference"] is None
     assert result_line(continued.summary).startswith("Inconclusive")
+
+
+def test_repeated_demonstrations_are_found_by_their_tokens():
+    settings = WarmStartSettings(batches=2, batch_episodes=3)
+    actions = [(2,), (3,), (2,), (4,), (5,), (6,)]  # the first and the third are the same
+    demonstrations = [(Turn(f"d{number}", 0, (1,), action),) for number, action in enumerate(actions)]
+    assert Demonstrations(demonstrations, settings, seed=0).repeated() == [demonstrations[0]]
+    twice = WarmStartSettings(batches=4, batch_episodes=3)
+    assert Demonstrations(demonstrations, twice, seed=0).repeated() == [demonstrations[n] for n in (0, 1, 3, 4, 5)]
+
+
+def test_a_warm_start_of_upper_layers_computes_the_others_once(tmp_path):
+    def warm_started(trunk_gib):
+        recipe = small(
+            run={"iterations": 0},
+            model={"trunk_gib": trunk_gib, "lora": LoraSettings(rank=2, layers=1), "dtype": "float64"},
+            warm_start={"episodes": 4, "batches": 6, "batch_episodes": 2, "noisy": 0.0},
+        )
+        run = train(recipe, run_dir=tmp_path / str(trunk_gib)).run_dir
+        records = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+        return [record["loss"] for record in records if record["kind"] == "warm_start"]
+
+    kept, in_full = warm_started(1.0), warm_started(0.0)
+    assert len(kept) == 6
+    assert kept == pytest.approx(in_full, rel=1e-10)

@@ -60,9 +60,17 @@ class Batches:
         self._shares_trunk = {}
 
     def release(self) -> None:
-        """Drop the hidden states of earlier turns."""
+        """Drop the hidden states of earlier turns, except those that are kept."""
         if self.trunk is not None:
-            self.trunk.clear()
+            self.trunk.release()
+
+    def keep(self, turns: Sequence[Turn]) -> None:
+        """Compute the trunk of turns, as far as it fits, and keep it until `reset`, besides what is kept already."""
+        if self.trunk is not None:
+            self._check(turns)
+            self.trunk.release()
+            self._fill(turns)
+            self.trunk.keep()
 
     def of(
         self, turns: Sequence[Turn], scope: ModelScope | None = None

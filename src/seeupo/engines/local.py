@@ -49,6 +49,7 @@ from seeupo.types import (
     StepMetrics,
     TrainableEngine,
     Trajectory,
+    TrunkEngine,
     Turn,
     turns_of,
 )
@@ -173,6 +174,13 @@ class LocalEngine:
     def begin_iteration(self, iteration: int) -> None:
         self.iteration = iteration
         self._batches.release()
+
+    @property
+    def has_trunk(self) -> bool:
+        return self._batches.trunk is not None
+
+    def keep_trunk(self, turns: Sequence[Turn]) -> None:
+        self._batches.keep(turns)
 
     def logprobs(self, turns: Sequence[Turn], *, policy: Literal["current", "reference"] = "current") -> list[Tensor]:
         results: list[Tensor] = [torch.empty(0)] * len(turns)
@@ -385,4 +393,5 @@ if TYPE_CHECKING:
     _trainable: type[TrainableEngine] = LocalEngine
     _shrinkable: type[ShrinkableEngine] = LocalEngine
     _adapted: type[AdaptedEngine] = LocalEngine
+    _with_trunk: type[TrunkEngine] = LocalEngine
     _with_critic: type[CriticEngine] = LocalEngine

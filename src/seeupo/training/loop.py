@@ -30,8 +30,8 @@ from seeupo.training.alarms import Alarms
 from seeupo.training.callbacks import TrainingCallback
 from seeupo.training.metrics import iteration_record, sampler_gap, task_kinds
 from seeupo.training.setup import Components
-from seeupo.training.warm_start import load_demonstrations, warm_start_optimizer
-from seeupo.types import AdaptedEngine, DraftingSampler, Trajectory, Update, turns_of
+from seeupo.training.warm_start import Demonstrations, load_demonstrations, warm_start_optimizer
+from seeupo.types import AdaptedEngine, DraftingSampler, Trajectory, TrunkEngine, Update, turns_of
 from seeupo.utils.seeds import derive_seed
 from seeupo.utils.text import counted
 
@@ -39,6 +39,8 @@ WARM_START_RECORDS = 20
 """Number of metrics records that a warm start leaves."""
 WARM_START_CHECKPOINT_SECONDS = 120.0
 """Seconds between checkpoints in a warm start."""
+TRUNK_DEMONSTRATIONS = 16
+"""Number of demonstrations whose frozen layers are computed together, so that progress is shown."""
 
 
 class Interrupted(Exception):
@@ -357,6 +359,8 @@ class Loop:
         if self.progress.warm_steps == 0:
             engine.set_optimizer(warm_start_optimizer(settings))
         self.sampler.release()
+        if isinstance(engine, TrunkEngine) and engine.has_trunk:
+            self._keep_trunk(engine, demonstrations)
         self.callback.on_phase("warm start", settings.batches)
         written = time.monotonic()
         for step in range(self.progress.warm_steps + 1, settings.batches + 1):
@@ -379,6 +383,16 @@ class Loop:
         engine.reset_critic()
         self._sync_sampler(())
         self.checkpoint()
+
+    def _keep_trunk(self, engine: TrunkEngine, demonstrations: Demonstrations) -> None:
+        """Compute the layers that the warm start does not change, once for all its passes over a demonstration."""
+        repeated = demonstrations.repeated()
+        self.callback.on_phase("frozen layers of the demonstrations", len(repeated))
+        for first in range(0, len(repeated), TRUNK_DEMONSTRATIONS):
+            chunk = repeated[first : first + TRUNK_DEMONSTRATIONS]
+            with self._clock("warm start"):
+                engine.keep_trunk([turn for demonstration in chunk for turn in demonstration])
+            self._on_progress(first + len(chunk))
 
     def checkpoint_if_due(self) -> None:
         """Write a checkpoint every few iterations, and whenever an evaluation is the best so far."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -71,6 +72,17 @@ class Demonstrations:
         size = self.settings.batch_episodes
         positions = range(step * size, (step + 1) * size)
         return [turn for position in positions for turn in self.demonstrations[self._passes[position]]]
+
+    def repeated(self) -> list[Demonstration]:
+        """Return the demonstrations that are trained on more than once; of those with the same tokens only one."""
+        visits = range(self.settings.batches * self.settings.batch_episodes)
+        uses = Counter(self._passes[position] for position in visits)
+        totals, distinct = Counter[tuple[object, ...]](), dict[tuple[object, ...], Demonstration]()
+        for number, demonstration in enumerate(self.demonstrations):
+            tokens = tuple((turn.prompt_ids, turn.action_ids) for turn in demonstration)
+            totals[tokens] += uses[number]
+            distinct.setdefault(tokens, demonstration)
+        return [demonstration for tokens, demonstration in distinct.items() if totals[tokens] > 1]
 
     def train_step(self, engine: TrainEngine, step: int) -> float:
         """Take one optimizer step and return the loss per token before it."""

@@ -61,12 +61,18 @@ class TrunkCache:
 
     def __init__(self, layers: int, max_bytes: int) -> None:
         self.layers, self.max_bytes = layers, max_bytes
-        self.clear()
-
-    def clear(self) -> None:
-        """Release everything."""
         self._states: list[Tensor] = []
         self._turns: dict[Tokens, _Stored] = {}
+        self._kept = 0  # number of the first batches that stay
+
+    def keep(self) -> None:
+        """Keep what is stored now when everything else is released."""
+        self._kept = len(self._states)
+
+    def release(self) -> None:
+        """Release everything that is not kept."""
+        del self._states[self._kept :]
+        self._turns = {tokens: stored for tokens, stored in self._turns.items() if stored.batch < self._kept}
 
     @property
     def used_bytes(self) -> int:
