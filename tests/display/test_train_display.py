@@ -279,7 +279,7 @@ def test_long_runs_print_few_plain_lines(iterations, lines):
     assert printed[-1] == str(iterations)
 
 
-def test_only_long_phases_are_printed_and_only_once():
+def test_only_long_phases_are_printed_and_again_every_two_minutes():
     display, out, clock = plain()
     display.on_phase("collecting", 8)
     clock.now = 9.0
@@ -291,11 +291,14 @@ def test_only_long_phases_are_printed_and_only_once():
         clock.now = now
         display.on_progress(done, "loss 1.02")
     display.on_phase("evaluation")
-    clock.now = 80.0
+    for now, done in ((80.0, 1), (190.0, 5), (201.0, 6), (300.0, 9)):
+        clock.now = now
+        display.on_progress(done)
     display.on_phase("collecting")
     assert out.getvalue().splitlines()[1:] == [
         "[0:29] warm start: 50 of 100 done, 0:11 so far, loss 1.02",
-        "[1:20] evaluation: 0 done, 0:20 so far",
+        "[1:20] evaluation: 1 done, 0:20 so far",
+        "[3:21] evaluation: 6 done, 2:21 so far",
     ]
 
 

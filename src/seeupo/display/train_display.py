@@ -30,6 +30,8 @@ SPARKS = "▁▂▃▄▅▆▇█"
 SPARKLINE, BAR, LABEL, CELL, NOTEBOOK_WIDTH = 40, 24, 11, 5, 100
 """Widths in characters."""
 LONG_PHASE_SECONDS = 10.0
+REPEAT_SECONDS = 120.0
+"""Seconds until the plain display prints a phase, and between its further lines about it."""
 NOTEBOOK_SECONDS = 0.25
 
 
@@ -252,8 +254,9 @@ class PlainDisplay:
     def __init__(self, console: Console, status: Status) -> None:
         self._console, self._status = console, status
         self._every = 1 if status.iterations <= 20 else max(1, round(status.iterations / 50))
-        self._started = self._phase_printed = self._closed = False
+        self._started = self._closed = False
         self._long_phases: set[str] = set()
+        self._due = LONG_PHASE_SECONDS  # seconds of the phase at which its next line is printed
 
     def on_phase(self, name: str, total: int | None = None) -> None:
         if not self._started:  # not before: a run that is refused shows only the refusal
@@ -263,7 +266,7 @@ class PlainDisplay:
         if self._status.replaying and self._status.iteration:
             self._print(f"resumed after iteration {self._status.iteration}")
         self._status.on_phase(name, total)
-        self._phase_printed = False
+        self._due = LONG_PHASE_SECONDS * (6 if name in self._long_phases else 1)
 
     def on_progress(self, done: int, text: str = "") -> None:
         self._status.on_progress(done, text)
@@ -309,11 +312,10 @@ class PlainDisplay:
         return ", ".join(part for part in parts if part)
 
     def _print_long_phase(self) -> None:
-        """Print a phase that takes long, once; a phase that recurs in every iteration only if it takes far longer."""
+        """Print a phase that takes long, every two minutes; one that recurs in every iteration only if far longer."""
         status = self._status
-        limit = LONG_PHASE_SECONDS * (6 if status.name in self._long_phases else 1)
-        if status.name and not self._phase_printed and status.in_phase() >= limit:
-            self._phase_printed = True
+        if status.name and status.in_phase() >= self._due:
+            self._due = status.in_phase() + REPEAT_SECONDS
             self._long_phases.add(status.name)
             done = f"{status.done} of {status.total}" if status.total else f"{status.done}"
             text = f", {status.text}" if status.text else ""

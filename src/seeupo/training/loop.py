@@ -372,8 +372,7 @@ class Loop:
                 self._record({"kind": "warm_start", "iteration": 0, "step": step, "loss": loss})
             self._on_progress(step, f"loss {loss:.3f}")
             if time.monotonic() - written > WARM_START_CHECKPOINT_SECONDS:
-                self.checkpoint()
-                self.callback.on_phase("warm start", settings.batches)
+                self._write_checkpoint()
                 written = time.monotonic()
         if isinstance(engine, AdaptedEngine):
             engine.copy_first_adapter()
@@ -402,6 +401,9 @@ class Loop:
     def checkpoint(self) -> None:
         """Write a checkpoint of the current state."""
         self.callback.on_phase("checkpoint")
+        self._write_checkpoint()
+
+    def _write_checkpoint(self) -> None:
         progress = self.progress
         with self._clock("checkpoint"):
             self.checkpoints.write(progress.iteration, asdict(progress), self._save, best=self._is_best)

@@ -1,8 +1,9 @@
-"""Why held-out episodes of a run on BFCL fail: their first wrong user turn, compared with the reference.
+"""Held-out scores of runs on BFCL from one warm start, and why episodes fail: their first wrong user turn.
 
-    python benchmarks/bfcl_failures.py runs/smollm2-bfcl-001 --json failures.json
+    python benchmarks/bfcl_results.py runs/warm-start runs/seeupo runs/grpo --json results.json
 
-Prints a table of the evaluations of the run: before the first iteration, and after the last one.
+Prints a table with a column for the warm start and one for the last evaluation of each run. Episodes are replayed, and
+their first wrong user turn is compared with the reference.
 """
 
 from __future__ import annotations
@@ -10,17 +11,20 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from seeupo.agents.reasoning import action_of
 from seeupo.config.loader import read_recipe
 from seeupo.envs.bfcl.calls import PARSERS, ActionFormat, DecodeError
 from seeupo.envs.pool.pool import EnvPool
+from seeupo.runs.evaluations import Evaluation, compare
 from seeupo.runs.trajectory_files import read_trajectories
 from seeupo.types import StepResult, Task, Trajectory
 
 NOTHING = StepResult(())
+SCORES = ("avg@4", "pass@4")
 CAUSES = {
     "solved": "solved",
     "unfinished": "stopped at the limit of turns",
@@ -94,29 +98,64 @@ def iter_expert(expert: object, turns: int, action_format: ActionFormat) -> Iter
         yield action
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    recipe = read_recipe(str(options.run / "recipe.toml"))
+def stage(run: Path, iteration: int, warm_start: Evaluation) -> dict[str, Any]:
+    """Return the held-out scores of a run after an iteration, the difference to the warm start, and why it fails."""
+    recipe = read_recipe(str(run / "recipe.toml"))
     action_format: ActionFormat = recipe.environment.options.get("action_format", "python")
-    found: dict[str, dict[str, float]] = {}
+    evaluation = Evaluation.read(run / f"evaluations/{iteration:05d}.json")
     with EnvPool(recipe.environment.name, options=recipe.environment.options) as pool:
         tasks = {task.id: task for task in pool.tasks(recipe.environment.test_split)}
-        for path in sorted((options.run / "evaluations").glob("*.jsonl.gz")):
-            episodes = [cause(pool, tasks[each.task], each, action_format) for each in read_trajectories(path)]
-            count = Counter(why for why, _, _ in episodes)
-            found[path.name.partition(".")[0]] = {
-                **{name: count[name] / len(episodes) for name in CAUSES},
-                "right user turns": sum(right for _, right, _ in episodes) / sum(total for _, _, total in episodes),
-            }
-    print("| | " + " | ".join(f"iteration {int(name)}" for name in found) + " |")
-    print("|---|" + "---|" * len(found))
-    for name, label in [*CAUSES.items(), ("right user turns", "user turns before the first wrong one")]:
-        print(f"| {label} | " + " | ".join(f"{shares[name]:.1%}" for shares in found.values()) + " |")
+        trajectories = read_trajectories(run / f"evaluations/{iteration:05d}.jsonl.gz")
+        episodes = [cause(pool, tasks[each.task], each, action_format) for each in trajectories]
+    count = Counter(why for why, _, _ in episodes)
+    return {
+        "scores": {name: evaluation.summary()[name] for name in SCORES},
+        "difference": {name: compare(warm_start, evaluation)[name] for name in SCORES},
+        "tasks": evaluation.summary()["tasks"],
+        "right user turns": sum(right for _, right, _ in episodes) / sum(total for _, _, total in episodes),
+        "causes": {name: count[name] / len(episodes) for name in CAUSES},
+    }
+
+
+def last_iteration(run: Path) -> int:
+    return max(int(path.stem) for path in (run / "evaluations").glob("*.json"))
+
+
+def table(stages: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the lines of a Markdown table with one column per stage."""
+    yield "| | " + " | ".join(stages) + " |"
+    yield "|---|" + "---|" * len(stages)
+    for name in SCORES:
+        yield row(name, [interval(each["scores"][name]) for each in stages.values()])
+        differences = [interval(each["difference"][name], sign="+") for each in stages.values()]
+        yield row(f"{name}, difference to the warm start", ["", *differences[1:]])
+    yield row("user turns before the first wrong one", [f"{each['right user turns']:.1%}" for each in stages.values()])
+    for name, label in CAUSES.items():
+        yield row(label, [f"{each['causes'][name]:.1%}" for each in stages.values()])
+
+
+def row(label: str, cells: Sequence[str]) -> str:
+    return f"| {label} | {' | '.join(cells)} |"
+
+
+def interval(estimate: Mapping[str, float], sign: str = "") -> str:
+    value, low, high = (f"{estimate[name]:{sign}.3f}" for name in ("value", "low", "high"))
+    return f"{value} [{low}, {high}]"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("warm_start", type=Path, help="run whose first evaluation is that of the warm start")
+    parser.add_argument("runs", type=Path, nargs="+", help="runs from this warm start; their last evaluations are used")
+    parser.add_argument("--json", type=Path, help="file for the results")
+    options = parser.parse_args()
+    warm_start = Evaluation.read(options.warm_start / "evaluations/00000.json")
+    stages = {"warm start": stage(options.warm_start, 0, warm_start)}
+    for run in options.runs:
+        stages[run.name] = stage(run, last_iteration(run), warm_start)
+    print("\n".join(table(stages)))
     if options.json:
-        options.json.write_text(json.dumps(found, indent=2) + "\n")
+        options.json.write_text(json.dumps(stages, indent=1) + "\n")
 
 
 if __name__ == "__main__":
