@@ -3,6 +3,8 @@
 import ast
 import dataclasses
 import importlib
+import importlib.util
+import itertools
 import json
 import re
 import shlex
@@ -24,7 +26,7 @@ from seeupo.cli.train_command import parse_overrides
 from seeupo.config.changes import Change, check_changes
 from seeupo.config.loader import read_recipe, recipe_names
 from seeupo.config.schema import Recipe
-from seeupo.core.run_statistics import mean_of_runs
+from seeupo.core.run_statistics import holm, mean_of_runs
 from seeupo.engines.local import LocalEngine
 from seeupo.engines.local_critic import CriticSettings
 from seeupo.engines.optimizer import OptimizerSettings
@@ -33,6 +35,7 @@ from seeupo.models.catalog import CATALOG
 from seeupo.models.loading import load_policy
 from seeupo.models.tiny import TinyConfig
 from seeupo.rollout.collector import Collected
+from seeupo.runs.evaluations import Evaluation, compare
 from seeupo.runs.run_directory import RunDirectory
 from seeupo.studies import reliability
 from seeupo.studies.compare.markdown import markdown, overview
@@ -446,6 +449,20 @@ def test_results_tables_are_generated_from_their_files():
     assert not page[start + len(rows)].startswith("|")
 
 
+def test_table_of_bfcl_is_generated_from_its_files():
+    specification = importlib.util.spec_from_file_location("bfcl_results", ROOT / "benchmarks/bfcl_results.py")
+    script = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(script)
+    folder = ROOT / "docs/results/smollm2-bfcl"
+    stages = json.loads((folder / "results.json").read_text())
+    assert "\n".join(script.table(stages)) in (ROOT / "docs/results/recipes.md").read_text()
+    warm_start = Evaluation.read(folder / "warm-start.json")
+    for name, stage in stages.items():
+        evaluation = Evaluation.read(folder / f"{name.replace(' ', '-')}.json")
+        assert {score: evaluation.summary()[score] for score in script.SCORES} == stage["scores"]
+        assert {score: compare(warm_start, evaluation)[score] for score in script.SCORES} == stage["difference"]
+
+
 @pytest.mark.parametrize("file", sorted((ROOT / "docs/results").glob("*/comparison.json")), ids=lambda f: f.parent.name)
 def test_overviews_of_studies_are_generated_from_their_files(file):
     page = (ROOT / "docs/results/studies.md").read_text()
@@ -500,6 +517,28 @@ def test_every_interval_in_the_prose_of_the_studies_is_in_a_file():
         found = re.findall(r"[+-]?0\.\d{3} \[[+-]?0\.\d{3}, [+-]?0\.\d{3}\]", prose)
         assert found
         assert set(found) <= known, page
+
+
+def sign_flip_p(differences):
+    """Return the two-sided p of a mean difference under all changes of the signs of the differences."""
+    signs = np.array(list(itertools.product((1, -1), repeat=len(differences))))
+    return float((abs((signs * differences).mean(1)) >= abs(np.mean(differences)) - 1e-12).mean())
+
+
+def test_p_values_of_the_sign_flip_tests_in_the_prose_are_those_of_the_runs():
+    page = (ROOT / "docs/results/studies.md").read_text()
+    runs = {arm: np.array(values) for arm, (_, values) in reward_aucs("main-deceptive").items()}
+    raw = {arm: sign_flip_p(values - runs["seeupo"]) for arm, values in runs.items() if arm != "seeupo"}
+    by_arm = dict(zip(raw, holm(list(raw.values())), strict=True))
+    assert f"(p = {by_arm['grpo']:.2f} and {by_arm['rloo']:.2f} after correction)" in page
+    product = {arm: np.array(values) for arm, (_, values) in reward_aucs("control-product").items()}
+    flipped = 4 * sign_flip_p(product["no-carry-product"] - product["seeupo-product"])  # the smallest of four
+    (planned,) = (  # corrected for two comparisons
+        each["metrics"]["reward_auc"]["p"]
+        for each in json.loads((ROOT / "docs/results/control-product/comparison.json").read_text())["comparisons"]
+        if each["arm"] == "no-carry-product"
+    )
+    assert f"p is {2 * planned:.3f} by the planned t test, and {flipped:.3f} by a sign-flip test" in page
 
 
 ESCAPED = {
