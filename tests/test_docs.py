@@ -455,7 +455,11 @@ def test_table_of_bfcl_is_generated_from_its_files():
     specification.loader.exec_module(script)
     folder = ROOT / "docs/results/smollm2-bfcl"
     stages = json.loads((folder / "results.json").read_text())
-    assert "\n".join(script.table(stages)) in (ROOT / "docs/results/recipes.md").read_text()
+    page = (ROOT / "docs/results/recipes.md").read_text()
+    assert "\n".join(script.table(stages)) in page
+    untrained, all_apps = (Evaluation.read(folder / f"{n}.json").summary() for n in ("untrained", "warm-start-all-apps"))
+    assert f"avg@4 is {script.interval(untrained['avg@4'])}" in page
+    assert f"{script.interval(all_apps['avg@4'])} and pass@4 {script.interval(all_apps['pass@4'])}" in page
     warm_start = Evaluation.read(folder / "warm-start.json")
     for name, stage in stages.items():
         evaluation = Evaluation.read(folder / f"{name.replace(' ', '-')}.json")
