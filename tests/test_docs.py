@@ -457,7 +457,8 @@ def test_table_of_bfcl_is_generated_from_its_files():
     stages = json.loads((folder / "results.json").read_text())
     page = (ROOT / "docs/results/recipes.md").read_text()
     assert "\n".join(script.table(stages)) in page
-    untrained, all_apps = (Evaluation.read(folder / f"{n}.json").summary() for n in ("untrained", "warm-start-all-apps"))
+    files = ("untrained", "warm-start-all-apps")
+    untrained, all_apps = (Evaluation.read(folder / f"{name}.json").summary() for name in files)
     assert f"avg@4 is {script.interval(untrained['avg@4'])}" in page
     assert f"{script.interval(all_apps['avg@4'])} and pass@4 {script.interval(all_apps['pass@4'])}" in page
     warm_start = Evaluation.read(folder / "warm-start.json")
