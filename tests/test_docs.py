@@ -461,6 +461,14 @@ def test_table_of_bfcl_is_generated_from_its_files():
     untrained, all_apps = (Evaluation.read(folder / f"{name}.json").summary() for name in files)
     assert f"avg@4 is {script.interval(untrained['avg@4'])}" in page
     assert f"{script.interval(all_apps['avg@4'])} and pass@4 {script.interval(all_apps['pass@4'])}" in page
+
+    def successes(run, first, last):
+        records = map(json.loads, (folder / run / "metrics.jsonl").read_text().splitlines())
+        return [f"{r['success']:.2f}" for r in records if r["kind"] == "iteration" and first <= r["iteration"] <= last]
+
+    assert f"training success of SeeUPO ({', '.join(successes('seeupo', 2, 4))})" in page
+    assert f"and GRPO ({', '.join(successes('grpo', 2, 4))})" in page
+    assert f"5e-5 had {' and '.join(successes('grpo-5e-5', 2, 3))} in" in page
     warm_start = Evaluation.read(folder / "warm-start.json")
     for name, stage in stages.items():
         evaluation = Evaluation.read(folder / f"{name.replace(' ', '-')}.json")
