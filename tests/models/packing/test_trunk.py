@@ -75,7 +75,7 @@ def test_turns_are_found_by_their_tokens():
     cache = filled(small_model(), TURNS)
     assert all(replace(turn, trajectory="other", index=9) in cache for turn in TURNS)
     assert Turn("0", 0, TURNS[0].prompt_ids, (*TURNS[0].action_ids, 1)) not in cache
-    cache.clear()
+    cache.release()
     assert TURNS[0] not in cache
     assert cache.used_bytes == 0
 
