@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from engines.examples import policy, request, run
 from seeupo.engines.local import LocalEngine
 from seeupo.engines.optimizer import OptimizerSettings
+from seeupo.engines.samplers import kv_cache
 from seeupo.engines.samplers.kv_cache import merge_, partial_attention
 from seeupo.engines.samplers.local import LocalSampler
 from seeupo.engines.samplers.sampling import CHUNK, inverse_cdf
@@ -38,9 +39,11 @@ def test_tokens_of_probability_zero_are_never_sampled(uniform):
     assert inverse_cdf(probabilities, [uniform]).tolist() == [300]
 
 
+@pytest.mark.parametrize("few_scores", [0, 10_000], ids=["fused kernel", "plain products"])
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-14), (torch.float32, 1e-6), (torch.bfloat16, 2e-2)])
-def test_merged_partial_attention_equals_full_attention(dtype, bound):
-    """Float types are computed by PyTorch's fused kernel, bfloat16 by plain operations."""
+def test_merged_partial_attention_equals_full_attention(monkeypatch, dtype, bound, few_scores):
+    """Bfloat16 is always computed by plain products."""
+    monkeypatch.setattr(kv_cache, "FEW_SCORES", few_scores)
     generator = torch.Generator().manual_seed(0)
     queries, keys, values = (
         torch.randn(4, 2, n, 8, generator=generator, dtype=torch.float64).to(dtype) for n in (3, 12, 12)

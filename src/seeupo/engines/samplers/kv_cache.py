@@ -15,13 +15,19 @@ from seeupo.models.decoder import Decoder
 SHORT_TOKENS = 32
 """Length up to which the new tokens of a row are computed together with those of others, padded to the longest."""
 
+FEW_SCORES = 2**22
+"""Number of masked scores up to which plain products are at least as fast as PyTorch's fused kernel on the CPU.
+
+The kernel multiplies small matrices one by one. It has no tensor of scores, so it is used where that would be large.
+"""
+
 
 @dataclass(eq=False)
 class Context:
     """The computed part of a sequence: shared segments of a prompt, then private tokens with their keys and values.
 
     While the sequence is in the batch, its private keys and values are in its row of the cache; otherwise they are in
-    `keys` and `values`, [Hkv, S, D] per layer.
+    `keys` and `values`, [S, Hkv, D] per layer.
 
     Attributes:
         segment: The last shared segment; the chain from the root to it precedes the private tokens.
@@ -56,17 +62,20 @@ class Context:
 
 
 class RowCache:
-    """Private keys and values of the rows, [rows, Hkv, S, D] per layer; the capacity grows by doubling.
+    """Private keys and values of the rows, [S, rows, Hkv, D] per layer; the capacity S grows by doubling.
+
+    A step reads the first tokens of all rows. They are neighbors in this order; with the rows first, attention to them
+    took up to twice as long.
 
     Attributes:
         layers: Number of layers.
-        states: With adapters above some layers without, hidden states [rows, 1, S, H], as in `Segment`.
+        states: With adapters above some layers without, hidden states [S, rows, 1, H], as in `Segment`.
         bytes_per_token: Size of what is kept of a token.
         repeat: Number of query heads that share keys and values.
     """
 
     def __init__(self, decoder: Decoder, rows: int, dtype: torch.dtype, device: torch.device) -> None:
-        shape = (rows, decoder.kv_heads, 64, decoder.head_dim)
+        shape = (64, rows, decoder.kv_heads, decoder.head_dim)
         self.repeat = decoder.query_heads // decoder.kv_heads
         self.bytes_per_token = 2 * decoder.num_layers * decoder.kv_heads * decoder.head_dim * dtype.itemsize
         self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(decoder.num_layers)]
@@ -74,16 +83,16 @@ class RowCache:
         self.layers, self.first_adapted = decoder.num_layers, decoder.first_adapted
         self.states: list[Tensor] = []
         if self.first_adapted:
-            own = torch.zeros(rows, 1, 64, decoder.hidden_size, dtype=decoder.model.dtype, device=device)
+            own = torch.zeros(64, rows, 1, decoder.hidden_size, dtype=decoder.model.dtype, device=device)
             self.states, self.bytes_per_token = [own], self.bytes_per_token + decoder.hidden_size * own.itemsize
 
     def reserve(self, length: int) -> None:
-        have = self.keys[0].shape[2]
+        have = len(self.keys[0])
         if length > have:
             more = max(length, 2 * have) - have
             for tables in (self.keys, self.values, self.states):
                 for layer, table in enumerate(tables):
-                    tables[layer] = torch.nn.functional.pad(table, (0, 0, 0, more))
+                    tables[layer] = torch.nn.functional.pad(table, (0, 0) * 3 + (0, more))
 
     def insert(self, row: int, context: Context) -> None:
         length = len(context.tokens)
@@ -92,17 +101,17 @@ class RowCache:
             tables = (self.keys, context.keys), (self.values, context.values), (self.states, context.states)
             for own, kept in tables:
                 for layer, table in enumerate(kept):
-                    own[layer][row, :, :length] = table[:, :length]
+                    own[layer][:length, row] = table[:length]
 
     def extract(self, row: int, context: Context) -> None:
         length = len(context.tokens)
-        context.keys = [table[row, :, :length].clone() for table in self.keys]
-        context.values = [table[row, :, :length].clone() for table in self.values]
-        context.states = [table[row, :, :length].clone() for table in self.states]
+        context.keys = [table[:length, row].clone() for table in self.keys]
+        context.values = [table[:length, row].clone() for table in self.values]
+        context.states = [table[:length, row].clone() for table in self.states]
 
     def move(self, source: int, target: int, length: int) -> None:
         for table in (*self.keys, *self.values, *self.states):
-            table[target, :, :length] = table[source, :, :length]
+            table[:length, target] = table[:length, source]
 
 
 @dataclass
@@ -164,17 +173,18 @@ class NewTokens:
 
     def store(self, layer: int, keys: Tensor, values: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Store new keys and values [Hkv, S, D], and return all that the tokens attend to."""
-        end, own = self.start + len(self.tokens), (self.cache.keys[layer][self.row], self.cache.values[layer][self.row])
-        own[0][:, self.start : end], own[1][:, self.start : end] = keys, values
+        end = self.start + len(self.tokens)
+        own = tuple(table[layer][:end, self.row].transpose(0, 1) for table in (self.cache.keys, self.cache.values))
+        own[0][:, self.start :], own[1][:, self.start :] = keys, values
         shared = [(segment.keys[layer], segment.values[layer]) for segment in self.context.segment.chain()]
-        return [*shared, (own[0][:, :end], own[1][:, :end])]
+        return [*shared, (own[0], own[1])]
 
     def store_states(self, states: Tensor) -> None:
         """Store the states [S, H] that enter the first adapted layer."""
         self.states()[:] = states
 
     def states(self) -> Tensor:
-        return self.cache.states[0][self.row, 0, self.start : self.start + len(self.tokens)]
+        return self.cache.states[0][self.start : self.start + len(self.tokens), self.row, 0]
 
 
 class CopiedSegment:
@@ -186,12 +196,12 @@ class CopiedSegment:
 
     def copy(self, layer: int) -> None:
         here = slice(self.start, self.start + len(self.segment.tokens))
-        self.cache.keys[layer][self.rows, :, here] = self.segment.keys[layer]
-        self.cache.values[layer][self.rows, :, here] = self.segment.values[layer]
+        self.cache.keys[layer][here, self.rows] = self.segment.keys[layer].transpose(0, 1)[:, None]
+        self.cache.values[layer][here, self.rows] = self.segment.values[layer].transpose(0, 1)[:, None]
 
     def copy_states(self) -> None:
         here = slice(self.start, self.start + len(self.segment.tokens))
-        self.cache.states[0][self.rows, :, here] = self.segment.states[0]
+        self.cache.states[0][here, self.rows] = self.segment.states[0].transpose(0, 1)[:, None]
 
 
 class PrefillAttention:
@@ -282,8 +292,8 @@ class RowAttention:
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         count, kv_heads, head_dim = keys.shape
         queries = queries.view(count, kv_heads, -1, head_dim)
-        self.cache.keys[layer][self.row, :, self.position] = keys
-        self.cache.values[layer][self.row, :, self.position] = values
+        self.cache.keys[layer][self.position, self.row] = keys
+        self.cache.values[layer][self.position, self.row] = values
         attended, totals = self._attend_to_private(layer, queries)
         for segment, here in self.segments:
             # [Hkv, tokens * repeat, D] times [Hkv, S, D]: one matrix product for all tokens that follow the segment.
@@ -296,8 +306,8 @@ class RowAttention:
 
     def _attend_to_private(self, layer: int, queries: Tensor) -> tuple[Tensor, Tensor]:
         """Attend with queries [N, Hkv, repeat, D] to the private tokens of their rows; return also the sums."""
-        keys = self.cache.keys[layer][self.private, :, : self.longest]
-        values = self.cache.values[layer][self.private, :, : self.longest]
+        tables = self.cache.keys[layer], self.cache.values[layer]
+        keys, values = (table[: self.longest, self.private].permute(1, 2, 0, 3) for table in tables)
         if self.in_order:
             return partial_attention(queries, keys, values, self.mask)
         _, kv_heads, repeat, head_dim = queries.shape
@@ -334,7 +344,7 @@ class StepAttention:
             first += len(span.tokens)
         for segment in self.copied:
             segment.copy_states()
-        decode.cache.states[0][decode.row, 0, decode.position] = states[first:]
+        decode.cache.states[0][decode.position, decode.row, 0] = states[first:]
         return torch.cat([*(span.states() for span in self.prefill.resumed), states])
 
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -360,8 +370,9 @@ def partial_attention(
     Returns the result [R, H, Q, D] and the logarithm of the softmax sum [R, H, Q, 1]. For keys in bfloat16, queries and
     products are float32, as inside PyTorch's kernels: rounded products would change the softmax by percents.
     """
-    if keys.is_cpu and keys.dtype != torch.bfloat16:
-        # One operation instead of ten; `scaled_dot_product_attention` would not return the sums.
+    few = mask is not None and mask.numel() * keys.shape[1] <= FEW_SCORES
+    if keys.is_cpu and keys.dtype != torch.bfloat16 and not few:
+        # `scaled_dot_product_attention` would not return the sums.
         result, total = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             queries, keys, values, attn_mask=mask
         )
@@ -370,10 +381,10 @@ def partial_attention(
     with torch.autocast(keys.device.type, enabled=False):
         scores = (queries.to(dtype) * keys.shape[-1] ** -0.5) @ keys.to(dtype).transpose(-1, -2)
     scores = scores if mask is None else scores.add_(mask)
-    top = scores.amax(-1, keepdim=True)
-    weights = (scores - top).exp_()
-    sums = weights.sum(-1, keepdim=True)
-    return weights.to(values.dtype) @ values / sums, top + sums.log()
+    weights = scores.softmax(-1)
+    # The largest weight is exp(top - total), where top is the largest score.
+    total = scores.amax(-1, keepdim=True) - weights.amax(-1, keepdim=True).log_()
+    return (weights.to(values.dtype) @ values).to(dtype), total
 
 
 def causal(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
