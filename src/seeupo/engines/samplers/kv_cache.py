@@ -286,7 +286,11 @@ class RowAttention:
         last_seen[self.place, self.number] = self.position
         beyond = torch.arange(self.longest, device=device) > last_seen[..., None]
         mask = torch.zeros(beyond.shape, dtype=dtype, device=device).masked_fill_(beyond, -math.inf)
-        self.mask = mask.repeat_interleave(cache.repeat, 1)[:, None]  # [rows, 1, widest * repeat, S]
+        mask = mask.repeat_interleave(cache.repeat, 1)[:, None]  # [rows, 1, widest * repeat, S]
+        heads = cache.keys[0].shape[2]
+        if mask.numel() * heads <= FEW_SCORES:
+            mask = mask.expand(-1, heads, -1, -1).contiguous()  # once for all layers
+        self.mask = mask
         self.segments = _shared_segments(rows)
 
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -365,33 +369,43 @@ def merge_(one: Tensor, one_total: Tensor, other: Tensor, other_total: Tensor) -
 def partial_attention(
     queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Attend with queries [R, H, Q, D] to keys and values [R, H, S, D]; mask [R, 1, Q, S] is added to the scores.
+    """Attend with queries [R, H, Q, D] to keys and values [R, H, S, D]; mask [R, 1 or H, Q, S] is added to the scores.
 
     Returns the result [R, H, Q, D] and the logarithm of the softmax sum [R, H, Q, 1]. For keys in bfloat16, queries and
     products are float32, as inside PyTorch's kernels: rounded products would change the softmax by percents.
     """
-    few = mask is not None and mask.numel() * keys.shape[1] <= FEW_SCORES
-    if keys.is_cpu and keys.dtype != torch.bfloat16 and not few:
-        # `scaled_dot_product_attention` would not return the sums.
-        result, total = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            queries, keys, values, attn_mask=mask
-        )
-        return result, total[..., None]
-    dtype = torch.promote_types(keys.dtype, torch.float32)
-    with torch.autocast(keys.device.type, enabled=False):
-        scores = (queries.to(dtype) * keys.shape[-1] ** -0.5) @ keys.to(dtype).transpose(-1, -2)
-    scores = scores if mask is None else scores.add_(mask)
+    if keys.dtype == torch.bfloat16:
+        with torch.autocast(keys.device.type, enabled=False):
+            return _attend_by_products(queries.float(), keys.float(), values, mask)
+    few = mask is not None and mask.numel() // mask.shape[1] * keys.shape[1] <= FEW_SCORES
+    if few or not keys.is_cpu:
+        return _attend_by_products(queries, keys, values, mask)
+    # `scaled_dot_product_attention` would not return the sums.
+    result, total = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(queries, keys, values, attn_mask=mask)
+    return result, total[..., None]
+
+
+def _attend_by_products(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Attend as `partial_attention` does, with one product for all scores and one for all results."""
+    rows, heads, scale = *queries.shape[:2], keys.shape[-1] ** -0.5
+    both = queries.flatten(0, 1), keys.flatten(0, 1).transpose(1, 2)
+    if mask is None:
+        scores = torch.bmm(*both).mul_(scale)
+    else:
+        scores = torch.baddbmm(mask.expand(-1, heads, -1, -1).flatten(0, 1), *both, alpha=scale)
     weights = scores.softmax(-1)
     # The largest weight is exp(top - total), where top is the largest score.
     total = scores.amax(-1, keepdim=True) - weights.amax(-1, keepdim=True).log_()
-    return (weights.to(values.dtype) @ values).to(dtype), total
+    result = torch.bmm(weights.to(values.dtype), values.flatten(0, 1)).to(queries.dtype)
+    return result.unflatten(0, (rows, heads)), total.unflatten(0, (rows, heads))
 
 
 def causal(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """Attend causally with the last N positions [N, Hq, D] of a sequence to its keys and values [Hkv, S, D]."""
     count, seen = len(queries), keys.shape[1]
-    mask = torch.ones(count, seen, dtype=torch.bool, device=keys.device).tril(seen - count)
+    # From the start of a sequence, the kernel skips what no query sees.
+    mask = torch.ones(count, seen, dtype=torch.bool, device=keys.device).tril(seen - count) if seen > count else None
     attended = torch.nn.functional.scaled_dot_product_attention(
-        queries.transpose(0, 1)[None], keys[None], values[None], attn_mask=mask, enable_gqa=True
+        queries.transpose(0, 1)[None], keys[None], values[None], attn_mask=mask, is_causal=mask is None, enable_gqa=True
     )
     return attended[0].transpose(0, 1)
