@@ -8,7 +8,7 @@ from envs.counting import CountingFactory
 from seeupo.cli import main
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.errors import EnvError
-from seeupo.rollout.scripted import check_environment, run_rollouts, scripted_rollout, text_rollout
+from seeupo.rollout.scripted import check_environment, expert_texts, run_rollouts, scripted_rollout, text_rollout
 from seeupo.types import Attempt
 
 
@@ -132,3 +132,21 @@ def test_list_command_prints_the_environments():
     output = CliRunner().invoke(main, ["envs", "list"], env={"COLUMNS": "200"}).output
     for name in ("pocket", "bfcl"):
         assert name in output
+
+
+def test_texts_of_experts_are_in_the_order_of_tasks():
+    with EnvPool(CountingFactory()) as pool:
+        texts = expert_texts(pool, pool.first_tasks("easy", None)[:2])
+    assert texts == [
+        *("say up 1 times, then stop", "1", "up", "stop"),
+        *("say up 2 times, then stop", "1", "2", "up", "up", "stop"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("factory", "message"),
+    [(CountingFactory(broken_task="easy-3"), "easy-3.*broken"), (CountingFactory(help_wanted=False), "no expert")],
+)
+def test_without_episodes_of_an_expert_there_are_no_texts(factory, message):
+    with EnvPool(factory) as pool, pytest.raises(EnvError, match=message):
+        expert_texts(pool, pool.first_tasks("easy", None))

@@ -371,6 +371,27 @@ def test_equal_rewards_are_reported_and_training_continues(tmp_path):
     assert any("all rewards" in note.lower() or "equal" in note for note in notes.texts), notes
 
 
+def test_a_tiny_model_learns_its_tokens_from_the_texts_of_experts(tmp_path):
+    text, sizes = "call get_account(name='fay')", {}
+    for vocabulary in (0, 300):
+        tiny = TinySettings(width=32, layers=1, heads=2, context=1024, vocabulary=vocabulary)
+        options = {"surface": "natural", "turns": [2, 2], "train_tasks": 8, "test_tasks": 4}
+        recipe = small(
+            run={"iterations": 1},
+            model={"tiny": tiny},
+            environment={"options": options},
+            agent={"max_tokens": 4},
+            warm_start=None,
+        )
+        done = train(recipe, run_dir=tmp_path / str(vocabulary))
+        tokenizer = AutoTokenizer.from_pretrained(done.policy)
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+        sizes[vocabulary] = len(tokenizer), len(tokenizer.encode(text))
+    assert sizes[0] == (259, len(text))
+    assert sizes[300][0] == 300
+    assert sizes[300][1] < len(text)
+
+
 def test_the_exported_policy_has_lora_merged(tmp_path):
     recipe = small(model={"lora": LoraSettings(rank=2)}, algorithm=SeeUPO(kl_coef=0.01))
     with pytest.raises(Interrupted):

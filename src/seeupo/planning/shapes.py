@@ -17,7 +17,7 @@ from seeupo.models.catalog import CATALOG, downloaded_folder
 from seeupo.models.lora.adapter_folders import is_adapter, read_adapter
 from seeupo.models.lora.adapters import LoraSettings
 from seeupo.models.lora.turn_adapters import refuse_training
-from seeupo.models.tiny import TinyConfig, tiny_model, tiny_tokenizer
+from seeupo.models.tiny import tiny_model, tiny_tokenizer
 from seeupo.planning.known_shapes import KNOWN_SHAPES
 
 
@@ -99,8 +99,8 @@ def shape_of(settings: ModelSettings, words: Sequence[str] = ()) -> ModelShape:
     Configurations come from a folder or the local cache, else from the built-in table, else from the model hub.
     """
     if settings.name == "tiny":
-        size = settings.tiny
-        tiny = TinyConfig(width=size.width, layers=size.layers, heads=size.heads, context=size.context, words=words)
+        # A trained tokenizer has at most this many tokens.
+        tiny = settings.tiny.config(words=words or [str(number) for number in range(settings.tiny.vocabulary)])
         return shape_of_model(tiny_model(tiny, tiny_tokenizer(tiny)), "the recipe")
     source, config = _find_config(settings.name)
     try:

@@ -8,13 +8,16 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from itertools import starmap
 from typing import Any, Literal, TypeVar
 
 from seeupo.envs.failures import EnvFailure
+from seeupo.envs.pool.episode import PooledExpert
 from seeupo.envs.pool.first_task import try_task
 from seeupo.envs.pool.pool import EnvPool
+from seeupo.errors import EnvError
 from seeupo.runs.evaluations import AttemptResult
-from seeupo.types import Attempt, StepResult, StopReason
+from seeupo.types import Attempt, StepResult, StopReason, Task
 
 ScriptedPolicy = Literal["expert", "no-op"]
 CONCURRENCY = 64
@@ -176,6 +179,42 @@ def text_rollout(pool: EnvPool, attempt: Attempt, policy: TextPolicy, *, max_tur
         return outcome(None, StopReason.FAILURE, str(failure))
     finally:
         episode.close()
+
+
+def recorded_rollout(
+    pool: EnvPool, attempt: Attempt, expert: PooledExpert, *, max_turns: int
+) -> Rollout[tuple[AttemptResult, list[StepResult], list[str]]]:
+    """Return the rollout of an expert, with the results that it saw and its actions."""
+    seen: list[StepResult] = []
+    actions: list[Future[str]] = []
+
+    def policy(result: StepResult) -> Future[str]:
+        seen.append(result)
+        actions.append(expert.submit(result))
+        return actions[-1]
+
+    outcome = yield from text_rollout(pool, attempt, policy, max_turns=max_turns)
+    if outcome.failure is not None:
+        return outcome, [], []  # the last action may be missing
+    return outcome, seen, [action.result() for action in actions]
+
+
+def expert_texts(pool: EnvPool, tasks: Sequence[Task]) -> list[str]:
+    """Return all texts of the expert's episodes, task by task: what it was told and what it did."""
+
+    def episode(number: int, task: Task) -> Rollout[tuple[int, list[str]]]:
+        expert = pool.expert(task)
+        if expert is None:
+            raise EnvError(f"{pool.name} has no expert for task {task.id}, so there are no texts of its episodes")
+        name = f"texts {number}"
+        outcome, seen, actions = yield from recorded_rollout(
+            pool, Attempt(name, name, task, task.seed), expert, max_turns=MAX_TURNS
+        )
+        if outcome.failure is not None:
+            raise EnvError(f"the expert's episode of task {task.id} of {pool.name} failed: {outcome.failure}")
+        return number, [*(message.content for result in seen for message in result.messages), *actions]
+
+    return [text for _, texts in sorted(run_rollouts(starmap(episode, enumerate(tasks)))) for text in texts]
 
 
 def stop_reason(last: StepResult, score: float) -> StopReason:

@@ -31,11 +31,14 @@ from seeupo.models.loading import LoadedPolicy, load_policy
 from seeupo.models.lora.turn_adapters import refuse_training
 from seeupo.models.precision import DTYPES, resolve_device
 from seeupo.models.streaming import WeightStream, can_stream
-from seeupo.models.tiny import TinyConfig
 from seeupo.models.tokenizer_check import check_text
 from seeupo.rollout.runner import Runner, RunnerSettings, make_runner
+from seeupo.rollout.scripted import expert_texts
 from seeupo.training.samplers import lora_settings, sampled_copy, start_samplers
 from seeupo.types import EnvFactory, Sampler, SamplingParameters, Task, TrainableEngine
+
+CORPUS_TASKS = 64
+"""Number of training tasks whose expert episodes the tokenizer of a `tiny` model is trained on."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ def build(
         train_tasks = pool.first_tasks(recipe.environment.train_split, None)
         test_tasks = pool.first_tasks(recipe.environment.test_split, recipe.evaluation.tasks)
         first = try_task(pool, train_tasks[0])
-        load = model_loader(recipe.model, pool, seed=recipe.run.seed)
+        load = model_loader(recipe.model, pool, train_tasks, seed=recipe.run.seed)
         # With processes of their own for training and sampling, this one needs no memory of a GPU.
         apart = recipe.engine.kind == "cluster" and recipe.sampler.count > 0
         policy = load(device="cpu") if apart else load()
@@ -222,20 +225,17 @@ def open_pool(
     )
 
 
-def model_loader(settings: ModelSettings, pool: EnvPool, *, seed: int) -> partial[LoadedPolicy]:
+def model_loader(
+    settings: ModelSettings, pool: EnvPool, train_tasks: Sequence[Task], *, seed: int
+) -> partial[LoadedPolicy]:
     """Return a function that loads the model that a run starts from, in this process or another one."""
     refuse_training(Path(settings.name))
     config = None
     if settings.name == "tiny":
-        tiny = settings.tiny
-        config = TinyConfig(
-            width=tiny.width,
-            layers=tiny.layers,
-            heads=tiny.heads,
-            context=tiny.context,
-            words=pool.vocabulary() if tiny.words else (),
-            seed=seed,
-        )
+        words = pool.vocabulary() if settings.tiny.words else ()
+        has_texts = settings.tiny.vocabulary and not words
+        corpus = expert_texts(pool, train_tasks[:CORPUS_TASKS]) if has_texts else ()
+        config = settings.tiny.config(words=words, corpus=corpus, seed=seed)
     return partial(
         load_policy,
         settings.name,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,12 +19,12 @@ from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.envs.pool.pool import EnvPool, Mistakes
 from seeupo.errors import DemonstrationFileError, TrainingError, TrajectoryFileError
 from seeupo.models.tokenizer_check import check_text
-from seeupo.rollout.scripted import Rollout, run_rollouts, text_rollout
+from seeupo.rollout.scripted import Rollout, recorded_rollout, run_rollouts
 from seeupo.runs.demonstration_files import data_format
 from seeupo.runs.trajectory_files import read_trajectories
 from seeupo.training.chat_demonstrations import Demonstration, read_chat_demonstrations
 from seeupo.training.setup import Components, ModelInfo
-from seeupo.types import Attempt, StepResult, Task, TrainEngine, Turn
+from seeupo.types import Attempt, Task, TrainEngine, Turn
 from seeupo.utils.shuffling import ShuffledPasses
 
 
@@ -159,27 +158,21 @@ def demonstrate(
             raise TrainingError(
                 f"{pool.name} has no expert for task {task.id}; set warm_start.file to a file of demonstrations"
             )
-        answers: list[StepResult] = []
-        actions: list[Future[str]] = []
-
-        def policy(result: StepResult) -> Future[str]:
-            answers.append(result)
-            actions.append(expert.submit(result))
-            return actions[-1]
-
         name = f"demonstration {number}"
-        result = yield from text_rollout(pool, Attempt(name, name, task, task_seed), policy, max_turns=max_turns)
-        if result.failure is not None:
-            problem = f"a demonstration of task {task.id} of {pool.name} failed: {result.failure}"
+        outcome, seen, actions = yield from recorded_rollout(
+            pool, Attempt(name, name, task, task_seed), expert, max_turns=max_turns
+        )
+        if outcome.failure is not None:
+            problem = f"a demonstration of task {task.id} of {pool.name} failed: {outcome.failure}"
             raise TrainingError(*problem.split("\n"))
         if number == 0 and actions:
-            check_text(chat.tokenizer, actions[0].result(), f"the first action of the expert of {pool.name}")
-        conversation, turns = Conversation.start(chat, template, answers[0]), []
+            check_text(chat.tokenizer, actions[0], f"the first action of the expert of {pool.name}")
+        conversation, turns = Conversation.start(chat, template, seen[0]), []
         for index, action in enumerate(actions):
-            ids = chat.response(action.result())
+            ids = chat.response(action)
             turns.append(Turn(name, index, conversation.prompt_ids(), ids))
-            if index + 1 < len(answers):
-                conversation.add(ids, answers[index + 1])
+            if index + 1 < len(seen):
+                conversation.add(ids, seen[index + 1])
         return number, tuple(turns)
 
     return run_rollouts(demonstration(*plan) for plan in plans)
