@@ -3,7 +3,8 @@
     python benchmarks/bfcl_results.py runs/warm-start runs/seeupo runs/grpo --json results.json
 
 Prints a table with a column for the warm start and one for the last evaluation of each run. Episodes are replayed, and
-their first wrong user turn is compared with the reference.
+their first wrong user turn is compared with the reference. The share of right user turns of an episode counts those
+before the first wrong one.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 from seeupo.agents.reasoning import action_of
 from seeupo.config.loader import read_recipe
+from seeupo.core.statistics import Estimate, avg_at_k, paired_difference
 from seeupo.envs.bfcl.calls import PARSERS, ActionFormat, DecodeError
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.runs.evaluations import Evaluation, compare
@@ -25,6 +27,7 @@ from seeupo.types import StepResult, Task, Trajectory
 
 NOTHING = StepResult(())
 SCORES = ("avg@4", "pass@4")
+RIGHT = "right user turns"
 CAUSES = {
     "solved": "solved",
     "unfinished": "stopped at the limit of turns",
@@ -98,23 +101,43 @@ def iter_expert(expert: object, turns: int, action_format: ActionFormat) -> Iter
         yield action
 
 
-def stage(run: Path, iteration: int, warm_start: Evaluation) -> dict[str, Any]:
-    """Return the held-out scores of a run after an iteration, the difference to the warm start, and why it fails."""
+Shares = dict[str, list[float]]
+"""The share of right user turns of each episode, by task."""
+
+
+def stage(run: Path, iteration: int) -> tuple[Evaluation, Shares, dict[str, Any]]:
+    """Return the held-out scores of a run after an iteration, its right user turns, and why it fails."""
     recipe = read_recipe(str(run / "recipe.toml"))
     action_format: ActionFormat = recipe.environment.options.get("action_format", "python")
     evaluation = Evaluation.read(run / f"evaluations/{iteration:05d}.json")
+    shares: Shares = {}
+    causes = list[str]()
     with EnvPool(recipe.environment.name, options=recipe.environment.options) as pool:
         tasks = {task.id: task for task in pool.tasks(recipe.environment.test_split)}
-        trajectories = read_trajectories(run / f"evaluations/{iteration:05d}.jsonl.gz")
-        episodes = [cause(pool, tasks[each.task], each, action_format) for each in trajectories]
-    count = Counter(why for why, _, _ in episodes)
-    return {
-        "scores": {name: evaluation.summary()[name] for name in SCORES},
-        "difference": {name: compare(warm_start, evaluation)[name] for name in SCORES},
+        for each in read_trajectories(run / f"evaluations/{iteration:05d}.jsonl.gz"):
+            why, right, total = cause(pool, tasks[each.task], each, action_format)
+            shares.setdefault(each.task, []).append(right / total)
+            causes.append(why)
+    count = Counter(causes)
+    found = {
+        "scores": {name: evaluation.summary()[name] for name in SCORES}
+        | {RIGHT: as_json(avg_at_k([shares[task] for task in sorted(shares)], evaluation.plan.k))},
         "tasks": evaluation.summary()["tasks"],
-        "right user turns": sum(right for _, right, _ in episodes) / sum(total for _, _, total in episodes),
-        "causes": {name: count[name] / len(episodes) for name in CAUSES},
+        "causes": {name: count[name] / len(causes) for name in CAUSES},
     }
+    return evaluation, shares, found
+
+
+def difference(before: tuple[Evaluation, Shares], after: tuple[Evaluation, Shares]) -> dict[str, Any]:
+    """Return the differences of two stages, paired over tasks."""
+    names = sorted(before[1])
+    shares = paired_difference([after[1][name] for name in names], [before[1][name] for name in names])
+    scores = compare(before[0], after[0])
+    return {name: scores[name] for name in SCORES} | {RIGHT: as_json(shares)}
+
+
+def as_json(estimate: Estimate) -> dict[str, float]:
+    return {"value": estimate.value, "low": estimate.low, "high": estimate.high}
 
 
 def last_iteration(run: Path) -> int:
@@ -125,11 +148,10 @@ def table(stages: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """Yield the lines of a Markdown table with one column per stage."""
     yield "| | " + " | ".join(stages) + " |"
     yield "|---|" + "---|" * len(stages)
-    for name in SCORES:
+    for name in (*SCORES, RIGHT):
         yield row(name, [interval(each["scores"][name]) for each in stages.values()])
-        differences = [interval(each["difference"][name], sign="+") for each in stages.values()]
-        yield row(f"{name}, difference to the warm start", ["", *differences[1:]])
-    yield row("user turns before the first wrong one", [f"{each['right user turns']:.1%}" for each in stages.values()])
+        differences = [interval(each["difference"][name], sign="+") for each in stages.values() if "difference" in each]
+        yield row(f"{name}, difference to the warm start", ["", *differences])
     for name, label in CAUSES.items():
         yield row(label, [f"{each['causes'][name]:.1%}" for each in stages.values()])
 
@@ -149,10 +171,11 @@ def main() -> None:
     parser.add_argument("runs", type=Path, nargs="+", help="runs from this warm start; their last evaluations are used")
     parser.add_argument("--json", type=Path, help="file for the results")
     options = parser.parse_args()
-    warm_start = Evaluation.read(options.warm_start / "evaluations/00000.json")
-    stages = {"warm start": stage(options.warm_start, 0, warm_start)}
+    stages = dict[str, dict[str, Any]]()
+    evaluation, shares, stages["warm start"] = stage(options.warm_start, 0)
     for run in options.runs:
-        stages[run.name] = stage(run, last_iteration(run), warm_start)
+        own, own_shares, found = stage(run, last_iteration(run))
+        stages[run.name] = {**found, "difference": difference((evaluation, shares), (own, own_shares))}
     print("\n".join(table(stages)))
     if options.json:
         options.json.write_text(json.dumps(stages, indent=1) + "\n")

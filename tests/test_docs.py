@@ -462,18 +462,24 @@ def test_table_of_bfcl_is_generated_from_its_files():
     assert f"avg@4 is {script.interval(untrained['avg@4'])}" in page
     assert f"{script.interval(all_apps['avg@4'])} and pass@4 {script.interval(all_apps['pass@4'])}" in page
 
-    def successes(run, first, last):
-        records = map(json.loads, (folder / run / "metrics.jsonl").read_text().splitlines())
-        return [f"{r['success']:.2f}" for r in records if r["kind"] == "iteration" and first <= r["iteration"] <= last]
-
-    assert f"training success of SeeUPO ({', '.join(successes('seeupo', 2, 4))})" in page
-    assert f"and GRPO ({', '.join(successes('grpo', 2, 4))})" in page
-    assert f"5e-5 had {' and '.join(successes('grpo-5e-5', 2, 3))} in" in page
+    for name, label in (("seeupo", "SeeUPO"), ("grpo", "GRPO")):
+        records = map(json.loads, (folder / name / "metrics.jsonl").read_text().splitlines())
+        successes = [f"{record['success']:.2f}" for record in records if record["kind"] == "iteration"]
+        assert f"{label} {', '.join(successes)}" in page
     warm_start = Evaluation.read(folder / "warm-start.json")
     for name, stage in stages.items():
         evaluation = Evaluation.read(folder / f"{name.replace(' ', '-')}.json")
-        assert {score: evaluation.summary()[score] for score in script.SCORES} == stage["scores"]
-        assert {score: compare(warm_start, evaluation)[score] for score in script.SCORES} == stage["difference"]
+        assert {score: stage["scores"][score] for score in script.SCORES} == {
+            score: evaluation.summary()[score] for score in script.SCORES
+        }
+        if name != "warm start":
+            difference = compare(warm_start, evaluation)
+            assert all(stage["difference"][score] == difference[score] for score in script.SCORES)
+    versus = compare(*(Evaluation.read(folder / f"{name}.json") for name in ("seeupo", "grpo")))
+    assert f"GRPO against SeeUPO: avg@4 {script.interval(versus['avg@4'], sign='+')}" in page
+    early = json.loads((folder / "stopped-early" / "results.json").read_text())
+    for name in ("seeupo", "grpo"):
+        assert script.interval(early[name]["difference"]["avg@4"], sign="+") in page
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "docs/results").glob("*/comparison.json")), ids=lambda f: f.parent.name)
