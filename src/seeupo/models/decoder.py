@@ -108,6 +108,7 @@ class Decoder:
         adapters: Sequence[AdapterRows],
     ) -> Tensor:
         """Apply all layers to states [N, H], which are changed in place."""
+        heads = (self.query_heads, self.kv_heads, self.kv_heads)
         rotated_heads, half, (cos, sin) = self.query_heads + self.kv_heads, self.head_dim // 2, rotary
         all_rotations = torch.complex(cos[..., :half], sin[..., :half])
         rotation = all_rotations[len(cos) - len(states) :]
@@ -115,12 +116,7 @@ class Decoder:
             if self.first_adapted and index == self.first_adapted:
                 states, rotation = attend.enter_adapted(states), all_rotations
             projected = layer.project(states, rotation, rotated_heads, adapters)
-            attended = attend(
-                index,
-                projected[:, : self.query_heads],
-                projected[:, self.query_heads : rotated_heads],
-                projected[:, rotated_heads:],
-            )
+            attended = attend(index, *projected.split(heads, 1))
             states.add_(layer.output(attended.reshape(len(states), -1), adapters))
             layer.add_mlp(states, adapters)
         return states

@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 from engines.examples import policy, request, run
 from seeupo.engines.local import LocalEngine
 from seeupo.engines.optimizer import OptimizerSettings
-from seeupo.engines.samplers import kv_cache
-from seeupo.engines.samplers.kv_cache import merge_, partial_attention
 from seeupo.engines.samplers.local import LocalSampler
 from seeupo.engines.samplers.sampling import CHUNK, inverse_cdf
 from seeupo.types import Turn
@@ -37,25 +35,6 @@ def test_tokens_of_probability_zero_are_never_sampled(uniform):
     probabilities = torch.zeros(1, 600)
     probabilities[0, 300] = 1.0
     assert inverse_cdf(probabilities, [uniform]).tolist() == [300]
-
-
-@pytest.mark.parametrize("few_scores", [0, 10_000], ids=["fused kernel", "plain products"])
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-14), (torch.float32, 1e-6), (torch.bfloat16, 2e-2)])
-def test_merged_partial_attention_equals_full_attention(monkeypatch, dtype, bound, few_scores):
-    """Bfloat16 is always computed by plain products."""
-    monkeypatch.setattr(kv_cache, "FEW_SCORES", few_scores)
-    generator = torch.Generator().manual_seed(0)
-    queries, keys, values = (
-        torch.randn(4, 2, n, 8, generator=generator, dtype=torch.float64).to(dtype) for n in (3, 12, 12)
-    )
-    mask = torch.zeros(4, 1, 3, 12, dtype=torch.promote_types(dtype, torch.float32))
-    mask[1, :, 1, 10:] = -torch.inf
-    parts = (slice(0, 5), slice(5, 12))
-    first, second = (partial_attention(queries, keys[:, :, p], values[:, :, p], mask[..., p]) for p in parts)
-    merge_(*first, *second)
-    scores = queries.double() @ keys.double().transpose(-1, -2) / 8**0.5 + mask
-    torch.testing.assert_close(first[0].double(), scores.softmax(-1) @ values.double(), rtol=0, atol=bound)
-    torch.testing.assert_close(first[1].double(), scores.logsumexp(-1, keepdim=True), rtol=0, atol=bound)
 
 
 def test_rows_with_and_without_shared_prompts_are_sampled_together():

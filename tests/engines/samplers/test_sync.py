@@ -114,11 +114,11 @@ def test_release_frees_the_caches_and_keeps_the_weights():
     local = engine()
     sampler = LocalSampler(local.policy)
     run(sampler, [request("a", range(1, 9), episode="one", max_tokens=100)])
-    assert len(sampler._cache.keys[0]) > 64
+    assert sampler._cache.capacity > 64
     sampler.release()
     assert not sampler._tree.tokens
     assert not sampler._episodes
-    assert len(sampler._cache.keys[0]) == 64
+    assert sampler._cache.capacity == 64
     assert largest_difference(local, sampler) < 1e-10
     sampler.submit(request("b", (1, 2)))
     with pytest.raises(RuntimeError, match="poll until all have finished"):

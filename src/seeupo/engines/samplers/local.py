@@ -13,18 +13,9 @@ from operator import itemgetter
 import torch
 
 from seeupo.core.checks import check_count
+from seeupo.engines.samplers.attention import PrefillAttention, RowAttention, RowTokens, StepAttention
 from seeupo.engines.samplers.drafts import DraftHistory, Drafts, Guess
-from seeupo.engines.samplers.kv_cache import (
-    Context,
-    CopiedSegment,
-    NewSegment,
-    NewTokens,
-    PrefillAttention,
-    RowAttention,
-    RowCache,
-    RowTokens,
-    StepAttention,
-)
+from seeupo.engines.samplers.kv_cache import Context, CopiedSegment, NewSegment, NewTokens, RowCache
 from seeupo.engines.samplers.prefix_tree import PrefixTree, Segment
 from seeupo.engines.samplers.sampling import (
     StopCriteria,
