@@ -153,7 +153,10 @@ class RowAttention:
         """Attend with queries [N, Hkv, repeat, D] to all segments; return results of their shape and sums [..., 1]."""
         if self.one_segment_each:
             parts = [_attend_to_segment(segment, layer, queries[here]) for segment, here in self.segments]
-            return parts[0] if len(parts) == 1 else (torch.cat([r for r, _ in parts]), torch.cat([t for _, t in parts]))
+            if len(parts) == 1:
+                return parts[0]
+            results, sums = zip(*parts, strict=True)
+            return torch.cat(results), torch.cat(sums)
         attended = torch.zeros(queries.shape, dtype=self.mask.dtype, device=queries.device)
         totals = torch.full_like(attended[..., :1], -math.inf)
         for segment, here in self.segments:
@@ -251,8 +254,8 @@ def _attend_to_segment(segment: Segment, layer: int, queries: Tensor) -> tuple[T
     # [Hkv, N * repeat, D] times [Hkv, S, D]: one matrix product for all tokens that follow the segment.
     together = queries.transpose(0, 1).reshape(1, kv_heads, -1, head_dim)
     result, total = partial_attention(together, segment.keys[layer][None], segment.values[layer][None])
-    parts = (part.view(kv_heads, count, repeat, -1).transpose(0, 1) for part in (result, total))
-    return next(parts), next(parts)
+    result, total = (part.view(kv_heads, count, repeat, -1).transpose(0, 1) for part in (result, total))
+    return result, total
 
 
 def partial_attention(

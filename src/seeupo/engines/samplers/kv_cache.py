@@ -56,7 +56,7 @@ class Context:
 
 
 class RowCache:
-    """Private keys and values of the rows, [layers, 1 + S, rows, Hkv, D]; the capacity S grows by doubling.
+    """Private keys and values of the rows, [layers, 1 + S, rows, Hkv, D]; the capacity S grows by half.
 
     A step reads the first tokens of all rows. They are neighbors in this order; with the rows first, attention to them
     took up to twice as long. The first place of every row is never filled: its key and value are 0, and its score
@@ -86,7 +86,7 @@ class RowCache:
     def reserve(self, length: int) -> None:
         have = self.capacity
         if length > have:
-            more = max(length, 2 * have) - have
+            more = max(length, have + have // 2) - have
             self.keys, self.values, self.states = (
                 torch.nn.functional.pad(table, (0, 0) * 3 + (0, more))
                 for table in (self.keys, self.values, self.states)
