@@ -482,6 +482,16 @@ def test_table_of_bfcl_is_generated_from_its_files():
         assert script.interval(early[name]["difference"]["avg@4"], sign="+") in page
 
 
+def test_textworld_trials_in_the_prose_have_the_values_of_their_file():
+    page = (ROOT / "docs/results/recipes.md").read_text()
+    trials = json.loads((ROOT / "docs/results/textworld/trials.json").read_text())
+    assert len(trials) == 5
+    for trial in trials:
+        success, entropy, dead = trial["success"], trial["entropy"], np.mean(trial["dead_groups"]) / trial["groups"]
+        scores = f"{np.mean(success[:5]):.2f}, {np.mean(success[-5:]):.2f}"
+        assert f"| {scores} | {dead:.0%} | {entropy[0]:.1f}, {entropy[-1]:.1f} |" in page
+
+
 @pytest.mark.parametrize("file", sorted((ROOT / "docs/results").glob("*/comparison.json")), ids=lambda f: f.parent.name)
 def test_overviews_of_studies_are_generated_from_their_files(file):
     page = (ROOT / "docs/results/studies.md").read_text()
