@@ -449,10 +449,16 @@ def test_results_tables_are_generated_from_their_files():
     assert not page[start + len(rows)].startswith("|")
 
 
-def test_table_of_bfcl_is_generated_from_its_files():
+@pytest.fixture
+def script():
+    """The script that makes the table of BFCL."""
     specification = importlib.util.spec_from_file_location("bfcl_results", ROOT / "benchmarks/bfcl_results.py")
-    script = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(script)
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def test_table_of_bfcl_is_generated_from_its_files(script):
     folder = ROOT / "docs/results/smollm2-bfcl"
     stages = json.loads((folder / "results.json").read_text())
     page = (ROOT / "docs/results/recipes.md").read_text()
@@ -480,6 +486,15 @@ def test_table_of_bfcl_is_generated_from_its_files():
     early = json.loads((folder / "stopped-early" / "results.json").read_text())
     for name in ("seeupo", "grpo"):
         assert script.interval(early[name]["difference"]["avg@4"], sign="+") in page
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_scores_of_seeupo_and_grpo_with_a_pretrained_model_are_those_of_their_files(script, seed):
+    folder = ROOT / "docs/results/compare-smollm2-pocket/evaluations"
+    runs = [Evaluation.read(folder / f"{name}-{seed}.json") for name in ("warm-start", "seeupo", "grpo")]
+    cells = [script.interval(run.summary()["avg@4"]) for run in runs]
+    difference = script.interval(compare(*runs[1:])["avg@4"], sign="+")
+    assert f"| {seed} | {' | '.join(cells)} | {difference} |" in (ROOT / "docs/results/recipes.md").read_text()
 
 
 def test_textworld_trials_in_the_prose_have_the_values_of_their_file():
