@@ -36,9 +36,10 @@ def ray_on_this_machine(tmp_path_factory):
     At its start it writes to a home directory of its own. It notices within seconds that a node has died.
     """
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'seeupo[cluster]'")
+    import ray
     from ray.cluster_utils import Cluster
 
-    from seeupo.engines.cluster.ray_cluster import ray_cluster
+    from seeupo.engines.cluster.ray_cluster import worker_environment
 
     soon = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 1000, "health_check_failure_threshold": 3}
     with contextlib.ExitStack() as stack:
@@ -49,7 +50,9 @@ def ray_on_this_machine(tmp_path_factory):
                 True, head_node_args={"num_cpus": HEAD_CPUS, "include_dashboard": False, "_system_config": soon}
             )
             stack.callback(cluster.shutdown)
-            stack.enter_context(ray_cluster(cluster.address, processes=HEAD_CPUS))
+            environment = worker_environment(on_this_machine=True)
+            ray.init(cluster.address, runtime_env=environment, log_to_driver=False, logging_level="error")
+            stack.callback(ray.shutdown)
         yield cluster
 
 

@@ -1,4 +1,7 @@
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -35,3 +38,16 @@ def test_ray_does_not_offer_the_gpu_of_a_local_trainer(visible, device, offered,
     with ray_cluster.ray_cluster(None, processes=2, own_device=torch.device(device)):
         assert os.environ.get("CUDA_VISIBLE_DEVICES") == visible
     assert seen == [offered]
+
+
+def test_workers_start_from_an_interpreter_whose_path_has_a_space(tmp_path):
+    (tmp_path / "a folder").symlink_to(sys.prefix)
+    python = tmp_path / "a folder" / "bin" / Path(sys.executable).name
+    code = """
+import sys
+from seeupo.engines.cluster.ray_cluster import ray_cluster
+with ray_cluster(None, processes=1):
+    import ray
+    assert ray.get(ray.remote(lambda: sys.executable).remote(), timeout=300) == sys.executable
+"""
+    subprocess.run([python, "-c", code], check=True, env=os.environ | {"HOME": str(tmp_path)}, timeout=600)

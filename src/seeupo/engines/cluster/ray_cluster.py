@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,9 +37,8 @@ def ray_cluster(address: str | None, *, processes: int, own_device: torch.device
     if ray.is_initialized():
         yield
         return
-    # Workers import the same modules as this process, those of the current directory included.
     options: dict[str, Any] = {
-        "runtime_env": {"env_vars": {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}},
+        "runtime_env": worker_environment(on_this_machine=address is None),
         "log_to_driver": False,
         "logging_level": "error",
     }
@@ -60,6 +60,18 @@ def ray_cluster(address: str | None, *, processes: int, own_device: torch.device
         yield
     finally:
         ray.shutdown()
+
+
+def worker_environment(*, on_this_machine: bool) -> dict[str, Any]:
+    """Return Ray's runtime environment of workers, which import the same modules as this process.
+
+    Those of the current directory are included. Ray puts the path of the interpreter into a shell command as it is, so
+    one with a space is quoted here; on other machines the path may be another one.
+    """
+    environment: dict[str, Any] = {"env_vars": {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}}
+    if on_this_machine and (quoted := shlex.quote(sys.executable)) != sys.executable:
+        environment["py_executable"] = quoted
+    return environment
 
 
 @contextmanager
