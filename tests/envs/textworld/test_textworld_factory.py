@@ -60,6 +60,20 @@ def test_unknown_splits_and_kinds_are_refused():
         recipe_of(Task("a", "train", kind="mediun"), spelled_out=False)
 
 
+@pytest.mark.parametrize(
+    ("rates", "problem"),
+    [
+        ({"wrong_comand": 0.1}, "no mistake 'wrong_comand'; did you mean 'wrong_command'"),
+        ({"wrong_command": 1.5}, r"wrong_command is 1.5; expected a number in \[0, 1\]"),
+    ],
+)
+def test_wrong_rates_of_mistakes_are_errors(monkeypatch, rates, problem):
+    monkeypatch.setattr("seeupo.envs.textworld.env.game_file", lambda recipe: "game.z8")
+    factory = TextworldFactory()
+    with pytest.raises(EnvError, match=problem):
+        factory.noisy_expert(factory.tasks("train")[0], seed=0, rates=rates)
+
+
 def test_there_is_no_step_before_a_reset():
     with pytest.raises(RuntimeError, match="call reset first"):
         TextworldFactory().make().step("look")

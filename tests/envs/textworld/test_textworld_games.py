@@ -12,7 +12,7 @@ import seeupo
 from envs.textworld import hostile
 from envs.worlds import HAS_SANDBOX
 from seeupo.envs.install import interpreter
-from seeupo.envs.pool.pool import EnvPool
+from seeupo.envs.pool.pool import EnvPool, Mistakes
 from seeupo.envs.textworld.commands import SHORT_FORMS, VERBS
 from seeupo.envs.textworld.games import LEVELS
 from seeupo.types import Task
@@ -67,6 +67,35 @@ def test_the_expert_wins_and_a_no_op_policy_does_not(pool):
         results, score = rollout(pool, task, lambda _: "look", most=5)
         assert score == 0.0
         assert not any(result.reward for result in results)
+
+
+def actions_of(pool, task, seed, rate):
+    """Return the actions of a noisy expert in an episode of at most 12 turns, and the score."""
+    actions = []
+    expert = pool.expert(task, mistakes=Mistakes(seed, {"wrong_command": rate}))
+
+    def recorded(result):
+        actions.append(expert(result))
+        return actions[-1]
+
+    return actions, rollout(pool, task, recorded)[1]
+
+
+def test_a_noisy_expert_strays_from_the_walkthrough_and_finds_its_way_back(pool):
+    tasks = pool.tasks("train")[:12]
+    walkthroughs = [actions_of(pool, task, 0, 0.0) for task in tasks]
+    assert [(len(actions), score) for actions, score in walkthroughs] == [(4, 1.0)] * len(tasks)
+
+    noisy = [actions_of(pool, task, 0, 0.3) for task in tasks]
+    assert noisy == [actions_of(pool, task, 0, 0.3) for task in tasks]
+    assert noisy != [actions_of(pool, task, 1, 0.3) for task in tasks]
+    # Most episodes have a wrong command, and still win: the remaining commands start where it led.
+    strayed = [score for (actions, score), (plain, _) in zip(noisy, walkthroughs, strict=True) if actions != plain]
+    assert len(strayed) >= 6
+    assert sum(strayed) >= len(strayed) / 2
+
+    never_right = [actions_of(pool, task, 0, 1.0) for task in tasks]
+    assert all(actions[0] != plain[0] for (actions, _), (plain, _) in zip(never_right, walkthroughs, strict=True))
 
 
 @pytest.mark.parametrize(("number", "commands"), [(0, 1), (1, 2), (2, 4), (3, 8)])

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from random import Random
 from typing import Any, Literal
 
 from seeupo.envs.observation import cut
 from seeupo.envs.textworld.commands import VERBS, CommandError, read_command
-from seeupo.envs.textworld.games import LEVELS, Recipe, game_file, winning_commands
+from seeupo.envs.textworld.experts import NoisyExpert, walkthrough_expert
+from seeupo.envs.textworld.games import LEVELS, Recipe, game_file
 from seeupo.errors import EnvError, suggest
 from seeupo.types import Expert, Message, StepResult, Task
 
@@ -124,8 +127,14 @@ class TextworldFactory:
 
     def expert(self, task: Task) -> Expert:
         """Return an expert that follows TextWorld's walkthrough of the game."""
-        commands = iter(winning_commands(game_file(recipe_of(task, spelled_out=self._spelled_out))))
-        return lambda _: next(commands, "look")
+        return walkthrough_expert(self._game_file(task))
+
+    def noisy_expert(self, task: Task, *, seed: int, rates: Mapping[str, float]) -> Expert:
+        """Return an expert that gives random commands at the rate `wrong_command`, for warm-start demonstrations."""
+        return NoisyExpert(self._game_file(task), rates, Random(seed))
+
+    def _game_file(self, task: Task) -> Path:
+        return game_file(recipe_of(task, spelled_out=self._spelled_out))
 
 
 def recipe_of(task: Task, *, spelled_out: bool) -> Recipe:
