@@ -600,6 +600,23 @@ def test_the_counts_of_runs_that_escaped_the_trap_are_those_of_the_studies(study
     assert ESCAPED[study].format(**counts) in (ROOT / "docs/results/studies.md").read_text()
 
 
+def test_the_iterations_until_lookups_are_learned_are_those_of_the_runs():
+    runs = [json.loads(file.read_text()) for file in (ROOT / "docs/results/step-rewards/runs").iterdir()]
+    earned, learned = set(), dict[str, set[int]]()
+    for run in runs:
+        if run["seed"] >= 10:
+            steps = np.subtract(run["rewards"], run["successes"])
+            earned.add(f"{steps[0]:.3f}")
+            learned.setdefault(run["arm"], set()).add(int(np.argmax(steps >= 0.09)) + 1)
+    spans = {arm: (min(found), max(found)) for arm, found in learned.items()}
+    assert spans == {"seeupo": (4, 7), "grpo": (6, 8), "mt-grpo": (6, 9), "gigpo": (6, 9), "ppo-turn": (4, 5)}
+    page = (ROOT / "docs/results/studies.md").read_text()
+    assert f"episodes earn {min(earned)} to {max(earned)} of the 0.1" in page
+    assert (
+        "after 4 to 7 iterations with SeeUPO, 6 to 8 with GRPO, 6 to 9 with MT-GRPO and GiGPO, and 4 or 5 with" in page
+    )
+
+
 def test_threats_name_existing_tests():
     rows = re.findall(r"`(tests/\S+\.py): (test_\w+)`", (ROOT / "docs/security.md").read_text())
     assert rows
