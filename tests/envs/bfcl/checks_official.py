@@ -103,6 +103,16 @@ def check_scores_are_those_of_the_official_checker() -> None:
         prefixes = [official.check(entry, steps[:count]) == "valid" for count in range(1, len(steps) + 1)]
         assert rewards == [0.25 * right for right in prefixes], task
         assert last.info["right_user_turns"] == sum(prefixes)
+        short, ended = fresh(task, factory=BfclFactory(end_at_mistake=True)), []
+        for turn in turns[: sum(prefixes) + 1]:
+            if turn:
+                ended.append(short.step(f"[{', '.join(turn)}]"))
+            ended.append(short.step("Done."))
+        assert [each.terminated for each in ended] == [False] * (len(ended) - 1) + [True], task
+        for name in ("verdict", "right_user_turns"):
+            assert ended[-1].info[name] == last.info[name], task
+        assert ended[-1].info["stop"] == ("finished" if sum(prefixes) >= len(turns) - 1 else "mistake")
+        assert short.score() == float(expected), task
         seen |= {expected, sum(prefixes) / len(prefixes)}
     assert {True, False} < seen  # and some that go wrong on the way
 

@@ -38,6 +38,7 @@ class BfclEnv:
         steps_per_user_turn: int,
         max_observation: int,
         turn_reward: float,
+        end_at_mistake: bool,
     ) -> None:
         self.action_format = action_format
         self.documentation = documentation
@@ -45,6 +46,7 @@ class BfclEnv:
         self.steps_per_user_turn = steps_per_user_turn
         self.max_observation = max_observation
         self.turn_reward = turn_reward
+        self.end_at_mistake = end_at_mistake
         self._backends: Backends | None = None
         self._stop: str | None = None
         self._verdict = "valid"
@@ -80,22 +82,23 @@ class BfclEnv:
             messages = tuple(Message("tool", cut(result.text, self.max_observation)) for result in results)
             if len(self._calls[-1]) > self.steps_per_user_turn:
                 self._stop = "steps_per_user_turn"
-        elif len(self._calls) == len(self._entry["question"]):
-            messages = ()
-            step_reward = self._check_user_turn()
-            self._stop = "finished"
         else:
-            step_reward = self._check_user_turn()
-            self._calls.append([])
-            messages = self._user_messages()
-            offered = (self._tools() or None) if self._held_out() else None
+            step_reward, messages = self._check_user_turn(), ()
+            if len(self._calls) == len(self._entry["question"]):
+                self._stop = "finished"
+            elif self.end_at_mistake and self._verdict != "valid":
+                self._stop = "mistake"
+            else:
+                self._calls.append([])
+                messages = self._user_messages()
+                offered = (self._tools() or None) if self._held_out() else None
         if self._stop is None and self._steps == self.max_steps:
             self._stop = "max_steps"
         return StepResult(
             messages,
             tools=offered,
             reward=step_reward,
-            terminated=self._stop == "finished",
+            terminated=self._stop in ("finished", "mistake"),
             truncated=self._stop in ("steps_per_user_turn", "max_steps"),
             info=self._info() | ({"no_call": why_none} if why_none else {}),
         )
@@ -153,7 +156,7 @@ class BfclEnv:
         info = {"user_turn": len(self._calls), "user_turns": len(self._entry["question"])}
         if self._stop is None:
             return info
-        verdict = self._verdict if self._stop == "finished" else "unfinished"
+        verdict = self._verdict if self._stop in ("finished", "mistake") else "unfinished"
         return info | {"stop": self._stop, "verdict": verdict, "right_user_turns": self._right_user_turns}
 
 
@@ -173,6 +176,8 @@ class BfclFactory:
         apps: Apps that tasks may use, by the names of their classes; tasks that use others are left out.
         turn_reward: Step reward of a user turn if the official checker accepts it and all before it. It is not part
             of the score.
+        end_at_mistake: Whether an episode ends with the first user turn that the official checker rejects. Its score
+            is 0 whatever follows, so scores stay the same and the rest is neither sampled nor trained on.
     """
 
     def __init__(
@@ -186,6 +191,7 @@ class BfclFactory:
         expert_step: Literal["turn", "call"] = "turn",
         apps: Sequence[str] | None = None,
         turn_reward: float = 0.0,
+        end_at_mistake: bool = False,
     ) -> None:
         if not 0 <= turn_reward <= 1:
             raise EnvError(f"option turn_reward={turn_reward}: expected a number from 0 to 1")
@@ -205,6 +211,7 @@ class BfclFactory:
             "steps_per_user_turn": steps_per_user_turn,
             "max_observation": max_observation,
             "turn_reward": turn_reward,
+            "end_at_mistake": end_at_mistake,
         }
 
     @property
