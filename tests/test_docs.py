@@ -483,9 +483,23 @@ def test_table_of_bfcl_is_generated_from_its_files(script):
             assert all(stage["difference"][score] == difference[score] for score in script.SCORES)
     versus = compare(*(Evaluation.read(folder / f"{name}.json") for name in ("seeupo", "grpo")))
     assert f"GRPO against SeeUPO: avg@4 {script.interval(versus['avg@4'], sign='+')}" in page
-    early = json.loads((folder / "stopped-early" / "results.json").read_text())
-    for name in ("seeupo", "grpo"):
-        assert script.interval(early[name]["difference"]["avg@4"], sign="+") in page
+    for earlier in ("six-iterations", "stopped-early"):
+        results = json.loads((folder / earlier / "results.json").read_text())
+        for name in ("seeupo", "grpo"):
+            assert script.interval(results[name]["difference"]["avg@4"], sign="+") in page
+
+
+def test_scores_of_bfcl_on_training_tasks_and_without_sampling_are_those_of_their_files(script):
+    folder, page = ROOT / "docs/results/smollm2-bfcl", (ROOT / "docs/results/recipes.md").read_text()
+    stages = ("warm-start", "seeupo", "grpo")
+    training, greedy = (
+        [Evaluation.read(folder / f"{kind}-{name}.json") for name in stages] for kind in ("training-tasks", "greedy")
+    )
+    for k, runs, label in ((4, training, "training tasks, avg@4"), (1, greedy, "held-out tasks, greedy")):
+        cells = [script.interval(run.summary()[f"avg@{k}"]) for run in runs]
+        assert script.row(label, cells) in page
+        differences = [script.interval(compare(runs[0], run)[f"avg@{k}"], sign="+") for run in runs[1:]]
+        assert script.row(f"{label}, difference to the warm start", ["", *differences]) in page
 
 
 @pytest.mark.parametrize("seed", [1, 2])
