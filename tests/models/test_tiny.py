@@ -36,3 +36,10 @@ def test_chat_format_survives_saving(tmp_path):
     tokenizer.save_pretrained(tmp_path)
     again = AutoTokenizer.from_pretrained(tmp_path)
     assert chat_format(again).opening([Message("user", "pay bob 5")], ()) == opening
+
+
+def test_roles_are_one_token_also_if_tokens_are_learned_from_texts():
+    corpus = ["take the key from the box", "open the box", "the box is open"] * 4
+    tokenizer = load_policy("tiny", tiny=TinyConfig(corpus=corpus, vocabulary=300)).tokenizer
+    for role in ("system", "user", "assistant", "tool"):
+        assert len(tokenizer.encode(role, add_special_tokens=False)) == 1

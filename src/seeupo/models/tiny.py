@@ -80,7 +80,8 @@ def _byte_tokenizer(config: TinyConfig) -> Tokenizer:
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(config.corpus, trainer)
+    headers = [role for role in ROLES for _ in config.corpus]  # every message begins with its role
+    tokenizer.train_from_iterator([*config.corpus, *headers], trainer)
     return tokenizer
 
 

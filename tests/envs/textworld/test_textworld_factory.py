@@ -16,7 +16,7 @@ from seeupo.types import Task
 
 def test_splits_share_no_game():
     factory = TextworldFactory(level="all", train=30, test=20)
-    recipes = {s: {recipe_of(task, spelled_out=False) for task in factory.tasks(s)} for s in factory.splits}
+    recipes = {s: {recipe_of(task) for task in factory.tasks(s)} for s in factory.splits}
     assert [len(recipes[split]) for split in ("train", "test")] == [120, 80]
     assert not recipes["train"] & recipes["test"]
     assert factory.tasks("test") == TextworldFactory(level="all", train=30, test=20).tasks("test")
@@ -40,6 +40,7 @@ def test_ids_are_unique():
         ({"train": -1}, "train=-1"),
         ({"test": 2_000_000}, "test=2000000"),
         ({"goal": "none"}, "goal='none'"),
+        ({"theme": "castle"}, "theme='castle'"),
     ],
 )
 def test_wrong_options_are_errors(options, problem):
@@ -53,11 +54,17 @@ def test_the_registry_can_check_the_options():
         check_options(TextworldFactory, {"level": "huge"})
 
 
+def test_games_of_different_themes_have_different_files():
+    task = TextworldFactory().tasks("train")[0]
+    assert recipe_of(task).name == "medium-0-goal"
+    assert recipe_of(task, spelled_out=True, theme="basic").name == "medium-0-steps-basic"
+
+
 def test_unknown_splits_and_kinds_are_refused():
     with pytest.raises(EnvError, match="no split 'tests'; did you mean 'test'"):
         TextworldFactory().tasks("tests")
     with pytest.raises(EnvError, match="no level 'mediun'; did you mean 'medium'"):
-        recipe_of(Task("a", "train", kind="mediun"), spelled_out=False)
+        recipe_of(Task("a", "train", kind="mediun"))
 
 
 @pytest.mark.parametrize(

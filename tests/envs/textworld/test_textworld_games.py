@@ -20,7 +20,7 @@ from seeupo.types import Task
 BUILD = """
 import sys, textworld
 from seeupo.envs.textworld.games import Recipe, game_file, winning_commands
-game = game_file(Recipe(sys.argv[1], int(sys.argv[2]), spelled_out=False))
+game = game_file(Recipe(sys.argv[1], int(sys.argv[2])))
 verbs = textworld.Game.load(str(game.with_suffix(".json"))).verbs
 print(game, *verbs, "", *winning_commands(game), sep="\\n")
 """
@@ -96,6 +96,19 @@ def test_a_noisy_expert_strays_from_the_walkthrough_and_finds_its_way_back(pool)
 
     never_right = [actions_of(pool, task, 0, 1.0) for task in tasks]
     assert all(actions[0] != plain[0] for (actions, _), (plain, _) in zip(never_right, walkthroughs, strict=True))
+
+
+def test_the_basic_theme_has_short_texts_and_the_expert_wins(textworld, pool):
+    with EnvPool(textworld, options={"theme": "basic"}, workers=1, unsandboxed=not HAS_SANDBOX) as basic:
+        played = [rollout(basic, task, basic.expert(task)) for task in basic.tasks("train")[:8]]
+    assert [(len(results) - 1, score) for results, score in played] == [(4, 1.0)] * 8
+    prose = [rollout(pool, task, pool.expert(task)) for task in pool.tasks("train")[:8]]
+    assert observed_characters(played) < 0.75 * observed_characters(prose)
+
+
+def observed_characters(episodes):
+    messages = [message for results, _ in episodes for result in results for message in result.messages]
+    return sum(len(message.content) for message in messages if message.role == "user")
 
 
 @pytest.mark.parametrize(("number", "commands"), [(0, 1), (1, 2), (2, 4), (3, 8)])

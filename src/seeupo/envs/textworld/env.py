@@ -7,12 +7,12 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from seeupo.envs.observation import cut
 from seeupo.envs.textworld.commands import VERBS, CommandError, read_command
 from seeupo.envs.textworld.experts import NoisyExpert, walkthrough_expert
-from seeupo.envs.textworld.games import LEVELS, Recipe, game_file
+from seeupo.envs.textworld.games import LEVELS, Recipe, Theme, game_file
 from seeupo.errors import EnvError, suggest
 from seeupo.types import Expert, Message, StepResult, Task
 
@@ -26,8 +26,9 @@ INSTRUCTIONS = (
 class TextworldEnv:
     """Runs one game after another, each in a fresh game interpreter. The only reward is 1 for winning."""
 
-    def __init__(self, *, spelled_out: bool, show_commands: bool) -> None:
+    def __init__(self, *, spelled_out: bool, theme: Theme, show_commands: bool) -> None:
         self._spelled_out = spelled_out
+        self._theme = theme
         self._show_commands = show_commands
         self._game: Any = None
         self._over = True
@@ -38,7 +39,8 @@ class TextworldEnv:
         self.close()
         textworld: Any = importlib.import_module("textworld")
         infos = textworld.EnvInfos(admissible_commands=self._show_commands)
-        self._game = textworld.start(str(game_file(recipe_of(task, spelled_out=self._spelled_out))), infos)
+        recipe = recipe_of(task, spelled_out=self._spelled_out, theme=self._theme)
+        self._game = textworld.start(str(game_file(recipe)), infos)
         state = self._game.reset()
         self._over = self._won = False
         return StepResult((Message("system", INSTRUCTIONS), self._observation(state)))
@@ -84,6 +86,7 @@ class TextworldFactory:
         train: int = 100,
         test: int = 50,
         goal: Literal["last_step", "all_steps"] = "last_step",
+        theme: Theme = "house",
         show_commands: bool = False,
     ) -> None:
         """Choose the games.
@@ -93,18 +96,22 @@ class TextworldFactory:
             train: Number of games of each level in the split "train".
             test: Number of games of each level in the split "test".
             goal: What the first observation states: the last step only, so that the policy must explore, or every step.
+            theme: TextWorld's grammar: "house" has varied descriptions, "basic" short sentences and numbered names.
             show_commands: Whether each observation lists the possible commands.
         """
         if level != "all" and level not in LEVELS:
             raise EnvError(f"level={level!r}: {suggest(level, ['all', *LEVELS])}")
         if goal not in ("last_step", "all_steps"):
             raise EnvError(f"goal={goal!r}: expected 'last_step' or 'all_steps'")
+        if theme not in get_args(Theme):
+            raise EnvError(f"theme={theme!r}: expected 'house' or 'basic'")
         self._numbers = {"train": train, "test": test}
         for split, number in self._numbers.items():
             if not 0 <= number < FIRST_SEED["test"]:
                 raise EnvError(f"{split}={number}: expected a number of games from 0 to {FIRST_SEED['test'] - 1}")
         self._levels = tuple(LEVELS) if level == "all" else (level,)
         self._spelled_out = goal == "all_steps"
+        self._theme: Theme = theme
         self._show_commands = show_commands
 
     @property
@@ -123,7 +130,7 @@ class TextworldFactory:
         ]
 
     def make(self) -> TextworldEnv:
-        return TextworldEnv(spelled_out=self._spelled_out, show_commands=self._show_commands)
+        return TextworldEnv(spelled_out=self._spelled_out, theme=self._theme, show_commands=self._show_commands)
 
     def expert(self, task: Task) -> Expert:
         """Return an expert that follows TextWorld's walkthrough of the game."""
@@ -134,13 +141,13 @@ class TextworldFactory:
         return NoisyExpert(self._game_file(task), rates, Random(seed))
 
     def _game_file(self, task: Task) -> Path:
-        return game_file(recipe_of(task, spelled_out=self._spelled_out))
+        return game_file(recipe_of(task, spelled_out=self._spelled_out, theme=self._theme))
 
 
-def recipe_of(task: Task, *, spelled_out: bool) -> Recipe:
+def recipe_of(task: Task, *, spelled_out: bool = False, theme: Theme = "house") -> Recipe:
     if task.kind not in LEVELS:
         raise EnvError(f"task {task.id!r}: there is no level {task.kind!r}; {suggest(task.kind, list(LEVELS))}")
-    return Recipe(task.kind, task.seed, spelled_out=spelled_out)
+    return Recipe(task.kind, task.seed, spelled_out=spelled_out, theme=theme)
 
 
 def narration(feedback: str) -> str:

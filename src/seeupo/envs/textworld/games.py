@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from seeupo.utils.cache import cache_folder
 
@@ -39,17 +39,29 @@ LEVELS: Mapping[str, Level] = {
 }
 
 
+Theme = Literal["house", "basic"]
+
+
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Everything that a game depends on. `spelled_out`: the goal lists every step, not only the last one."""
+    """Everything that a game depends on.
+
+    Attributes:
+        level: Key of `LEVELS`.
+        seed: Seed of the generated game.
+        spelled_out: Whether the goal lists every step, not only the last one.
+        theme: TextWorld's grammar for names and descriptions.
+    """
 
     level: str
     seed: int
-    spelled_out: bool
+    spelled_out: bool = False
+    theme: Theme = "house"
 
     @property
     def name(self) -> str:
-        return f"{self.level}-{self.seed}-{'steps' if self.spelled_out else 'goal'}"
+        theme = "" if self.theme == "house" else f"-{self.theme}"
+        return f"{self.level}-{self.seed}-{'steps' if self.spelled_out else 'goal'}{theme}"
 
 
 def shared_games() -> Path:
@@ -119,6 +131,7 @@ def compile_winnable_game(recipe: Recipe, path: Path) -> Path:
         options.seeds = recipe.seed * ATTEMPTS + attempt
         options.nb_rooms, options.nb_objects, options.quest_length = level.rooms, level.objects, level.commands
         options.grammar.only_last_action = not recipe.spelled_out
+        options.grammar.theme = recipe.theme
         game = generator.make_game(options)
         if len(game.metadata["walkthrough"]) == level.commands:
             generator.compile_game(game, options)

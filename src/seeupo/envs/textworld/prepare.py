@@ -1,18 +1,20 @@
-"""Build the games of the default options when the environment is installed, so that episodes need not wait."""
+"""Build the games of the default level when the environment is installed, so that episodes need not wait."""
 
 from __future__ import annotations
 
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import get_args
 
 from seeupo.envs.textworld.env import TextworldFactory, recipe_of
-from seeupo.envs.textworld.games import build
+from seeupo.envs.textworld.games import Theme, build
 
 
 def prepare(folder: Path) -> None:
-    """Build the games in the environment's folder; runs in its interpreter."""
+    """Build the games of each theme in the environment's folder; runs in its interpreter."""
     factory = TextworldFactory()
-    recipes = [recipe_of(task, spelled_out=False) for split in factory.splits for task in factory.tasks(split)]
+    tasks = [task for split in factory.splits for task in factory.tasks(split)]
+    recipes = [recipe_of(task, theme=theme) for theme in get_args(Theme) for task in tasks]
     games = folder / "games"
     games.mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor() as processes:
