@@ -90,3 +90,10 @@ def test_curves_have_the_iterations_that_all_runs_have():
 def test_verdict_of_one_seed_is_inconclusive():
     assert verdict(0.5, 0.0, 1) == "Inconclusive"
     assert verdict(-0.5, 0.01, 5) == "Worse"
+
+
+def test_shares_are_bounded_by_one_also_where_shaped_rewards_are_not():
+    results = [made_result([reward]) for reward in (0.1, 1.1, 0.9)]
+    metrics = arm_summary(results, 1)["metrics"]
+    assert metrics["reward_auc"]["high"] > 1
+    assert all(metrics[name]["low"] >= 0 and metrics[name]["high"] <= 1 for name in ("final_score", "success_auc"))

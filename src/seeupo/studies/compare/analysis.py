@@ -115,7 +115,10 @@ def arm_summary(results: Sequence[RunResult], iterations: int) -> dict[str, Any]
     return {
         "metrics": {
             key: {
-                **_json(interquartile_mean(values := _scores(results, score, iterations)), bounded=bounded),
+                **_json(
+                    interquartile_mean(values := _scores(results, score, iterations)),
+                    bounded=bounded or key != "reward_auc",
+                ),
                 "mean": float(values.mean()),
                 "runs": values.tolist(),
             }
