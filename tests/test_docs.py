@@ -458,6 +458,20 @@ def script():
     return module
 
 
+def training_successes(folder):
+    """Yield the training success of both algorithms by iteration, as on the page."""
+    for name, label in (("seeupo", "SeeUPO"), ("grpo", "GRPO")):
+        records = map(json.loads, (folder / name / "metrics.jsonl").read_text().splitlines())
+        successes = [f"{record['success']:.2f}" for record in records if record["kind"] == "iteration"]
+        yield f"{label} {', '.join(successes)}"
+
+
+def test_table_of_bfcl_from_a_warm_start_on_trading_is_generated_from_its_files(script):
+    folder, page = ROOT / "docs/results/smollm2-bfcl/trading-warm-start", (ROOT / "docs/results/recipes.md").read_text()
+    assert "\n".join(script.table(json.loads((folder / "results.json").read_text()))) in page
+    assert "; ".join(training_successes(folder)) in page
+
+
 def test_table_of_bfcl_is_generated_from_its_files(script):
     folder = ROOT / "docs/results/smollm2-bfcl"
     stages = json.loads((folder / "results.json").read_text())
@@ -468,10 +482,7 @@ def test_table_of_bfcl_is_generated_from_its_files(script):
     assert f"avg@4 is {script.interval(untrained['avg@4'])}" in page
     assert f"{script.interval(all_apps['avg@4'])} and pass@4 {script.interval(all_apps['pass@4'])}" in page
 
-    for name, label in (("seeupo", "SeeUPO"), ("grpo", "GRPO")):
-        records = map(json.loads, (folder / name / "metrics.jsonl").read_text().splitlines())
-        successes = [f"{record['success']:.2f}" for record in records if record["kind"] == "iteration"]
-        assert f"{label} {', '.join(successes)}" in page
+    assert all(successes in page for successes in training_successes(folder))
     warm_start = Evaluation.read(folder / "warm-start.json")
     for name, stage in stages.items():
         evaluation = Evaluation.read(folder / f"{name.replace(' ', '-')}.json")
