@@ -470,6 +470,13 @@ def test_table_of_bfcl_from_a_warm_start_on_trading_is_generated_from_its_files(
     folder, page = ROOT / "docs/results/smollm2-bfcl/trading-warm-start", (ROOT / "docs/results/recipes.md").read_text()
     assert "\n".join(script.table(json.loads((folder / "results.json").read_text()))) in page
     assert "; ".join(training_successes(folder)) in page
+    steps = {
+        name: json.loads((folder / name / "summary.json").read_text())["optimizer_steps"] for name in ("seeupo", "grpo")
+    }
+    assert f"{steps['seeupo']} optimizer steps of SeeUPO\nand {steps['grpo']} of GRPO" in page
+    lines = map(json.loads, (folder / "seeupo" / "metrics.jsonl").read_text().splitlines())
+    turns = [record["mean_turns"] for record in lines if record["kind"] == "iteration"]
+    assert f"Episodes have {np.mean(turns):.1f} model turns on average with SeeUPO" in page
 
 
 def test_table_of_bfcl_is_generated_from_its_files(script):
