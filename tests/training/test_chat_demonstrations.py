@@ -121,9 +121,16 @@ def test_thoughts_are_trained_on_and_removed_from_later_prompts(tmp_path):
 def test_conversations_that_do_not_fit_the_model_are_refused_with_their_line(tmp_path):
     path = tmp_path / "chat.jsonl"
     path.write_text(f"{json.dumps({'messages': TALK[:3]})}\n{json.dumps({'messages': TALK})}\n")
-    chat = chat_format(tokenizer_like("qwen2.5"))
-    with pytest.raises(DemonstrationFileError, match=r"line 2: it has 53 tokens up to message 5; .*context is 40"):
-        list(read_chat_demonstrations(path, chat, PLAIN, context=40))
+    tokenizer = tokenizer_like("qwen2.5")
+    chat = chat_format(tokenizer)
+    texts = [
+        tokenizer.apply_chat_template(talk, chat_template=chat.template, tokenize=False)
+        for talk in (TALK[:3], TALK[:5])
+    ]
+    first, both = (len(tokenizer(text.rstrip()).input_ids) for text in texts)
+    too_long = rf"line 2: it has {both} tokens up to message 5; .*context is {first}\."
+    with pytest.raises(DemonstrationFileError, match=too_long):
+        list(read_chat_demonstrations(path, chat, PLAIN, context=first))
     words = chat_format(tiny_tokenizer(TinyConfig(words=["the", "cat?"])))
     unknown = r"line 1: the tokenizer does not know all of its words; .*\(for tiny: --model.tiny.words false\)"
     with pytest.raises(DemonstrationFileError, match=unknown):
