@@ -1,5 +1,9 @@
+import itertools
 import os
 import signal
+import warnings
+from concurrent.futures import Future
+from types import SimpleNamespace
 
 import pytest
 
@@ -249,9 +253,69 @@ def test_thoughts_are_not_sent_to_the_environment():
     assert all("2 letters at step 1" in trajectory.turn_texts[0].observation for trajectory in found.values())
 
 
-def test_stuck_episodes_cause_a_warning():
-    with EnvPool(EchoFactory()) as pool, pytest.warns(UserWarning, match=r"episode e00\d .*waiting"):
-        run(pool, attempts(pool, 4), sampler=ScriptedSampler([3]), stuck_seconds=0.0)
+class ImmediatePool:
+    """Environments without workers: a call has returned before the next line runs, or never does."""
+
+    def __init__(self, factory, *, hangs=False):
+        self.factory, self.hangs = factory, hangs
+
+    def start(self, task, seed):
+        env = self.factory.make()
+
+        def call(method, *args, **options):
+            future = Future()
+            if not self.hangs:
+                future.set_result(method(*args, **options))
+            return future
+
+        return SimpleNamespace(
+            reset=lambda: call(env.reset, task, seed=seed),
+            step=lambda text: call(env.step, text),
+            score=lambda: call(env.score),
+            close=env.close,
+        )
+
+
+class SlowSampler(ScriptedSampler):
+    """A scripted sampler that is two minutes late at each poll."""
+
+    def __init__(self, ids, clock):
+        super().__init__(ids)
+        self.clock = clock
+
+    def poll(self):
+        ready = super().poll()
+        # Half of the episodes are already with their environments while the sampler is busy with the others.
+        self.waiting = [completion.id for completion in ready[1::2]]
+        self.clock.now += 120
+        return ready[::2]
+
+
+def set_clock(monkeypatch, monotonic):
+    monkeypatch.setattr("seeupo.rollout.runner.time", SimpleNamespace(monotonic=monotonic))
+
+
+TWO = [Attempt(task.id, task.id, task, seed=0) for task in EchoFactory(endless=True).tasks("train")[:2]]
+
+
+def test_stuck_episodes_cause_a_warning(monkeypatch):
+    set_clock(monkeypatch, itertools.count(0, 20).__next__)
+    pool = ImmediatePool(EchoFactory(), hangs=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match=r"echo-0, reset\) has been waiting .* \d\d+ s"):
+            run(pool, TWO, sampler=ScriptedSampler([3]))
+
+
+def test_episodes_do_not_wait_for_environments_that_have_returned_during_sampling(monkeypatch):
+    clock = SimpleNamespace(now=0.0)
+    set_clock(monkeypatch, lambda: clock.now)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = run(ImmediatePool(EchoFactory(endless=True)), TWO, sampler=SlowSampler([3], clock), max_turns=3)
+    assert clock.now >= 360
+    assert all(trajectory.timings["environment_seconds"] == 0 for trajectory in found.values())
+    assert all(trajectory.timings["sampling_seconds"] >= 360 for trajectory in found.values())
 
 
 class RecordingSampler(ScriptedSampler):

@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from seeupo.agents.chat import ChatFormat, chat_format
 from seeupo.agents.reasoning import action_of
@@ -89,13 +89,19 @@ class RunningEpisode:
     prompt: tuple[int, ...] = ()
     state_key: str = ""
     waiting_since: float = 0.0
+    waiting_for: Future[Any] | None = None
     warned: bool = False
     sampling_seconds: float = 0.0
     environment_seconds: float = 0.0
 
 
-EnvResult = tuple[RunningEpisode, Callable[[RunningEpisode, Any], None], Future[Any]]
-"""A finished call of an environment: its episode, the handler of its value, and the future that holds it."""
+class EnvResult(NamedTuple):
+    """A finished call of an environment, with the handler of its value and the time at which it finished."""
+
+    running: RunningEpisode
+    handler: Callable[[RunningEpisode, Any], None]
+    future: Future[Any]
+    finished: float
 
 
 class Runner:
@@ -149,8 +155,8 @@ class Runner:
         self, running: RunningEpisode, future: Future[Any], handler: Callable[[RunningEpisode, Any], None]
     ) -> None:
         """Have `_handle_results` pass the future's value to `handler` when the environment has returned it."""
-        running.waiting_since, running.warned = time.monotonic(), False
-        future.add_done_callback(lambda done: self._results.put((running, handler, done)))
+        running.waiting_since, running.waiting_for, running.warned = time.monotonic(), future, False
+        future.add_done_callback(lambda done: self._results.put(EnvResult(running, handler, done, time.monotonic())))
 
     def _handle_results(self) -> None:
         """Handle the results of environments. In lockstep, wait for all of them and handle them in a fixed order."""
@@ -168,9 +174,9 @@ class Runner:
                     break
                 self._warn_if_stuck()
         if self.settings.deterministic:
-            received.sort(key=lambda result: result[0].attempt.id)
-        for running, handler, future in received:
-            running.environment_seconds += time.monotonic() - running.waiting_since
+            received.sort(key=lambda result: result.running.attempt.id)
+        for running, handler, future, finished in received:
+            running.environment_seconds += finished - running.waiting_since
             try:
                 value = future.result()
             except EnvFailure as failure:
@@ -302,7 +308,8 @@ class Runner:
     def _warn_if_stuck(self) -> None:
         """Warn about episodes that wait too long for their environment; the pool's time limit will end the call."""
         now = time.monotonic()
-        waiting = (r for r in self._running.values() if r.attempt.id not in self._sampling and r not in self._to_sample)
+        # An environment that has returned while the sampler was busy is not what its episode waits for.
+        waiting = (r for r in self._running.values() if r.waiting_for is not None and not r.waiting_for.done())
         for running in waiting:
             waited = now - running.waiting_since
             if waited > self.settings.stuck_seconds and not running.warned:
