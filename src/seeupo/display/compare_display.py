@@ -1,8 +1,13 @@
-"""Progress of a comparison: one bar over all runs on a terminal, a line per finished run elsewhere."""
+"""Progress of a comparison: one bar over all runs on a terminal.
+
+Elsewhere it is a line per finished run, and one every two minutes on what the running ones do.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -18,6 +23,8 @@ from rich.progress import (
 )
 
 from seeupo.utils.text import one_line
+
+REPEAT_SECONDS = 120.0
 
 
 class Result(Protocol):
@@ -38,10 +45,13 @@ class CompareDisplay:
 
     Args:
         phases: Number of runs by phase.
+        clock: Returns the time in seconds.
     """
 
-    def __init__(self, console: Console, phases: Mapping[str, int]) -> None:
-        self.console, self.phases = console, dict(phases)
+    def __init__(
+        self, console: Console, phases: Mapping[str, int], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.console, self.phases, self.clock = console, dict(phases), clock
         self.done = 0
         columns = (
             TextColumn("{task.description}"),
@@ -53,6 +63,9 @@ class CompareDisplay:
         self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._overall = self._progress.add_task("runs", total=sum(self.phases.values()))
         self._running: dict[str, TaskID] = {}
+        self._texts: dict[str, str] = {}
+        self._printed = clock()
+        self._lock = threading.Lock()  # runs report from threads of their own
 
     def __enter__(self) -> CompareDisplay:
         self._progress.start()
@@ -73,22 +86,33 @@ class CompareDisplay:
         self._progress.update(self._overall, description=name, completed=self.done, total=self.total)
 
     def on_text(self, run: str, text: str) -> None:
-        label = one_line(f"  {run.rpartition('-')[0]}: {text}")
+        label = one_line(f"{label_of(run)}: {text}")
+        with self._lock:
+            self._texts[run] = label
+            if not self.console.is_terminal and self.clock() - self._printed >= REPEAT_SECONDS:
+                self._print(f"{self.done} of {self.total} done; {'; '.join(self._texts.values())}")
         if run not in self._running:
-            self._running[run] = self._progress.add_task(label, total=None)
-        self._progress.update(self._running[run], description=label)
+            self._running[run] = self._progress.add_task(f"  {label}", total=None)
+        self._progress.update(self._running[run], description=f"  {label}")
 
     def on_result(self, run: str, result: Result) -> None:
-        self.done += 1
         if run in self._running:
             self._progress.remove_task(self._running.pop(run))
-        self._progress.update(self._overall, completed=self.done)
         reward = f", last reward {result.rewards[-1]:.3f}" if len(result.rewards) else ""
         ending = ", diverged" if result.diverged is not None else ""
-        label = run.rpartition("-")[0]
-        self.console.print(
-            one_line(f"{self.done} of {self.total}: {label}{reward}{ending}, {result.total_seconds:.0f} s"),
-            soft_wrap=True,
-            highlight=False,
-            markup=False,
-        )
+        with self._lock:
+            self.done += 1
+            self._texts.pop(run, None)
+            self._progress.update(self._overall, completed=self.done)
+            self._print(
+                one_line(f"{self.done} of {self.total}: {label_of(run)}{reward}{ending}, {result.total_seconds:.0f} s")
+            )
+
+    def _print(self, line: str) -> None:
+        self._printed = self.clock()
+        self.console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+def label_of(run: str) -> str:
+    """Return the name of a run without the hash at its end: the arm and the seed."""
+    return run.rpartition("-")[0]
