@@ -32,15 +32,15 @@ def test_long_runs_are_lines_every_two_minutes_without_a_terminal():
             clock.now = seconds
             display.on_text("grpo-5-abc", f"iteration {seconds}")
             display.on_text("ppo-5-abc", "iteration 1\x1b[2J")
+            display.print_running()
         display.on_result("grpo-5-abc", made_result([0.25, 0.5]))
-        clock.now = 359
-        display.on_text("ppo-5-abc", "iteration 2")
-        clock.now = 360
-        display.on_text("ppo-5-abc", "iteration 3")
+        for clock.now in (359, 360):
+            display.on_text("ppo-5-abc", f"iteration {clock.now}")
+            display.print_running()
     assert output.getvalue().splitlines() == [
         r"0 of 2 done; grpo-5: iteration 121; ppo-5: iteration 1\x1b[2J",
         "1 of 2: grpo-5, last reward 0.500, 6 s",
-        "1 of 2 done; ppo-5: iteration 3",
+        "1 of 2 done; ppo-5: iteration 360",
     ]
 
 

@@ -53,15 +53,17 @@ def paired_difference(values: Values, others: Values) -> Interval:
 
 
 def p_value(values: Values, others: Values) -> Values:
-    """Return the two-sided p-value of Student's paired test; 1 for equal values or fewer than two seeds."""
+    """Return the two-sided p-value of Student's paired test; 1 for equal values or fewer than two seeds.
+
+    Differences without spread, as of scores with few digits, have that of the sign test, 2^(1 - seeds).
+    """
     difference = values - others
     mean, error, runs = difference.mean(axis=-1), _standard_error(difference), difference.shape[-1]
     if runs < 2:
         return np.ones_like(mean)
-    # Without spread, any difference is infinitely many standard errors.
-    statistic = np.where(error > 0, np.abs(mean) / np.where(error > 0, error, 1), np.where(mean == 0, 0, np.inf))
-    tail: Values = np.vectorize(lambda t: 2 * (1 - student_cdf(t, runs - 1)), otypes=[np.float64])(statistic)
-    return tail
+    statistic = np.abs(mean) / np.where(error > 0, error, 1)
+    tail = np.vectorize(lambda t: 2 * (1 - student_cdf(t, runs - 1)), otypes=[np.float64])(statistic)
+    return np.where(error > 0, tail, np.where(mean == 0, 1.0, 2.0 ** (1 - runs)))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

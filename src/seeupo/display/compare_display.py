@@ -66,15 +66,22 @@ class CompareDisplay:
         self._texts: dict[str, str] = {}
         self._printed = clock()
         self._lock = threading.Lock()  # runs report from threads of their own
+        self._closed = threading.Event()
+        self._reminder = threading.Thread(target=self._remind, daemon=True)
 
     def __enter__(self) -> CompareDisplay:
         self._progress.start()
+        if not self.console.is_terminal:
+            self._reminder.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._progress.stop()
+        self._closed.set()
+        if self._reminder.is_alive():
+            self._reminder.join()
 
     @property
     def total(self) -> int:
@@ -89,8 +96,6 @@ class CompareDisplay:
         label = one_line(f"{label_of(run)}: {text}")
         with self._lock:
             self._texts[run] = label
-            if not self.console.is_terminal and self.clock() - self._printed >= REPEAT_SECONDS:
-                self._print(f"{self.done} of {self.total} done; {'; '.join(self._texts.values())}")
         if run not in self._running:
             self._running[run] = self._progress.add_task(f"  {label}", total=None)
         self._progress.update(self._running[run], description=f"  {label}")
@@ -107,6 +112,16 @@ class CompareDisplay:
             self._print(
                 one_line(f"{self.done} of {self.total}: {label_of(run)}{reward}{ending}, {result.total_seconds:.0f} s")
             )
+
+    def print_running(self) -> None:
+        """Print what the running runs do, if nothing has been printed for two minutes."""
+        with self._lock:
+            if self._texts and self.clock() - self._printed >= REPEAT_SECONDS:
+                self._print(f"{self.done} of {self.total} done; {'; '.join(self._texts.values())}")
+
+    def _remind(self) -> None:
+        while not self._closed.wait(1.0):
+            self.print_running()
 
     def _print(self, line: str) -> None:
         self._printed = self.clock()

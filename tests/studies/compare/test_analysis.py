@@ -1,6 +1,7 @@
 """Tables of made-up runs with known differences."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from seeupo.studies.compare.analysis import (
     pairwise_differences,
     verdict,
 )
+from seeupo.studies.compare.comparison import Tuning
 from studies.compare.small_study import made_result
 
 ITERATIONS = 20
@@ -68,6 +70,24 @@ def test_runs_that_diverged_count_as_zero_afterwards():
     assert found["metrics"]["reward_auc"]["value"] == pytest.approx(0.4)
     assert found["metrics"]["final_score"]["value"] == 0
     assert (found["stability"]["diverged"], found["reward_curve"][-1][1]) == (2, 0.0)
+    whole = made_result([0.8] * 4, evaluations=[[2, 0.4], [4, 0.6]])
+    early = replace(stopped, evaluations=[])
+    assert [row[:2] for row in arm_summary([whole, early], 4)["score_curve"]] == [[2, 0.2], [4, 0.3]]
+
+
+def test_runs_that_diverged_gain_nothing_where_rewards_are_negative():
+    stopped = made_result([-0.5, -0.9], diverged="the gradient norm is nan")
+    assert arm_summary([stopped, stopped], 4)["metrics"]["reward_auc"]["value"] == pytest.approx(-0.8)
+
+
+def test_tuning_notes_the_ends_of_the_grid_and_ties():
+    def tuning(chosen):
+        return Tuning({"rate": chosen}, ())
+
+    assert tuning(1).at_the_end({"rate": [4, 1, 2]}) == ["rate"]
+    assert tuning(2).at_the_end({"rate": [4, 1, 2]}) == []
+    assert tuning(2).at_the_end({"rate": [2, 4]}) == ["rate"]
+    assert tuning(2).at_the_end({"rate": [2]}) == []
 
 
 def test_drops_are_measured_on_smoothed_rewards():

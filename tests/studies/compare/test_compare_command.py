@@ -21,7 +21,7 @@ def compare(path, *arguments):
 
 
 def table(out):
-    """Return the tables of a comparison without whatever depends on the clock."""
+    """Return the tables of a comparison without what depends on the clock."""
     found = json.loads((out / "comparison.json").read_text())
     for arm in found["arms"]:
         del arm["cost"]["seconds"]
@@ -165,6 +165,23 @@ def test_failure_of_a_run_is_one_message(tmp_path):
     assert "the run grpo-1" in done.stderr
     assert "'x9' matches no parameter" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_comparison_that_fails_has_a_page_of_its_finished_seeds(finished, tmp_path):
+    path, out, _ = finished
+    copy = tmp_path / "out"
+    shutil.copytree(out, copy, ignore=shutil.ignore_patterns("comparison.*", "logs"))
+    next((copy / "runs").glob("grpo-6-*.json")).unlink()
+    (copy / "logs").write_text("not a directory")
+    done = compare(path, "--out", copy)
+    assert done.exit_code == 1
+    assert "the run grpo-6-" in done.stderr
+    assert "FileExistsError" in done.stderr
+    assert "Traceback" not in done.output
+    assert "1 of 2 seeds are in" in done.stderr
+    assert table(copy)["seeds"] == [5]
+    assert "Not finished: these are 1 of 2 seeds." in (copy / "comparison.md").read_text()
+    assert "seed 5 |\n" in (copy / "comparison.md").read_text()
 
 
 def test_two_processes_cannot_run_the_same_comparison(tmp_path):

@@ -67,7 +67,7 @@ def test_results_count_if_code_and_file_are_intact(tmp_path):
     plan, store = planner(tmp_path), Store(tmp_path / "out")
     run = plan.run("grpo", 5, {})
     assert store.result(run) is None
-    written = replace(made_result([0.5]), arm="grpo", seed=5, code="any")
+    written = replace(made_result([0.5, 0.25]), arm="grpo", seed=5, code="any")
     write_result(store.result_path(run), written)
     assert store.result(run) == written
     write_result(store.result_path(run), replace(written, revision=TRAINING_REVISION - 1))
@@ -76,3 +76,16 @@ def test_results_count_if_code_and_file_are_intact(tmp_path):
     for damaged in ("{", "[]", '{"format": "seeupo-compare-run"}', '{"format": "x"}', "[" * 100_000):
         store.result_path(run).write_text(damaged)
         assert Store(tmp_path / "out", any_revision=True).result(run) is None
+    for values in (
+        {"seconds": []},
+        {"seconds": {"collect": "1"}},
+        {"evaluations": [[1]]},
+        {"evaluations": 5},
+        {"rewards": [0.5, float("nan")]},
+        {"rewards": [0.5]},
+        {"rewards": [], "successes": []},
+        {"optimizer_steps": "x"},
+        {"diverged": 1},
+    ):
+        write_result(store.result_path(run), replace(written, **values))
+        assert store.result(run) is None, values

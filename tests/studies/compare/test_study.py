@@ -52,6 +52,9 @@ def test_recipe_is_relative_to_the_study_file(tmp_path, monkeypatch):
     assert recipe.run.threads == study.threads == 1
 
 
+GRPO_ARM = '[arms.grpo.algorithm]\nname = "grpo"\nkl_coef = 0.0'
+
+
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
@@ -73,6 +76,14 @@ def test_recipe_is_relative_to_the_study_file(tmp_path, monkeypatch):
         ("every = 0", "evry = 0", "evaluation.evry"),
         ("small.toml", "nowhere.toml", "nowhere.toml does not exist"),
         ('name = "grpo"\n', "", "arms.grpo"),
+        (GRPO_ARM, "[arms.grpo]\nalgorithm = 5", "a table with algorithm.name"),
+        (GRPO_ARM, "[arms.grpo]\nalgorithm = 'name'", "a table with algorithm.name"),
+        (
+            "optimizer.learning_rate = [1e-3, 3e-3]",
+            "algorithm.minibatches = [1, 4]",
+            "algorithm.minibatches: it changes",
+        ),
+        ("optimizer.learning_rate = [1e-3, 3e-3]", "algorithm.epochs = [1, 4]", "algorithm.epochs: it changes"),
     ],
 )
 def test_mistakes_are_named(tmp_path, old, new, expected):

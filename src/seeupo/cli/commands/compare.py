@@ -11,6 +11,7 @@ import click
 
 from seeupo.cli.options import trust_options
 from seeupo.cli.terminal import Terminal, echo, note
+from seeupo.errors import TrainingError
 
 if TYPE_CHECKING:
     from seeupo.studies.compare.comparison import Comparison
@@ -65,9 +66,16 @@ def compare_command(
         with CompareDisplay(Terminal(stderr=True), comparison.counts()) as display:
             run_comparison(comparison, execution, display)
     except KeyboardInterrupt:
+        write_finished_seeds(comparison, name, directory)
         note("Stopped. Finished runs are kept; run the same command again to continue.")
         sys.exit(INTERRUPTED)
-    write_outputs(comparison, name, directory)
+    except TrainingError:
+        write_finished_seeds(comparison, name, directory)
+        raise
+    for line in write_outputs(comparison, name, directory):
+        echo(line)
+    note(f"page    {directory / 'comparison.html'}  (open it in a browser)")
+    note(f"tables  {directory / 'comparison.md'}, {directory / 'comparison.json'}; runs in {directory / 'runs'}")
 
 
 def show_outline(comparison: Comparison, directory: Path, jobs: int, *, dry_run: bool) -> None:
@@ -95,8 +103,15 @@ def show_outline(comparison: Comparison, directory: Path, jobs: int, *, dry_run:
         show(f"{'matched':<12} " + ("nothing" if match == "none" else f"{match.replace('_', ' ')}, by {units}"))
 
 
-def write_outputs(comparison: Comparison, name: str, directory: Path) -> None:
-    """Write JSON, Markdown and the page of a finished comparison, and print the tables."""
+def write_finished_seeds(comparison: Comparison, name: str, directory: Path) -> None:
+    """Write tables and page of a comparison that was stopped, if it has finished seeds."""
+    if seeds := comparison.finished_seeds():
+        write_outputs(comparison, name, directory)
+        note(f"{len(seeds)} of {len(comparison.study.seeds)} seeds are in {directory / 'comparison.html'}.")
+
+
+def write_outputs(comparison: Comparison, name: str, directory: Path) -> list[str]:
+    """Write JSON, Markdown and the page of the finished seeds, and return the lines of the Markdown."""
     import json
 
     from seeupo.report.comparison import write_comparison
@@ -109,7 +124,4 @@ def write_outputs(comparison: Comparison, name: str, directory: Path) -> None:
     write_text(directory / "comparison.json", json.dumps(table, indent=1) + "\n")
     write_text(directory / "comparison.md", "\n".join(lines) + "\n")
     write_comparison(table, directory / "comparison.html")
-    for line in lines:
-        echo(line)
-    note(f"page    {directory / 'comparison.html'}  (open it in a browser)")
-    note(f"tables  {directory / 'comparison.md'}, {directory / 'comparison.json'}; runs in {directory / 'runs'}")
+    return lines

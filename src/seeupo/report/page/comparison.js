@@ -2,6 +2,7 @@
 
 const VERDICT_KINDS = { Better: "good", Worse: "bad" };
 const fixed = (value) => (value === null || value === undefined ? NONE : value.toFixed(3).replace("-", MINUS));
+const probability = (p) => (p < 0.001 ? "< 0.001" : fixed(p));
 const change = (value) => (value > 0 ? "+" : "") + fixed(value);
 
 // A value with its interval; too few runs have none.
@@ -18,10 +19,11 @@ function armName(data, name) {
   return el("span", { class: "legend-entry" }, swatch(n), visible(name));
 }
 
-// Values with intervals, one row per arm.
+// Values with intervals, one row per arm, and the runs they come from as small dots.
 function forest(data, rows, { label, format, zero }) {
   const height = rows.length * 30 + 46;
-  const ends = rows.flatMap(({ e }) => [e.value, e.low, e.high]).filter((value) => value !== null);
+  const runs = rows.flatMap(({ arm, n, runs }) => runs.map((value) => ({ arm, n, value })));
+  const ends = [...rows.flatMap(({ e }) => [e.value, e.low, e.high]), ...runs.map(({ value }) => value)].filter((value) => value !== null);
   const text = visible(`${label}: ${rows.map(({ arm, e }) => `${arm} ${intervalText(e, format)}`).join("; ")}`);
   return lazyChart(height, text, (width) =>
     Plot.plot({
@@ -37,6 +39,7 @@ function forest(data, rows, { label, format, zero }) {
       marks: [
         zero ? Plot.ruleX([0], { stroke: "currentColor", strokeOpacity: 0.5 }) : null,
         Plot.ruleY(rows.filter(({ e }) => e.low !== null), { y: "arm", x1: (row) => row.e.low, x2: (row) => row.e.high, stroke: (row) => color(row.n), strokeWidth: 2.2 }),
+        Plot.dot(runs, { y: "arm", x: "value", stroke: (run) => color(run.n), strokeOpacity: 0.7, r: 2.5 }),
         Plot.dot(rows, { y: "arm", x: (row) => row.e.value, fill: (row) => color(row.n), r: 4.5 }),
         Plot.tip(rows, Plot.pointerY({ y: "arm", x: (row) => row.e.value, title: (row) => `${visible(row.arm)}\n${intervalText(row.e, format)}`, ...TIP })),
       ],
@@ -80,15 +83,15 @@ function showArmCurves(data) {
   byId("curves-legend").append(...legend(data.arms.map((arm) => arm.name)));
   const panels = [
     { title: "Training reward", help: "Mean reward of each iteration's trajectories.", key: "reward_curve" },
-    { title: "Held-out score", help: `avg@${data.k} on held-out tasks.`, key: "score_curve" },
+    { title: data.held_out ? "Held-out score" : "Score", help: `avg@${data.k} on ${data.held_out ? "held-out" : "training"} tasks.`, key: "score_curve" },
   ].map(({ title, help, key }) => {
     const lines = data.arms.map((arm, style) => ({ name: arm.name, points: arm[key], style }));
     return curvePanel({ title, help, unit: "score", iterations: key === "score_curve" ? [0, data.iterations] : [1, data.iterations], lines, ownLegend: false });
   });
   const primary = data.metrics[data.primary];
-  const rows = data.arms.map((arm, n) => ({ arm: arm.name, n, e: arm.metrics[data.primary] }));
+  const rows = data.arms.map((arm, n) => ({ arm: arm.name, n, e: arm.metrics[data.primary], runs: arm.metrics[data.primary].runs }));
   const few = data.arms.every((arm) => arm.score_curve.length <= 1);
-  byId("curves-grid").append(...[panels[0], few ? null : panels[1], panel(primary.title, `${primary.help}: interquartile mean with 95% interval`, forest(data, rows, { label: primary.title, format: fixed, zero: false }))].filter((each) => each !== null));
+  byId("curves-grid").append(...[panels[0], few ? null : panels[1], panel(primary.title, `${primary.help}: interquartile mean with 95% interval, and each run as a circle`, forest(data, rows, { label: primary.title, format: fixed, zero: false }))].filter((each) => each !== null));
 }
 
 function verdictChip(verdict) {
@@ -98,16 +101,18 @@ function verdictChip(verdict) {
 function showDifferences(data) {
   byId("differences-lead").textContent = visible(`Each arm minus ${data.reference}, seed by seed. The probability of improvement compares all pairs of runs. p-values are adjusted for the number of arms.`);
   const position = (name) => data.arms.findIndex((arm) => arm.name === name);
+  const runsOf = (name, key) => data.arms[position(name)].metrics[key].runs;
+  const perSeed = (row, key) => runsOf(row.arm, key).map((value, n) => value - runsOf(row.reference, key)[n]);
   byId("differences-grid").append(
     ...Object.entries(data.metrics).map(([key, metric]) => {
-      const found = data.comparisons.map((row) => ({ arm: row.arm, n: position(row.arm), ...row.metrics[key], e: row.metrics[key].difference }));
+      const found = data.comparisons.map((row) => ({ arm: row.arm, n: position(row.arm), ...row.metrics[key], e: row.metrics[key].difference, runs: perSeed(row, key) }));
       return panel(
         metric.title + (key === data.primary ? " (primary)" : ""),
         metric.help,
         el("div", { class: "scores difference" }, forest(data, found, { label: `difference from ${data.reference}`, format: change, zero: true }), rowTable(
           `Differences in ${metric.title}`,
           ["Arm", "Verdict", "Difference", "p", "Seeds above", "Probability of improvement"],
-          found.map((row) => [armName(data, row.arm), verdictChip(row.verdict), interval(row.e, change), fixed(row.p), `${row.seeds_above} of ${data.seeds.length}`, interval(row.probability_of_improvement)]),
+          found.map((row) => [armName(data, row.arm), verdictChip(row.verdict), interval(row.e, change), probability(row.p), `${row.seeds_above} of ${data.seeds.length}`, interval(row.probability_of_improvement)]),
         )),
       );
     }),

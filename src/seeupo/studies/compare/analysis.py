@@ -18,7 +18,7 @@ from seeupo.core.run_statistics import (
     paired_difference,
     probability_of_improvement,
 )
-from seeupo.studies.compare.comparison import Comparison, reward_auc
+from seeupo.studies.compare.comparison import Comparison, padded_rewards, reward_auc
 from seeupo.studies.compare.matching import amount_of
 from seeupo.studies.compare.plan import differences
 from seeupo.studies.compare.sentences import setting_sentences, summary
@@ -30,6 +30,8 @@ SMOOTHING = 5
 COLLAPSED = 0.5
 """A run has collapsed if its smoothed reward ends below this share of its best."""
 SIGNIFICANT = 0.05
+MIN_SEEDS = 3
+"""Number of seeds from which differences get a verdict."""
 STATISTICS = (
     "Intervals are 95% confidence intervals over seeds, from seeupo.core.run_statistics: Student's t for paired "
     "differences, winsorized t for interquartile means. p-values are adjusted for the number of arms by Holm's method; "
@@ -43,22 +45,22 @@ def success_auc(result: RunResult, iterations: int) -> float:
 
 
 def final_score(result: RunResult, iterations: int) -> float:
-    """Return the held-out avg@k after the last iteration; 0 if the run did not reach it."""
+    """Return avg@k after the last iteration; 0 if the run did not reach it."""
     return 0.0 if result.diverged is not None or not result.evaluations else float(result.evaluations[-1][1])
 
 
 METRICS: Mapping[str, tuple[str, str, Score]] = {
     "reward_auc": ("Reward AUC", "mean training reward over all iterations; the primary metric", reward_auc),
-    "final_score": ("Final score", "held-out avg@k after training", final_score),
+    "final_score": ("Final score", "avg@k on the test split after training", final_score),
     "success_auc": ("Success AUC", "mean share of solved training episodes over all iterations", success_auc),
 }
 
 
 def analyze(comparison: Comparison, name: str) -> dict[str, Any]:
-    """Return everything that is reported about a finished comparison, as JSON."""
+    """Return everything that is reported about a comparison, as JSON: about the seeds that are finished."""
     study, recipe = comparison.study, comparison.recipe
-    runs = {arm: [comparison.reported(arm, seed) for seed in study.seeds] for arm in study.arms}
-    results = {arm: [_finished(comparison.result(run)) for run in planned] for arm, planned in runs.items()}
+    seeds = comparison.finished_seeds()
+    results = {arm: [comparison.finished(comparison.reported(arm, seed)) for seed in seeds] for arm in study.arms}
     arms = []
     for arm, found in results.items():
         tuning = comparison.tuned(arm)
@@ -83,7 +85,9 @@ def analyze(comparison: Comparison, name: str) -> dict[str, Any]:
         "iterations": comparison.iterations,
         "trajectories": comparison.iterations * recipe.collect.tasks * recipe.collect.group_size,
         "k": recipe.evaluation.k,
-        "seeds": list(study.seeds),
+        "held_out": recipe.environment.test_split != recipe.environment.train_split,
+        "seeds": seeds,
+        "planned_seeds": list(study.seeds),
         "tuning_seeds": list(study.tuning_seeds),
         "grid": comparison.planner.values,
         "match": match_summary(comparison, results),
@@ -91,7 +95,7 @@ def analyze(comparison: Comparison, name: str) -> dict[str, Any]:
         "primary": "reward_auc",
         "reference": next(iter(results)),
         "arms": arms,
-        "start": _start(comparison),
+        "start": _start(comparison, seeds),
         "comparisons": pairwise_differences(results, comparison.iterations),
         "statistics": STATISTICS,
         "versions": {"seeupo": seeupo.__version__, "revision": TRAINING_REVISION, "code": code_version()},
@@ -110,7 +114,7 @@ def settings_of(comparison: Comparison, arm: str) -> dict[str, Any]:
 def arm_summary(results: Sequence[RunResult], iterations: int) -> dict[str, Any]:
     """Return scores, stability, cost and curves of an arm's runs."""
     bounded = all(0 <= reward <= 1 for result in results for reward in result.rewards)  # not with shaped rewards
-    rewards = [_padded(result, iterations) for result in results]
+    rewards = [padded_rewards(result, iterations) for result in results]
     drops = np.array([largest_drop(each) for each in rewards])
     return {
         "metrics": {
@@ -136,9 +140,7 @@ def arm_summary(results: Sequence[RunResult], iterations: int) -> dict[str, Any]
             "seconds": _mean([result.training_seconds for result in results]),
         },
         "reward_curve": curve([list(enumerate(each, 1)) for each in rewards], bounded=bounded),
-        "score_curve": curve(
-            [[(int(i), score) for i, score in result.evaluations] for result in results], bounded=True
-        ),
+        "score_curve": curve(evaluated(results), bounded=True),
     }
 
 
@@ -164,7 +166,7 @@ def pairwise_differences(results: Mapping[str, Sequence[RunResult]], iterations:
 
 def verdict(difference: float, p: float, seeds: int) -> str:
     """Return the verdict on an arm's difference from the reference."""
-    if seeds < 2:
+    if seeds < MIN_SEEDS:
         return "Inconclusive"
     if p >= SIGNIFICANT:
         return "No significant difference"
@@ -197,9 +199,23 @@ def largest_drop(rewards: Sequence[float]) -> float:
 
 
 def has_collapsed(rewards: Sequence[float]) -> bool:
-    """Return whether the smoothed reward ended below half of its best."""
+    """Return whether the smoothed reward ended below half of its best; negative rewards are counted from the lowest."""
     values = smoothed(rewards)
-    return bool(values) and max(values) > 0 and values[-1] < COLLAPSED * max(values)
+    lowest = min((0.0, *values))
+    best = max((lowest, *values)) - lowest
+    return best > 0 and values[-1] - lowest < COLLAPSED * best
+
+
+def evaluated(results: Sequence[RunResult]) -> list[list[tuple[int, float]]]:
+    """Return the evaluations of each run; a run that diverged has 0 in those that it did not reach."""
+    iterations = {int(iteration) for result in results for iteration, _ in result.evaluations}
+    runs = []
+    for result in results:
+        scores = {int(iteration): score for iteration, score in result.evaluations}
+        if result.diverged is not None:
+            scores = dict.fromkeys(iterations, 0.0) | scores
+        runs.append(sorted(scores.items()))
+    return runs
 
 
 def curve(runs: Sequence[Sequence[tuple[int, float]]], *, bounded: bool) -> list[list[float | None]]:
@@ -214,9 +230,9 @@ def curve(runs: Sequence[Sequence[tuple[int, float]]], *, bounded: bool) -> list
     return [[iteration, *row.values()] for iteration, row in zip(common, rows, strict=True)]
 
 
-def _start(comparison: Comparison) -> dict[str, Any] | None:
-    """Return the held-out score of the warm starts."""
-    starts = [comparison.planner.warm_start(seed) for seed in comparison.study.seeds]
+def _start(comparison: Comparison, seeds: Sequence[int]) -> dict[str, Any] | None:
+    """Return the evaluation score of the warm starts."""
+    starts = [comparison.planner.warm_start(seed) for seed in seeds]
     results = [comparison.store.result(start) for start in starts if start is not None]
     scores = np.array([result.evaluations[-1][1] for result in results if result is not None and result.evaluations])
     return {**_json(interquartile_mean(scores), bounded=True), "runs": scores.tolist()} if len(scores) else None
@@ -224,11 +240,6 @@ def _start(comparison: Comparison) -> dict[str, Any] | None:
 
 def _scores(results: Sequence[RunResult], score: Score, iterations: int) -> Any:
     return np.array([score(result, iterations) for result in results])
-
-
-def _padded(result: RunResult, iterations: int) -> list[float]:
-    """Return the rewards of all iterations; 0 for those after a failure."""
-    return [*result.rewards, *[0.0] * (iterations - len(result.rewards))]
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -246,8 +257,3 @@ def _json(interval: Interval, *, bounded: bool = False) -> dict[str, Any]:
 def _number(value: Any) -> float | None:
     """Return a number, or None for one that JSON cannot hold."""
     return float(value) if math.isfinite(value) else None
-
-
-def _finished(result: RunResult | None) -> RunResult:
-    assert result is not None
-    return result

@@ -1,4 +1,4 @@
-"""The course of a comparison: warm starts, calibration of the match, tuning, and the runs that are reported."""
+"""The phases of a comparison: warm starts, calibration of the match, tuning, and the runs that are reported."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What tuning found for an arm.
+    """Result of an arm's tuning.
 
     Attributes:
         chosen: Settings with the highest mean score over the tuning seeds; the first of equal ones.
@@ -48,13 +48,13 @@ class Tuning:
     tried: Sequence[tuple[Settings, Sequence[float]]]
 
     def at_the_end(self, values: Mapping[str, Sequence[Any]]) -> list[str]:
-        """Return the keys whose chosen value is the first or last of several, so that a better one may be beyond it."""
+        """Return the keys whose chosen value is the lowest or highest, so that a better one may be beyond it."""
         return [
             key
             for key, tried in values.items()
-            if len(tried) > 2
+            if len(tried) > 1
             and all(isinstance(value, int | float) for value in tried)
-            and self.chosen.get(key) in (tried[0], tried[-1])
+            and self.chosen.get(key) in (min(tried), max(tried))
         ]
 
 
@@ -78,6 +78,12 @@ class Comparison:
     def result(self, run: PlannedRun | WarmStart) -> RunResult | None:
         return self.store.result(run)
 
+    def finished(self, run: PlannedRun) -> RunResult:
+        """Return the result of a run that is known to be finished."""
+        result = self.store.result(run)
+        assert result is not None, f"{run.name} is not finished"
+        return result
+
     def phases(self) -> Iterator[Phase]:
         """Yield the phases in order; the runs of one must be finished before the next is asked for."""
         seeds = (*self.study.tuning_seeds, *self.study.seeds)
@@ -87,6 +93,16 @@ class Comparison:
         yield Phase("tuning", [run for arm in self.study.arms for run in self._tuning_runs(arm)])
         # Seed by seed, so that a study that is stopped early has the same seeds of every arm.
         yield Phase("runs", [self.reported(arm, seed) for seed in self.study.seeds for arm in self.study.arms])
+
+    def finished_seeds(self) -> list[int]:
+        """Return the seeds whose runs are finished in all arms; none before tuning is."""
+        for phase in self.phases():
+            if phase.name == "runs":
+                break
+            if not all(map(self.is_finished, phase.runs)):
+                return []
+        study = self.study
+        return [seed for seed in study.seeds if all(self.is_finished(self.reported(arm, seed)) for arm in study.arms)]
 
     def counts(self) -> dict[str, int]:
         """Return the number of runs of each phase."""
@@ -145,11 +161,11 @@ class Comparison:
 
     def _measured_cost(self, arm: str) -> Cost:
         best = max(self._settings, key=lambda settings: sum(self._scores(self._with_units(arm, settings, 1))))
-        results = [self._finished(run) for run in self._with_units(arm, best, 1)]
+        results = [self.finished(run) for run in self._with_units(arm, best, 1)]
         spent = sum(spent_per_iteration(result, self.study.match) for result in results) / len(results)
         pair = None
         if self._needs_two_units(arm):
-            one, two = (self._finished(self._with_units(arm, self._settings[0], units)[0]) for units in (1, 2))
+            one, two = (self.finished(self._with_units(arm, self._settings[0], units)[0]) for units in (1, 2))
             pair = one, two
         return measured_cost(self.study.match, spent, pair)
 
@@ -167,7 +183,7 @@ class Comparison:
         return self.planner.grid or [{}]
 
     def _scores(self, runs: Sequence[PlannedRun]) -> list[float]:
-        return [reward_auc(self._finished(run), self.iterations) for run in runs]
+        return [reward_auc(self.finished(run), self.iterations) for run in runs]
 
     def _tuning_runs(self, arm: str) -> list[PlannedRun]:
         return [self._tuning_run(arm, seed, each) for each in self.planner.grid for seed in self.study.tuning_seeds]
@@ -175,12 +191,12 @@ class Comparison:
     def _tuning_run(self, arm: str, seed: int, settings: Settings) -> PlannedRun:
         return self.planner.run(arm, seed, {**settings, **self.matched(arm)})
 
-    def _finished(self, run: PlannedRun) -> RunResult:
-        result = self.store.result(run)
-        assert result is not None, f"{run.name} is not finished"
-        return result
-
 
 def reward_auc(result: RunResult, iterations: int) -> float:
-    """Return the area under the curve of mean rewards: their mean over all iterations, 0 for those after a failure."""
-    return sum(result.rewards) / iterations
+    """Return the area under the curve of mean rewards: their mean over all iterations."""
+    return sum(padded_rewards(result, iterations)) / iterations
+
+
+def padded_rewards(result: RunResult, iterations: int) -> list[float]:
+    """Return the rewards of all iterations; those after a failure are 0, or the run's lowest if that is negative."""
+    return [*result.rewards, *[min((0.0, *result.rewards))] * (iterations - len(result.rewards))]

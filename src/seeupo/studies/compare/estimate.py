@@ -12,7 +12,7 @@ from seeupo.studies.compare.comparison import Comparison
 
 @dataclass(frozen=True)
 class Estimate:
-    """What remains of a comparison.
+    """The runs and the time that a comparison still needs.
 
     Attributes:
         phases: Numbers of runs and of finished runs by phase. A warm start counts as a run.
@@ -51,7 +51,7 @@ def estimate(comparison: Comparison, jobs: int) -> Estimate:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration as people say it."""
+    """Return a duration in seconds, minutes or hours."""
     if seconds < 90:
         return f"{seconds:.0f} seconds"
     return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

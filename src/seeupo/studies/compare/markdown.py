@@ -1,4 +1,4 @@
-"""A comparison as Markdown tables."""
+"""Write a comparison as Markdown tables."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from seeupo.config.toml import format_value
-from seeupo.studies.compare.sentences import interval_text
+from seeupo.studies.compare.sentences import interval_text, p_text
 from seeupo.utils.text import one_line
 
 
 def markdown(table: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of a comparison's page: scores, differences, stability, cost and tuning."""
+    """Yield the lines of a comparison's page: scores, runs, differences, stability, cost and tuning."""
     yield f"# {table['study']}: {table['summary']}"
     yield ""
     yield from (f"- {sentence}" for sentence in table["sentences"])
     yield from ("", "## Overview", "", *overview(table))
     yield from _section("Scores", ["arm", *_titles(table)], (_score_row(arm, table) for arm in table["arms"]))
+    primary = table["metrics"][table["primary"]]["title"]
+    yield from _section(
+        f"{primary} of each run", ["arm", *(f"seed {seed}" for seed in table["seeds"])], _run_rows(table)
+    )
     for key, metric in table["metrics"].items():
         yield from _section(
             f"{metric['title']}: paired difference from {table['reference']}"
@@ -76,11 +80,16 @@ def _score_row(arm: Mapping[str, Any], table: Mapping[str, Any]) -> list[str]:
     return [arm["name"], *(interval_text(arm["metrics"][key]) for key in table["metrics"])]
 
 
+def _run_rows(table: Mapping[str, Any]) -> Iterator[list[str]]:
+    for arm in table["arms"]:
+        yield [arm["name"], *(f"{value:.3f}" for value in arm["metrics"][table["primary"]]["runs"])]
+
+
 def _difference_row(row: Mapping[str, Any], found: Mapping[str, Any], table: Mapping[str, Any]) -> list[str]:
     return [
         row["arm"],
         interval_text(found["difference"], signed=True),
-        f"{found['p']:.3f}",
+        p_text(found["p"]),
         f"{found['seeds_above']} of {len(table['seeds'])}",
         interval_text(found["probability_of_improvement"]),
         found["verdict"],

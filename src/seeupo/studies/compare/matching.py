@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from seeupo.config.changes import flat
 from seeupo.errors import ConfigError
 from seeupo.studies.compare.store import RunResult
 from seeupo.studies.compare.study import Match, Study
@@ -23,6 +24,10 @@ UNITS: Mapping[str, tuple[str, ...]] = {
     "none": (),
 }
 """Options of algorithms, by what is matched, with which the quantity grows linearly."""
+SPENDING = tuple(
+    f"algorithm.{name}" for name in ("minibatches", "steps_per_turn", "epochs", "split", "turns_per_agent")
+)
+"""Settings on which the number of optimizer steps or tokens depends."""
 FRACTIONAL = ("minibatches",)
 """Options that need not be integers."""
 MAX_UNITS = 64
@@ -53,7 +58,12 @@ def unit_of(algorithm: Algorithm, match: Match) -> str | None:
 
 
 def check_units(study: Study, algorithms: Mapping[str, Algorithm]) -> None:
-    """Raise if an arm sets the option that the match chooses."""
+    """Raise if an arm sets the option that the match chooses, or if tuning would change what an arm spends."""
+    if study.match != "none":
+        for key, _ in flat(study.grid):
+            if key in SPENDING:
+                problem = f"grid.{key}: it changes what an arm spends, which match = {study.match!r} keeps equal."
+                raise ConfigError([f"{problem} Make an arm of each value, or set match = 'none'."])
     for arm, algorithm in algorithms.items():
         unit = unit_of(algorithm, study.match)
         if unit is not None and unit in study.arms[arm]["algorithm"]:

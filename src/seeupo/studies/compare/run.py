@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 
 from seeupo.config.loader import recipe_to_toml
 from seeupo.envs.trust import Permissions
-from seeupo.errors import TrainingError
+from seeupo.errors import RunError, TrainingError
 from seeupo.studies.compare.comparison import Comparison, Phase
 from seeupo.studies.compare.plan import PlannedRun, WarmStart
 from seeupo.studies.compare.store import RunResult
@@ -51,7 +51,8 @@ def run_comparison(comparison: Comparison, execution: Execution, observer: Obser
     """Train all runs of a comparison that are not finished.
 
     Raises:
-        TrainingError: A run failed, or another process runs the same comparison.
+        TrainingError: A run failed.
+        RunError: Another process runs the same comparison.
     """
     out = comparison.store.path
     with _locked(out), closing(Workers(execution.jobs, out / "logs")) as workers:
@@ -118,6 +119,4 @@ def _locked(out: Path) -> Iterator[None]:
         with FileLock(out / ".lock", timeout=0):
             yield
     except Timeout:
-        raise TrainingError(
-            f"another process runs a comparison in {out}; wait for it, or choose another --out"
-        ) from None
+        raise RunError(f"another process runs a comparison in {out}; wait for it, or choose another --out") from None

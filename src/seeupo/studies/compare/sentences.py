@@ -1,4 +1,4 @@
-"""A comparison in sentences: its result, how it was set up, and what limits it."""
+"""Describe a comparison in sentences: its result, its settings and its limits."""
 
 from __future__ import annotations
 
@@ -32,8 +32,13 @@ def setting_sentences(table: Mapping[str, Any]) -> Iterator[str]:
         f"({table['model']} on {table['environment']}): {table['iterations']} iterations, {table['trajectories']:,} "
         "trajectories per run. All arms of a seed start from the same policy and draw the same tasks."
     )
+    if len(table["seeds"]) < len(table["planned_seeds"]):
+        yield f"Not finished: these are {len(table['seeds'])} of {len(table['planned_seeds'])} seeds."
+    if not table["held_out"]:
+        yield "Scores are those of the training tasks."
     if table["start"] is not None:
-        yield f"Held-out avg@{table['k']} before training: {interval_text(table['start'])}."
+        score = f"{'Held-out avg' if table['held_out'] else 'avg'}@{table['k']}"
+        yield f"{score} before training: {interval_text(table['start'])}."
     match = table["match"]
     if match["quantity"] == "none":
         yield "Nothing is matched except trajectories: the arms differ in optimizer steps, tokens and time."
@@ -49,14 +54,29 @@ def setting_sentences(table: Mapping[str, Any]) -> Iterator[str]:
             f"Tuned per arm on {tried}, with {counted(len(table['tuning_seeds']), 'seed')} that "
             f"{'is' if len(table['tuning_seeds']) == 1 else 'are'} not reported."
         )
+    ends: dict[str, list[str]] = {}
     for arm in table["arms"]:
         for key in arm["at_the_end_of_the_grid"]:
-            yield f"{arm['name']}: the best {key} is at the end of the grid; a better value may be beyond it."
+            ends.setdefault(key, []).append(arm["name"])
+    for key, arms in ends.items():
+        yield f"The best {key} is at the end of the grid, so that a better value may be beyond it: {', '.join(arms)}."
+    if tied := [arm["name"] for arm in table["arms"] if _is_tied(arm)]:
+        yield f"Tuning found no difference between the best two settings, and the first was taken: {', '.join(tied)}."
     if len(table["codes"]) > 1:
         yield f"The runs were trained by several versions of the code: {', '.join(table['codes'])}."
     if table["revisions"] != [table["versions"]["revision"]]:
         revisions = ", ".join(map(str, table["revisions"]))
         yield f"Runs of other training revisions were accepted: {revisions} instead of {table['versions']['revision']}."
+
+
+def _is_tied(arm: Mapping[str, Any]) -> bool:
+    """Return whether the two best settings of an arm's tuning have the same score."""
+    best = sorted((sum(tried["scores"]) for tried in arm["tried"]), reverse=True)
+    return len(best) > 1 and best[0] == best[1]
+
+
+def p_text(p: float) -> str:
+    return f"{p:.3f}" if p >= 0.001 else "< 0.001"
 
 
 def interval_text(estimate: Mapping[str, float | None], *, signed: bool = False) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +99,9 @@ class Store:
             found = read_result(path)
         except (OSError, ValueError, TypeError, RecursionError):
             return None
+        iterations = run.recipe.run.total_iterations
+        if found.diverged is None and len(found.rewards) != iterations:
+            return None
         return found if self.any_revision or found.revision == TRAINING_REVISION else None
 
 
@@ -116,10 +121,26 @@ def read_result(path: Path) -> RunResult:
     if not isinstance(found, dict) or found.pop("format", None) != FORMAT:
         raise ValueError(f"{path} is not a result of a comparison")
     result = RunResult(**found)
-    numbers = [*result.rewards, *result.successes, *(x for row in result.evaluations for x in row)]
-    if not all(isinstance(x, int | float) for x in (*numbers, result.tokens, *result.seconds.values())):
-        raise ValueError(f"{path} has values that are not numbers")
+    if not _is_complete(result):
+        raise ValueError(f"{path} has values of the wrong type, or lacks some")
     return result
+
+
+def _is_complete(result: RunResult) -> bool:
+    """Return whether all values have their types and are finite."""
+    lists = (result.rewards, result.successes, result.evaluations)
+    if not all(isinstance(each, list) for each in lists) or not isinstance(result.seconds, dict):
+        return False
+    if not all(isinstance(row, list) and len(row) == 2 for row in result.evaluations):
+        return False
+    counts = (result.seed, result.optimizer_steps, result.tokens)
+    numbers = [*result.rewards, *result.successes, *chain(*result.evaluations), *result.seconds.values(), *counts]
+    return (
+        all(isinstance(each, int) for each in counts)
+        and all(isinstance(each, int | float) and math.isfinite(each) for each in numbers)
+        and len(result.rewards) == len(result.successes)
+        and isinstance(result.diverged, str | None)
+    )
 
 
 @cache

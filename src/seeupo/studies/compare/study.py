@@ -82,7 +82,8 @@ class Study:
         for name, arm in self.arms.items():
             if not ARM_NAME.fullmatch(name):
                 raise OptionError("arms", name, "names of at most 40 lower-case letters, digits, - and _")
-            if not isinstance(arm, Mapping) or "name" not in (arm.get("algorithm") or {}):
+            algorithm = arm.get("algorithm") if isinstance(arm, Mapping) else None
+            if not isinstance(algorithm, Mapping) or "name" not in algorithm:
                 raise OptionError(f"arms.{name}", arm, "a table with algorithm.name")
             for key, value in flat(arm):
                 if not _may_differ(key):
@@ -132,7 +133,7 @@ def read_study(name_or_path: str) -> tuple[Study, Recipe]:
 
 
 def _comparable(recipe: Recipe, study: Study) -> Recipe:
-    """Return the recipe without whatever would end runs early or report them elsewhere."""
+    """Return the recipe without what would end runs early or report them elsewhere."""
     if recipe.run.epochs is not None:
         raise ConfigError([f"changes.run: expected iterations instead of run.epochs = {recipe.run.epochs}."])
     run = replace(

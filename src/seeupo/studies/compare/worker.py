@@ -36,10 +36,7 @@ class Reporter(NullCallback):
     """Sends the progress of a run to the parent."""
 
     def __init__(self, send: Send) -> None:
-        self.send, self.phase = send, ""
-
-    def on_phase(self, name: str, total: int | None = None) -> None:
-        self.phase = name
+        self.send = send
 
     def on_record(self, record: Mapping[str, Any]) -> None:
         if record["kind"] == "iteration":
@@ -54,10 +51,10 @@ def train_run(job: Mapping[str, Any], send: Send) -> None:
     if job["policy"] is not None:
         recipe = replace(recipe, model=replace(recipe.model, name=job["policy"]))
     work, result = Path(job["work"]), Path(job["result"])
-    permissions = {"trust": job["trust"], "unsandboxed": job["unsandboxed"], "callback": Reporter(send)}
+    options = {"trust": job["trust"], "unsandboxed": job["unsandboxed"], "callback": Reporter(send)}
     diverged = None
     try:
-        summary = _train_or_resume(recipe, work, permissions)
+        summary = _train_or_resume(recipe, work, options)
     except TrainingError as error:
         if not isinstance(error.__cause__, FloatingPointError):
             raise
@@ -78,16 +75,16 @@ def train_run(job: Mapping[str, Any], send: Send) -> None:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _train_or_resume(recipe: Recipe, work: Path, permissions: Mapping[str, Any]) -> Mapping[str, Any]:
+def _train_or_resume(recipe: Recipe, work: Path, options: Mapping[str, Any]) -> Mapping[str, Any]:
     if (work / RECIPE).exists():
         try:
-            return resume(work, **permissions).summary
+            return resume(work, **options).summary
         except UserError as error:
             if isinstance(error.__cause__, FloatingPointError):
                 raise
             print(one_line(f"{work} cannot be resumed and starts again: {error}"), file=sys.stderr)
     shutil.rmtree(work, ignore_errors=True)
-    return train(recipe, run_dir=work, **permissions).summary
+    return train(recipe, run_dir=work, **options).summary
 
 
 def result_of(work: Path, summary: Mapping[str, Any]) -> RunResult:
@@ -125,7 +122,7 @@ def _average(record: Mapping[str, Any]) -> float:
 def main() -> None:
     """Train the requested runs until standard input ends."""
     messages = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # whatever libraries print is no message
+    os.dup2(2, 1)  # what libraries print is no message
     lock = threading.Lock()
 
     def send(message: Mapping[str, Any]) -> None:

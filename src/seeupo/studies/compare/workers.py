@@ -8,12 +8,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import IO, Any
 
-from seeupo.errors import TrainingError, UserError
+from seeupo.errors import TrainingError, UserError, first_line
 
 WORKER = "seeupo.studies.compare.worker"
 
@@ -28,7 +28,7 @@ class Job:
     """
 
     name: str
-    request: Mapping[str, Any] = field(compare=False)
+    request: Mapping[str, Any]
 
 
 class Workers:
@@ -97,6 +97,8 @@ class Workers:
                     on_done(job.name)
             except UserError as error:
                 answer = error.lines
+            except Exception as error:  # it would end this thread only, and the study would go on without the run
+                answer = [f"the run {job.name} failed: {type(error).__name__}: {first_line(error)}"]
             if answer is not None and not self._closed:
                 problems.append(answer)
 
