@@ -96,6 +96,7 @@ def analyze(comparison: Comparison, name: str) -> dict[str, Any]:
         "reference": next(iter(results)),
         "arms": arms,
         "start": _start(comparison, seeds),
+        "time": _time(comparison),
         "comparisons": pairwise_differences(results, comparison.iterations),
         "statistics": STATISTICS,
         "versions": {"seeupo": seeupo.__version__, "revision": TRAINING_REVISION, "code": code_version()},
@@ -236,6 +237,13 @@ def _start(comparison: Comparison, seeds: Sequence[int]) -> dict[str, Any] | Non
     results = [comparison.store.result(start) for start in starts if start is not None]
     scores = np.array([result.evaluations[-1][1] for result in results if result is not None and result.evaluations])
     return {**_json(interquartile_mean(scores), bounded=True), "runs": scores.tolist()} if len(scores) else None
+
+
+def _time(comparison: Comparison) -> dict[str, float]:
+    """Return the number of finished runs, warm starts and tuning included, and the hours that they took together."""
+    runs = {run.name: comparison.result(run) for phase in comparison.phases() for run in phase.runs}
+    seconds = [result.total_seconds for result in runs.values() if result is not None]
+    return {"runs": len(seconds), "hours": math.fsum(seconds) / 3600, "threads": comparison.study.threads}
 
 
 def _scores(results: Sequence[RunResult], score: Score, iterations: int) -> Any:

@@ -62,6 +62,11 @@ def setting_sentences(table: Mapping[str, Any]) -> Iterator[str]:
         yield f"The best {key} is at the end of the grid, so that a better value may be beyond it: {', '.join(arms)}."
     if tied := [arm["name"] for arm in table["arms"] if _is_tied(arm)]:
         yield f"Tuning found no difference between the best two settings, and the first was taken: {', '.join(tied)}."
+    time = table["time"]
+    yield (
+        f"The {time['runs']} runs, warm starts and tuning included, took {time['hours']:.1f} hours together, with "
+        f"{counted(time['threads'], 'thread')} each."
+    )
     if len(table["codes"]) > 1:
         yield f"The runs were trained by several versions of the code: {', '.join(table['codes'])}."
     if table["revisions"] != [table["versions"]["revision"]]:
