@@ -1,8 +1,9 @@
 """Measure the coverage of the intervals over seeds: how often a 95% interval contains the true value.
 
-Studies with 5, 10 and 20 seeds are simulated from known distributions of runs: normal, skewed, and with 15% collapsed
-runs. Beside the intervals of `seeupo.core.run_statistics` it measures bootstraps, and how often two identical arms are
-called different. Run: python benchmarks/run_interval_coverage.py
+Studies with 5, 10, 20 and 30 seeds are simulated from known distributions of runs: normal, skewed, and with 15% or 35%
+collapsed runs. Two arms differ by the same amount on all seeds, or by much on a few of them. Beside the intervals of
+`seeupo.core.run_statistics` it measures bootstraps, and how often arms that do not differ on average are called
+different. Run: python benchmarks/run_interval_coverage.py
 """
 
 from __future__ import annotations
@@ -25,16 +26,24 @@ from seeupo.core.run_statistics import (
     probability_of_improvement,
 )
 
-SEEDS = (5, 10, 20)
+SEEDS = (5, 10, 20, 30)
+
+
+def collapsed(rng: np.random.Generator, shape: tuple[int, ...], share: float) -> Values:
+    """Return runs of which a share ends far below the others."""
+    return np.where(rng.random(shape) < share, 0.3, 0.7) + 0.04 * rng.standard_normal(shape)
+
+
 RUNS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Values]] = {
     "normal": lambda rng, shape: 0.6 + 0.05 * rng.standard_normal(shape),
     "skewed": lambda rng, shape: 0.9 - 0.05 * rng.gamma(2, 1, shape),
-    "15% collapsed": lambda rng, shape: (
-        np.where(rng.random(shape) < 0.15, 0.3, 0.7) + 0.04 * rng.standard_normal(shape)
-    ),
+    "15% collapsed": lambda rng, shape: collapsed(rng, shape, 0.15),
+    "35% collapsed": lambda rng, shape: collapsed(rng, shape, 0.35),
 }
 SHIFTS = (0.0, 1.0, 2.0)
 """Differences between two arms, in standard deviations of a run."""
+SPARSE = (0.1, 0.2, 0.4)
+"""Shares of seeds on which two arms differ, by ten standard deviations of the others."""
 RESAMPLES = 500
 
 Statistic = Callable[[Values], Values]
@@ -124,6 +133,19 @@ def main() -> None:
             }
             if shift == 0:
                 rows["identical arms called different"] = round(100 * float((p_value(values, others) < 0.05).mean()), 1)
+            for label, cell in rows.items():
+                pairs.setdefault(label, []).append(cell)
+        for share in SPARSE:
+            differs, noise = rng.random((studies, seeds)) < share, rng.standard_normal((studies, seeds))
+            signs = rng.choice([-1, 1], (studies, seeds))
+            rows = {
+                f"difference on {share:.0%} of the seeds, Student t": covered(
+                    mean_of_runs(10.0 * differs + noise), 10 * share
+                ),
+                f"differences on {share:.0%} of the seeds, either way, called significant": round(
+                    100 * float((p_value(10.0 * differs * signs + noise, np.zeros_like(noise)) < 0.05).mean()), 1
+                ),
+            }
             for label, cell in rows.items():
                 pairs.setdefault(label, []).append(cell)
     part("two arms", pairs)

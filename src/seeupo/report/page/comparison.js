@@ -71,8 +71,8 @@ function showResult(data) {
   byId("result-card").append(
     el("div", { class: "card-head" }, el("h3", null, visible(data.study))),
     el("p", { class: "sentence" }, visible(data.summary[0].toUpperCase() + data.summary.slice(1) + ".")),
-    rowTable("Scores", ["Arm", ...heads], data.arms.map((arm) => [armName(data, arm.name), ...keys.map((key) => interval(arm.metrics[key]))])),
-    el("p", { class: "hint" }, visible(`Interquartile means over ${plural(data.seeds.length, "seed")}. ${keys.map((key) => `${data.metrics[key].title}: ${data.metrics[key].help}.`).join(" ")}`)),
+    rowTable("Scores", ["Arm", ...heads, `${data.metrics[data.primary].title}, mean`], data.arms.map((arm) => [armName(data, arm.name), ...keys.map((key) => interval(arm.metrics[key])), interval(arm.metrics[data.primary].mean)])),
+    el("p", { class: "hint" }, visible(`Interquartile means over ${plural(data.seeds.length, "seed")}, and the mean of all runs; read the mean where runs end in two groups. ${keys.map((key) => `${data.metrics[key].title}: ${data.metrics[key].help}.`).join(" ")}`)),
     el("ul", { class: "facts" }, data.sentences.map((sentence) => el("li", null, visible(sentence)))),
     el("p", { class: "hint" }, visible(data.statistics)),
   );

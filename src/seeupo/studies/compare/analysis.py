@@ -33,9 +33,9 @@ SIGNIFICANT = 0.05
 MIN_SEEDS = 3
 """Number of seeds from which differences get a verdict."""
 STATISTICS = (
-    "Intervals are 95% confidence intervals over seeds, from seeupo.core.run_statistics: Student's t for paired "
-    "differences, winsorized t for interquartile means. p-values are adjusted for the number of arms by Holm's method; "
-    "intervals are not. docs/compare.md has their measured coverage."
+    "Intervals are 95% confidence intervals over seeds, from seeupo.core.run_statistics: Student's t for means and "
+    "paired differences, winsorized t for interquartile means. p-values are adjusted for the number of arms by Holm's "
+    "method; intervals are not. docs/compare.md has their measured coverage."
 )
 Score = Callable[[RunResult, int], float]
 
@@ -124,7 +124,7 @@ def arm_summary(results: Sequence[RunResult], iterations: int) -> dict[str, Any]
                     interquartile_mean(values := _scores(results, score, iterations)),
                     bounded=bounded or key != "reward_auc",
                 ),
-                "mean": float(values.mean()),
+                "mean": _json(mean_of_runs(values), bounded=bounded or key != "reward_auc"),
                 "runs": values.tolist(),
             }
             for key, (_, _, score) in METRICS.items()

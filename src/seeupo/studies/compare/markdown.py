@@ -16,8 +16,12 @@ def markdown(table: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield from (f"- {sentence}" for sentence in table["sentences"])
     yield from ("", "## Overview", "", *overview(table))
-    yield from _section("Scores", ["arm", *_titles(table)], (_score_row(arm, table) for arm in table["arms"]))
     primary = table["metrics"][table["primary"]]["title"]
+    yield from _section(
+        "Scores: interquartile means, and the mean of all runs",
+        ["arm", *_titles(table), f"{primary}, mean"],
+        (_score_row(arm, table) for arm in table["arms"]),
+    )
     yield from _section(
         f"{primary} of each run", ["arm", *(f"seed {seed}" for seed in table["seeds"])], _run_rows(table)
     )
@@ -77,7 +81,8 @@ def _titles(table: Mapping[str, Any]) -> list[str]:
 
 
 def _score_row(arm: Mapping[str, Any], table: Mapping[str, Any]) -> list[str]:
-    return [arm["name"], *(interval_text(arm["metrics"][key]) for key in table["metrics"])]
+    scores = (interval_text(arm["metrics"][key]) for key in table["metrics"])
+    return [arm["name"], *scores, interval_text(arm["metrics"][table["primary"]]["mean"])]
 
 
 def _run_rows(table: Mapping[str, Any]) -> Iterator[list[str]]:
