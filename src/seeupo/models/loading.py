@@ -182,7 +182,7 @@ def locate(name_or_path: str) -> str:
 def adapter_folder(path: str) -> Path | None:
     """Return the folder of an adapter, downloaded if `path` is a name on a model hub; None if it is a model.
 
-    transformers would load adapters itself, together with whatever model or module their configuration names.
+    transformers would load adapters itself, together with the model or module that their configuration names.
     """
     if Path(path).is_dir():
         return Path(path) if is_adapter(Path(path)) else None

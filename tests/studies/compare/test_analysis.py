@@ -9,6 +9,7 @@ import pytest
 from seeupo.studies.compare.analysis import (
     arm_summary,
     curve,
+    different_starts,
     has_collapsed,
     largest_drop,
     pairwise_differences,
@@ -78,6 +79,11 @@ def test_runs_that_diverged_count_as_zero_afterwards():
 def test_runs_that_diverged_gain_nothing_where_rewards_are_negative():
     stopped = made_result([-0.5, -0.9], diverged="the gradient norm is nan")
     assert arm_summary([stopped, stopped], 4)["metrics"]["reward_auc"]["value"] == pytest.approx(-0.8)
+
+
+def test_seeds_whose_arms_started_from_other_weights_are_noted():
+    one, other, old = (made_result([0.5], start=start) for start in ("a", "b", ""))
+    assert different_starts({"x": [one, one, old], "y": [one, other, other]}, [5, 6, 7]) == [6]
 
 
 def test_tuning_notes_the_ends_of_the_grid_and_ties():

@@ -23,6 +23,8 @@ def compare(path, *arguments):
 def table(out):
     """Return the tables of a comparison without what depends on the clock."""
     found = json.loads((out / "comparison.json").read_text())
+    del found["time"]
+    found["sentences"] = [sentence for sentence in found["sentences"] if "hours" not in sentence]
     for arm in found["arms"]:
         del arm["cost"]["seconds"]
     return found
@@ -62,6 +64,17 @@ def test_arms_of_a_seed_start_from_the_same_policy_and_tasks(finished):
         assert len(first) == 1, seed
         assert len({len(run["rewards"]) for run in runs if run["seed"] == seed}) == 1
     assert len(list((out / "warm_starts").glob("*.json"))) == 3
+
+
+def test_runs_record_the_weights_that_they_started_from(finished):
+    _, out, _ = finished
+    starts = {}
+    for file in (out / "runs").iterdir():
+        found = json.loads(file.read_text())
+        starts.setdefault(found["seed"], set()).add(found["start"])
+    assert all(len(found) == 1 and "" not in found for found in starts.values())
+    assert len(set.union(*starts.values())) == 3
+    assert table(out)["different_starts"] == []
 
 
 def test_arms_spend_equally(finished):

@@ -177,7 +177,7 @@ class BfclFactory:
         turn_reward: Step reward of a user turn if the official checker accepts it and all before it. It is not part
             of the score.
         end_at_mistake: Whether an episode ends with the first user turn that the official checker rejects. Its score
-            is 0 whatever follows, so scores stay the same and the rest is neither sampled nor trained on.
+            is 0 in any case, so scores stay the same and the rest is neither sampled nor trained on.
     """
 
     def __init__(

@@ -100,10 +100,17 @@ def analyze(comparison: Comparison, name: str) -> dict[str, Any]:
         "comparisons": pairwise_differences(results, comparison.iterations),
         "statistics": STATISTICS,
         "versions": {"seeupo": seeupo.__version__, "revision": TRAINING_REVISION, "code": code_version()},
+        "different_starts": different_starts(results, seeds),
         "revisions": sorted({result.revision for found in results.values() for result in found}),
         "codes": sorted({result.code for found in results.values() for result in found}),
     }
     return {**table, "summary": summary(table), "sentences": list(setting_sentences(table))}
+
+
+def different_starts(results: Mapping[str, Sequence[RunResult]], seeds: Sequence[int]) -> list[int]:
+    """Return the seeds whose arms did not start from the same weights; results of older versions do not say."""
+    by_seed = zip(seeds, zip(*results.values(), strict=True), strict=True)
+    return [seed for seed, found in by_seed if len({result.start for result in found} - {""}) > 1]
 
 
 def settings_of(comparison: Comparison, arm: str) -> dict[str, Any]:
@@ -120,17 +127,17 @@ def arm_summary(results: Sequence[RunResult], iterations: int) -> dict[str, Any]
     return {
         "metrics": {
             key: {
-                **_json(
+                **_interval(
                     interquartile_mean(values := _scores(results, score, iterations)),
                     bounded=bounded or key != "reward_auc",
                 ),
-                "mean": _json(mean_of_runs(values), bounded=bounded or key != "reward_auc"),
+                "mean": _interval(mean_of_runs(values), bounded=bounded or key != "reward_auc"),
                 "runs": values.tolist(),
             }
             for key, (_, _, score) in METRICS.items()
         },
         "stability": {
-            "largest_drop": _json(interquartile_mean(drops), bounded=bounded),
+            "largest_drop": _interval(interquartile_mean(drops), bounded=bounded),
             "worst_drop": float(drops.max()),
             "collapsed": sum(map(has_collapsed, rewards)),
             "diverged": sum(result.diverged is not None for result in results),
@@ -154,12 +161,12 @@ def pairwise_differences(results: Mapping[str, Sequence[RunResult]], iterations:
         values = [_scores(results[arm], score, iterations) for arm in others]
         adjusted = holm([float(p_value(each, base)) for each in values])
         for row, each, p in zip(found, values, adjusted, strict=True):
-            difference = _json(paired_difference(each, base))
+            difference = _interval(paired_difference(each, base))
             row["metrics"][key] = {
                 "difference": difference,
                 "p": p,
                 "verdict": verdict(difference["value"], p, len(base)),
-                "probability_of_improvement": _json(probability_of_improvement(each, base)),
+                "probability_of_improvement": _interval(probability_of_improvement(each, base)),
                 "seeds_above": int((each > base).sum()),
             }
     return found
@@ -227,7 +234,7 @@ def curve(runs: Sequence[Sequence[tuple[int, float]]], *, bounded: bool) -> list
     values = np.array([[dict(run)[iteration] for iteration in common] for run in runs]).T
     if not common:
         return []
-    rows = (_json(Interval(*ends), bounded=bounded) for ends in zip(*mean_of_runs(values), strict=True))
+    rows = (_interval(Interval(*ends), bounded=bounded) for ends in zip(*mean_of_runs(values), strict=True))
     return [[iteration, *row.values()] for iteration, row in zip(common, rows, strict=True)]
 
 
@@ -236,7 +243,7 @@ def _start(comparison: Comparison, seeds: Sequence[int]) -> dict[str, Any] | Non
     starts = [comparison.planner.warm_start(seed) for seed in seeds]
     results = [comparison.store.result(start) for start in starts if start is not None]
     scores = np.array([result.evaluations[-1][1] for result in results if result is not None and result.evaluations])
-    return {**_json(interquartile_mean(scores), bounded=True), "runs": scores.tolist()} if len(scores) else None
+    return {**_interval(interquartile_mean(scores), bounded=True), "runs": scores.tolist()} if len(scores) else None
 
 
 def _time(comparison: Comparison) -> dict[str, float]:
@@ -254,7 +261,7 @@ def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-def _json(interval: Interval, *, bounded: bool = False) -> dict[str, Any]:
+def _interval(interval: Interval, *, bounded: bool = False) -> dict[str, Any]:
     """Return an interval as JSON; `bounded` if the value is in [0, 1] by definition."""
     found = {name: _number(end) for name, end in zip(("value", "low", "high"), interval, strict=True)}
     if bounded:

@@ -35,7 +35,7 @@ MAX_UNITS = 64
 
 @dataclass(frozen=True)
 class Cost:
-    """What an arm spends per iteration: a fixed amount, and an amount for each unit."""
+    """The amount that an arm spends per iteration: a fixed one, and one for each unit."""
 
     fixed: float
     per_unit: float

@@ -15,7 +15,7 @@ from seeupo.envs.trust import Permissions
 from seeupo.errors import RunError, TrainingError
 from seeupo.studies.compare.comparison import Comparison, Phase
 from seeupo.studies.compare.plan import PlannedRun, WarmStart
-from seeupo.studies.compare.store import RunResult
+from seeupo.studies.compare.store import TRAINING_REVISION, RunResult
 from seeupo.studies.compare.workers import Job, Workers
 
 
@@ -104,7 +104,8 @@ def _request(comparison: Comparison, run: PlannedRun | WarmStart, execution: Exe
         "recipe": recipe_to_toml(run.recipe),
         "policy": policy,
         "keep_policy": keep,
-        "work": str((store.path / "work" / run.name).resolve()),
+        # A run that was stopped is resumed only by code of the same revision.
+        "work": str((store.path / "work" / f"{run.name}-{TRAINING_REVISION}").resolve()),
         "result": str(result.resolve()),
         "keep_run": execution.keep_runs,
         "trust": list(execution.permissions.trust),

@@ -49,11 +49,22 @@ def setting_sentences(table: Mapping[str, Any]) -> Iterator[str]:
             f"within {off:.0%} of it."
         )
     if table["grid"]:
-        tried = "; ".join(f"{key} in {format_value(values)}" for key, values in table["grid"].items())
-        yield (
-            f"Tuned per arm on {tried}, with {counted(len(table['tuning_seeds']), 'seed')} that "
-            f"{'is' if len(table['tuning_seeds']) == 1 else 'are'} not reported."
-        )
+        yield from _tuning_sentences(table)
+    time = table["time"]
+    yield (
+        f"The {time['runs']} runs, warm starts and tuning included, took {time['hours']:.1f} hours together, with "
+        f"{counted(time['threads'], 'thread')} each."
+    )
+    yield from _mixture_sentences(table)
+
+
+def _tuning_sentences(table: Mapping[str, Any]) -> Iterator[str]:
+    """Yield how arms were tuned, and whether the grid may have been too small."""
+    tried = "; ".join(f"{key} in {format_value(values)}" for key, values in table["grid"].items())
+    yield (
+        f"Tuned per arm on {tried}, with {counted(len(table['tuning_seeds']), 'seed')} that "
+        f"{'is' if len(table['tuning_seeds']) == 1 else 'are'} not reported."
+    )
     ends: dict[str, list[str]] = {}
     for arm in table["arms"]:
         for key in arm["at_the_end_of_the_grid"]:
@@ -62,13 +73,15 @@ def setting_sentences(table: Mapping[str, Any]) -> Iterator[str]:
         yield f"The best {key} is at the end of the grid, so that a better value may be beyond it: {', '.join(arms)}."
     if tied := [arm["name"] for arm in table["arms"] if _is_tied(arm)]:
         yield f"Tuning found no difference between the best two settings, and the first was taken: {', '.join(tied)}."
-    time = table["time"]
-    yield (
-        f"The {time['runs']} runs, warm starts and tuning included, took {time['hours']:.1f} hours together, with "
-        f"{counted(time['threads'], 'thread')} each."
-    )
+
+
+def _mixture_sentences(table: Mapping[str, Any]) -> Iterator[str]:
+    """Yield whether the runs were put together from different code, weights or revisions."""
     if len(table["codes"]) > 1:
         yield f"The runs were trained by several versions of the code: {', '.join(table['codes'])}."
+    if table["different_starts"]:
+        seeds = ", ".join(map(str, table["different_starts"]))
+        yield f"Warm starts were computed again, with other weights: not all arms started alike with the seeds {seeds}."
     if table["revisions"] != [table["versions"]["revision"]]:
         revisions = ", ".join(map(str, table["revisions"]))
         yield f"Runs of other training revisions were accepted: {revisions} instead of {table['versions']['revision']}."

@@ -29,7 +29,7 @@ IRRELEVANT = ("cli", "display", "doctor", "planning", "recipes", "report", "stud
 
 @dataclass(frozen=True)
 class RunResult:
-    """What remains of a finished run.
+    """The result of a finished run.
 
     Attributes:
         arm: Name of the arm; "warm start" for a warm start.
@@ -37,6 +37,7 @@ class RunResult:
         settings: Settings that the study chose for the arm.
         revision: `TRAINING_REVISION` of the code that trained it.
         code: Hash of that code, see `code_version`; for the record only.
+        start: Hash of the weights that it started from, see `weights_digest`; empty without a warm start.
         rewards, successes: Mean reward and share of solved episodes of each iteration.
         evaluations: Iterations with their held-out avg@k.
         optimizer_steps: Number of optimizer steps of the policy.
@@ -50,6 +51,7 @@ class RunResult:
     settings: Mapping[str, Any] = field(default_factory=dict)
     revision: int = TRAINING_REVISION
     code: str = ""
+    start: str = ""
     version: str = seeupo.__version__
     rewards: Sequence[float] = ()
     successes: Sequence[float] = ()
@@ -141,6 +143,15 @@ def _is_complete(result: RunResult) -> bool:
         and len(result.rewards) == len(result.successes)
         and isinstance(result.diverged, str | None)
     )
+
+
+def weights_digest(policy: Path) -> str:
+    """Return a hash of the weights of a policy, a Hugging Face folder."""
+    digest = hashlib.sha256()
+    for path in sorted(policy.glob("*.safetensors")):
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()[:12]
 
 
 @cache

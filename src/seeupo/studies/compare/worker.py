@@ -22,7 +22,7 @@ from seeupo.config.loader import parse_file, recipe_from_table
 from seeupo.config.schema import Recipe
 from seeupo.errors import TrainingError, UserError, first_line
 from seeupo.runs.run_directory import RECIPE, RunDirectory
-from seeupo.studies.compare.store import RunResult, code_version, write_result
+from seeupo.studies.compare.store import RunResult, code_version, weights_digest, write_result
 from seeupo.training.callbacks import NullCallback
 from seeupo.training.train import resume, train
 from seeupo.utils.text import one_line
@@ -50,6 +50,7 @@ def train_run(job: Mapping[str, Any], send: Send) -> None:
     recipe = recipe_from_table(parse_file(job["recipe"], "the request"))
     if job["policy"] is not None:
         recipe = replace(recipe, model=replace(recipe.model, name=job["policy"]))
+    start = "" if job["policy"] is None else weights_digest(Path(job["policy"]))
     work, result = Path(job["work"]), Path(job["result"])
     options = {"trust": job["trust"], "unsandboxed": job["unsandboxed"], "callback": Reporter(send)}
     diverged = None
@@ -68,7 +69,13 @@ def train_run(job: Mapping[str, Any], send: Send) -> None:
     write_result(
         result,
         replace(
-            found, arm=job["arm"], seed=job["seed"], settings=job["settings"], code=code_version(), diverged=diverged
+            found,
+            arm=job["arm"],
+            seed=job["seed"],
+            settings=job["settings"],
+            code=code_version(),
+            start=start,
+            diverged=diverged,
         ),
     )
     if not job["keep_run"]:
