@@ -16,6 +16,7 @@ from seeupo.studies.compare.analysis import (
     verdict,
 )
 from seeupo.studies.compare.comparison import Tuning
+from seeupo.studies.compare.sentences import tuning_sentences
 from studies.compare.small_study import made_result
 
 ITERATIONS = 20
@@ -86,7 +87,21 @@ def test_seeds_whose_arms_started_from_other_weights_are_noted():
     assert different_starts({"x": [one, one, old], "y": [one, other, other]}, [5, 6, 7]) == [6]
 
 
-def test_tuning_notes_the_ends_of_the_grid_and_ties():
+def test_tuning_notes_settings_that_score_alike():
+    def arm(name, *scores):
+        tried = [{"settings": {"rate": n}, "scores": list(each)} for n, each in enumerate(scores)]
+        return {"name": name, "tried": tried, "at_the_end_of_the_grid": []}
+
+    arms = [
+        arm("alike", (0.45, 0.45), (0.4502, 0.45)),
+        arm("apart", (0.45, 0.45), (0.5, 0.5)),
+        arm("one", (0.45, 0.45)),
+    ]
+    _, sentence = tuning_sentences({"grid": {"rate": [0, 1]}, "tuning_seeds": [0, 1], "arms": arms})
+    assert sentence == "The best two settings differ by less than 0.001 on the tuning seeds: alike."
+
+
+def test_tuning_notes_the_ends_of_the_grid():
     def tuning(chosen):
         return Tuning({"rate": chosen}, ())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from statistics import fmean
 from typing import Any
 
 from seeupo.config.toml import format_value
@@ -13,6 +14,9 @@ QUANTITIES = {
     "tokens": "tokens through the policy",
     "seconds": "seconds of training",
 }
+
+TIE = 0.001
+"""Difference of mean scores below which tuning has not told two settings apart."""
 
 
 def summary(table: Mapping[str, Any]) -> str:
@@ -49,7 +53,7 @@ def setting_sentences(table: Mapping[str, Any]) -> Iterator[str]:
             f"within {off:.0%} of it."
         )
     if table["grid"]:
-        yield from _tuning_sentences(table)
+        yield from tuning_sentences(table)
     time = table["time"]
     yield (
         f"The {time['runs']} runs, warm starts and tuning included, took {time['hours']:.1f} hours together, with "
@@ -58,7 +62,7 @@ def setting_sentences(table: Mapping[str, Any]) -> Iterator[str]:
     yield from _mixture_sentences(table)
 
 
-def _tuning_sentences(table: Mapping[str, Any]) -> Iterator[str]:
+def tuning_sentences(table: Mapping[str, Any]) -> Iterator[str]:
     """Yield how arms were tuned, and whether the grid may have been too small."""
     tried = "; ".join(f"{key} in {format_value(values)}" for key, values in table["grid"].items())
     yield (
@@ -72,7 +76,7 @@ def _tuning_sentences(table: Mapping[str, Any]) -> Iterator[str]:
     for key, arms in ends.items():
         yield f"The best {key} is at the end of the grid, so that a better value may be beyond it: {', '.join(arms)}."
     if tied := [arm["name"] for arm in table["arms"] if _is_tied(arm)]:
-        yield f"Tuning found no difference between the best two settings, and the first was taken: {', '.join(tied)}."
+        yield f"The best two settings differ by less than {TIE} on the tuning seeds: {', '.join(tied)}."
 
 
 def _mixture_sentences(table: Mapping[str, Any]) -> Iterator[str]:
@@ -88,9 +92,9 @@ def _mixture_sentences(table: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _is_tied(arm: Mapping[str, Any]) -> bool:
-    """Return whether the two best settings of an arm's tuning have the same score."""
-    best = sorted((sum(tried["scores"]) for tried in arm["tried"]), reverse=True)
-    return len(best) > 1 and best[0] == best[1]
+    """Return whether the two best settings of an arm's tuning have nearly the same mean score."""
+    best = sorted((fmean(tried["scores"]) for tried in arm["tried"]), reverse=True)
+    return len(best) > 1 and best[0] - best[1] < TIE
 
 
 def p_text(p: float) -> str:
