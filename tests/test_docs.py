@@ -26,7 +26,8 @@ from seeupo.cli.train_command import parse_overrides
 from seeupo.config.changes import Change, check_changes
 from seeupo.config.loader import read_recipe, recipe_names
 from seeupo.config.schema import Recipe
-from seeupo.core.run_statistics import holm, mean_of_runs
+from seeupo.core.run_statistics import holm, mean_of_runs, p_value
+from seeupo.core.statistics import paired_difference
 from seeupo.engines.local import LocalEngine
 from seeupo.engines.local_critic import CriticSettings
 from seeupo.engines.optimizer import OptimizerSettings
@@ -39,6 +40,7 @@ from seeupo.runs.evaluations import Evaluation, compare
 from seeupo.runs.run_directory import RunDirectory
 from seeupo.studies import reliability
 from seeupo.studies.compare.markdown import markdown, overview
+from seeupo.studies.compare.sentences import interval_text
 from seeupo.studies.compare.study import study_names
 from seeupo.training.metrics import iteration_record
 from seeupo.training.trackers import scalars
@@ -466,17 +468,42 @@ def training_successes(folder):
         yield f"{label} {', '.join(successes)}"
 
 
-def test_table_of_bfcl_from_a_warm_start_on_trading_is_generated_from_its_files(script):
-    folder, page = ROOT / "docs/results/smollm2-bfcl/trading-warm-start", (ROOT / "docs/results/recipes.md").read_text()
+@pytest.mark.parametrize("name", ["trading-warm-start", "end-at-mistake"])
+def test_tables_and_figures_of_later_runs_on_bfcl_are_those_of_their_files(script, name):
+    folder, page = ROOT / "docs/results/smollm2-bfcl" / name, (ROOT / "docs/results/recipes.md").read_text()
     assert "\n".join(script.table(json.loads((folder / "results.json").read_text()))) in page
     assert "; ".join(training_successes(folder)) in page
-    steps = {
-        name: json.loads((folder / name / "summary.json").read_text())["optimizer_steps"] for name in ("seeupo", "grpo")
-    }
-    assert f"{steps['seeupo']} optimizer steps of SeeUPO\nand {steps['grpo']} of GRPO" in page
-    lines = map(json.loads, (folder / "seeupo" / "metrics.jsonl").read_text().splitlines())
-    turns = [record["mean_turns"] for record in lines if record["kind"] == "iteration"]
-    assert f"Episodes have {np.mean(turns):.1f} model turns on average with SeeUPO" in page
+    prose = " ".join(page.split())
+    summaries = [json.loads((folder / name / "summary.json").read_text()) for name in ("seeupo", "grpo")]
+    seeupo, grpo = (summary["optimizer_steps"] for summary in summaries)
+    assert f"{seeupo} optimizer steps of SeeUPO and {grpo} of GRPO" in prose
+    seeupo, grpo = ((summary["seconds"]["collect"] + summary["seconds"]["update"]) / 60 for summary in summaries)
+    minutes = f"{seeupo:.0f} minutes of SeeUPO and {grpo:.0f} of GRPO without evaluations ({seeupo / grpo:.1f} times)"
+    assert minutes in prose
+    records = [
+        [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()]
+        for name in ("seeupo", "grpo")
+    ]
+    seeupo, grpo = ([each for each in found if each["kind"] == "iteration"] for found in records)
+    assert f"Episodes have {np.mean([each['mean_turns'] for each in seeupo]):.1f} model turns on average" in prose
+    (early, late), (first, last) = (
+        [np.mean([each["success"] for each in half]) for half in np.array_split(np.array(found), 2)]
+        for found in (seeupo, grpo)
+    )
+    assert f"iterations and {late:.2f} in the last" in prose
+    assert f"Training success is {early:.2f} in the first" in prose
+    assert f"with SeeUPO, and {first:.2f} and {last:.2f} with GRPO, on the same tasks" in prose
+
+
+def test_pooled_change_on_bfcl_is_that_of_its_files(script):
+    folder, before, after = ROOT / "docs/results/smollm2-bfcl", {}, {}
+    for scores, names in ((before, ["warm-start"]), (after, ["seeupo", "grpo"])):
+        for file in (folder / part / f"{name}.json" for part in ("", "end-at-mistake") for name in names):
+            for result in Evaluation.read(file).results.values():
+                scores.setdefault(result.task, []).append(result.score)
+    change = paired_difference([after[task] for task in sorted(after)], [before[task] for task in sorted(before)])
+    text = script.interval(script.as_json(change), sign="+")
+    assert f"changes avg@4 by {text}" in (ROOT / "docs/results/recipes.md").read_text()
 
 
 def test_table_of_bfcl_is_generated_from_its_files(script):
@@ -582,6 +609,33 @@ def effect_of_m():
     return mean_of_runs(np.array(effects))._asdict()
 
 
+EFFECTS_OF_M = {
+    "deceptive, product ratios, own rates, thirty seeds": ("carry", "seeupo", "no-carry"),
+    "deceptive, product ratios, own rates": ("control-product", "seeupo-product", "no-carry-product"),
+    "deceptive, product ratios, rate of M": ("credit", "seeupo", "no-carry"),
+    "deceptive, product ratios, one rate": ("seeupo-ablations", "product", "product-no-carry"),
+    "deceptive, product ratios, one rate, upper layer": ("seeupo-ablations", "upper-layer", "upper-layer-no-carry"),
+    "deceptive, length-normalized, own rates": ("control", "seeupo", "no-carry"),
+    "deceptive, length-normalized, one rate": ("seeupo-ablations", "seeupo", "no-carry"),
+    "normal, 3 calls": ("turns-3", "seeupo", "no-carry"),
+    "normal, 5 calls": ("turns-5", "seeupo", "no-carry"),
+    "normal, 8 calls": ("turns-8", "seeupo", "no-carry"),
+    "normal, early decision": ("position-early", "seeupo", "no-carry"),
+    "normal, late decision": ("position-late", "seeupo", "no-carry"),
+    "textworld, own rates": ("compare-textworld", "seeupo", "no-carry"),
+}
+
+
+@pytest.mark.parametrize("label", EFFECTS_OF_M)
+def test_the_effects_of_m_in_the_results_are_those_of_the_runs(label):
+    study, on, off = EFFECTS_OF_M[label]
+    runs = {arm: np.array(values) for arm, (_, values) in reward_aucs(study).items()}
+    effect = interval_text(mean_of_runs(runs[on] - runs[off])._asdict(), signed=True)
+    above = f"{(runs[on] > runs[off]).sum()} of {len(runs[on])}"
+    row = f"| {label} | {effect} | {above} | {p_value(runs[on], runs[off]):.3f} |"
+    assert row in (ROOT / "docs/results/README.md").read_text()
+
+
 def test_every_interval_in_the_prose_of_the_studies_is_in_a_file():
     tables = [json.loads(file.read_text()) for file in (ROOT / "docs/results").glob("*/comparison.json")]
     arms = [arm for table in tables for arm in table["comparisons"]]
@@ -623,6 +677,7 @@ ESCAPED = {
     "{reinforce-pp}, GiGPO {gigpo}",
     "credit": "{seeupo} escaped with M (reward AUC above 0.5), {no-carry} without it, {shuffled} with permuted "
     "multipliers, {natural} in natural order, {grpo} of GRPO and {rloo} of RLOO",
+    "carry": "of thirty: {seeupo} with M, {no-carry} without it, {rloo} of RLOO",
 }
 
 
@@ -630,6 +685,23 @@ ESCAPED = {
 def test_the_counts_of_runs_that_escaped_the_trap_are_those_of_the_studies(study):
     counts = {arm: sum(value > 0.5 for value in runs) for arm, (_, runs) in reward_aucs(study).items()}
     assert ESCAPED[study].format(**counts) in (ROOT / "docs/results/studies.md").read_text()
+
+
+def test_the_first_iterations_of_seeds_without_an_escape_are_those_of_the_runs():
+    runs = [json.loads(file.read_text()) for file in (ROOT / "docs/results/credit/runs").iterdir()]
+    escaped = {run["seed"] for run in runs if np.mean(run["rewards"]) > 0.5}
+    shares = {True: [], False: []}
+    for run in runs:
+        if run["arm"] == "seeupo":
+            declined = (run["rewards"][0] - run["successes"][0]) / 0.45  # the reward of declining
+            shares[run["seed"] in escaped].append((1 - declined, run["successes"][0]))
+    (stuck, lost), (free, won) = (np.transpose(shares[each]) for each in (False, True))
+    assert len(stuck) == 5
+    ranges = [f"{each.min():.0%}".rstrip("%") + f" to {each.max():.0%}" for each in (stuck, free)]
+    assert (
+        f"In the first iteration, {ranges[0]} of their episodes did not decline, as many as on the other seeds "
+        f"({ranges[1]}), but fewer succeeded: {lost.mean():.1%} instead of {won.mean():.1%} on average."
+    ) in (ROOT / "docs/results/studies.md").read_text()
 
 
 def test_the_iterations_until_lookups_are_learned_are_those_of_the_runs():
