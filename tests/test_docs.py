@@ -649,6 +649,12 @@ def test_every_interval_in_the_prose_of_the_studies_is_in_a_file():
         assert set(found) <= known, page
 
 
+def test_the_hours_of_all_studies_are_those_of_their_files():
+    tables = [json.loads(file.read_text()) for file in (ROOT / "docs/results").glob("*/comparison.json")]
+    hours = sum(table["time"]["hours"] for table in tables)
+    assert f"All together are {hours:.0f} hours of one core" in (ROOT / "docs/results/README.md").read_text()
+
+
 def sign_flip_p(differences):
     """Return the two-sided p of a mean difference under all changes of the signs of the differences."""
     signs = np.array(list(itertools.product((1, -1), repeat=len(differences))))
