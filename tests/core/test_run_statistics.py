@@ -100,13 +100,36 @@ def test_identical_arms_do_not_differ_in_95_percent(seeds):
     assert np.mean(p_value(shared + own, shared + other) > 0.05) == pytest.approx(0.95, abs=MARGIN)
 
 
+def measured_coverage():
+    return json.loads((ROOT / "benchmarks/results/run_interval_coverage.json").read_text())["parts"]
+
+
 def test_chosen_intervals_cover_better_than_bootstraps_where_runs_are_few():
-    parts = json.loads((ROOT / "benchmarks/results/run_interval_coverage.json").read_text())["parts"]
-    for name, rows in parts.items():
-        if name.startswith("runs"):
-            chosen = rows["interquartile mean, winsorized t"]
-            assert min(chosen) > 91
-            assert chosen[0] > rows["interquartile mean, percentile bootstrap"][0]
+    parts = measured_coverage()
+    for name in ("normal", "skewed", "15% collapsed"):
+        rows = parts[f"runs: {name}"]
+        chosen = rows["interquartile mean, winsorized t"]
+        assert min(chosen) > 91
+        assert chosen[0] > rows["interquartile mean, percentile bootstrap"][0]
     for shift in (0, 1, 2):
-        assert min(parts["two arms"][f"paired difference of {shift} sd, Student t"]) > 94
-        assert max(parts["two arms"][f"paired difference of {shift} sd, percentile bootstrap"]) < 94
+        five, ten, *_ = parts["two arms"][f"paired difference of {shift} sd, percentile bootstrap"]
+        assert max(five, ten) < 92
+        assert min(parts["two arms"][f"paired difference of {shift} sd, Student t"]) > 93.5
+
+
+def test_means_cover_where_runs_end_in_two_groups_and_interquartile_means_do_not():
+    rows = measured_coverage()["runs: 35% collapsed"]
+    assert min(rows["mean, Student t"][1:]) > 92
+    assert max(rows["interquartile mean, winsorized t"]) < 90
+
+
+def test_differences_on_few_seeds_are_not_called_significant_too_often():
+    rows = measured_coverage()["two arms"]
+    found = [cells for name, cells in rows.items() if name.endswith("either way, called significant")]
+    assert len(found) == 3
+    assert max(map(max, found)) < 6
+
+
+def test_differences_without_spread_have_the_p_of_the_sign_test():
+    assert p_value(np.full(5, 0.75), np.full(5, 0.5)) == pytest.approx(2**-4)
+    assert p_value(np.full(5, 0.5), np.full(5, 0.5)) == 1
