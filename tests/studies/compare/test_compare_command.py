@@ -24,7 +24,7 @@ def table(out):
     """Return the tables of a comparison without what depends on the clock."""
     found = json.loads((out / "comparison.json").read_text())
     del found["time"]
-    found["sentences"] = [sentence for sentence in found["sentences"] if "hours" not in sentence]
+    found["sentences"] = [sentence for sentence in found["sentences"] if "together" not in sentence]
     for arm in found["arms"]:
         del arm["cost"]["seconds"]
     return found

@@ -55,8 +55,9 @@ def setting_sentences(table: Mapping[str, Any]) -> Iterator[str]:
     if table["grid"]:
         yield from tuning_sentences(table)
     time = table["time"]
+    spent = f"{time['hours']:.1f} hours" if time["hours"] >= 1 else f"{time['hours'] * 60:.0f} minutes"
     yield (
-        f"The {time['runs']} runs, warm starts and tuning included, took {time['hours']:.1f} hours together, with "
+        f"The {time['runs']} runs, warm starts and tuning included, took {spent} together, with "
         f"{counted(time['threads'], 'thread')} each."
     )
     yield from _mixture_sentences(table)
