@@ -649,6 +649,21 @@ def test_every_interval_in_the_prose_of_the_studies_is_in_a_file():
         assert set(found) <= known, page
 
 
+def test_seeds_that_decide_study_carry_are_those_of_the_runs():
+    page = (ROOT / "docs/results/studies.md").read_text()
+    runs = {arm: np.array(values) for arm, (_, values) in reward_aucs("carry").items()}
+    seeupo, without, rloo = (runs[name] for name in ("seeupo", "no-carry", "rloo"))
+    assert not ((without > 0.5) & (seeupo <= 0.5)).any()
+    only = int(((seeupo > 0.5) & (without <= 0.5)).sum())
+    assert only == 6
+    assert f"six seeds make the difference (sign test p = {2 * 0.5**only:.2f})" in page
+    ahead = (without - seeupo)[without > seeupo]
+    assert f"ahead on {len(ahead)} seeds, by at most {ahead.max():.3f}" in page
+    assert f"RLOO is ahead on {(rloo > seeupo).sum()} of 30 seeds" in page
+    assert ((seeupo > 0.5) & (rloo <= 0.5)).sum() == 4
+    assert not ((rloo > 0.5) & (seeupo <= 0.5)).any()
+
+
 def test_the_hours_of_all_studies_are_those_of_their_files():
     tables = [json.loads(file.read_text()) for file in (ROOT / "docs/results").glob("*/comparison.json")]
     hours = sum(table["time"]["hours"] for table in tables)

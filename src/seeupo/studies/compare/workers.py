@@ -97,7 +97,7 @@ class Workers:
                     on_done(job.name)
             except UserError as error:
                 answer = error.lines
-            except Exception as error:  # it would end this thread only, and the study would go on without the run
+            except Exception as error:  # otherwise it ends this thread, but not the study
                 answer = [f"the run {job.name} failed: {type(error).__name__}: {first_line(error)}"]
             if answer is not None and not self._closed:
                 problems.append(answer)
