@@ -133,3 +133,4 @@ def test_differences_on_few_seeds_are_not_called_significant_too_often():
 def test_differences_without_spread_have_the_p_of_the_sign_test():
     assert p_value(np.full(5, 0.75), np.full(5, 0.5)) == pytest.approx(2**-4)
     assert p_value(np.full(5, 0.5), np.full(5, 0.5)) == 1
+    assert p_value(np.array([0.3, 0.4, 0.7]), np.array([0.1, 0.2, 0.5])) == pytest.approx(2**-2)  # equal up to rounding

@@ -16,6 +16,8 @@ import numpy.typing as npt
 Values = npt.NDArray[np.float64]
 
 LEVEL = 0.95
+ROUNDING = 1e-12
+"""Differences of scores below this are those of floating point."""
 TRIMMED = 0.25
 """Share of runs that the interquartile mean leaves out at either end."""
 
@@ -61,9 +63,10 @@ def p_value(values: Values, others: Values) -> Values:
     mean, error, runs = difference.mean(axis=-1), _standard_error(difference), difference.shape[-1]
     if runs < 2:
         return np.ones_like(mean)
-    statistic = np.abs(mean) / np.where(error > 0, error, 1)
+    spread = error > ROUNDING
+    statistic = np.abs(mean) / np.where(spread, error, 1)
     tail = np.vectorize(lambda t: 2 * (1 - student_cdf(t, runs - 1)), otypes=[np.float64])(statistic)
-    return np.where(error > 0, tail, np.where(mean == 0, 1.0, 2.0 ** (1 - runs)))
+    return np.where(spread, tail, np.where(np.abs(mean) <= ROUNDING, 1.0, 2.0 ** (1 - runs)))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
