@@ -1,7 +1,7 @@
 """Take the screenshots of docs/report.md: `python benchmarks/report_pictures.py RUN` (needs Chromium).
 
 Writes docs/report/*.png: the top, the turns, the credit of one trajectory, and its group, at 1280 and 400 pixels, light
-and dark. With `--without-m RUN2`, two runs of tiny-credit, it writes the pictures of docs/tiny-credit.md instead.
+and dark. With `--without-m RUN2`, two runs of tiny-credit, it writes those of studies/tiny-credit instead.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def show_credit(page: Page, report: Path, link: str) -> None:
 
 def compare_credit(page: Page, report: Path, link: str) -> None:
     """Take the curves of both runs and the credit of a trajectory."""
-    folder = DOCS / "tiny-credit"
+    folder = DOCS.parent / "studies/tiny-credit"
     folder.mkdir(exist_ok=True)
     page.goto(report.as_uri())
     page.wait_for_selector("html[data-ready=yes]")
