@@ -1,7 +1,8 @@
-"""Take the screenshots of docs/report.md: `python benchmarks/report_pictures.py RUN` (needs Chromium).
+"""Take the screenshots of docs/guides/report.md: `python benchmarks/report_pictures.py RUN` (needs Chromium).
 
-Writes docs/report/*.png: the top, the turns, the credit of one trajectory, and its group, at 1280 and 400 pixels, light
-and dark. With `--without-m RUN2`, two runs of tiny-credit, it writes those of studies/tiny-credit instead.
+Writes docs/images/report/*.png: the top, the turns, the credit of one trajectory, and its group, at 1280 and 400
+pixels, light and dark. With `--without-m RUN2`, two runs of tiny-credit, it writes the pictures of
+docs/tutorials/what-m-does.md instead.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from seeupo.report.report import write_report
 from seeupo.runs.trajectory_files import read_trajectories
 from seeupo.types import Trajectory
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = Path(__file__).parent.parent / "docs/images"
 PICTURES = DOCS / "report"
 SIZES = (("wide-light", 1280, "light"), ("wide-dark", 1280, "dark"), ("narrow-light", 400, "light"),
          ("narrow-dark", 400, "dark"))  # fmt: skip
@@ -67,7 +68,7 @@ def show_credit(page: Page, report: Path, link: str) -> None:
 
 def compare_credit(page: Page, report: Path, link: str) -> None:
     """Take the curves of both runs and the credit of a trajectory."""
-    folder = DOCS.parent / "studies/tiny-credit"
+    folder = DOCS / "tiny-credit"
     folder.mkdir(exist_ok=True)
     page.goto(report.as_uri())
     page.wait_for_selector("html[data-ready=yes]")
