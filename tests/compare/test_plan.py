@@ -136,6 +136,16 @@ def test_packed_results_have_the_same_bytes_in_any_order(tmp_path):
     assert list(read_packed(one.path / PACKED)) == sorted(read_packed(one.path / PACKED))
 
 
+def test_packed_results_of_another_study_are_read_and_not_packed_again(tmp_path):
+    store = loose_and_packed(tmp_path)
+    (store.path / PACKED).rename(store.path / "results-other.jsonl.gz")
+    runs = [planner(tmp_path).run("grpo", seed, {}) for seed in (5, 6)]
+    again = Store(store.path)
+    again.pack()
+    assert [again.result(run).tokens for run in runs] == [5, 6]
+    assert len(read_packed(store.path / PACKED)) == 1
+
+
 def test_damaged_results_are_not_packed(tmp_path):
     store = loose_and_packed(tmp_path)
     (path,) = (tmp_path / "out/runs").iterdir()

@@ -26,6 +26,7 @@ from seeupo.utils.plain_files import open_plain, read_plain
 FORMAT = "seeupo-compare-run"
 MAX_BYTES = 8_000_000
 PACKED = "results.jsonl.gz"
+"""File of packed results; others of the pattern results*.jsonl.gz, copied from elsewhere, are read as well."""
 MAX_PACKED_BYTES = 512_000_000
 """Limit for the uncompressed size of a file of packed results."""
 TRAINING_REVISION = 1
@@ -121,9 +122,13 @@ class Store:
         """Move all results into one compressed file, whose bytes depend on the results only."""
         paths = [path for folder in ("runs", "warm_starts") for path in (self.path / folder).glob("*.json")]
         tables = {path: table for path in paths if (table := _loose_table(path)) is not None}
-        if tables:
-            self._packed.update({self._name(path): table for path, table in tables.items()})
-            write_packed(self.path / PACKED, self._packed)
+        if not tables:
+            return
+        target = self.path / PACKED
+        packed = _read_packed(target) if target.exists() else {}
+        packed |= {self._name(path): table for path, table in tables.items()}
+        write_packed(target, packed)
+        self._packed.update(packed)
         for path in tables:
             path.unlink()
 
@@ -132,14 +137,11 @@ class Store:
 
     @cached_property
     def _packed(self) -> dict[str, Table]:
-        """Packed results by the path that they had below the output directory."""
-        path = self.path / PACKED
-        try:
-            return read_packed(path)
-        except FileNotFoundError:
-            return {}
-        except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
-            raise RunError(f"{path} is damaged: {error}; restore it, or remove it to train its runs again") from error
+        """Results of all packed files, those of other studies or machines included, by their path before."""
+        tables = dict[str, Table]()
+        for path in sorted(self.path.glob("results*.jsonl.gz")):
+            tables |= _read_packed(path)
+        return tables
 
 
 def write_packed(path: Path, tables: Mapping[str, Table]) -> None:
@@ -170,6 +172,13 @@ def read_packed(path: Path) -> dict[str, Table]:
             raise ValueError("a line has no name of a result")
         tables[name] = table
     return tables
+
+
+def _read_packed(path: Path) -> dict[str, Table]:
+    try:
+        return read_packed(path)
+    except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
+        raise RunError(f"{path} is damaged: {error}; restore it, or remove it to train its runs again") from error
 
 
 def write_result(path: Path, result: RunResult) -> None:
