@@ -23,6 +23,9 @@ from seeupo.algorithms import ALGORITHMS
 from seeupo.algorithms.common.trust_region import TrustRegionSettings
 from seeupo.cli import main
 from seeupo.cli.train_command import parse_overrides
+from seeupo.compare.markdown import markdown, overview
+from seeupo.compare.sentences import interval_text
+from seeupo.compare.study_file import study_names
 from seeupo.config.changes import Change, check_changes
 from seeupo.config.loader import read_recipe, recipe_names
 from seeupo.config.schema import Recipe
@@ -32,16 +35,13 @@ from seeupo.engines.local import LocalEngine
 from seeupo.engines.local_critic import CriticSettings
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.envs.registry import names as environment_names
+from seeupo.evaluation.results import Evaluation, compare
 from seeupo.models.catalog import CATALOG
 from seeupo.models.loading import load_policy
 from seeupo.models.tiny import TinyConfig
 from seeupo.rollout.collector import Collected
-from seeupo.runs.evaluations import Evaluation, compare
 from seeupo.runs.run_directory import RunDirectory
 from seeupo.studies import reliability
-from seeupo.studies.compare.markdown import markdown, overview
-from seeupo.studies.compare.sentences import interval_text
-from seeupo.studies.compare.study import study_names
 from seeupo.training.metrics import iteration_record
 from seeupo.training.trackers import scalars
 from seeupo.training.train import train

@@ -6,7 +6,8 @@ from engines.examples import engine, objective_for, weights
 from models.examples import random_turns
 from seeupo.engines.shrinking import shrinkable
 from seeupo.models.lora.adapters import LoraSettings
-from seeupo.types import ShrinkableEngine, turns_of
+from seeupo.protocols import ShrinkableEngine
+from seeupo.types import turns_of
 
 TURNS = random_turns(0, count=20)
 OPTIONS = {"full weights": {}, "adapters": {"lora": LoraSettings(rank=2)}, "some": {"trainable": (r"layers\.1\.mlp",)}}

@@ -21,7 +21,8 @@ from seeupo.algorithms.common.base import BaseAlgorithm
 from seeupo.algorithms.common.batch import Batch
 from seeupo.algorithms.common.objective import TokenObjective
 from seeupo.core.checks import check_choice, check_count
-from seeupo.types import TrainEngine, Trajectory, Update
+from seeupo.protocols import TrainEngine
+from seeupo.types import Trajectory, Update
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,8 @@ from seeupo.algorithms.common.token_rewards import (
     standardize,
 )
 from seeupo.core.checks import check_at_least
-from seeupo.types import Need, TrainEngine, Trajectory, Update
+from seeupo.protocols import Need, TrainEngine
+from seeupo.types import Trajectory, Update
 
 
 @dataclass(frozen=True, kw_only=True)

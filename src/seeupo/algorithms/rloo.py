@@ -18,7 +18,8 @@ from seeupo.algorithms.common.base import BaseAlgorithm
 from seeupo.algorithms.common.batch import Batch
 from seeupo.algorithms.common.objective import TrajectoryObjective
 from seeupo.core.checks import Clip
-from seeupo.types import TrainEngine, Trajectory, Update
+from seeupo.protocols import TrainEngine
+from seeupo.types import Trajectory, Update
 
 
 @dataclass(frozen=True, kw_only=True)

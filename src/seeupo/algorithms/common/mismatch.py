@@ -18,7 +18,8 @@ from seeupo.algorithms.common.batch import LogProbs, by_key
 from seeupo.algorithms.common.objective import RatioObjective
 from seeupo.core import length_mask
 from seeupo.core.checks import OptionError, check_at_least, check_choice, check_count
-from seeupo.types import Objective, ShrinkableEngine, StepMetrics, TrainEngine, Turn, TurnKey
+from seeupo.protocols import Objective, ShrinkableEngine, TrainEngine
+from seeupo.types import StepMetrics, Turn, TurnKey
 
 Level = Literal["token", "turn"]
 

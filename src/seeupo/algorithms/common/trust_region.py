@@ -19,7 +19,8 @@ from seeupo.algorithms.common.batch import LogProbs, action_mask, by_key, padded
 from seeupo.algorithms.common.objective import TrajectoryObjective, action_log_ratio
 from seeupo.core import k3
 from seeupo.core.checks import OptionError, check_at_least, check_count
-from seeupo.types import ShrinkableEngine, StepMetrics, TrainEngine, Turn
+from seeupo.protocols import ShrinkableEngine, TrainEngine
+from seeupo.types import StepMetrics, Turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +83,7 @@ class PoolUpdate:
         if not isinstance(self.engine, ShrinkableEngine):
             raise TypeError(
                 f"{type(self.engine).__name__} cannot shrink its steps, which a trust region needs; "
-                "use an engine with `shrinkable_steps` (seeupo.types.ShrinkableEngine)"
+                "use an engine with `shrinkable_steps` (seeupo.protocols.ShrinkableEngine)"
             )
         start = self._logprobs(self.turns) if self.moved else self.objective.old
 

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from seeupo.engines.exact import GradientAscent, TablePolicy
 from seeupo.engines.exact.updates import Pool
+from seeupo.protocols import CriticLoss, Objective
 from seeupo.studies.credit.problem import ACTIONS, F64, NODES, ON, STATES, CreditProblem
-from seeupo.types import CriticLoss, Objective, StepMetrics, Trajectory, Turn
+from seeupo.types import StepMetrics, Trajectory, Turn
 
 
 @dataclass(frozen=True)

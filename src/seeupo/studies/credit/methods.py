@@ -11,9 +11,10 @@ from torch import Tensor
 
 from seeupo.algorithms import GRPO, MTGRPO, PPO, GiGPO, SeeUPO
 from seeupo.core.order import Order
+from seeupo.protocols import Algorithm
 from seeupo.studies.credit.engine import GroupEngine, Groups
 from seeupo.studies.credit.problem import F64, CreditProblem
-from seeupo.types import Algorithm, Trajectory
+from seeupo.types import Trajectory
 
 KL_TOLERANCE = 0.01
 """Relative difference at which two KLs count as equal."""

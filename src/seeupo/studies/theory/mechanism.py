@@ -12,9 +12,10 @@ from seeupo.algorithms import SeeUPO
 from seeupo.algorithms.common.batch import Batch
 from seeupo.core.order import Order
 from seeupo.engines.exact import ExactEngine, GradientAscent
+from seeupo.protocols import Algorithm
 from seeupo.studies.theory.setting import Scale, Simultaneous, chain_policy, deceptive_chain, rounded
 from seeupo.studies.theory.verdict import Check, Claim, Scope
-from seeupo.types import Algorithm, Trajectory, TurnKey
+from seeupo.types import Trajectory, TurnKey
 
 TRAJECTORIES, INNER_STEPS, ITERATIONS = 64, 4, 30
 """Trajectories per iteration and seed, gradient steps per turn, and iterations."""

@@ -15,6 +15,7 @@ from seeupo.core.order import Order
 from seeupo.engines.exact import ExactEngine, GradientAscent, Maximizer, Problem, TrustRegion
 from seeupo.engines.exact.policy import Policy
 from seeupo.engines.exact.updates import UpdateRule
+from seeupo.protocols import Objective
 from seeupo.studies.theory.setting import (
     CLIPPED_MAXIMIZER,
     Falls,
@@ -34,7 +35,7 @@ from seeupo.studies.theory.setting import (
     rounded,
 )
 from seeupo.studies.theory.verdict import Check, Claim, Scope
-from seeupo.types import Objective, StepMetrics, Trajectory, Turn
+from seeupo.types import StepMetrics, Trajectory, Turn
 
 ORDERS: tuple[Order, ...] = get_args(Order)
 Pairs = list[tuple[float, float]]

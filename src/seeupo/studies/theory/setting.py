@@ -18,8 +18,9 @@ from seeupo.engines.exact import ExactEngine, Maximizer, NetworkPolicy, Problem,
 from seeupo.engines.exact.policy import Policy
 from seeupo.engines.exact.problem import bandit, mdp, tree
 from seeupo.engines.exact.updates import UpdateRule
+from seeupo.protocols import Algorithm, Need
 from seeupo.studies.theory.verdict import Check, Scope
-from seeupo.types import Algorithm, Need, Trajectory, TurnKey, Update, turns_of
+from seeupo.types import Trajectory, TurnKey, Update, turns_of
 
 CLIP: Clip = (0.2, 0.2)
 CLIPPED_MAXIMIZER = Maximizer(kinks=(0.8, 1.2))
