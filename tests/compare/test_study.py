@@ -4,7 +4,6 @@ import pytest
 
 from compare.small_study import STUDY, write_study
 from seeupo.compare.comparison import Comparison
-from seeupo.compare.planned_runs import Planner
 from seeupo.compare.result_store import Store
 from seeupo.compare.study_file import read_study, study_names
 from seeupo.config.loader import read_recipe
@@ -25,20 +24,6 @@ def problems(folder, text):
 def test_shipped_studies_are_valid(name, tmp_path):
     study, recipe = read_study(name)
     assert Comparison(study, recipe, Store(tmp_path)).counts()["runs"] == len(study.arms) * len(study.seeds)
-
-
-@pytest.mark.parametrize(
-    ("name", "source"),
-    [("steps", "main-normal"), ("control", "main-deceptive"), ("control-product", "main-deceptive")],
-)
-def test_studies_share_the_runs_of_their_reference(name, source):
-    one, other = (Planner(*read_study(each)) for each in (name, source))
-    assert all(settings in one.grid for settings in other.grid)
-    assert (one.study.seeds, one.study.tuning_seeds) == (other.study.seeds, other.study.tuning_seeds)
-    for settings in one.grid:
-        matched = {**settings, "algorithm.steps_per_turn": 1}
-        reference = next(iter(one.study.arms))
-        assert one.run(reference, 10, settings).name == other.run(reference, 10, matched).name
 
 
 def test_recipe_is_relative_to_the_study_file(tmp_path, monkeypatch):

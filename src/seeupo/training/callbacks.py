@@ -17,7 +17,7 @@ class TrainingCallback(Protocol):
         """Called when `done` parts of the phase are finished."""
 
     def on_record(self, record: Mapping[str, Any]) -> None:
-        """Called when a record is appended to metrics.jsonl; docs/metrics.md explains it.
+        """Called when a record is appended to metrics.jsonl; docs/reference/metrics.md explains it.
 
         When a run is resumed, its earlier records are replayed before the first phase.
         """
