@@ -161,6 +161,11 @@ def turns_of(trajectories: Iterable[Trajectory]) -> list[Turn]:
     return [turn for trajectory in trajectories for turn in trajectory.turns]
 
 
+def number_of_tokens(turns: Iterable[Turn]) -> int:
+    """Return the number of tokens of all prompts and responses."""
+    return sum(len(turn.prompt_ids) + len(turn.action_ids) for turn in turns)
+
+
 @dataclass(frozen=True, slots=True)
 class StepMetrics:
     """Named scalars of one virtual agent (usually one turn), or of the whole iteration if `agent` is None."""
@@ -175,6 +180,31 @@ class Update:
 
     metrics: tuple[StepMetrics, ...]
     trajectories: tuple[Trajectory, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Behavior:
+    """The policy that sampled an update's trajectories, and the corrections for its difference from the trained one.
+
+    The default is the policy that the engine holds before the first step, without corrections.
+
+    Attributes:
+        recorded: Take the log-probs that the sampler recorded, not the engine's, as the denominator of all ratios.
+            Needed if the weights have changed since; differences are then in the ratios and not corrected otherwise.
+        tis_cap: C of truncated importance sampling: gradients are multiplied by w = min(pi_trainer / pi_sampler, C);
+            None for w = 1.
+        tis_level: Unit that has one weight: "token", or "turn" for the product over a turn.
+        turn_bounds: Bounds (low, high) of a turn's geometric mean of pi_trainer / pi_sampler; turns outside have no
+            gradient. None uses all turns.
+    """
+
+    recorded: bool = False
+    tis_cap: float | None = None
+    tis_level: Literal["token", "turn"] = "token"
+    turn_bounds: tuple[float, float] | None = None
+
+
+ON_POLICY = Behavior()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

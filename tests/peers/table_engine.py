@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from peers.batches import RandomBatch
 from seeupo.algorithms.common.objective import RatioObjective
-from seeupo.protocols import CriticLoss, Objective
+from seeupo.protocols import Capability, CriticLoss, Objective
 from seeupo.types import StepMetrics, Trajectory, Turn
 
 
@@ -35,6 +35,7 @@ class TableEngine:
     def __init__(self, batch: RandomBatch) -> None:
         self.batch = batch
         self.iteration = 0
+        self.capabilities: frozenset[Capability] = frozenset({"critic"})
         self.steps: list[Step] = []
         self.critic_steps: list[Step] = []
 

@@ -9,7 +9,6 @@ of the policy, but not for the policy's dependence on the trajectories it was al
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,7 +18,7 @@ from seeupo.algorithms.common.batch import Batch
 from seeupo.algorithms.common.objective import TrajectoryObjective
 from seeupo.core.checks import Clip
 from seeupo.protocols import TrainEngine
-from seeupo.types import Trajectory, Update
+from seeupo.types import Update
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,11 +27,7 @@ class RLOO(BaseAlgorithm):
 
     clip: Clip | None = None
 
-    def update(
-        self, engine: TrainEngine, trajectories: Sequence[Trajectory], *, generator: torch.Generator | None = None
-    ) -> Update:
-        """Run one iteration; `generator` draws the mini-batches."""
-        batch = Batch(trajectories)
+    def improve(self, engine: TrainEngine, batch: Batch, generator: torch.Generator | None) -> Update:
         advantages = batch.advantages("none", "leave_one_out")
         turns = self.turns_with_gradient(batch, advantages)
         objective = TrajectoryObjective(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +16,7 @@ from seeupo.distributed.vllm_adapters import ServedAdapters
 from seeupo.inference.sampling import check_request
 from seeupo.models.lora.adapters import LoraSettings
 from seeupo.protocols import WeightSource
-from seeupo.types import Completion, CompletionEnd, GenerationRequest
+from seeupo.types import Completion, CompletionEnd, GenerationRequest, Turn
 
 CHUNK_BYTES = 2**30
 """Size of the weights that are transferred at once."""
@@ -185,6 +185,9 @@ class VllmSampler:
                 "vLLM kept the keys and values of old weights; expected an empty prefix cache after a sync"
             )
         self.version = version
+
+    def draft_from(self, turns: Iterable[Turn]) -> None:
+        """Do nothing: this sampler guesses no tokens."""
 
     def release(self) -> None:
         """Put vLLM to sleep until the next sync if a trainer shares the GPU; on CPUs it then keeps its memory."""
