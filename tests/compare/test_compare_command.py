@@ -15,7 +15,7 @@ from filelock import FileLock
 
 from compare.small_study import STUDY, write_study
 from seeupo.cli import main
-from seeupo.studies.compare.store import PACKED, read_packed
+from seeupo.compare.result_store import PACKED, read_packed
 
 
 def compare(path, *arguments):
