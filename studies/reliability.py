@@ -61,7 +61,7 @@ class Runs:
     def map(self, function: Callable[..., T], arguments: Iterable[tuple[Any, ...]]) -> Iterator[T]:
         """Apply the function to each tuple of arguments, `jobs` at a time, and yield results as they finish."""
         with ThreadPoolExecutor(self.jobs) as executor:
-            for future in as_completed([executor.submit(function, *each) for each in arguments]):
+            for future in as_completed([executor.submit(function, *values) for values in arguments]):
                 yield future.result()
 
 

@@ -62,7 +62,7 @@ def all_methods(results: Sequence[Scores]) -> Figure:
     """Draw the gain of every method as a share of the gain with the true advantages, for each kind of problem."""
     figure, panels = canvas(len(KINDS), 3.6)
     for axes, kind in zip(panels, KINDS, strict=True):
-        (result,) = [each for each in results if each.setting == Setting(kind)]
+        (result,) = [scores for scores in results if scores.setting == Setting(kind)]
         whole = result.methods[TRUE].gain
         shares = {name: 100 * score.gain / whole for name, score in result.methods.items() if name != TRUE}
         colors = [COLORS[0] if name.startswith("SeeUPO") else GRAY for name in shares]
@@ -75,15 +75,15 @@ def all_methods(results: Sequence[Scores]) -> Figure:
 
 def along(results: Sequence[Scores], axis: str) -> Figure:
     """Draw the gain of some methods along one axis, for each kind of problem that has it."""
-    found = {result.setting: result for result in results}
+    by_setting = {result.setting: result for result in results}
     lines = {
-        kind: [found[setting] for setting in (replace(Setting(kind), **{axis: value}) for value in AXES[axis])]
+        kind: [by_setting[setting] for setting in (replace(Setting(kind), **{axis: value}) for value in AXES[axis])]
         for kind in (KINDS if axis != "decisive" else ("decisive",))
     }
     figure, panels = canvas(len(lines))
     for axes, (kind, series) in zip(panels, lines.items(), strict=True):
         for color, name in zip(COLORS, SHOWN, strict=True):
-            shares = [100 * each.methods[name].gain / each.methods[TRUE].gain for each in series]
+            shares = [100 * result.methods[name].gain / result.methods[TRUE].gain for result in series]
             axes.plot([str(value) for value in AXES[axis]], shares, "o-", ms=4, color=color, label=name)
         axes.axhline(100, color=GRAY, lw=0.8, ls=":")
         axes.set(xlabel=LABELS[axis], title=kind)

@@ -87,9 +87,9 @@ class Question:
     def by_kind(self) -> dict[str, str]:
         """The result for each kind of problem in words."""
         return {
-            kind: f"{judge(found)}: {summarize(found)}"
+            kind: f"{judge(comparisons)}: {summarize(comparisons)}"
             for kind in KINDS
-            if (found := [each for each in self.comparisons if each.setting.kind == kind])
+            if (comparisons := [comparison for comparison in self.comparisons if comparison.setting.kind == kind])
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -102,20 +102,20 @@ class Question:
             "by_kind": self.by_kind,
             "comparisons": [
                 {
-                    "setting": each.setting.label,
-                    "gain": float(f"{each.gain:.6g}"),
-                    "other": float(f"{each.other:.6g}"),
-                    "standard_error": float(f"{each.error:.3g}"),
-                    "answer": each.answer.value,
+                    "setting": comparison.setting.label,
+                    "gain": float(f"{comparison.gain:.6g}"),
+                    "other": float(f"{comparison.other:.6g}"),
+                    "standard_error": float(f"{comparison.error:.3g}"),
+                    "answer": comparison.answer.value,
                 }
-                for each in self.comparisons
+                for comparison in self.comparisons
             ],
         }
 
 
 def judge(comparisons: Sequence[Comparison]) -> Verdict:
     """Return the verdict: a method helps if it gains significantly more somewhere and significantly less nowhere."""
-    answers = {each.answer for each in comparisons}
+    answers = {comparison.answer for comparison in comparisons}
     if answers >= {Answer.MORE, Answer.LESS}:
         return Verdict.DEPENDS
     if Answer.MORE in answers:
@@ -127,13 +127,13 @@ def summarize(comparisons: Sequence[Comparison]) -> str:
     """Return in how many settings the gain was significantly larger and smaller, with median and extremes."""
 
     def extreme(answer: Answer, choose: Callable[..., Comparison]) -> str:
-        found = [each for each in comparisons if each.answer is answer]
-        if not found:
+        matches = [comparison for comparison in comparisons if comparison.answer is answer]
+        if not matches:
             return "0"
-        best = choose(found, key=lambda each: each.percent)
-        return f"{len(found)} (at most {best.percent:+.0f}%: {best.setting.label})"
+        best = choose(matches, key=lambda comparison: comparison.percent)
+        return f"{len(matches)} (at most {best.percent:+.0f}%: {best.setting.label})"
 
-    middle = median(each.percent for each in comparisons)
+    middle = median(comparison.percent for comparison in comparisons)
     return (
         f"larger gain in {extreme(Answer.MORE, max)} and smaller in {extreme(Answer.LESS, min)} of "
         f"{len(comparisons)} settings, median {middle:+.0f}%"
@@ -142,14 +142,14 @@ def summarize(comparisons: Sequence[Comparison]) -> str:
 
 def compare(results: Sequence[Scores], first: str, second: str) -> list[Comparison]:
     """Compare two methods in every setting that has both."""
-    found = []
+    comparisons = []
     for result in results:
         if first in result.methods and second in result.methods:
             gains, others = result.methods[first].gains, result.methods[second].gains
             differences = [gain - other for gain, other in zip(gains, others, strict=True)]
             error = stdev(differences) / len(differences) ** 0.5
-            found.append(Comparison(result.setting, fmean(gains), fmean(others), error))
-    return found
+            comparisons.append(Comparison(result.setting, fmean(gains), fmean(others), error))
+    return comparisons
 
 
 def questions(results: Sequence[Scores]) -> list[Question]:

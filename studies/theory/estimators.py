@@ -121,10 +121,10 @@ def expected_group_advantages(problem: Problem, size: int, baseline: Baseline, l
     return torch.zeros_like(problem.returns).index_add(0, groups[:, 0], others * advantages[:, 0])
 
 
-def factor_between(found: Tensor, true: Tensor) -> float:
-    """Return the factor c with found = c * true; nan if there is none."""
-    factor = found @ true / (true @ true)
-    return float(factor) if (found - factor * true).norm() / true.norm() < 1e-10 else float("nan")
+def factor_between(gradient: Tensor, true: Tensor) -> float:
+    """Return the factor c with gradient = c * true; nan if there is none."""
+    factor = gradient @ true / (true @ true)
+    return float(factor) if (gradient - factor * true).norm() / true.norm() < 1e-10 else float("nan")
 
 
 def factor_checks(
@@ -132,11 +132,11 @@ def factor_checks(
 ) -> list[Check]:
     """Check that all factors are 1, for each baseline and group size; `case` is the counterexample of SHOWN_GROUP."""
     checks = []
-    for group, found in factors.items():
+    for group, values in factors.items():
         baseline, size = group
-        exact = all(abs(factor - 1) < 1e-10 for factor in found)
+        exact = all(abs(factor - 1) < 1e-10 for factor in values)
         setting = f"{statement}: {baseline.replace('_', ' ')} of G = {size}"
-        figures = {"factor": found[0], "(G-1)/G": (size - 1) / size}
+        figures = {"factor": values[0], "(G-1)/G": (size - 1) / size}
         scope = Scope.CLAIM if baseline == "mean" else Scope.COMPARISON
         counterexample = case if group == SHOWN_GROUP and not exact else None
         checks.append(Check(setting, exact, figures, scope, counterexample=counterexample))
@@ -179,28 +179,28 @@ def grae_bias_and_gradient(scale: Scale) -> Claim:
         # An infinite group: the baseline is V(s_0).
         log_paths = problem.log_prob_of_turns(policy.log_probs()).sum(1)
         centered = problem.returns - problem.expected_return(log_policy)
-        found = flat_gradient((problem.path_probs(log_policy) * centered * log_paths).sum(), policy)
+        gradient = flat_gradient((problem.path_probs(log_policy) * centered * log_paths).sum(), policy)
         true = flat_gradient(problem.expected_return(policy.log_probs()), policy)
-        limit_errors.append(float((found - true).norm() / true.norm()))
+        limit_errors.append(float((gradient - true).norm() / true.norm()))
 
         discounts = 0.9 ** torch.arange(problem.num_turns, dtype=torch.float64)
         discounted = problem.path_probs(policy.log_probs()) @ (problem.rewards @ discounts)
         true = flat_gradient(discounted, policy)
-        discounted_errors.append(float((found - true).norm() / true.norm()))
-        cosines.append(float(torch.cosine_similarity(found, true, dim=0)))
+        discounted_errors.append(float((gradient - true).norm() / true.norm()))
+        cosines.append(float(torch.cosine_similarity(gradient, true, dim=0)))
 
         small = random_bandit(generator, contexts=1, actions=2, turns=2)
         policy = random_table(small, generator)
         true = flat_gradient(small.expected_return(policy.log_probs()), policy)
         for baseline, size in product(get_args(Baseline), GROUP_SIZES):
-            found = expected_group_gradient(small, size, baseline, policy)
-            factors.setdefault((baseline, size), []).append(factor_between(found, true))
+            gradient = expected_group_gradient(small, size, baseline, policy)
+            factors.setdefault((baseline, size), []).append(factor_between(gradient, true))
             if (baseline, size) == SHOWN_GROUP:
                 shown = {
                     "returns of the four paths": small.returns.tolist(),
                     "their probabilities": small.path_probs(policy.log_probs().detach()).tolist(),
                     "gradient of J": true.tolist(),
-                    "expected gradient of GRAE": found.tolist(),
+                    "expected gradient of GRAE": gradient.tolist(),
                 }
 
     checks = [

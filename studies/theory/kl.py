@@ -147,8 +147,8 @@ def kl_penalty(scale: Scale) -> Claim:
             ),
             Check(
                 "the gap is at most the number of turns times the coefficient",
-                all(max(found) <= turns * coef for coef, found in gaps.items()),
-                {f"largest_gap_at_{coef:g}": max(found) for coef, found in gaps.items()},
+                all(max(gap) <= turns * coef for coef, gap in gaps.items()),
+                {f"largest_gap_at_{coef:g}": max(gap) for coef, gap in gaps.items()},
                 Scope.COMPARISON,
             ),
             Check(
@@ -158,7 +158,7 @@ def kl_penalty(scale: Scale) -> Claim:
                 Scope.COMPARISON,
             ),
         ],
-        curves={"gaps": {f"{coef:g}": found for coef, found in gaps.items()}, "turns": turns},
+        curves={"gaps": {f"{coef:g}": gap for coef, gap in gaps.items()}, "turns": turns},
         qualification=(
             "J* replaced by the regularized optimum, which lies at most T x 0.002 below it for rewards in [0, 1]. In "
             "return every action keeps a positive probability there, the condition that claims 2 and 6 need."

@@ -102,8 +102,8 @@ def test_tuning_notes_settings_that_score_alike():
 
 
 def test_tuning_notes_the_ends_of_the_grid():
-    def tuning(chosen):
-        return Tuning({"rate": chosen}, ())
+    def tuning(best):
+        return Tuning({"rate": best}, ())
 
     assert tuning(1).at_the_end({"rate": [4, 1, 2]}) == ["rate"]
     assert tuning(2).at_the_end({"rate": [4, 1, 2]}) == []

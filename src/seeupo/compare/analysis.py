@@ -62,17 +62,17 @@ def analyze(comparison: Comparison, name: str) -> dict[str, Any]:
     seeds = comparison.finished_seeds()
     results = {arm: [comparison.finished(comparison.reported(arm, seed)) for seed in seeds] for arm in study.arms}
     arms = []
-    for arm, found in results.items():
+    for arm, arm_results in results.items():
         tuning = comparison.tuned(arm)
         arms.append(
             {
                 "name": arm,
                 "settings": [[key, value] for key, value in settings_of(comparison, arm).items()],
-                "tuned": dict(tuning.chosen),
+                "tuned": dict(tuning.best),
                 "at_the_end_of_the_grid": tuning.at_the_end(comparison.planner.values),
                 "tried": [{"settings": dict(settings), "scores": list(scores)} for settings, scores in tuning.tried],
                 "matched": dict(comparison.matched(arm)),
-                **arm_summary(found, comparison.iterations),
+                **arm_summary(arm_results, comparison.iterations),
             }
         )
     table = {
@@ -101,8 +101,8 @@ def analyze(comparison: Comparison, name: str) -> dict[str, Any]:
         "statistics": STATISTICS,
         "versions": {"seeupo": seeupo.__version__, "revision": TRAINING_REVISION, "code": code_version()},
         "different_starts": different_starts(results, seeds),
-        "revisions": sorted({result.revision for found in results.values() for result in found}),
-        "codes": sorted({result.code for found in results.values() for result in found}),
+        "revisions": sorted({result.revision for arm_results in results.values() for result in arm_results}),
+        "codes": sorted({result.code for arm_results in results.values() for result in arm_results}),
     }
     return {**table, "summary": summary(table), "sentences": list(setting_sentences(table))}
 
@@ -110,7 +110,7 @@ def analyze(comparison: Comparison, name: str) -> dict[str, Any]:
 def different_starts(results: Mapping[str, Sequence[RunResult]], seeds: Sequence[int]) -> list[int]:
     """Return the seeds whose arms did not start from the same weights; results of older versions do not say."""
     by_seed = zip(seeds, zip(*results.values(), strict=True), strict=True)
-    return [seed for seed, found in by_seed if len({result.start for result in found} - {""}) > 1]
+    return [seed for seed, seed_results in by_seed if len({result.start for result in seed_results} - {""}) > 1]
 
 
 def settings_of(comparison: Comparison, arm: str) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def arm_summary(results: Sequence[RunResult], iterations: int) -> dict[str, Any]
     """Return scores, stability, cost and curves of an arm's runs."""
     bounded = all(0 <= reward <= 1 for result in results for reward in result.rewards)  # not with shaped rewards
     rewards = [padded_rewards(result, iterations) for result in results]
-    drops = np.array([largest_drop(each) for each in rewards])
+    drops = np.array([largest_drop(run_rewards) for run_rewards in rewards])
     return {
         "metrics": {
             key: {
@@ -147,7 +147,7 @@ def arm_summary(results: Sequence[RunResult], iterations: int) -> dict[str, Any]
             "tokens": _mean([result.tokens for result in results]),
             "seconds": _mean([result.training_seconds for result in results]),
         },
-        "reward_curve": curve([list(enumerate(each, 1)) for each in rewards], bounded=bounded),
+        "reward_curve": curve([list(enumerate(run_rewards, 1)) for run_rewards in rewards], bounded=bounded),
         "score_curve": curve(evaluated(results), bounded=True),
     }
 
@@ -155,21 +155,21 @@ def arm_summary(results: Sequence[RunResult], iterations: int) -> dict[str, Any]
 def pairwise_differences(results: Mapping[str, Sequence[RunResult]], iterations: int) -> list[dict[str, Any]]:
     """Return each arm's paired differences from the first one; p-values are adjusted within each metric."""
     reference, *others = results
-    found: list[dict[str, Any]] = [{"arm": arm, "reference": reference, "metrics": {}} for arm in others]
+    rows: list[dict[str, Any]] = [{"arm": arm, "reference": reference, "metrics": {}} for arm in others]
     for key, (_, _, score) in METRICS.items():
         base = _scores(results[reference], score, iterations)
         values = [_scores(results[arm], score, iterations) for arm in others]
-        adjusted = holm([float(p_value(each, base)) for each in values])
-        for row, each, p in zip(found, values, adjusted, strict=True):
-            difference = _interval(paired_difference(each, base))
+        adjusted = holm([float(p_value(scores, base)) for scores in values])
+        for row, scores, p in zip(rows, values, adjusted, strict=True):
+            difference = _interval(paired_difference(scores, base))
             row["metrics"][key] = {
                 "difference": difference,
                 "p": p,
                 "verdict": verdict(difference["value"], p, len(base)),
-                "probability_of_improvement": _interval(probability_of_improvement(each, base)),
-                "seeds_above": int((each > base).sum()),
+                "probability_of_improvement": _interval(probability_of_improvement(scores, base)),
+                "seeds_above": int((scores > base).sum()),
             }
-    return found
+    return rows
 
 
 def verdict(difference: float, p: float, seeds: int) -> str:
@@ -187,7 +187,7 @@ def match_summary(comparison: Comparison, results: Mapping[str, Sequence[RunResu
     if match == "none":
         return {"quantity": match, "target": None, "spent": {}}
     target = comparison.target * comparison.iterations
-    spent = {arm: _mean([amount_of(result, match) for result in found]) for arm, found in results.items()}
+    spent = {arm: _mean([amount_of(result, match) for result in arm_results]) for arm, arm_results in results.items()}
     return {"quantity": match, "target": target, "spent": {arm: amount / target for arm, amount in spent.items()}}
 
 
@@ -263,10 +263,10 @@ def _mean(values: Sequence[float]) -> float:
 
 def _interval(interval: Interval, *, bounded: bool = False) -> dict[str, Any]:
     """Return an interval as JSON; `bounded` if the value is in [0, 1] by definition."""
-    found = {name: _number(end) for name, end in zip(("value", "low", "high"), interval, strict=True)}
+    ends = {name: _number(end) for name, end in zip(("value", "low", "high"), interval, strict=True)}
     if bounded:
-        found |= {name: min(1.0, max(0.0, end)) for name, end in found.items() if end is not None}
-    return found
+        ends |= {name: min(1.0, max(0.0, end)) for name, end in ends.items() if end is not None}
+    return ends
 
 
 def _number(value: Any) -> float | None:

@@ -40,11 +40,11 @@ class Tuning:
     """Result of an arm's tuning.
 
     Attributes:
-        chosen: Settings with the highest mean score over the tuning seeds; the first of equal ones.
+        best: Settings with the highest mean score over the tuning seeds; the first of equal ones.
         tried: All settings with the score of each tuning seed.
     """
 
-    chosen: Settings
+    best: Settings
     tried: Sequence[tuple[Settings, Sequence[float]]]
 
     def at_the_end(self, values: Mapping[str, Sequence[Any]]) -> list[str]:
@@ -54,7 +54,7 @@ class Tuning:
             for key, tried in values.items()
             if len(tried) > 1
             and all(isinstance(value, int | float) for value in tried)
-            and self.chosen.get(key) in (min(tried), max(tried))
+            and self.best.get(key) in (min(tried), max(tried))
         ]
 
 
@@ -137,20 +137,20 @@ class Comparison:
             (settings, self._scores([self._tuning_run(arm, seed, settings) for seed in self.study.tuning_seeds]))
             for settings in self.planner.grid
         ]
-        chosen = max(tried, key=lambda each: sum(each[1]))[0] if tried else {}
-        return Tuning(chosen, tried)
+        best = max(tried, key=lambda trial: sum(trial[1]))[0] if tried else {}
+        return Tuning(best, tried)
 
     def reported(self, arm: str, seed: int) -> PlannedRun:
         """Return a run that is reported, with the arm's tuned and matched settings."""
-        return self.planner.run(arm, seed, {**self._chosen[arm], **self.matched(arm)})
+        return self.planner.run(arm, seed, {**self._best[arm], **self.matched(arm)})
 
     @property
     def iterations(self) -> int:
         return self.recipe.run.total_iterations
 
     @cached_property
-    def _chosen(self) -> dict[str, Settings]:
-        return {arm: self.tuned(arm).chosen for arm in self.study.arms}
+    def _best(self) -> dict[str, Settings]:
+        return {arm: self.tuned(arm).best for arm in self.study.arms}
 
     def _calibrations(self, arm: str) -> list[PlannedRun]:
         """Return the runs that show what an arm spends: those of its tuning with one unit, and one with two units."""
@@ -175,8 +175,9 @@ class Comparison:
     def _with_units(self, arm: str, settings: Settings, units: int) -> list[PlannedRun]:
         """Return an arm's runs on the seeds of the calibration; without tuning these are reported."""
         unit = self.units[arm]
-        chosen = settings if unit is None else {**settings, f"algorithm.{unit}": units}
-        return [self.planner.run(arm, seed, chosen) for seed in self.study.tuning_seeds or self.study.seeds]
+        if unit is not None:
+            settings = {**settings, f"algorithm.{unit}": units}
+        return [self.planner.run(arm, seed, settings) for seed in self.study.tuning_seeds or self.study.seeds]
 
     @property
     def _settings(self) -> list[dict[str, Any]]:
@@ -186,7 +187,9 @@ class Comparison:
         return [reward_auc(self.finished(run), self.iterations) for run in runs]
 
     def _tuning_runs(self, arm: str) -> list[PlannedRun]:
-        return [self._tuning_run(arm, seed, each) for each in self.planner.grid for seed in self.study.tuning_seeds]
+        return [
+            self._tuning_run(arm, seed, settings) for settings in self.planner.grid for seed in self.study.tuning_seeds
+        ]
 
     def _tuning_run(self, arm: str, seed: int, settings: Settings) -> PlannedRun:
         return self.planner.run(arm, seed, {**settings, **self.matched(arm)})

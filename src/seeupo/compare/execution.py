@@ -91,23 +91,19 @@ def _missing_policies(comparison: Comparison, runs: Sequence[PlannedRun | WarmSt
 
 
 def _request(comparison: Comparison, run: PlannedRun | WarmStart, execution: Execution) -> dict[str, Any]:
-    store, policy, keep = comparison.store, None, None
-    if isinstance(run, WarmStart):
-        arm, settings, result = "warm start", {}, store.warm_start_path(run)
-        keep = str(store.policy_path(run).resolve())
-    else:
-        arm, settings, result = run.arm, dict(run.settings), store.result_path(run)
-        policy = None if run.warm_start is None else str(store.policy_path(run.warm_start).resolve())
+    store = comparison.store
+    start = run if isinstance(run, WarmStart) else run.warm_start
+    policy = None if start is None else str(store.policy_path(start).resolve())
     return {
-        "arm": arm,
+        "arm": run.arm,
         "seed": run.seed,
-        "settings": settings,
+        "settings": dict(run.settings),
         "recipe": recipe_to_toml(run.recipe),
-        "policy": policy,
-        "keep_policy": keep,
+        "policy": None if start is run else policy,
+        "keep_policy": policy if start is run else None,
         # A run that was stopped is resumed only by code of the same revision.
         "work": str((store.path / "work" / f"{run.name}-{TRAINING_REVISION}").resolve()),
-        "result": str(result.resolve()),
+        "result": str(store.result_path(run).resolve()),
         "keep_run": execution.keep_runs,
         "trust": list(execution.permissions.trust),
         "unsandboxed": execution.permissions.unsandboxed,

@@ -54,8 +54,8 @@ def overview(table: Mapping[str, Any]) -> list[str]:
     primary = table["primary"]
     title = table["metrics"][primary]["title"]
     head = ["arm", title, f"against {table['reference']}", "verdict", "final score"]
-    found = {row["arm"]: row["metrics"][primary] for row in table["comparisons"]}
-    against = {arm: [interval_text(row["difference"], signed=True), row["verdict"]] for arm, row in found.items()}
+    metrics = {row["arm"]: row["metrics"][primary] for row in table["comparisons"]}
+    against = {arm: [interval_text(row["difference"], signed=True), row["verdict"]] for arm, row in metrics.items()}
     rows = (
         [
             arm["name"],
@@ -90,21 +90,21 @@ def _run_rows(table: Mapping[str, Any]) -> Iterator[list[str]]:
         yield [arm["name"], *(f"{value:.3f}" for value in arm["metrics"][table["primary"]]["runs"])]
 
 
-def _difference_row(row: Mapping[str, Any], found: Mapping[str, Any], table: Mapping[str, Any]) -> list[str]:
+def _difference_row(row: Mapping[str, Any], metric: Mapping[str, Any], table: Mapping[str, Any]) -> list[str]:
     return [
         row["arm"],
-        interval_text(found["difference"], signed=True),
-        p_text(found["p"]),
-        f"{found['seeds_above']} of {len(table['seeds'])}",
-        interval_text(found["probability_of_improvement"]),
-        found["verdict"],
+        interval_text(metric["difference"], signed=True),
+        p_text(metric["p"]),
+        f"{metric['seeds_above']} of {len(table['seeds'])}",
+        interval_text(metric["probability_of_improvement"]),
+        metric["verdict"],
     ]
 
 
 def _stability_row(arm: Mapping[str, Any]) -> list[str]:
-    found = arm["stability"]
-    drops = (interval_text(found["largest_drop"]), f"{found['worst_drop']:.3f}")
-    return [arm["name"], *drops, str(found["collapsed"]), str(found["diverged"])]
+    stability = arm["stability"]
+    drops = (interval_text(stability["largest_drop"]), f"{stability['worst_drop']:.3f}")
+    return [arm["name"], *drops, str(stability["collapsed"]), str(stability["diverged"])]
 
 
 def _cost_row(arm: Mapping[str, Any], table: Mapping[str, Any]) -> list[str]:

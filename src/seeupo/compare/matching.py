@@ -53,7 +53,7 @@ class Cost:
 
 def unit_of(algorithm: Algorithm, match: Match) -> str | None:
     """Return the option of an algorithm that is used to match it; None if it has none."""
-    names = {each.name for each in fields(algorithm)}  # type: ignore[arg-type]
+    names = {option.name for option in fields(algorithm)}  # type: ignore[arg-type]
     return next((name for name in UNITS[match] if name in names), None)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar
 
 from seeupo.algorithms import SeeUPO
 from seeupo.compare.study_file import Study
@@ -31,6 +31,8 @@ class WarmStart:
         recipe: Recipe without iterations; settings that a warm start does not depend on have their defaults.
     """
 
+    arm: ClassVar[str] = "warm start"
+    settings: ClassVar[Settings] = {}
     seed: int
     recipe: Recipe
 
@@ -94,9 +96,9 @@ class Planner:
         """
         warm_start = self.warm_start(seed)
         table = recipe_to_table(self.recipe)
-        own = self.study.arms[arm]
-        table["algorithm"] = dict(own["algorithm"])  # nothing is inherited from the recipe's algorithm
-        for key, value in (*flat({name: own[name] for name in own if name != "algorithm"}), *settings.items()):
+        changes = self.study.arms[arm]
+        table["algorithm"] = dict(changes["algorithm"])  # nothing is inherited from the recipe's algorithm
+        for key, value in (*flat({name: changes[name] for name in changes if name != "algorithm"}), *settings.items()):
             _set(table, key, value)
         table["run"]["seed"] = seed
         if warm_start is not None:
@@ -118,7 +120,7 @@ class Planner:
         """Combinations of settings to try; empty if there is no grid."""
         if not self.values:
             return []
-        return [dict(zip(self.values, chosen, strict=True)) for chosen in product(*self.values.values())]
+        return [dict(zip(self.values, values, strict=True)) for values in product(*self.values.values())]
 
 
 def identity(recipe: Recipe) -> list[list[Any]]:

@@ -92,11 +92,9 @@ class Store:
     def __init__(self, path: Path, *, any_revision: bool = False) -> None:
         self.path, self.any_revision = path, any_revision
 
-    def result_path(self, run: PlannedRun) -> Path:
-        return self.path / "runs" / f"{run.name}.json"
-
-    def warm_start_path(self, warm_start: WarmStart) -> Path:
-        return self.path / "warm_starts" / f"{warm_start.name}.json"
+    def result_path(self, run: PlannedRun | WarmStart) -> Path:
+        folder = "warm_starts" if isinstance(run, WarmStart) else "runs"
+        return self.path / folder / f"{run.name}.json"
 
     def policy_path(self, warm_start: WarmStart) -> Path:
         """Return the directory of a warm start's policy, which may be missing where its runs are finished."""
@@ -111,7 +109,7 @@ class Store:
         Raises:
             RunError: The file of packed results is damaged.
         """
-        path = self.warm_start_path(run) if isinstance(run, WarmStart) else self.result_path(run)
+        path = self.result_path(run)
         table = _loose_table(path) or self._packed.get(self._name(path))
         result = None if table is None else result_from(table)
         if result is None or (result.diverged is None and len(result.rewards) != run.recipe.run.total_iterations):
@@ -210,15 +208,15 @@ def _loose_table(path: Path) -> Table | None:
 def _is_complete(result: RunResult) -> bool:
     """Return whether all values have their types and are finite."""
     lists = (result.rewards, result.successes, result.evaluations)
-    if not all(isinstance(each, list) for each in lists) or not isinstance(result.seconds, dict):
+    if not all(isinstance(values, list) for values in lists) or not isinstance(result.seconds, dict):
         return False
     if not all(isinstance(row, list) and len(row) == 2 for row in result.evaluations):
         return False
     counts = (result.seed, result.optimizer_steps, result.tokens)
     numbers = [*result.rewards, *result.successes, *chain(*result.evaluations), *result.seconds.values(), *counts]
     return (
-        all(isinstance(each, int) for each in counts)
-        and all(isinstance(each, int | float) and math.isfinite(each) for each in numbers)
+        all(isinstance(number, int) for number in counts)
+        and all(isinstance(number, int | float) and math.isfinite(number) for number in numbers)
         and len(result.rewards) == len(result.successes)
         and isinstance(result.diverged, str | None)
     )

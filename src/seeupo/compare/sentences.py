@@ -23,8 +23,8 @@ def summary(table: Mapping[str, Any]) -> str:
     """Return the verdicts on the primary metric."""
     verdicts = [(row["arm"], row["metrics"][table["primary"]]["verdict"]) for row in table["comparisons"]]
     parts = [
-        f"{', '.join(arm for arm, found in verdicts if found == verdict)}: {verdict.lower()}"
-        for verdict in dict.fromkeys(found for _, found in verdicts)
+        f"{', '.join(arm for arm, other in verdicts if other == verdict)}: {verdict.lower()}"
+        for verdict in dict.fromkeys(other for _, other in verdicts)
     ]
     return f"reward AUC against {table['reference']}: {'; '.join(parts)}"
 

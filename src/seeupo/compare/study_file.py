@@ -98,7 +98,7 @@ class Study:
 
 
 def _may_differ(key: str) -> bool:
-    return any(key == each or key.startswith(f"{each}.") for each in ARM_KEYS)
+    return any(key == allowed or key.startswith(f"{allowed}.") for allowed in ARM_KEYS)
 
 
 def study_names() -> list[str]:

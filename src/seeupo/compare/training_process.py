@@ -51,7 +51,7 @@ def train_run(job: Mapping[str, Any], send: Send) -> None:
     if job["policy"] is not None:
         recipe = replace(recipe, model=replace(recipe.model, name=job["policy"]))
     start = "" if job["policy"] is None else weights_digest(Path(job["policy"]))
-    work, result = Path(job["work"]), Path(job["result"])
+    work = Path(job["work"])
     options = {"trust": job["trust"], "unsandboxed": job["unsandboxed"], "callback": Reporter(send)}
     diverged = None
     try:
@@ -60,16 +60,16 @@ def train_run(job: Mapping[str, Any], send: Send) -> None:
         if not isinstance(error.__cause__, FloatingPointError):
             raise
         diverged, summary = first_line(error.__cause__), {}
-    found = result_of(work, summary)
+    result = result_of(work, summary)
     if job["keep_policy"] is not None:
         policy = Path(job["keep_policy"])
         shutil.rmtree(policy, ignore_errors=True)
         policy.parent.mkdir(parents=True, exist_ok=True)
         (work / "policy").rename(policy)
     write_result(
-        result,
+        Path(job["result"]),
         replace(
-            found,
+            result,
             arm=job["arm"],
             seed=job["seed"],
             settings=job["settings"],
@@ -122,8 +122,8 @@ def result_of(work: Path, summary: Mapping[str, Any]) -> RunResult:
 
 def _average(record: Mapping[str, Any]) -> float:
     """Return avg@k of an evaluation; 0 if no task was scored."""
-    found: Sequence[Any] = [value for name, value in record.items() if name.startswith("avg@")]
-    return float(found[0]["value"]) if found and found[0] else 0.0
+    averages: Sequence[Any] = [value for name, value in record.items() if name.startswith("avg@")]
+    return float(averages[0]["value"]) if averages and averages[0] else 0.0
 
 
 def main() -> None:
