@@ -3,9 +3,9 @@
 from io import StringIO
 from types import SimpleNamespace
 
+from compare.small_study import made_result
 from seeupo.display.compare_display import CompareDisplay
 from seeupo.display.terminal import Terminal
-from studies.compare.small_study import made_result
 
 
 def shown(**options):
