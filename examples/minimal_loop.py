@@ -22,7 +22,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seeupo.agents.template import Template
 from seeupo.algorithms.common.batch import action_mask, padded
 from seeupo.config.schema import WarmStartSettings
 from seeupo.core import clipped_objective, group_advantages, sequence_log_ratio
@@ -31,9 +30,11 @@ from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.models.loading import load_policy
 from seeupo.models.tiny import TinyConfig
+from seeupo.protocols import TrainableEngine, TrainEngine
 from seeupo.rollout.runner import Runner, RunnerSettings, make_runner
+from seeupo.rollout.template import Template
 from seeupo.training.warm_start import Demonstrations, demonstrate, warm_start_optimizer
-from seeupo.types import Attempt, SamplingParameters, Task, TrainableEngine, TrainEngine, Trajectory, Turn, turns_of
+from seeupo.types import Attempt, SamplingParameters, Task, Trajectory, Turn, turns_of
 from seeupo.utils.seeds import derive_seed
 
 MAX_TURNS = 4

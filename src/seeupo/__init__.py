@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from seeupo.envs.declare import expert_maker as expert_maker
     from seeupo.envs.declare import reward_function as reward_function
     from seeupo.evaluation.evaluate import evaluate as evaluate
-    from seeupo.report.report import write_report as write_report
+    from seeupo.report.write import write_report as write_report
     from seeupo.runs.export import export as export
 
 __version__ = "0.1.0"

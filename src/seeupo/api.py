@@ -20,14 +20,14 @@ from seeupo.display.train_display import make_display, result_line
 from seeupo.envs.registry import EnvSpec
 from seeupo.envs.trust import NOTHING_ALLOWED, Permissions
 from seeupo.errors import ReportError, RunError
-from seeupo.report.report import write_report
+from seeupo.protocols import EnvFactory
+from seeupo.report.write import write_report
 from seeupo.runs.run_directory import REPORT, RunDirectory
 from seeupo.training import train as training
 from seeupo.training.callbacks import CallbackList, NullCallback, TrainingCallback
 from seeupo.training.interrupts import interruptible
 from seeupo.training.loop import Interrupted
 from seeupo.training.train import TrainingResult, next_run_dir
-from seeupo.types import EnvFactory
 from seeupo.utils.renames import renamed_arguments
 from seeupo.utils.text import one_line
 

@@ -10,7 +10,7 @@ import seeupo
 from report.decoding import decoded_page
 from seeupo import api
 from seeupo.cli import main
-from seeupo.report import page
+from seeupo.report import html_page as page
 from training.small_runs import small
 
 

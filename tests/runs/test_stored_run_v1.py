@@ -14,7 +14,7 @@ from report.decoding import decoded, decoded_page
 from seeupo import resume
 from seeupo.cli import main
 from seeupo.errors import RunError
-from seeupo.runs.evaluations import Evaluation
+from seeupo.evaluation.results import Evaluation
 from seeupo.runs.reader import read_run
 from seeupo.runs.trajectory_files import read_trajectories
 

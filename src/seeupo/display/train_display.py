@@ -19,7 +19,7 @@ from rich.text import Text
 from seeupo.core.statistics import format_estimate
 from seeupo.display.terminal import Terminal
 from seeupo.errors import UserError
-from seeupo.runs.evaluations import VERDICTS, verdict_of
+from seeupo.evaluation.results import VERDICTS, verdict_of
 from seeupo.training.alarms import number
 from seeupo.training.callbacks import TrainingCallback
 from seeupo.utils.atomic_files import write_text

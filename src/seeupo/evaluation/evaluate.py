@@ -10,8 +10,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from seeupo.agents.chat import ChatFormat
-from seeupo.agents.template import Template
 from seeupo.config.loader import read_recipe
 from seeupo.envs.pool.first_task import try_task
 from seeupo.envs.pool.pool import EnvPool
@@ -20,11 +18,14 @@ from seeupo.envs.trust import NOTHING_ALLOWED, Permissions, strings_in
 from seeupo.errors import EvaluationError
 from seeupo.evaluation.endpoint import Endpoint
 from seeupo.evaluation.policies import EvaluatedPolicy, ModelPolicy, endpoint_policy, expert_policy, random_policy
+from seeupo.evaluation.results import Evaluation, EvaluationPlan, panel_of, planned_attempts
 from seeupo.models.loading import load_policy
+from seeupo.protocols import EnvFactory
+from seeupo.rollout.chat import ChatFormat
 from seeupo.rollout.runner import Runner, RunnerSettings, make_runner
-from seeupo.runs.evaluations import Evaluation, EvaluationPlan, panel_of, planned_attempts
+from seeupo.rollout.template import Template
 from seeupo.runs.run_directory import RECIPE, RunDirectory, refuse_links
-from seeupo.types import Attempt, EnvFactory, SamplingParameters, Trajectory
+from seeupo.types import Attempt, SamplingParameters, Trajectory
 from seeupo.utils.renames import renamed_arguments
 
 SECONDS_BETWEEN_WRITES = 5.0

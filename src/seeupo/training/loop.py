@@ -20,9 +20,10 @@ import torch
 from seeupo.config.schema import Recipe
 from seeupo.errors import CheckpointError, EngineLost, TrainingError, TrajectoryFileError, first_line
 from seeupo.evaluation.policies import ModelPolicy
+from seeupo.evaluation.results import Evaluation, EvaluationPlan, panel_of, planned_attempts
+from seeupo.protocols import TrainableEngine
 from seeupo.rollout.collector import Collected, Collector
 from seeupo.runs.checkpoints import Checkpoint
-from seeupo.runs.evaluations import Evaluation, EvaluationPlan, panel_of, planned_attempts
 from seeupo.runs.run_directory import RunDirectory
 from seeupo.training.ahead import AheadCollector
 from seeupo.training.alarms import Alarms
@@ -30,7 +31,7 @@ from seeupo.training.callbacks import TrainingCallback
 from seeupo.training.metrics import iteration_record, sampler_gap, task_kinds
 from seeupo.training.setup import Components
 from seeupo.training.warm_start import Demonstrations, load_demonstrations, warm_start_optimizer
-from seeupo.types import TrainableEngine, Trajectory, Update, turns_of
+from seeupo.types import Trajectory, Update, turns_of
 from seeupo.utils.seeds import derive_seed
 from seeupo.utils.text import counted
 

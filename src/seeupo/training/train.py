@@ -22,8 +22,9 @@ from seeupo.envs.references import reference_to
 from seeupo.envs.registry import EnvSpec
 from seeupo.envs.trust import NOTHING_ALLOWED, Permissions, named_code
 from seeupo.errors import TrainingError, first_line
+from seeupo.evaluation.results import Evaluation, compare, panel_of
+from seeupo.protocols import EnvFactory
 from seeupo.runs.env_info import collect_env_info
-from seeupo.runs.evaluations import Evaluation, compare, panel_of
 from seeupo.runs.export import export_policy, model_card
 from seeupo.runs.run_directory import POLICY, RECIPE, RunDirectory
 from seeupo.training.alarms import untrained_warning
@@ -31,7 +32,6 @@ from seeupo.training.callbacks import CallbackList, NullCallback, TrainingCallba
 from seeupo.training.loop import Loop, Progress
 from seeupo.training.setup import Components, build, open_pool
 from seeupo.training.trackers import make_trackers
-from seeupo.types import EnvFactory
 
 
 @dataclass(frozen=True)
