@@ -128,7 +128,7 @@ def words_in(text: str) -> int:
 @pytest.mark.parametrize("page", HAND_WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_page_is_read_in_five_minutes(page):
     count = words_in(parse(page).prose)
-    assert count <= 1300, f"{count} words without code blocks: split the page, or link instead of repeating"
+    assert count <= 1400, f"{count} words without code blocks: split the page, or link instead of repeating"
 
 
 def test_the_documentation_has_at_most_35000_words():
