@@ -40,7 +40,7 @@ _PLACES = {
     "resume": "api",
     "reward_function": "envs.declare",
     "train": "api",
-    "write_report": "report.report",
+    "write_report": "report.write",
 }
 
 

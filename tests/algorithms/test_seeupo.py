@@ -20,9 +20,9 @@ from algorithms.examples import (
     wordy_problem,
 )
 from seeupo.algorithms import SeeUPO
-from seeupo.engines.exact import ExactEngine, GradientAscent, Maximizer, TablePolicy
-from seeupo.engines.exact.problem import bandit
 from seeupo.types import Failure, FailureKind, Trajectory, Turn
+from studies.exact import ExactEngine, GradientAscent, Maximizer, TablePolicy
+from studies.exact.problem import bandit
 
 
 def credit_by_turn(trajectory: Trajectory) -> dict:
@@ -576,7 +576,7 @@ def test_the_maximizer_accepts_any_scale_of_advantages():
     torch.testing.assert_close(engines[0].log_policy(), engines[1].log_policy())
 
 
-DOCUMENTED_EXAMPLE = Path(__file__).parents[2] / "docs" / "algorithms" / "seeupo.md"
+DOCUMENTED_EXAMPLE = Path(__file__).parents[2] / "docs/explanation/method.md"
 
 
 def test_worked_example_of_the_documentation():

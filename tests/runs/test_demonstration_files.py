@@ -162,7 +162,7 @@ def test_problems_name_the_line_and_what_is_expected(written, rows, problem):
 
 
 def test_documented_examples_are_valid(written):
-    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/guides/warm-start.md").read_text()
     chats, pairs = (block.splitlines() for block in re.findall(r"```jsonl\n(.*?)```", page, re.DOTALL))
     assert [sorted(found.trained) for found in read_chat_file(written(*chats))] == [[2], [1, 3]]
     assert [sorted(found.trained) for found in read_chat_file(written(*pairs))] == [[1], [3]]
