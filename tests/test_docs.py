@@ -43,8 +43,8 @@ from seeupo.studies.compare.markdown import markdown, overview
 from seeupo.studies.compare.sentences import interval_text
 from seeupo.studies.compare.study import study_names
 from seeupo.training.metrics import iteration_record
+from seeupo.training.run import train
 from seeupo.training.trackers import scalars
-from seeupo.training.train import train
 from seeupo.types import Trajectory, Turn
 
 ROOT = Path(__file__).parent.parent

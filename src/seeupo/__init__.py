@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from seeupo.api import resume as resume
-    from seeupo.api import train as train
+    from seeupo.callbacks import Callback as Callback
     from seeupo.config.schema import Recipe as Recipe
     from seeupo.envs.declare import env_maker as env_maker
     from seeupo.envs.declare import expert_maker as expert_maker
@@ -17,9 +16,12 @@ if TYPE_CHECKING:
     from seeupo.evaluation.evaluate import evaluate as evaluate
     from seeupo.report.report import write_report as write_report
     from seeupo.runs.export import export as export
+    from seeupo.training.run import resume as resume
+    from seeupo.training.run import train as train
 
 __version__ = "0.1.0"
 __all__ = [
+    "Callback",
     "Recipe",
     "env_maker",
     "evaluate",
@@ -32,14 +34,15 @@ __all__ = [
 ]
 
 _PLACES = {
+    "Callback": "callbacks",
     "Recipe": "config.schema",
     "env_maker": "envs.declare",
     "evaluate": "evaluation.evaluate",
     "expert_maker": "envs.declare",
     "export": "runs.export",
-    "resume": "api",
+    "resume": "training.run",
     "reward_function": "envs.declare",
-    "train": "api",
+    "train": "training.run",
     "write_report": "report.report",
 }
 

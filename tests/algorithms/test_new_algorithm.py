@@ -14,7 +14,7 @@ from seeupo.algorithms import ALGORITHMS
 from seeupo.cli import main
 from seeupo.config.loader import read_recipe, recipe_to_toml
 from seeupo.engines.exact import GradientAscent
-from seeupo.training.train import train
+from seeupo.training.run import train
 from training.small_runs import small
 
 ROOT = Path(__file__).parent.parent.parent

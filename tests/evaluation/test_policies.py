@@ -13,6 +13,7 @@ from seeupo.models.loading import load_policy
 from seeupo.models.tiny import TinyConfig
 from seeupo.rollout.runner import RunnerSettings, make_runner
 from seeupo.runs.evaluations import planned_attempts
+from seeupo.training.loop import KeptTrajectories
 from seeupo.types import Message, SamplingParameters, StepResult, Tool
 
 
@@ -68,14 +69,14 @@ def test_random_policy_calls_offered_tools_with_words_it_has_seen():
 def test_model_policy_counts_tokens_and_passes_trajectories_on():
     policy = load_policy("tiny", tiny=TinyConfig(width=32, layers=1, heads=2, context=256))
     settings = RunnerSettings(parameters=SamplingParameters(max_tokens=5), max_turns=3)
-    seen = []
+    kept = KeptTrajectories()
     with EnvPool(EchoFactory(breaks_at=("echo-1", 0))) as pool:
         runner = make_runner(policy, pool, Template(reasoning=False), settings, training=False)
         attempts = planned_attempts(pool.tasks("train")[:3], 2, seed=0)
-        found = by_key(ModelPolicy(runner, seen.append).run(attempts))
+        found = by_key(ModelPolicy(runner, kept).run(attempts))
     assert sorted(found) == sorted((attempt.task.id, attempt.index) for attempt in attempts)
-    assert sorted(trajectory.id for trajectory in seen) == sorted(attempt.id for attempt in attempts)
-    for trajectory in seen:
+    assert sorted(trajectory.id for trajectory in kept.trajectories) == sorted(attempt.id for attempt in attempts)
+    for trajectory in kept.trajectories:
         task, _, index = trajectory.id.partition("#")
         result = found[task, int(index)]
         assert result.turns == len(trajectory.turns)

@@ -15,7 +15,7 @@ from seeupo.report.report import write_report
 from seeupo.runs.evaluations import VERDICTS
 from seeupo.runs.reader import read_run
 from seeupo.runs.trajectory_files import read_trajectories
-from seeupo.training.train import train
+from seeupo.training.run import train
 from training.small_runs import small
 
 

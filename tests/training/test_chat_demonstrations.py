@@ -12,8 +12,8 @@ from seeupo.errors import DemonstrationFileError
 from seeupo.models.tiny import TinyConfig, tiny_tokenizer
 from seeupo.runs.trajectory_files import write_trajectories
 from seeupo.training.chat_demonstrations import read_chat_demonstrations
+from seeupo.training.run import train
 from seeupo.training.setup import build
-from seeupo.training.train import train
 from seeupo.training.warm_start import load_demonstrations
 from seeupo.types import Trajectory, Turn
 from training.small_runs import small

@@ -8,7 +8,7 @@ import pytest
 
 from seeupo.engines.cluster.rank_group import RankGroup
 from seeupo.engines.samplers.remote import RemoteSamplers, SamplerActor
-from seeupo.training.train import train
+from seeupo.training.run import train
 from training.small_runs import small
 from waiting import wait_until
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from seeupo.agents.chat import ChatFormat
 from seeupo.agents.template import Conversation, Template
 from seeupo.algorithms.common.batch import action_mask
+from seeupo.callbacks import Callback
 from seeupo.config.schema import Recipe, WarmStartSettings
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.envs.pool.pool import EnvPool, Mistakes
@@ -24,7 +25,7 @@ from seeupo.runs.demonstration_files import data_format
 from seeupo.runs.trajectory_files import read_trajectories
 from seeupo.training.chat_demonstrations import Demonstration, read_chat_demonstrations
 from seeupo.training.setup import Components, ModelInfo
-from seeupo.types import Attempt, Task, TrainEngine, Turn
+from seeupo.types import Attempt, Task, TrainableEngine, Turn
 from seeupo.utils.shuffling import ShuffledPasses
 
 
@@ -83,8 +84,9 @@ class Demonstrations:
             distinct.setdefault(tokens, demonstration)
         return [demonstration for tokens, demonstration in distinct.items() if totals[tokens] > 1]
 
-    def train_step(self, engine: TrainEngine, step: int) -> float:
-        """Take one optimizer step and return the loss per token before it."""
+    def train_step(self, engine: TrainableEngine, step: int) -> float:
+        """Take the optimizer step with this number, from 0, and return the loss per token before it."""
+        engine.begin_iteration(step)
         turns = self.batch(step)
         if self.one_adapter:
             turns = [replace(turn, index=0) for turn in turns]
@@ -92,17 +94,18 @@ class Demonstrations:
         return -engine.step(turns, LogLikelihood(), normalizer=tokens).values["objective"]
 
 
-def load_demonstrations(recipe: Recipe, components: Components, on_progress: Callable[[int], None]) -> Demonstrations:
+def load_demonstrations(recipe: Recipe, components: Components, callback: Callback | None = None) -> Demonstrations:
     """Return the demonstrations of a recipe: from a file, or from the environment's expert."""
-    settings, seed = recipe.warm_start, recipe.run.seed
-    runner, found = components.runner, dict[int, Demonstration]()
+    settings, seed, runner = recipe.warm_start, recipe.run.seed, components.runner
+    callback, demonstrations = callback or Callback(), list[Demonstration]()
     assert settings is not None
     if settings.file is not None:
-        path, chosen = Path(settings.file), list[Demonstration]()
+        path = Path(settings.file)
         for demonstration in read_demonstrations(path, settings, runner.chat, runner.template, components.model):
-            chosen.append(demonstration)
-            on_progress(len(chosen))
+            demonstrations.append(demonstration)
+            callback.on_progress(len(demonstrations))
     else:
+        by_number: dict[int, Demonstration] = {}
         rollouts = demonstrate(
             components.pool,
             components.train_tasks,
@@ -113,12 +116,12 @@ def load_demonstrations(recipe: Recipe, components: Components, on_progress: Cal
             seed=seed,
         )
         for number, demonstration in rollouts:
-            found[number] = demonstration
-            on_progress(len(found))
-        chosen = [found[number] for number in sorted(found)]
-    check_lengths(chosen, components.model.context_length)
-    lora = recipe.model.lora
-    return Demonstrations(chosen, settings, seed=seed, one_adapter=lora is not None and lora.per_turn is not None)
+            by_number[number] = demonstration
+            callback.on_progress(len(by_number))
+        demonstrations = [by_number[number] for number in sorted(by_number)]
+    check_lengths(demonstrations, components.model.context_length)
+    one_adapter = recipe.model.lora is not None and recipe.model.lora.per_turn is not None
+    return Demonstrations(demonstrations, settings, seed=seed, one_adapter=one_adapter)
 
 
 def check_lengths(demonstrations: list[Demonstration], context: int) -> None:

@@ -3,8 +3,8 @@
 from io import StringIO
 from types import SimpleNamespace
 
-from seeupo.display.compare_display import CompareDisplay
-from seeupo.display.terminal import Terminal
+from seeupo.studies.compare.display import CompareDisplay
+from seeupo.utils.terminal import Terminal
 from studies.compare.small_study import made_result
 
 
