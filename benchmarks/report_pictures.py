@@ -1,7 +1,8 @@
-"""Take the screenshots of docs/report.md: `python benchmarks/report_pictures.py RUN` (needs Chromium).
+"""Take the screenshots of docs/guides/report.md: `python benchmarks/report_pictures.py RUN` (needs Chromium).
 
-Writes docs/report/*.png: the top, the turns, the credit of one trajectory, and its group, at 1280 and 400 pixels, light
-and dark. With `--without-m RUN2`, two runs of tiny-credit, it writes the pictures of docs/tiny-credit.md instead.
+Writes docs/images/report/*.png: the top, the turns, the credit of one trajectory, and its group, at 1280 and 400
+pixels, light and dark. With `--without-m RUN2`, two runs of tiny-credit, it writes the pictures of
+docs/tutorials/what-m-does.md instead.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from seeupo.report.report import write_report
 from seeupo.runs.trajectory_files import read_trajectories
 from seeupo.types import Trajectory
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = Path(__file__).parent.parent / "docs/images"
 PICTURES = DOCS / "report"
 SIZES = (("wide-light", 1280, "light"), ("wide-dark", 1280, "dark"), ("narrow-light", 400, "light"),
          ("narrow-dark", 400, "dark"))  # fmt: skip

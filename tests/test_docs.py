@@ -350,14 +350,14 @@ def test_environments_page_lists_every_environment():
 
 def documented_metrics(kind: str) -> set[str]:
     """The metrics in the first column of the tables of a kind of record."""
-    sections = re.split(r"^## ", (ROOT / "docs/metrics.md").read_text(), flags=re.MULTILINE)
+    sections = re.split(r"^## ", (ROOT / "docs/reference/metrics.md").read_text(), flags=re.MULTILINE)
     (section,) = (text for text in sections if f"(`kind` is `{kind}`)" in text.partition("\n")[0])
     rows = re.findall(r"^\| (`[^|]*) \|", section, re.MULTILINE)
     return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
 
 
 def written_metrics(record: Mapping[str, object]) -> set[str]:
-    """The metrics of a record, named as in docs/metrics.md."""
+    """The metrics of a record, named as in docs/reference/metrics.md."""
     found = set()
     for name, value in record.items():
         if name in ("algorithm", "timings"):
@@ -420,7 +420,8 @@ def test_every_metric_of_a_run_is_documented(records_of_a_run):
 
 
 def test_names_of_metrics_in_tensorboard_exist(records_of_a_run):
-    section = (ROOT / "docs/metrics.md").read_text().partition("## Names in TensorBoard")[2].partition("\n## ")[0]
+    page = (ROOT / "docs/reference/metrics.md").read_text()
+    section = page.partition("## Names in TensorBoard")[2].partition("\n## ")[0]
     examples = [row.rsplit("|", 2)[1] for row in section.splitlines() if row.startswith("| ")][2:]
     documented = {name for cell in examples for name in re.findall(r"`([^`]+)`", cell)}
     written = set().union(*map(scalars, [*records_of_a_run, record_of_an_update("seeupo")]))
@@ -743,7 +744,7 @@ def test_the_iterations_until_lookups_are_learned_are_those_of_the_runs():
 
 
 def test_threats_name_existing_tests():
-    rows = re.findall(r"`(tests/\S+\.py): (test_\w+)`", (ROOT / "docs/security.md").read_text())
+    rows = re.findall(r"`(tests/\S+\.py): (test_\w+)`", (ROOT / "docs/explanation/security.md").read_text())
     assert rows
     for file, test in rows:
         assert f"def {test}(" in (ROOT / file).read_text(), f"{file}: {test}"

@@ -40,7 +40,7 @@ class Callback:
         """Called with each trajectory when its episode has ended, in training and in evaluation."""
 
     def on_record(self, record: Record) -> None:
-        """Called when a record is appended to metrics.jsonl; docs/metrics.md explains its keys."""
+        """Called when a record is appended to metrics.jsonl; docs/reference/metrics.md explains its keys."""
 
     def on_checkpoint(self, path: Path) -> None:
         """Called when a checkpoint has been written, with its directory."""

@@ -12,7 +12,7 @@ from seeupo.config.schema import AgentSettings, ModelSettings, Recipe, RunSettin
 from seeupo.config.toml import toml
 from seeupo.errors import ConfigError
 
-PAGE = Path(__file__).parent.parent.parent / "docs/configuration.md"
+PAGE = Path(__file__).parent.parent.parent / "docs/reference/configuration.md"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ def rows(page: str, heading: str) -> dict[str, list[str]]:
 
 def test_page_is_up_to_date():
     fresh = PAGE.read_text(encoding="utf-8") == reference()
-    assert fresh, "run: python -m seeupo.config.reference > docs/configuration.md"
+    assert fresh, "run: python -m seeupo.config.reference > docs/reference/configuration.md"
 
 
 def test_page_shows_the_problems_of_its_example(tmp_path):

@@ -294,7 +294,7 @@ def test_the_simulation_detects_an_interval_with_poor_coverage():
 
 def test_the_documented_coverage_matches_the_results():
     results = json.loads((ROOT / "benchmarks/results/interval_coverage.json").read_text())
-    page = (ROOT / "docs/evaluation.md").read_text()
+    page = (ROOT / "docs/guides/evaluation.md").read_text()
     assert f"{results['panels']:,} panels" in page
     for name in ("avg@4", "pass@4 from 8", "difference, same order"):
         for row, cells in results["parts"][name]["rows"].items():

@@ -1,4 +1,4 @@
-"""The example `minimal_loop.py` and the loop of docs/own-loop.md run, and notice a missing weight sync."""
+"""The example `minimal_loop.py` and the loop of docs/guides/own-loop.md run, and notice a missing weight sync."""
 
 import random
 import re

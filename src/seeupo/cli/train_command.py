@@ -34,7 +34,8 @@ def parse_overrides(arguments: Sequence[str]) -> list[tuple[str, str]]:
         key, equals, value = rest.pop(0).partition("=")
         if not key.startswith("--") or not ("." in key or key[2:] in SECTIONS):
             raise TrainingError(
-                f"{key!r} is not an option. Override recipe keys like this: --run.seed 1 (docs/configuration.md)"
+                f"{key!r} is not an option. Override recipe keys like this: --run.seed 1 "
+                "(docs/reference/configuration.md)"
             )
         if not equals:
             if not rest:
@@ -125,7 +126,7 @@ def show_result(result: TrainingResult, recipe: Recipe) -> None:
     echo(f"best      {best_line(result)}")
     if (page := result.run_dir / REPORT).exists():
         echo(f"report    {page}  (open it in a browser)")
-    echo(f"run       {result.run_dir}  (summary.json, metrics.jsonl, trajectories; see docs/run-directory.md)")
+    echo(f"run       {result.run_dir}  (summary.json, metrics.jsonl, trajectories: docs/reference/run-directory.md)")
     flags = trust_flags(recipe)
     if summary["warnings"]:
         echo(f"look      seeupo agents show --model {result.run_dir}{flags}  (one rollout, token by token)")

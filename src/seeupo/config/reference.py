@@ -1,6 +1,6 @@
-"""Generate docs/configuration.md from the types and docstrings of a recipe.
+"""Generate docs/reference/configuration.md from the types and docstrings of a recipe.
 
-python -m seeupo.config.reference > docs/configuration.md
+python -m seeupo.config.reference > docs/reference/configuration.md
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ learning_rate = 1e-5
 INTRODUCTION = """\
 # Configuration
 
-This page is generated: `python -m seeupo.config.reference > docs/configuration.md`.
+This page is generated: `python -m seeupo.config.reference > docs/reference/configuration.md`.
 
 A recipe is a TOML file that describes a training run. Its tables are the sections below; missing keys have their
 defaults. Commands take the name of a shipped recipe (`seeupo recipes list`) or a path: an argument that ends in `.toml`

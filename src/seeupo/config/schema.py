@@ -1,6 +1,7 @@
 """The recipe: everything that defines a training run, in typed sections.
 
-Each section is a table of the TOML file and each attribute a key; docs/configuration.md is generated from this module.
+Each section is a table of the TOML file and each attribute a key. docs/reference/configuration.md is generated from
+this module.
 Defaults are chosen for a real model; `seeupo recipes list` shows complete recipes.
 """
 

@@ -1,6 +1,7 @@
 """Statistics of training runs that were repeated with several seeds, with confidence intervals over seeds.
 
-docs/compare.md has the coverage of these intervals beside that of bootstraps, which are too narrow for so few runs.
+docs/guides/compare.md has the coverage of these intervals beside that of bootstraps, which are too narrow for so few
+runs.
 Values have shape [..., seeds], so that many simulated studies can be computed at once.
 """
 

@@ -1,4 +1,4 @@
-"""avg@k, pass@k and paired differences of scores, with confidence intervals over tasks; see docs/evaluation.md."""
+"""avg@k, pass@k and paired differences of scores, with confidence intervals over tasks: docs/guides/evaluation.md."""
 
 from __future__ import annotations
 

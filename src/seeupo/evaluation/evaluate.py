@@ -33,7 +33,7 @@ NO_ENVIRONMENT = "no environment: name one with --env (`seeupo envs list` shows 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationOptions:
-    """Options of an evaluation, all resolved. `docs/evaluation.md` describes them."""
+    """Options of an evaluation, all resolved. `docs/guides/evaluation.md` describes them."""
 
     policy: str | None = None
     checkpoint: int | None = None

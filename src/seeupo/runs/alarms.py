@@ -1,4 +1,4 @@
-"""Detect problems in a run's metrics and suggest which settings to change. docs/metrics.md explains the metrics."""
+"""Detect problems in a run's metrics and suggest which settings to change. See docs/reference/metrics.md."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WINDOW = 20
 COOLDOWN = 30
 """Number of iterations in which an alarm is not repeated."""
 GAP_BOUNDS = {"float64": 1e-3, "float32": 1e-3, "bfloat16": 0.05}
-"""Highest expected `sampler_gap` by the data type of the computation; docs/metrics.md says where it comes from."""
+"""Highest expected `sampler_gap` by the data type of the computation; see docs/reference/metrics.md."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The run directory: everything needed to inspect, resume and repeat a run.
 
-docs/run-directory.md describes each file.
+docs/reference/run-directory.md describes each file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Metrics of an iteration. docs/metrics.md explains each of them."""
+"""Metrics of an iteration. docs/reference/metrics.md explains each of them."""
 
 from __future__ import annotations
 

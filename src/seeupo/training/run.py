@@ -51,7 +51,7 @@ class TrainingResult:
     """The result of a run.
 
     Attributes:
-        run_dir: Run directory; docs/run-directory.md describes its files.
+        run_dir: Run directory; docs/reference/run-directory.md describes its files.
         reason: Why training stopped.
         summary: Scores before and after on the same held-out tasks, and the cost, as in summary.json.
     """

@@ -17,7 +17,7 @@ from seeupo.training.setup import Components
 def summarize(
     recipe: Recipe, components: Components, run: RunDirectory, progress: Progress, reason: str
 ) -> dict[str, Any]:
-    """Return the contents of summary.json; docs/run-directory.md explains them."""
+    """Return the contents of summary.json; docs/reference/run-directory.md explains them."""
     after = Evaluation.read(run.evaluation_path(progress.evaluated))
     before = Evaluation.read(path) if (path := run.evaluation_path(0)).exists() else None
     names = {algorithm: name for name, algorithm in ALGORITHMS.items()}

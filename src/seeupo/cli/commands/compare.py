@@ -41,9 +41,9 @@ def compare_command(
 ) -> None:
     """Compare algorithms and settings on one recipe.
 
-    STUDY is a name (smoke) or a TOML file with arms, seeds and what is matched; see docs/compare.md. Each arm is tuned
-    on the same grid, starts from the same policies and spends equally. Stop it at any moment and run the same command
-    again to continue.
+    STUDY is a name (smoke) or a TOML file with arms, seeds and what is matched; see docs/guides/compare.md. Each arm is
+    tuned on the same grid, starts from the same policies and spends equally. Stop it at any moment and run the same
+    command again to continue.
     """
     from seeupo.cli.train_command import INTERRUPTED, permissions_of
     from seeupo.studies.compare.comparison import Comparison

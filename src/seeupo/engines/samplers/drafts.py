@@ -16,7 +16,7 @@ from operator import mul
 PASS_TOKENS = 18
 """Cost of a forward pass besides its tokens, in tokens: reading the weights and starting the operations.
 
-Decoding steps of 8 to 64 rows of SmolLM2-135M give 18 with two threads (docs/performance.md), as with one.
+Decoding steps of 8 to 64 rows of SmolLM2-135M give 18 with two threads (docs/explanation/performance.md), as with one.
 """
 MAX_ROWS = 4 * PASS_TOKENS
 """Number of rows above which nothing is drafted: a token must be kept with a chance of 0.8 to be worth computing."""

@@ -1,1 +1,1 @@
-"""Comparison of algorithms and settings: arms x seeds of one recipe, tuned and matched alike. See docs/compare.md."""
+"""Comparison of algorithms and settings: arms x seeds of a recipe, tuned and matched alike: docs/guides/compare.md."""

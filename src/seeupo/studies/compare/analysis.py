@@ -35,7 +35,7 @@ MIN_SEEDS = 3
 STATISTICS = (
     "Intervals are 95% confidence intervals over seeds, from seeupo.core.run_statistics: Student's t for means and "
     "paired differences, winsorized t for interquartile means. p-values are adjusted for the number of arms by Holm's "
-    "method; intervals are not. docs/compare.md has their measured coverage."
+    "method; intervals are not. docs/guides/compare.md has their measured coverage."
 )
 Score = Callable[[RunResult, int], float]
 
