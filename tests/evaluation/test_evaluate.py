@@ -18,7 +18,8 @@ from seeupo.evaluation.policies import TextPolicies
 from seeupo.models.loading import load_policy
 from seeupo.models.saving import save_model
 from seeupo.models.tiny import TinyConfig
-from seeupo.runs.evaluations import Evaluation, planned_attempts
+from seeupo.rollout.groups import group_attempts
+from seeupo.runs.evaluations import Evaluation
 from seeupo.runs.run_directory import POLICY, RECIPE
 
 SHORT = {"max_tokens": 6, "plain": True}
@@ -83,7 +84,7 @@ def test_temperature_zero_is_greedy(model_folder):
         options = resolve_options(policy=str(model_folder), temperature=temperature, **SHORT)
         assert options.sampling["temperature"] == temperature
         with EnvPool("pocket") as pool:
-            attempts = planned_attempts(pool.tasks("test")[:1], 4, seed=0)
+            attempts = group_attempts(pool.tasks("test")[:1], 4, seed=0)
             found = list(model_runner(options, pool).run(attempts))
         distinct.append(len({tuple(turn.action_ids for turn in trajectory.turns) for trajectory in found}))
     assert distinct == [1, 4]

@@ -22,8 +22,9 @@ from seeupo.errors import EvaluationError
 from seeupo.evaluation.endpoint import Endpoint
 from seeupo.evaluation.policies import EvaluatedPolicy, ModelPolicy, endpoint_policy, expert_policy, random_policy
 from seeupo.models.loading import load_policy
+from seeupo.rollout.groups import group_attempts
 from seeupo.rollout.runner import Runner, RunnerSettings, make_runner
-from seeupo.runs.evaluations import Evaluation, EvaluationPlan, panel_of, planned_attempts
+from seeupo.runs.evaluations import Evaluation, EvaluationPlan, panel_of
 from seeupo.runs.run_directory import RECIPE, RunDirectory, refuse_links
 from seeupo.types import Attempt, EnvFactory, SamplingParameters, Trajectory
 
@@ -315,7 +316,7 @@ def evaluation_plan(options: EvaluationOptions, pool: EnvPool) -> tuple[Evaluati
         sampling=options.sampling,
         panel=panel_of(tasks),
     )
-    return plan, planned_attempts(tasks, options.attempts, options.seed)
+    return plan, group_attempts(tasks, options.attempts, options.seed)
 
 
 def _start_or_resume(plan: EvaluationPlan, path: Path, *, resume: bool) -> Evaluation:

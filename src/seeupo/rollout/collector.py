@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from seeupo.callbacks import Callback
 from seeupo.config.schema import CollectSettings
 from seeupo.errors import TrainingError
+from seeupo.rollout.groups import check_versions, has_equal_rewards
 from seeupo.rollout.runner import Runner
 from seeupo.types import Attempt, Task, Trajectory
 from seeupo.utils.seeds import derive_seed
@@ -125,23 +126,6 @@ class Collector:
         positions = range(self.drawn, self.drawn + count)
         self.drawn += count
         return [self.tasks[self._passes[position]] for position in positions]
-
-
-def has_equal_rewards(group: Iterable[Trajectory]) -> bool:
-    """Return whether all rewards of a group are equal, so that its advantages are 0."""
-    return len({trajectory.reward for trajectory in group}) <= 1
-
-
-def check_versions(trajectories: Iterable[Trajectory], version: int) -> None:
-    """Raise unless every turn was sampled with this version of the weights."""
-    for trajectory in trajectories:
-        for turn in trajectory.turns:
-            if turn.policy_version != version:
-                raise RuntimeError(
-                    f"turn {turn.index + 1} of trajectory {turn.trajectory} was sampled with version "
-                    f"{turn.policy_version} of the weights; expected version {version}. Call sampler.sync after every "
-                    "update."
-                )
 
 
 def with_reward(trajectory: Trajectory, settings: CollectSettings) -> Trajectory:

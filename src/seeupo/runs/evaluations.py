@@ -21,7 +21,6 @@ from seeupo.errors import EvaluationError
 from seeupo.types import Attempt, Task
 from seeupo.utils.atomic_files import write_text
 from seeupo.utils.plain_files import read_plain
-from seeupo.utils.seeds import derive_seed
 
 T = TypeVar("T")
 FORMAT, VERSION = "seeupo-evaluation", 2
@@ -89,15 +88,6 @@ def panel_of(tasks: Sequence[Task]) -> str:
     """Return a hash of the tasks: their ids, kinds, seeds and payloads, in order."""
     entries = [[task.id, task.kind, task.seed, task.payload] for task in tasks]
     return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def planned_attempts(tasks: Sequence[Task], attempts: int, seed: int) -> list[Attempt]:
-    """Return all attempts, task by task; the seed of each depends on its task and index only."""
-    return [
-        Attempt(f"{task.id}#{index}", task.id, task, derive_seed(seed, task.id, index), index)
-        for task in tasks
-        for index in range(attempts)
-    ]
 
 
 @dataclass

@@ -23,8 +23,9 @@ from seeupo.errors import CheckpointError, EngineLost, TrainingError, Trajectory
 from seeupo.evaluation.evaluate import run_attempts
 from seeupo.evaluation.policies import ModelPolicy
 from seeupo.rollout.collector import Collected, Collector
+from seeupo.rollout.groups import group_attempts
 from seeupo.runs.checkpoints import Checkpoint
-from seeupo.runs.evaluations import Evaluation, EvaluationPlan, panel_of, planned_attempts
+from seeupo.runs.evaluations import Evaluation, EvaluationPlan, panel_of
 from seeupo.runs.run_directory import RunDirectory
 from seeupo.training.ahead import AheadCollector
 from seeupo.training.interrupts import Interrupted
@@ -311,7 +312,7 @@ class Loop:
         )
         evaluation, kept = Evaluation(plan, {}), KeptTrajectories()
         policy = ModelPolicy(self.components.runner, CallbackList([kept, self.callback]))
-        run_attempts(evaluation, policy, planned_attempts(tasks, plan.attempts, plan.seed), self.callback)
+        run_attempts(evaluation, policy, group_attempts(tasks, plan.attempts, plan.seed), self.callback)
         return evaluation, sorted(kept.trajectories, key=lambda trajectory: trajectory.id)
 
     def _write_checkpoint(self) -> None:

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from seeupo.rollout.collector import Collected, has_equal_rewards
+from seeupo.rollout.collector import Collected
+from seeupo.rollout.groups import has_equal_rewards
 from seeupo.types import Task, TrainEngine, Trajectory, Update, turns_of
 
 GAP_TRAJECTORIES = 4
