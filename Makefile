@@ -13,8 +13,8 @@ help:
 	@echo "make test         set up, lint, type-check and test"
 	@echo "make vllm-test    test sampling with vLLM on CPUs, in an environment of its own"
 	@echo "make train        set up and train an agent on this machine, in a few minutes"
-	@echo "make theory       measure the paper's claims and refresh docs/theory"
-	@echo "make credit       score every method's credit per turn and refresh docs/credit"
+	@echo "make theory       measure the paper's claims and refresh studies/theory"
+	@echo "make credit       score every method's credit per turn and refresh studies/credit"
 	@echo "make envs         install the benchmarks that some tests use, each in an interpreter of its own"
 	@echo "make peers        compare the algorithms with TRL's and verl's, in an environment of their own"
 	@echo "make fuzz         search for inputs that crash the readers and parsers, for MINUTES=120 of CPU time"
@@ -38,12 +38,10 @@ train: $(SETUP)
 	$(BIN)/seeupo train
 
 theory: $(SETUP)
-	@mkdir -p docs/theory
-	$(BIN)/seeupo theory --json docs/theory/theory.json --report docs/theory
+	$(BIN)/python -m studies theory --out studies/theory
 
 credit: $(SETUP)
-	@mkdir -p docs/credit
-	$(BIN)/seeupo study credit --json docs/credit/credit.json --report docs/credit
+	$(BIN)/python -m studies credit --out studies/credit
 
 envs: $(SETUP)
 	for name in bfcl textworld gem appworld; do $(BIN)/seeupo envs install $$name || exit 1; done
@@ -61,7 +59,7 @@ wheel-check: $(SETUP)
 	$(PYTHON) -m venv build/wheel/env
 	build/wheel/env/bin/pip install --quiet -c constraints.txt torch
 	build/wheel/env/bin/pip install --quiet -c constraints.txt build/wheel/*.whl
-	cd build/wheel && env/bin/seeupo --version && env/bin/seeupo theory --problems 4 --json theory.json > /dev/null
+	cd build/wheel && env/bin/seeupo --version && env/bin/seeupo recipes list > /dev/null
 	cd build/wheel && env/bin/seeupo train tiny-pocket --out run --run.iterations 1 --evaluation.tasks 4 \
 	    --warm_start.batches 2 --warm_start.episodes 64 --collect.tasks 2 > /dev/null
 	test -s build/wheel/run/report.html

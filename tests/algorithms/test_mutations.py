@@ -11,8 +11,8 @@ from seeupo.algorithms import SeeUPO, seeupo
 from seeupo.algorithms.common.batch import Batch
 from seeupo.core import CarriedAdvantage
 from seeupo.engines.exact import GradientAscent
-from seeupo.studies.theory import Scale, Verdict
-from seeupo.studies.theory.sequential import identity_behind_m
+from studies.theory import Scale, Verdict
+from studies.theory.sequential import identity_behind_m
 
 
 class CheckingEngine:

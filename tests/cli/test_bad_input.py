@@ -79,12 +79,8 @@ CASES = [
     ("envs play pocket --task no-such-task", "no-such-task"),
     ("recipes show no-such-recipe", "no-such-recipe"),
     ("algorithms show no-such-algorithm", "no-such-algorithm"),
-    ("study reliability no-such-recipe", "no-such-recipe"),
-    ("study reliability bad.toml", "agent.max_turns"),
     ("compare no-such-study", "no-such-study"),
     ("compare bad.toml", "agent: unknown key; available: recipe"),
-    ("theory --json missing/theory.json", "missing"),
-    ("study credit --json missing/credit.json", "missing"),
 ]
 WITHOUT_INPUT = {"doctor", "envs list", "models list", "recipes list", "recipes schema", "algorithms list"}
 """Commands that take no recipe, path, model or environment."""

@@ -1,9 +1,4 @@
-import json
-import os
 import re
-import signal
-import subprocess
-import sys
 
 import pytest
 from click.testing import CliRunner
@@ -13,7 +8,6 @@ from seeupo.algorithms import ALGORITHMS
 from seeupo.algorithms.common.cards import CARDS
 from seeupo.cli import main
 from seeupo.cli.algorithm_cards import options
-from waiting import wait_until
 
 
 def run(*arguments: str):
@@ -22,23 +16,16 @@ def run(*arguments: str):
 
 def test_version_and_help():
     assert run("--version").output.strip() == f"seeupo, version {seeupo.__version__}"
-    assert "theory" in run("--help").output
-    assert "--problems" in run("theory", "-h").output
+    assert "compare" in run("--help").output
+    assert "--dry-run" in run("compare", "-h").output
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["theory", "--seed", "-1"], "Invalid value for '--seed'"),
-        (["theory", "--problems", "many"], "'many' is not a valid integer range"),
-        (["theory", "--problems", "1"], "1 is not in the range x>=4"),
-        (["theory", "--json", "missing/directory/t.json"], "missing/directory does not exist"),
-        (["theory", "--json", ""], "Invalid value for '--json'"),
-        (["theory", "--report", ""], "Invalid value for '--report'"),
-        (["theory", "--json", "/proc/t.json"], "/proc/t.json cannot be written"),
-        (["theory", "--report", "/proc/nope/deep"], "/proc/nope/deep cannot be written"),
-        (["theory", "--speed", "9"], "No such option"),
-        (["teory"], "No such command 'teory'"),
+        (["trian"], "No such command 'trian'"),
+        (["compare", "smoke", "--jobs", "0"], "Invalid value for '--jobs'"),
+        (["compare", "smoke", "--speed", "9"], "No such option"),
         (["algorithms", "show"], "Missing argument 'NAME'"),
         (["eval", "expert", "--env", "pocket", "--samples", "2"], "--samples was renamed to --attempts"),
         (["train", "--dry-run", "--resume", "run"], "--resume"),
@@ -49,13 +36,6 @@ def test_usage_errors_print_no_traceback(arguments, message):
     assert result.exit_code == 2
     assert message in result.output
     assert "Traceback" not in result.output
-
-
-def test_a_report_without_matplotlib_names_the_extra(monkeypatch, tmp_path):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    result = run("theory", "--report", str(tmp_path))
-    assert result.exit_code == 2
-    assert "pip install 'seeupo[figures]'" in result.output
 
 
 @pytest.mark.parametrize("columns", [80, 120])
@@ -113,55 +93,3 @@ def test_an_unknown_algorithm_is_a_one_line_error_with_a_suggestion(name, messag
     assert repr(name[:60]) in result.output
     assert message in result.output
     assert result.output.count("\n") == 1
-
-
-SOME_CLAIMS = """
-import sys
-from seeupo.cli import main
-from seeupo.studies.theory import CLAIMS
-for number in set(CLAIMS) - {int(text) for text in sys.argv.pop(1).split(",")}:
-    del CLAIMS[number]
-main()
-"""
-
-
-def theory(claims: str, *arguments: str) -> list[str]:
-    """Return the command line of `seeupo theory` for a few claims; `make wheel-check` runs all of them."""
-    return [sys.executable, "-c", SOME_CLAIMS, claims, "theory", *arguments]
-
-
-def test_theory_end_to_end(tmp_path):
-    """Run the command as a user would: worker processes, table, JSON, report."""
-    command = theory("3,4,12", "--problems", "4", "--json", "t.json", "--report", "report")
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    claims = json.loads((tmp_path / "t.json").read_text())["claims"]
-    assert [claim["id"] for claim in claims] == [3, 4, 12]
-    assert all({"id", "claim", "setting", "figures", "verdict"} <= set(claim) for claim in claims)
-    assert all(claim["title"] in done.stdout for claim in claims)
-    assert "3 of 3" in done.stderr
-    assert (tmp_path / "report" / "claims.md").exists()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["report", "t.json"]
-
-
-def workers_left(group: int) -> bool:
-    """Return whether any process of the group is alive; ended ones may stay listed until they are reaped."""
-    found = subprocess.run(["ps", "-eo", "pgid=,stat="], capture_output=True, text=True, check=True)
-    rows = [line.split() for line in found.stdout.splitlines()]
-    return any(int(pgid) == group and not state.startswith("Z") for pgid, state in rows)
-
-
-def test_an_interrupt_stops_the_workers_and_writes_nothing(tmp_path):
-    process = subprocess.Popen(
-        theory("4,13", "--json", "t.json"),
-        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
-    assert process.stderr is not None
-    assert "1 of 2" in process.stderr.readline()  # claim 4 is done, claim 13 takes far longer
-    os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=600)
-    assert process.returncode == 1
-    assert "Aborted" in errors
-    assert "Traceback" not in errors
-    assert list(tmp_path.iterdir()) == []
-    wait_until(lambda: not workers_left(process.pid))

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from compare.small_study import made_result
 from report.conftest import TIMEOUT
 from seeupo.report.comparison import write_comparison
 from seeupo.studies.compare.analysis import METRICS, arm_summary, pairwise_differences
-from studies.compare.small_study import made_result
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 

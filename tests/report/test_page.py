@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -60,28 +59,6 @@ def test_same_chunks_give_the_same_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
 
 
-@pytest.mark.parametrize("several", [False, True])
-def test_without_the_chart_library_values_are_shown_as_tables(
-    open_page: OpenPage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, several: bool
-) -> None:
-    chunks = odd_payload.several_runs() if several else odd_payload.odd_chunks()
-    with_charts = open_page(chunks).page
-    monkeypatch.setattr(page_module, "LIBRARIES", tmp_path / "nothing")
-    page = open_page(chunks).page
-    assert "pip install --force-reinstall --no-deps" in page.inner_text("#no-charts")
-    assert with_charts.locator("#no-charts").count() == 0
-    assert page.locator(".chart").count() == 0
-    for part in ("#curves-grid", "#turns-grid"):
-        panels = page.locator(f"{part} .panel")
-        assert panels.count() == with_charts.locator(f"{part} .panel").count() > 0
-        page.wait_for_function(f"document.querySelectorAll('{part} .panel td').length > 0")
-        assert panels.locator("details[open] table").count() == panels.count()
-    assert page.inner_text("#cards .scores table >> nth=0") == with_charts.inner_text("#cards .scores table >> nth=0")
-    assert page.inner_text("#count") == with_charts.inner_text("#count")
-    page.locator("#list tbody tr a").first.click()
-    page.wait_for_selector("#viewer[open] .credit-trace p")
-
-
 def test_arrays_agree_with_d3(open_page: OpenPage) -> None:
     """The scripts of the page are private to it, so this one is loaded again."""
     page = open_page(odd_payload.empty_page(), bypass_csp=True).page
@@ -107,12 +84,11 @@ def test_scripts_never_turn_text_into_markup() -> None:
         assert not banned.search(path.read_text()), path.name
 
 
-def test_libraries_match_the_lock_file_which_contains_no_addresses() -> None:
-    lock = (PAGE.parent / "package-lock.json").read_bytes()
-    assert (LIBRARIES / "made-from.txt").read_text().strip() == hashlib.sha256(lock).hexdigest()
-    assert b"://" not in lock
-    for name, entry in json.loads(lock)["packages"].items():
-        assert not name or (entry["integrity"].startswith("sha512-") and "resolved" not in entry), name
+def test_libraries_are_those_of_the_record() -> None:
+    rows = re.findall(r"^\| `(.+?)` .* `(\w{64})` \|$", (LIBRARIES / "README.md").read_text(), re.MULTILINE)
+    assert dict(rows) == {
+        name: hashlib.sha256((LIBRARIES / name).read_bytes()).hexdigest() for name in page_module.LIBRARY_SCRIPTS
+    }
     assert (LIBRARIES / "LICENSES.txt").read_text().startswith("@observablehq/plot ")
 
 

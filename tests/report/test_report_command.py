@@ -69,15 +69,6 @@ def test_other_directories_are_refused_in_one_line(tmp_path):
     assert report(tmp_path / "nowhere").exit_code == 1
 
 
-def test_without_the_chart_library_the_command_says_how_to_add_charts(run, tmp_path, monkeypatch):
-    assert page.NO_CHARTS not in report(run).output
-    monkeypatch.setattr(page, "LIBRARIES", tmp_path / "not-installed")
-    done = report(run, "--out", tmp_path / "page.html")
-    assert done.exit_code == 0
-    assert page.NO_CHARTS in done.output
-    assert decoded_page(tmp_path / "page.html").overview["runs"][0]["name"] == "run"
-
-
 def test_a_report_that_cannot_be_written_does_not_fail_a_run(run, monkeypatch):
     monkeypatch.setattr(page, "ENDS_SCRIPT", re.compile(""))
     notes = []

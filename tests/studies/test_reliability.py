@@ -5,9 +5,9 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from seeupo.cli import main
 from seeupo.config.loader import recipe_to_toml
-from seeupo.studies.reliability import table_of
+from studies.__main__ import main
+from studies.reliability import table_of
 from training.small_runs import small
 
 
@@ -28,7 +28,7 @@ def test_table_requires_every_run_to_double_and_to_beat_its_control():
 def test_runs_and_controls_are_trained_once(tmp_path):
     recipe = tmp_path / "small.toml"
     recipe.write_text(recipe_to_toml(small(run={"iterations": 1}, evaluation={"every": 0})))
-    arguments = ["study", "reliability", str(recipe), "--seeds", "1", "--folder", str(tmp_path / "runs")]
+    arguments = ["reliability", str(recipe), "--seeds", "1", "--folder", str(tmp_path / "runs")]
     first = CliRunner().invoke(main, [*arguments, "--json", str(tmp_path / "table.json")])
     assert first.exit_code == 0, first.output
     table = json.loads((tmp_path / "table.json").read_text())

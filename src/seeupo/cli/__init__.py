@@ -3,7 +3,7 @@
 import click
 
 import seeupo
-from seeupo.cli.commands import agents, compare, data, doctor, environments, evaluation, models, studies, training
+from seeupo.cli.commands import agents, compare, data, doctor, environments, evaluation, models, training
 from seeupo.cli.errors import CommandGroup
 
 
@@ -21,8 +21,6 @@ for command in (
     training.recipes,
     training.algorithms,
     compare.compare_command,
-    studies.theory,
-    studies.study,
     environments.envs,
     models.models,
     evaluation.eval_command,

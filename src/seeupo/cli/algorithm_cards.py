@@ -99,7 +99,7 @@ def _sections(card: AlgorithmCard) -> list[tuple[str, str]]:
             f"{card.guarantees}",
         ),
         ("Conditions", card.conditions),
-        ("Measurements", f"{card.measurements}\nseeupo theory: {verdicts}"),
+        ("Measurements", f"{card.measurements}\nTheory study: {verdicts}"),
         ("Cost of an iteration", format_cost(card.cost)),
         ("When to use it", card.use_when),
         ("Source", card.source),

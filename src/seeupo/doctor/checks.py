@@ -23,7 +23,6 @@ from seeupo.envs.install import installed
 from seeupo.envs.pool.sandbox import Bubblewrap, find_bubblewrap
 from seeupo.envs.registry import SPECS
 from seeupo.errors import first_line
-from seeupo.report.page import LIBRARIES, LIBRARY_SCRIPTS
 from seeupo.utils.cache import cache_folder
 
 GIB = 2**30
@@ -67,7 +66,6 @@ def run_checks() -> Iterator[Check]:
             yield package.result()
         yield sandbox()
         yield environments()
-        yield charts()
         yield browser()
         yield memory()
         yield disk(cache_folder())
@@ -147,13 +145,6 @@ def environments() -> Check:
     missing = [spec.name for spec in SPECS if spec.name not in ready]
     fix = f"install others with: seeupo envs install {missing[0]}" if missing else ""
     return Check("environments", "OK", ", ".join(ready), fix)
-
-
-def charts() -> Check:
-    if all((LIBRARIES / name).is_file() for name in LIBRARY_SCRIPTS):
-        return Check("charts", "OK", "the chart library of reports is installed")
-    fix = "install seeupo again with network access: pip install --force-reinstall --no-deps SOURCES"
-    return Check("charts", "skipped", "reports have tables instead of charts", fix)
 
 
 def browser() -> Check:

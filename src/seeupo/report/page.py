@@ -1,8 +1,7 @@
 """Write the report as one HTML file: markup, style, scripts and libraries, then the data chunk by chunk.
 
 Text from a run is never written as markup. Data are base64 in elements that browsers do not run, and the page's
-content security policy allows exactly the scripts written here, by their hashes. Without the chart library, which an
-installation from the sources may lack, the page shows tables instead of charts and says how to add them.
+content security policy allows exactly the scripts written here, by their hashes.
 """
 
 from __future__ import annotations
@@ -22,11 +21,6 @@ PAGE = Path(__file__).with_name("page")
 LIBRARIES = Path(__file__).with_name("libraries")
 LIBRARY_SCRIPTS = ("d3.min.js", "plot.umd.min.js")
 LICENSES = "LICENSES.txt"
-NO_CHARTS = (
-    "This report has tables instead of charts: npm or its registry could not be reached when seeupo was installed from "
-    "its sources. To add charts, install it again with network access "
-    "(pip install --force-reinstall --no-deps SOURCES) and write the report again (seeupo report RUN)."
-)
 SHARED_SCRIPTS = ("arrays.js", "dom.js", "data.js", "charts.js", "theme.js")
 
 
@@ -88,15 +82,9 @@ def write_page(path: Path, chunks: Iterable[tuple[str, bytes]], layout: Layout =
         file.write(b"</body>\n</html>\n")
 
 
-def has_charts() -> bool:
-    """Return whether the chart library is installed."""
-    return all((LIBRARIES / name).is_file() for name in (*LIBRARY_SCRIPTS, LICENSES))
-
-
 def _skeleton(layout: Layout) -> str:
     """Return everything before the data."""
-    charts = has_charts()
-    libraries = [_read(LIBRARIES / name) for name in LIBRARY_SCRIPTS] if charts else []
+    libraries = [_read(LIBRARIES / name) for name in LIBRARY_SCRIPTS]
     page_scripts = "\n".join(_read(PAGE / name) for name in layout.scripts)
     scripts = [*libraries, f'"use strict";\n(() => {{\n{page_scripts}}})();\n']
     for script in scripts:
@@ -106,8 +94,7 @@ def _skeleton(layout: Layout) -> str:
         "policy": _content_security_policy(scripts),
         "style": _read(PAGE / "style.css"),
         "scripts": "\n".join(f"<script>{script}</script>" for script in scripts),
-        "licenses": html.escape(_read(LIBRARIES / LICENSES)) if charts else "This file contains no libraries.",
-        "no_charts": "" if charts else f'  <p class="note" id="no-charts">{html.escape(NO_CHARTS)}</p>\n',
+        "licenses": html.escape(_read(LIBRARIES / LICENSES)),
     }
     return PLACEHOLDER.sub(lambda match: parts[match[1]], _read(PAGE / layout.markup))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seeupo.errors import RunError
-from seeupo.report.page import has_charts, write_page
+from seeupo.report.page import write_page
 from seeupo.report.payload import report_chunks
 
 
@@ -21,7 +21,6 @@ class ReportSummary:
         sentences: Verdict on each run, with its scores.
         total, kept: Number of trajectories in the runs, and in the report.
         missing: For each run, sentences about missing or damaged parts.
-        charts: Whether it has charts, or tables only, because the chart library is not installed.
     """
 
     path: Path
@@ -30,7 +29,6 @@ class ReportSummary:
     total: int
     kept: int
     missing: tuple[tuple[str, ...], ...]
-    charts: bool
 
 
 def write_report(
@@ -62,5 +60,4 @@ def write_report(
         total=sum(entry["trajectories"]["total"] for entry in entries),
         kept=sum(entry["trajectories"]["kept"] for entry in entries),
         missing=tuple(tuple(entry["missing"]) for entry in entries),
-        charts=has_charts(),
     )

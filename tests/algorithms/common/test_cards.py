@@ -178,7 +178,7 @@ def american(text):
 @pytest.fixture(scope="module")
 def claims():
     """The stored claims of the theory study, by number."""
-    found = json.loads((ROOT / "docs/theory/theory.json").read_text())["claims"]
+    found = json.loads((ROOT / "studies/theory/theory.json").read_text())["claims"]
     return {claim["id"]: claim for claim in found}
 
 
@@ -274,7 +274,7 @@ def test_pages_list_all_options_with_their_defaults(name):
     assert found == wanted, f"the table of options in docs/algorithms/{name}.md is out of date"
 
 
-STUDY = json.loads((ROOT / "docs/results/algorithms.json").read_text())["algorithms"]
+STUDY = json.loads((ROOT / "studies/results/algorithms.json").read_text())["algorithms"]
 
 
 @pytest.mark.parametrize("name", STUDY)
@@ -283,7 +283,7 @@ def test_pages_have_the_results_of_the_study(name):
     assert expected in " ".join((PAGES / f"{name}.md").read_text().split()), f"{name}.md must say: {expected}"
 
 
-TURN_LEVEL = json.loads((ROOT / "docs/results/turn-level.json").read_text())["algorithms"]
+TURN_LEVEL = json.loads((ROOT / "studies/results/turn-level.json").read_text())["algorithms"]
 
 
 @pytest.mark.parametrize(("name", "page"), [("gigpo", "gigpo"), ("mt_grpo", "mt_grpo"), ("ppo_turn", "ppo")])

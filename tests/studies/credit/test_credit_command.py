@@ -1,26 +1,25 @@
-"""`seeupo study credit`, and the page that quotes its verdicts."""
+"""`python -m studies credit`, and the page that quotes its verdicts."""
 
 import json
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner
 
-from seeupo.cli import main
-from seeupo.studies import credit
-from seeupo.studies.credit.study import AXES, score_setting
+from studies import credit
+from studies.__main__ import main
+from studies.credit.study import AXES, score_setting
 
-DOCS = Path(__file__).parents[3] / "docs"
+PAGES = Path(__file__).parents[3] / "studies" / "credit"
 
 
 def test_the_command_writes_scores_and_verdicts(tmp_path, monkeypatch):
     chosen = [credit.Setting("chain", turns=2, group_size=32), credit.Setting("decisive", turns=3, group_size=32)]
     monkeypatch.setattr(credit, "settings", lambda: chosen)
     monkeypatch.setattr(credit, "measure", lambda seed: (score_setting(setting, seed) for setting in reversed(chosen)))
-    file = tmp_path / "credit.json"
-    result = CliRunner().invoke(main, ["study", "credit", "--json", str(file)])
+    monkeypatch.setattr("studies.credit.report.write_report", lambda results, questions, directory: directory)
+    result = CliRunner().invoke(main, ["credit", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
-    found = json.loads(file.read_text())
+    found = json.loads((tmp_path / "credit.json").read_text())
     assert [each["label"] for each in found["settings"]] == [setting.label for setting in chosen]
     assert found["settings"][0]["methods"]["true advantage"]["sign"] == 1
     assert found["verdicts"][0]["verdict"] in set(credit.Verdict)
@@ -35,8 +34,8 @@ def test_every_axis_varies_alone():
 
 
 def test_the_page_quotes_the_computed_verdicts():
-    page = (DOCS / "credit.md").read_text()
-    for number, verdict in enumerate(json.loads((DOCS / "credit" / "credit.json").read_text())["verdicts"]):
+    page = (PAGES / "README.md").read_text()
+    for number, verdict in enumerate(json.loads((PAGES / "credit.json").read_text())["verdicts"]):
         if number == 0:
             assert f"Verdict: **{verdict['verdict']}**. {verdict['sentence']}" in page
             assert all(f"| {kind} | {text} |" in page for kind, text in verdict["by_kind"].items())
@@ -45,15 +44,14 @@ def test_the_page_quotes_the_computed_verdicts():
 
 
 def test_the_report_has_a_figure_per_axis(tmp_path):
-    pytest.importorskip("matplotlib")
-    from seeupo.studies.credit.methods import METHODS
-    from seeupo.studies.credit.report import write_report
-    from seeupo.studies.credit.study import Score
+    from studies.credit.methods import METHODS
+    from studies.credit.report import write_report
+    from studies.credit.study import Score
 
     score = Score(0.5, None, 0.5, 0.5, None, None, 0.1, (0.1, 0.2))
     results = [credit.Scores(setting, {method.name: score for method in METHODS}) for setting in credit.settings()]
     page = write_report(results, credit.questions(results), tmp_path / "report")
-    assert {path.stem for path in page.parent.glob("*.svg")} == {
+    assert {path.stem for path in page.parent.glob("figures/*.svg")} == {
         "methods", "turns", "group_size", "noise", "kl", "decisive"
     }  # fmt: skip
     assert "| GRPO | 0.500 | - |" in page.read_text()

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from seeupo.studies.credit.engine import GroupEngine, Groups, sample_groups
-from seeupo.studies.credit.measures import bias_and_variance, correlation, sign_agreement
-from seeupo.studies.credit.methods import METHODS, WITH_M, recorded_weights, seeupo, true_weights, update_at_kl
-from seeupo.studies.credit.problem import make_problem
+from studies.credit.engine import GroupEngine, Groups, sample_groups
+from studies.credit.measures import bias_and_variance, correlation, sign_agreement
+from studies.credit.methods import METHODS, WITH_M, recorded_weights, seeupo, true_weights, update_at_kl
+from studies.credit.problem import make_problem
 
 F64 = torch.float64
 

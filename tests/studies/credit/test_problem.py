@@ -5,8 +5,8 @@ from itertools import product
 import pytest
 import torch
 
-from seeupo.studies.credit.engine import GroupEngine, node_values, sample_groups
-from seeupo.studies.credit.problem import ACTIONS, KINDS, ON, RIGHT, STATES, CreditProblem, make_problem
+from studies.credit.engine import GroupEngine, node_values, sample_groups
+from studies.credit.problem import ACTIONS, KINDS, ON, RIGHT, STATES, CreditProblem, make_problem
 
 F64 = torch.float64
 

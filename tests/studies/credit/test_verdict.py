@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from seeupo.studies.credit import Scores, Setting, Verdict, questions
-from seeupo.studies.credit.methods import WITH_M, WITHOUT_M
-from seeupo.studies.credit.study import Score
+from studies.credit import Scores, Setting, Verdict, questions
+from studies.credit.methods import WITH_M, WITHOUT_M
+from studies.credit.study import Score
 
 
 def score(*gains: float) -> Score:

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from seeupo.studies.theory import CLAIMS, Claim, Scale, Scope, Verdict
-from seeupo.studies.theory.report import write_report
+from studies.theory import CLAIMS, Claim, Scale, Scope, Verdict
+from studies.theory.report import write_report
 
 SMALL = Scale(seed=1, problems=4)
 
@@ -187,10 +187,10 @@ def test_same_seed_gives_the_same_figures(claims):
 def test_report_shows_every_claim_and_is_reproducible(claims, tmp_path):
     page = write_report(list(claims.values()), tmp_path / "report").read_text()
     for number, claim in claims.items():
-        name = f"claim-{number:02}.svg"
+        name = f"figures/claim-{number:02}.svg"
         assert f"]({name})" in page
         assert claim.qualification in page
         assert (tmp_path / "report" / name).stat().st_size > 1000
-    first = (tmp_path / "report" / "claim-13.svg").read_bytes()
+    first = (tmp_path / "report" / "figures" / "claim-13.svg").read_bytes()
     write_report(list(claims.values()), tmp_path / "report")
-    assert (tmp_path / "report" / "claim-13.svg").read_bytes() == first
+    assert (tmp_path / "report" / "figures" / "claim-13.svg").read_bytes() == first

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from seeupo.studies.theory import Check, Claim, Scope, Verdict
+from studies.theory import Check, Claim, Scope, Verdict
 
 
 def claim(*checks: Check) -> Claim:

@@ -1,7 +1,7 @@
 """Algorithm cards: idea, formula, guarantees, measurements and cost of each algorithm.
 
 `seeupo algorithms` and docs/algorithms show them. Tests check the costs against the calls that an engine receives, and
-verdicts and figures against the results of `seeupo theory`.
+verdicts and figures against the results of studies/theory.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class AlgorithmCard:
         multi_turn: Whether it converges with several turns, as Table 1 claims.
         guarantees: What the paper proves about it.
         conditions: Conditions of these proofs, and whether they are met here.
-        verdicts: Verdicts of the claims of `seeupo theory` that concern it, by claim number.
-        measurements: Findings of `seeupo theory`.
+        verdicts: Verdicts of the claims of studies/theory that concern it, by claim number.
+        measurements: Findings of studies/theory.
         use_when: When to choose it.
         source: Publication.
     """
@@ -280,7 +280,7 @@ that is, at theta_k, of  J = 1/G sum_i  A_i pi_theta(o_i) / pi_theta_k(o_i)""",
     "by at most 0.0007). Whether the limit is the optimum could not be decided.",
     cost=Cost(forward="2 + 2 * E - 1/B + K", by_default=("3", "1")),
     use_when="The simplest algorithm here: no clip, no normalization, one step per iteration by default. A good "
-    "baseline, and with several mini-batches and a tuned rate the fastest learner of study (a) in docs/results. Only "
+    "baseline, and with several mini-batches and a tuned rate the fastest learner of study (a). Only "
     "the learning rate limits an update: at twice the tuned one, runs fell to 0 for up to 16 iterations.",
     source="Ahmadian et al. 2024, Back to Basics: Revisiting REINFORCE Style Optimization (arXiv:2402.14740), after "
     "Kool et al. 2019",

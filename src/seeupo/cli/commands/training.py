@@ -113,7 +113,6 @@ def report(*, runs: tuple[Path, ...], out: Path | None, max_mb: int) -> None:
     It shows curves, turns and the credit of every trajectory; several runs are shown side by side. Open the file in a
     browser; it needs no network and no server. For interrupted or damaged runs, the report lists what is missing.
     """
-    from seeupo.report.page import NO_CHARTS
     from seeupo.report.report import write_report
     from seeupo.runs.run_directory import REPORT
 
@@ -124,8 +123,6 @@ def report(*, runs: tuple[Path, ...], out: Path | None, max_mb: int) -> None:
             echo(f"  missing: {text}")
     echo(f"report  {page.path}  (open it in a browser)")
     echo(f"{page.size / 10**6:.1f} MB, {page.kept} of {page.total} trajectories included")
-    if not page.charts:
-        echo(NO_CHARTS)
 
 
 @click.command("export")

@@ -1,7 +1,4 @@
 // Charts, drawn by Observable Plot when they come near the viewport, and again when their width changes.
-// Without this library, which an installation may lack, their values are shown as tables.
-
-const HAS_CHARTS = typeof Plot !== "undefined";
 
 const CHART_HEIGHT = 190;
 const TIP = { lineHeight: 1.3, fontSize: 12, textPadding: 9 };
@@ -28,7 +25,6 @@ function whenIdle(work) {
 
 // A chart that is drawn later. Its height is reserved, so that nothing moves then.
 function lazyChart(height, label, draw) {
-  if (!HAS_CHARTS) return null;
   const box = el("div", { class: "chart", role: "img", "aria-label": label });
   box.style.minHeight = `${height}px`;
   box.draw = () => {
@@ -100,12 +96,11 @@ function curvePanel(panel) {
   );
 }
 
-// The values of a chart, in a table that is made when it is opened. Without charts it is open.
+// The values of a chart, in a table that is made when it is opened.
 function numbers(title, makeTable) {
   const details = el("details", { class: "numbers" }, el("summary", null, "Values"));
   const show = () => details.childElementCount === 1 && details.append(el("div", { class: "scroll low", role: "region", tabindex: "0", "aria-label": visible(`Values of ${title}`) }, makeTable()));
   details.addEventListener("toggle", show);
-  details.open = !HAS_CHARTS;
   return details;
 }
 

@@ -4,7 +4,7 @@ const ROW_HEIGHT = 22;
 const COLORED = { sequential: 0.98, diverging: 0.9 }; // share of the cells within the color scale
 const SEQUENTIAL = (share) => d3.interpolateCividis(0.1 + 0.9 * share); // its darkest end would vanish on a dark page
 // Orange is less and blue is more, as for tokens. Both ends are dark, so that lightness shows the distance from the center.
-const DIVERGING = HAS_CHARTS && d3.piecewise(d3.interpolateLab, ["#9a4a00", "#e08a2e", "#f4f1ec", "#5aa5d6", "#07508a"]);
+const DIVERGING = d3.piecewise(d3.interpolateLab, ["#9a4a00", "#e08a2e", "#f4f1ec", "#5aa5d6", "#07508a"]);
 
 function orderOf(cells) {
   const byIteration = arrays.group(cells, (cell) => cell.iteration);
@@ -34,9 +34,9 @@ function mapPanel(map) {
     el("figcaption", null, el("h3", null, visible(map.title)), el("p", null, visible(map.help))),
     lazyChart(46, `Colors: ${label}`, () => mapLegend(map, color)),
     lazyChart(height, label, (width) => mapChart(map, cells, { width, height, turns, order, color })),
-    HAS_CHARTS && beyond ? el("p", { class: "hint" }, `The color scale covers ${num(color.domain[0])} to ${num(color.domain[1])}; values range from ${num(low)} to ${num(high)}.`) : null,
-    HAS_CHARTS && absent(cells, ...arrays.extent(cells, (cell) => cell.iteration), turns).length ? el("p", { class: "hint" }, "A dot means that no attempt reached this turn, or that none of them had an advantage.") : null,
-    HAS_CHARTS && order === "mixed" ? el("p", { class: "hint" }, "The update order differs between iterations: point at a cell to see it.") : null,
+    beyond ? el("p", { class: "hint" }, `The color scale covers ${num(color.domain[0])} to ${num(color.domain[1])}; values range from ${num(low)} to ${num(high)}.`) : null,
+    absent(cells, ...arrays.extent(cells, (cell) => cell.iteration), turns).length ? el("p", { class: "hint" }, "A dot means that no attempt reached this turn, or that none of them had an advantage.") : null,
+    order === "mixed" ? el("p", { class: "hint" }, "The update order differs between iterations: point at a cell to see it.") : null,
     numbers(map.title, () => table(["Iteration", "Turn", "Value", "Updated"], cells.map(({ iteration, turn, value, position }) => [iteration, turn, num(value, 4), position === null ? "together" : ordinal(position)]), { class: "plain" })),
   );
 }

@@ -1,0 +1,1 @@
+"""Research that verifies the paper with the library; no part of it."""

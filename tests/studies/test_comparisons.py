@@ -1,0 +1,32 @@
+"""The study files in studies/comparisons."""
+
+from pathlib import Path
+
+import pytest
+
+from seeupo.studies.compare.comparison import Comparison
+from seeupo.studies.compare.plan import Planner
+from seeupo.studies.compare.store import Store
+from seeupo.studies.compare.study import read_study
+
+COMPARISONS = Path(__file__).parents[2] / "studies/comparisons"
+
+
+@pytest.mark.parametrize("path", sorted(COMPARISONS.glob("*.toml")), ids=lambda path: path.stem)
+def test_study_files_are_valid(path, tmp_path):
+    study, recipe = read_study(str(path))
+    assert Comparison(study, recipe, Store(tmp_path)).counts()["runs"] == len(study.arms) * len(study.seeds)
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [("steps", "main-normal"), ("control", "main-deceptive"), ("control-product", "main-deceptive")],
+)
+def test_studies_share_the_runs_of_their_reference(name, source):
+    one, other = (Planner(*read_study(str(COMPARISONS / f"{file}.toml"))) for file in (name, source))
+    assert all(settings in one.grid for settings in other.grid)
+    assert (one.study.seeds, one.study.tuning_seeds) == (other.study.seeds, other.study.tuning_seeds)
+    for settings in one.grid:
+        matched = {**settings, "algorithm.steps_per_turn": 1}
+        reference = next(iter(one.study.arms))
+        assert one.run(reference, 10, settings).name == other.run(reference, 10, matched).name
