@@ -44,9 +44,9 @@ def write_report(
     Returns:
         Size, sentences about the runs, and the number of trajectories that are in the file.
     """
-    runs = [Path(runs)] if isinstance(runs, Path | str) else [Path(run) for run in runs]
+    run_dirs = [Path(runs)] if isinstance(runs, Path | str) else [Path(run) for run in runs]
     out = Path(out)
-    with report_chunks(runs, max_bytes=max_bytes) as (overview, chunks):
+    with report_chunks(run_dirs, max_bytes=max_bytes) as (overview, chunks):
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
             write_page(out, chunks)
