@@ -89,19 +89,6 @@ def test_a_result_file_is_read_back_and_names_its_versions(tmp_path):
         Evaluation.read(tmp_path / "r.json")
 
 
-def test_a_result_file_of_version_1_is_read(tmp_path):
-    made = evaluation([4, 0, 1])
-    made.write(tmp_path / "r.json")
-    record = json.loads((tmp_path / "r.json").read_text())
-    record["version"] = 1
-    record["plan"]["samples"] = record["plan"].pop("attempts")
-    for each in record["episodes"]:
-        each["sample"], each["cut_responses"] = each.pop("attempt"), each.pop("truncated_responses")
-    (tmp_path / "r.json").write_text(json.dumps(record))
-    again = Evaluation.read(tmp_path / "r.json")
-    assert (again.plan, again.results) == (made.plan, made.results)
-
-
 @pytest.mark.parametrize(
     ("part", "field", "value"),
     [

@@ -100,7 +100,7 @@ def run_settings(policy: str) -> dict[str, Any]:
     if not (Path(policy) / RECIPE).is_file():
         return {}
     refuse_links(Path(policy))
-    recipe = read_recipe(str(Path(policy) / RECIPE), migrate=True)
+    recipe = read_recipe(str(Path(policy) / RECIPE))
     return {
         "environment": recipe.environment.name,
         "options": recipe.environment.options,
