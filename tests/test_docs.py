@@ -35,7 +35,7 @@ from seeupo.studies.compare.study import study_names
 from seeupo.training.metrics import iteration_record
 from seeupo.training.run import train
 from seeupo.training.trackers import scalars
-from seeupo.types import Trajectory, Turn
+from seeupo.types import Behavior, Trajectory, Turn
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("*.md", "docs/**/*.md", "studies/**/*.md", "benchmarks/*.md", ".github/**/*.md")
@@ -397,13 +397,12 @@ def record_of_an_update(algorithm: str) -> dict[str, object]:
     policy = load_policy("tiny", tiny=TinyConfig(width=16, layers=1, heads=2, context=32))
     engine = LocalEngine(policy, OptimizerSettings(), critic=CriticSettings(), reference=True)
     collected = Collected(groups={group: tuple(trajectory(group, n) for n in range(4)) for group in ("a", "b")})
-    update = kind(**options).update(engine, collected.trajectories, generator=torch.Generator().manual_seed(0))
+    update = kind(**options).update(
+        engine, collected.trajectories, generator=torch.Generator().manual_seed(0), behavior=Behavior(tis_cap=2.0)
+    )
     kinds = {"a": "a", "b": "b"}
     timings = {"collect": 1.0, "update": 1.0}
-    mismatch = {"importance_weight": 1.0, "masked_turns": 0.0}
-    return iteration_record(
-        1, collected, update, kinds, gap=0.0, mismatch=mismatch, update_tokens=0, learning_rate=0.0, timings=timings
-    )
+    return iteration_record(1, collected, update, kinds, gap=0.0, update_tokens=0, learning_rate=0.0, timings=timings)
 
 
 def test_every_metric_of_a_run_is_documented(records_of_a_run):

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     import torch
@@ -169,6 +169,11 @@ def turns_of(trajectories: Iterable[Trajectory]) -> list[Turn]:
     return [turn for trajectory in trajectories for turn in trajectory.turns]
 
 
+def number_of_tokens(turns: Iterable[Turn]) -> int:
+    """Return the number of tokens of all prompts and responses."""
+    return sum(len(turn.prompt_ids) + len(turn.action_ids) for turn in turns)
+
+
 @dataclass(frozen=True, slots=True)
 class StepMetrics:
     """Named scalars of one virtual agent (usually one turn), or of the whole iteration if `agent` is None."""
@@ -183,6 +188,37 @@ class Update:
 
     metrics: tuple[StepMetrics, ...]
     trajectories: tuple[Trajectory, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Behavior:
+    """The policy that sampled an update's trajectories, and the corrections for its difference from the trained one.
+
+    The default is the policy that the engine holds before the first step, without corrections.
+
+    Attributes:
+        recorded: Take the log-probs that the sampler recorded, not the engine's, as the denominator of all ratios.
+            Needed if the weights have changed since; differences are then in the ratios and not corrected otherwise.
+        tis_cap: C of truncated importance sampling: gradients are multiplied by w = min(pi_trainer / pi_sampler, C);
+            None for w = 1.
+        tis_level: Unit that has one weight: "token", or "turn" for the product over a turn.
+        turn_bounds: Bounds (low, high) of a turn's geometric mean of pi_trainer / pi_sampler; turns outside have no
+            gradient. None uses all turns.
+    """
+
+    recorded: bool = False
+    tis_cap: float | None = None
+    tis_level: Literal["token", "turn"] = "token"
+    turn_bounds: tuple[float, float] | None = None
+
+
+ON_POLICY = Behavior()
+
+Capability = Literal["critic", "shrink", "trunk"]
+"""What an engine may be able to do besides log-probs and steps.
+
+"critic" has the methods of `CriticEngine`, "shrink" is `shrinkable_steps`, "trunk" is `TrainableEngine.keep_trunk`.
+"""
 
 
 class Objective(Protocol):
@@ -211,9 +247,13 @@ class TrainEngine(Protocol):
 
     Attributes:
         iteration: The current iteration, from 0.
+        capabilities: The optional features that this engine has.
     """
 
     iteration: int
+
+    @property
+    def capabilities(self) -> frozenset[Capability]: ...
 
     def logprobs(self, turns: Sequence[Turn], *, policy: Literal["current", "reference"] = "current") -> list[Tensor]:
         """Return log-probs [len(action)] of each turn's action tokens, without gradient, on the CPU."""
@@ -227,42 +267,17 @@ class TrainEngine(Protocol):
         The metrics contain `grad_norm` if the update follows a gradient.
         """
 
-
-@runtime_checkable
-class ShrinkableEngine(TrainEngine, Protocol):
-    """A train engine whose steps can be shrunk, as a trust region needs."""
-
     def shrinkable_steps(self) -> AbstractContextManager[Callable[[float], None]]:
         """Remember the trained weights until the context ends, so that the steps taken in it can be shrunk.
 
+        With the capability "shrink", which a trust region needs.
         The function that it yields sets the weights to before + factor * (now - before); 0 restores them exactly.
         Optimizer moments stay as the steps left them: they average gradients, which remain valid for the next step.
         """
 
 
-@runtime_checkable
-class AdaptedEngine(TrainEngine, Protocol):
-    """A train engine that may have one adapter per turn."""
-
-    def copy_first_adapter(self) -> None:
-        """Set all adapters to the first, as after a warm start; do nothing unless there is one per turn."""
-
-
-@runtime_checkable
-class TrunkEngine(TrainEngine, Protocol):
-    """A train engine that can keep the hidden states below the first trained layer for longer than an iteration."""
-
-    @property
-    def has_trunk(self) -> bool:
-        """Whether there are layers below the first trained one, and memory to keep their results."""
-
-    def keep_trunk(self, turns: Sequence[Turn]) -> None:
-        """Compute the trunk of turns that many iterations use, and keep it until the optimizer is set or a load."""
-
-
-@runtime_checkable
 class CriticEngine(TrainEngine, Protocol):
-    """A train engine with a critic."""
+    """A train engine with the capability "critic"."""
 
     def values(self, trajectories: Sequence[Trajectory]) -> list[Tensor]:
         """Return values [A + 1] per trajectory of A action tokens: before each token, and after the last.
@@ -289,7 +304,13 @@ class WeightSource(Protocol):
 
 
 class TrainableEngine(TrainEngine, WeightSource, Protocol):
-    """A train engine with the methods that the training loop calls."""
+    """A train engine with the methods that the training loop calls.
+
+    Attributes:
+        tokens: Number of prompt and response tokens that passed through the policy so far, each time they did.
+    """
+
+    tokens: int
 
     def begin_iteration(self, iteration: int) -> None:
         """Set the iteration, from 0, that the next steps belong to; it determines the learning rate."""
@@ -305,6 +326,15 @@ class TrainableEngine(TrainEngine, WeightSource, Protocol):
 
     def reset_critic(self) -> None:
         """Restart the critic from the current policy; does nothing without a critic."""
+
+    def copy_first_adapter(self) -> None:
+        """Set all adapters to the first, as after a warm start; does nothing unless there is one per turn."""
+
+    def keep_trunk(self, turns: Sequence[Turn]) -> None:
+        """Compute the layers below the first trained one for turns that many iterations use, and keep the results.
+
+        With the capability "trunk"; they are kept until the optimizer is set or a checkpoint is loaded.
+        """
 
     def save(self, path: Path) -> None:
         """Write everything that training needs to resume exactly into an empty directory."""
@@ -397,13 +427,11 @@ class Sampler(Protocol):
     def release(self) -> None:
         """Free device memory that is not needed until the next sync; only while no request is queued."""
 
-
-@runtime_checkable
-class DraftingSampler(Sampler, Protocol):
-    """A sampler that guesses tokens and checks its guesses."""
-
     def draft_from(self, turns: Iterable[Turn]) -> None:
-        """Guess from earlier turns until the next sync or release; only the time of sampling depends on it."""
+        """Guess tokens from earlier turns until the next sync or release; only the time of sampling depends on it.
+
+        Does nothing if the sampler guesses no tokens.
+        """
 
 
 Need = Literal["reference", "critic"]
@@ -417,9 +445,14 @@ class Algorithm(Protocol):
         """Features that the engine must have besides log-probs and steps."""
 
     def update(
-        self, engine: TrainEngine, trajectories: Sequence[Trajectory], *, generator: torch.Generator | None = None
+        self,
+        engine: TrainEngine,
+        trajectories: Sequence[Trajectory],
+        *,
+        generator: torch.Generator | None = None,
+        behavior: Behavior = ON_POLICY,
     ) -> Update:
-        """Improve the engine's policy on trajectories that it sampled."""
+        """Improve the engine's policy on trajectories that it sampled, or that `behavior` says how it sampled."""
 
 
 Role = Literal["system", "user", "assistant", "tool"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,7 +13,8 @@ from torch import Tensor
 
 from seeupo.engines.exact import GradientAscent, TablePolicy
 from seeupo.engines.exact.updates import Pool
-from seeupo.types import CriticLoss, Objective, StepMetrics, Trajectory, Turn
+from seeupo.engines.shrinking import shrinkable
+from seeupo.types import Capability, CriticLoss, Objective, StepMetrics, Trajectory, Turn
 from studies.credit.problem import ACTIONS, F64, NODES, ON, STATES, CreditProblem
 
 
@@ -86,6 +88,7 @@ class GroupEngine:
     """
 
     iteration = 0
+    capabilities: frozenset[Capability] = frozenset({"critic", "shrink"})
 
     def __init__(
         self,
@@ -110,6 +113,9 @@ class GroupEngine:
     def logprobs(self, turns: Sequence[Turn], *, policy: Literal["current", "reference"] = "current") -> list[Tensor]:
         log_policy = self.policy.log_probs().detach() if policy == "current" else self.old
         return list(log_policy[locate(turns)].unbind(0))
+
+    def shrinkable_steps(self) -> AbstractContextManager[Callable[[float], None]]:
+        return shrinkable(self.policy.parameters())
 
     def step(
         self, turns: Sequence[Turn], objective: Objective, *, normalizer: float, agent: int | None = None

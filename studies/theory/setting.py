@@ -18,7 +18,7 @@ from seeupo.engines.exact import ExactEngine, Maximizer, NetworkPolicy, Problem,
 from seeupo.engines.exact.policy import Policy
 from seeupo.engines.exact.problem import bandit, mdp, tree
 from seeupo.engines.exact.updates import UpdateRule
-from seeupo.types import Algorithm, Need, Trajectory, TurnKey, Update, turns_of
+from seeupo.types import ON_POLICY, Algorithm, Behavior, Need, Trajectory, TurnKey, Update, turns_of
 from studies.theory.verdict import Check, Scope
 
 CLIP: Clip = (0.2, 0.2)
@@ -215,7 +215,12 @@ class Simultaneous:
     needs: frozenset[Need] = frozenset()
 
     def update(
-        self, engine: Any, trajectories: Sequence[Trajectory], *, generator: torch.Generator | None = None
+        self,
+        engine: Any,
+        trajectories: Sequence[Trajectory],
+        *,
+        generator: torch.Generator | None = None,
+        behavior: Behavior = ON_POLICY,
     ) -> Update:
         weights = self.weights(engine, trajectories)
         turns = [turn for turn in turns_of(trajectories) if turn.key in weights]

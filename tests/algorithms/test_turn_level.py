@@ -27,7 +27,7 @@ PROBLEMS = pytest.mark.parametrize("problem", [ragged_problem(), wordy_problem()
 class RecordingEngine:
     """An engine that has equal log-probs always and records the advantages of the objectives."""
 
-    iteration = 0
+    iteration, capabilities = 0, frozenset({"critic"})
 
     def __init__(self, values=None):
         self.values_of, self.advantages, self.losses = values or {}, {}, []

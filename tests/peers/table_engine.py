@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from peers.batches import RandomBatch
 from seeupo.algorithms.common.objective import RatioObjective
-from seeupo.types import CriticLoss, Objective, StepMetrics, Trajectory, Turn
+from seeupo.types import Capability, CriticLoss, Objective, StepMetrics, Trajectory, Turn
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class TableEngine:
     def __init__(self, batch: RandomBatch) -> None:
         self.batch = batch
         self.iteration = 0
+        self.capabilities: frozenset[Capability] = frozenset({"critic"})
         self.steps: list[Step] = []
         self.critic_steps: list[Step] = []
 

@@ -32,7 +32,6 @@ def test_the_record_counts_trajectories_and_update_metrics():
         collected,
         Update(metrics, tuple(collected.trajectories)),
         {"task-1": "easy", "task-2": "hard"},
-        mismatch={},
         update_tokens=64,
         gap=0.25,
         learning_rate=1e-3,

@@ -30,7 +30,8 @@ class BigramEngine:
     def __init__(self, vocab_size: int) -> None:
         self.logits = torch.zeros(vocab_size, vocab_size)
         self.reference = self.logits.clone()
-        self.iteration, self.iterations = 0, []
+        self.iteration, self.iterations, self.tokens = 0, [], 0
+        self.capabilities = frozenset()
 
     def logprobs(self, turns, *, policy="current"):
         logits = self.logits if policy == "current" else self.reference
@@ -57,6 +58,8 @@ class BigramEngine:
         self.reference = self.logits.clone()
 
     def reset_critic(self): ...
+
+    def copy_first_adapter(self): ...
 
     def save(self, path):
         torch.save({"logits": self.logits, "reference": self.reference}, path / "bigram.pt")
@@ -106,6 +109,8 @@ class BigramSampler:
 
     def release(self):
         """Nothing to free."""
+
+    def draft_from(self, turns): ...
 
 
 @contextmanager

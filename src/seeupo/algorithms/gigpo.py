@@ -13,7 +13,7 @@ over tokens are those of GRPO.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +24,7 @@ from seeupo.algorithms.common.objective import TokenObjective
 from seeupo.algorithms.common.turn_credit import compare_turns, discounted_returns, over_tokens
 from seeupo.core.advantages import Normalize
 from seeupo.core.checks import check_at_least, check_choice, check_unit_interval
-from seeupo.types import TrainEngine, Trajectory, TurnKey, Update
+from seeupo.types import TrainEngine, TurnKey, Update
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +49,7 @@ class GiGPO(BaseAlgorithm):
         check_unit_interval("gamma", self.gamma)
         check_choice("deviation_term", self.deviation_term, (True, False))
 
-    def update(
-        self, engine: TrainEngine, trajectories: Sequence[Trajectory], *, generator: torch.Generator | None = None
-    ) -> Update:
-        """Run one iteration; `generator` draws the mini-batches."""
-        batch = Batch(trajectories)
+    def improve(self, engine: TrainEngine, batch: Batch, generator: torch.Generator | None) -> Update:
         normalize: Normalize = "group" if self.deviation_term else "none"
         advantages = batch.advantages(normalize, "mean")
         returns: dict[TurnKey, float] = {}

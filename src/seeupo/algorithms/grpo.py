@@ -12,7 +12,6 @@ to very easy and very hard tasks, and 1/|o_i|, which favors long failures: `devi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,7 +20,7 @@ from seeupo.algorithms.common.base import BaseAlgorithm
 from seeupo.algorithms.common.batch import Batch
 from seeupo.algorithms.common.objective import TokenObjective
 from seeupo.core.checks import check_choice, check_count
-from seeupo.types import TrainEngine, Trajectory, Update
+from seeupo.types import TrainEngine, Update
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +44,7 @@ class GRPO(BaseAlgorithm):
             check_choice(name, getattr(self, name), (True, False))
         check_count("constant_length", self.constant_length, 1)
 
-    def update(
-        self, engine: TrainEngine, trajectories: Sequence[Trajectory], *, generator: torch.Generator | None = None
-    ) -> Update:
-        """Run one iteration; `generator` draws the mini-batches."""
-        batch = Batch(trajectories)
+    def improve(self, engine: TrainEngine, batch: Batch, generator: torch.Generator | None) -> Update:
         advantages = batch.advantages("group" if self.deviation_term else "none", "mean")
         turns = self.turns_with_gradient(batch, advantages)
         lengths = batch.action_tokens if self.length_term else dict.fromkeys(batch.action_tokens, self.constant_length)

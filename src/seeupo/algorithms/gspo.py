@@ -10,7 +10,6 @@ sequence is a whole trajectory or, with `level="turn"`, each of its turns; the t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -21,7 +20,7 @@ from seeupo.algorithms.common.batch import Batch
 from seeupo.algorithms.common.objective import RatioObjective, SequenceObjective, TrajectoryObjective
 from seeupo.core.advantages import Normalize
 from seeupo.core.checks import Clip, check_choice
-from seeupo.types import TrainEngine, Trajectory, Update
+from seeupo.types import TrainEngine, Update
 
 Level = Literal["trajectory", "turn"]
 
@@ -45,11 +44,7 @@ class GSPO(BaseAlgorithm):
         check_choice("level", self.level, get_args(Level))
         check_choice("normalize", self.normalize, get_args(Normalize))
 
-    def update(
-        self, engine: TrainEngine, trajectories: Sequence[Trajectory], *, generator: torch.Generator | None = None
-    ) -> Update:
-        """Run one iteration; `generator` draws the mini-batches."""
-        batch = Batch(trajectories)
+    def improve(self, engine: TrainEngine, batch: Batch, generator: torch.Generator | None) -> Update:
         advantages = batch.advantages(self.normalize, "mean")
         turns = self.turns_with_gradient(batch, advantages)
         inputs = self.objective_inputs(engine, batch, turns)

@@ -14,7 +14,7 @@ is GRPO.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +24,7 @@ from seeupo.algorithms.common.batch import Batch
 from seeupo.algorithms.common.objective import TokenObjective
 from seeupo.algorithms.common.turn_credit import compare_turns, outcome_of, over_tokens, step_rewards
 from seeupo.core.checks import check_at_least
-from seeupo.types import TrainEngine, Trajectory, TurnKey, Update
+from seeupo.types import TrainEngine, TurnKey, Update
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,12 +42,9 @@ class MTGRPO(BaseAlgorithm):
         super().__post_init__()
         check_at_least("outcome_weight", self.outcome_weight, 0)
 
-    def update(
-        self, engine: TrainEngine, trajectories: Sequence[Trajectory], *, generator: torch.Generator | None = None
-    ) -> Update:
-        """Run one iteration; `generator` draws the mini-batches."""
-        batch = Batch(trajectories)
-        advantages = batch.advantages("group", "mean", rewards=[outcome_of(each) for each in trajectories])
+    def improve(self, engine: TrainEngine, batch: Batch, generator: torch.Generator | None) -> Update:
+        outcomes = [outcome_of(trajectory) for trajectory in batch.trajectories]
+        advantages = batch.advantages("group", "mean", rewards=outcomes)
         rewards: dict[TurnKey, float] = {}
         positions: dict[TurnKey, Hashable] = {}
         for trajectory in batch.trajectories:

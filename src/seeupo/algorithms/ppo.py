@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import torch
 from torch import Tensor
@@ -86,16 +86,10 @@ class PPO(BaseAlgorithm):
     def needs(self) -> frozenset[Need]:
         return super().needs | frozenset[Need]({"critic", "reference"} if self.kl_reward_coef else {"critic"})
 
-    def update(
-        self, engine: TrainEngine, trajectories: Sequence[Trajectory], *, generator: torch.Generator | None = None
-    ) -> Update:
-        """Run one iteration; `generator` draws the mini-batches."""
-        if not isinstance(engine, CriticEngine):
-            raise TypeError(
-                f"{type(engine).__name__} has no critic, which PPO needs; "
-                "use an engine with `values`, `step_critic` and `iteration` (seeupo.types.CriticEngine)"
-            )
-        batch = Batch(trajectories)
+    def improve(self, engine: TrainEngine, batch: Batch, generator: torch.Generator | None) -> Update:
+        if "critic" not in engine.capabilities:
+            raise TypeError(f'{type(engine).__name__} lacks the capability "critic", which PPO needs')
+        engine = cast("CriticEngine", engine)
         inputs = self.objective_inputs(engine, batch, batch.turns)
         penalties = kl_penalties(batch.turns, inputs["old"], inputs["reference"]) if self.kl_reward_coef else None
         advantages, targets, returns, values = self.estimate(engine, batch, penalties)

@@ -10,7 +10,6 @@ KL penalty is part of the reward-to-go of each token, as in REINFORCE++ without 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,7 +26,7 @@ from seeupo.algorithms.common.token_rewards import (
     standardize,
 )
 from seeupo.core.checks import check_at_least
-from seeupo.types import Need, TrainEngine, Trajectory, Update
+from seeupo.types import Need, TrainEngine, Update
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +48,7 @@ class ReinforcePP(BaseAlgorithm):
     def needs(self) -> frozenset[Need]:
         return super().needs | frozenset[Need]({"reference"} if self.kl_reward_coef else ())
 
-    def update(
-        self, engine: TrainEngine, trajectories: Sequence[Trajectory], *, generator: torch.Generator | None = None
-    ) -> Update:
-        """Run one iteration; `generator` draws the mini-batches."""
-        batch = Batch(trajectories)
+    def improve(self, engine: TrainEngine, batch: Batch, generator: torch.Generator | None) -> Update:
         baselined = batch.advantages("none", "mean")
         inputs = self.objective_inputs(engine, batch, batch.turns)
         rows = [baselined[n].expand(tokens) for n, tokens in enumerate(batch.action_tokens.values())]

@@ -9,7 +9,6 @@ of the policy, but not for the policy's dependence on the trajectories it was al
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +17,7 @@ from seeupo.algorithms.common.base import BaseAlgorithm
 from seeupo.algorithms.common.batch import Batch
 from seeupo.algorithms.common.objective import TrajectoryObjective
 from seeupo.core.checks import Clip
-from seeupo.types import TrainEngine, Trajectory, Update
+from seeupo.types import TrainEngine, Update
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,11 +26,7 @@ class RLOO(BaseAlgorithm):
 
     clip: Clip | None = None
 
-    def update(
-        self, engine: TrainEngine, trajectories: Sequence[Trajectory], *, generator: torch.Generator | None = None
-    ) -> Update:
-        """Run one iteration; `generator` draws the mini-batches."""
-        batch = Batch(trajectories)
+    def improve(self, engine: TrainEngine, batch: Batch, generator: torch.Generator | None) -> Update:
         advantages = batch.advantages("none", "leave_one_out")
         turns = self.turns_with_gradient(batch, advantages)
         objective = TrajectoryObjective(

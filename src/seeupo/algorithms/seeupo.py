@@ -27,6 +27,7 @@ from typing import Literal, get_args
 import torch
 
 from seeupo.algorithms.common.batch import Batch, by_key, by_trajectory
+from seeupo.algorithms.common.behavior import behavior_logprobs, importance_metrics, importance_weights
 from seeupo.algorithms.common.diagnostics import CarryRecord, drift_after_sweep, sweep_metrics
 from seeupo.algorithms.common.objective import Ratio, TrajectoryObjective, action_log_ratio
 from seeupo.algorithms.common.records import with_credit
@@ -35,7 +36,7 @@ from seeupo.core import CarriedAdvantage, turn_order
 from seeupo.core.advantages import Baseline, Normalize
 from seeupo.core.checks import Clip, OptionError, check_at_least, check_choice, check_clip, check_count
 from seeupo.core.order import Order
-from seeupo.types import Need, TrainEngine, Trajectory, Turn, Update
+from seeupo.types import ON_POLICY, Behavior, Need, TrainEngine, Trajectory, Turn, Update
 
 RatioBase = Literal["theta_k", "turn"]
 
@@ -127,14 +128,19 @@ class SeeUPO:
         return frozenset({"reference"} if self.kl_coef else ())
 
     def update(
-        self, engine: TrainEngine, trajectories: Sequence[Trajectory], *, generator: torch.Generator | None = None
+        self,
+        engine: TrainEngine,
+        trajectories: Sequence[Trajectory],
+        *,
+        generator: torch.Generator | None = None,
+        behavior: Behavior = ON_POLICY,
     ) -> Update:
         """Run iteration k: move the engine from theta_k, which sampled the trajectories, to theta_{k+1}.
 
         `generator` draws the random order, the mini-batches and the permutations of `carry_shuffle`.
         """
         # Data collection: organize the turns into T pools, one per virtual agent.
-        batch = Batch(trajectories)
+        batch = Batch(trajectories, behavior)
         pools = batch.agent_pools(self.turns_per_agent)
 
         # Joint advantage estimation: A = r - mean r of the same s_0, and M^{T+1} = A.
@@ -147,7 +153,8 @@ class SeeUPO:
         all_turns = self.trust_region is not None
         used = [pool if all_turns else self._turns_with_gradient(batch, pool, carried) for pool in pools]
         turns = [turn for pool in used for turn in pool]
-        old = by_key(turns, engine.logprobs(turns)) if turns and self.ratio_base == "theta_k" else {}
+        old = dict(behavior_logprobs(engine, turns, behavior)) if self.ratio_base == "theta_k" else {}
+        importance = importance_weights(turns, old, behavior) if old else {}
         reference = by_key(turns, engine.logprobs(turns, policy="reference")) if turns and self.kl_coef else {}
 
         # Sequential policy update: t = T, T-1, ..., 1 in reverse order.
@@ -168,6 +175,7 @@ class SeeUPO:
             weights = carried.shuffled_weights(members, generator) if self.carry_shuffle else carried.weights(members)
             objective = TrajectoryObjective(
                 old=old,
+                importance=importance,
                 advantages=dict(zip(actions, weights.tolist(), strict=True)),
                 turns=actions,
                 multiplicities=batch.multiplicities,
@@ -185,7 +193,7 @@ class SeeUPO:
                 parts=[part for epoch in epochs for part in epoch],
                 turns=pools[t] if all_turns else pool,
                 total=float(batch.counts.sum()),
-                moved=bool(records),
+                moved=behavior.recorded or len(records) > 0,
             )
             taken = update.run(self.trust_region)
 
@@ -214,8 +222,9 @@ class SeeUPO:
         plain = self.ratio_base == "theta_k" and self.advantage_clip is None and not self.sample_deviation
         scale = batch.advantage_scale(self.normalize, self.baseline) if plain else None
         drift = drift_after_sweep(engine, records, old, carry_ratio) if measure_drift else {}
+        extra = importance_metrics(importance)
         return Update(
-            metrics=sweep_metrics(batch, advantages, records, old, reference, drift=drift, scale=scale),
+            metrics=sweep_metrics(batch, advantages, records, old, reference, drift=drift, scale=scale, extra=extra),
             trajectories=with_credit(batch, advantages, records),
         )
 

@@ -41,16 +41,15 @@ from seeupo.models.packing.tree import TreeBatch
 from seeupo.models.saving import save_model
 from seeupo.models.scope import ModelScope
 from seeupo.types import (
-    AdaptedEngine,
+    Capability,
     CriticEngine,
     CriticLoss,
     Objective,
-    ShrinkableEngine,
     StepMetrics,
     TrainableEngine,
     Trajectory,
-    TrunkEngine,
     Turn,
+    number_of_tokens,
     turns_of,
 )
 
@@ -107,6 +106,7 @@ class LocalEngine:
         self.policy, self.temperature, self.lora, self.sharding = policy, temperature, lora, sharding or SingleProcess()
         self.row_tokens = row_tokens or max(256, 4 * int(policy.model.config.get_text_config().hidden_size))
         self.iteration = 0
+        self.tokens = 0
         if gradient_checkpointing:
             policy.model.gradient_checkpointing_enable()
             policy.model.train()  # transformers checkpoints in training mode only; dropout is disabled
@@ -176,13 +176,19 @@ class LocalEngine:
         self._batches.release()
 
     @property
-    def has_trunk(self) -> bool:
-        return self._batches.trunk is not None
+    def capabilities(self) -> frozenset[Capability]:
+        available: dict[Capability, bool] = {
+            "critic": self._critic is not None,
+            "shrink": True,
+            "trunk": self._batches.trunk is not None,
+        }
+        return frozenset(name for name, is_available in available.items() if is_available)
 
     def keep_trunk(self, turns: Sequence[Turn]) -> None:
         self._batches.keep(turns)
 
     def logprobs(self, turns: Sequence[Turn], *, policy: Literal["current", "reference"] = "current") -> list[Tensor]:
+        self.tokens += number_of_tokens(turns)
         results: list[Tensor] = [torch.empty(0)] * len(turns)
         with torch.no_grad(), self._policy(policy) as scope:
             for batch, real in self._batches.of(turns, scope):
@@ -195,6 +201,7 @@ class LocalEngine:
     def step(
         self, turns: Sequence[Turn], objective: Objective, *, normalizer: float, agent: int | None = None
     ) -> StepMetrics:
+        self.tokens += number_of_tokens(turns)
         self._optimizer.zero_grad()
         total = 0.0
         for batch, real in self._batches.of(turns, self._scope):
@@ -391,7 +398,4 @@ def trajectory_values(trajectories: Sequence[Trajectory], turn_values: Sequence[
 if TYPE_CHECKING:
     # Let mypy verify the protocols.
     _trainable: type[TrainableEngine] = LocalEngine
-    _shrinkable: type[ShrinkableEngine] = LocalEngine
-    _adapted: type[AdaptedEngine] = LocalEngine
-    _with_trunk: type[TrunkEngine] = LocalEngine
     _with_critic: type[CriticEngine] = LocalEngine

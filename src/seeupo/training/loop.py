@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-from seeupo.algorithms.common.mismatch import BehaviorEngine
 from seeupo.callbacks import Callback, CallbackList
 from seeupo.config.schema import Recipe
 from seeupo.errors import CheckpointError, EngineLost, TrainingError, TrajectoryFileError, first_line
@@ -33,7 +32,7 @@ from seeupo.training.metrics import iteration_record, sampler_gap, task_kinds
 from seeupo.training.progress import Progress
 from seeupo.training.setup import Components
 from seeupo.training.warm_start import Demonstrations, load_demonstrations, warm_start_optimizer
-from seeupo.types import AdaptedEngine, DraftingSampler, Trajectory, TrunkEngine, Update, turns_of
+from seeupo.types import TrainableEngine, Trajectory, Update, turns_of
 from seeupo.utils.seeds import derive_seed
 from seeupo.utils.text import counted
 
@@ -97,7 +96,7 @@ class Loop:
         if progress.warm_steps == 0:
             engine.set_optimizer(warm_start_optimizer(settings))
         self.sampler.release()
-        if isinstance(engine, TrunkEngine) and engine.has_trunk:
+        if "trunk" in engine.capabilities:
             self._keep_trunk(engine, demonstrations)
         self.callback.on_phase("warm start", settings.batches)
         written = time.monotonic()
@@ -111,8 +110,7 @@ class Loop:
             if time.monotonic() - written > WARM_START_CHECKPOINT_SECONDS:
                 self._write_checkpoint()
                 written = time.monotonic()
-        if isinstance(engine, AdaptedEngine):
-            engine.copy_first_adapter()
+        engine.copy_first_adapter()
         engine.set_optimizer(replace(self.recipe.optimizer, iterations=self.recipe.run.total_iterations))
         if "reference" in self.recipe.algorithm.needs:
             engine.snapshot_reference()
@@ -149,10 +147,13 @@ class Loop:
         gap = self._sampler_gap(collected)
         bound = self.recipe.mismatch.recorded_gap
         recorded = self.recipe.collect.lag > 0 or (bound is not None and gap is not None and gap <= bound)
-        engine = BehaviorEngine(self.engine, self.recipe.mismatch, recorded=recorded)
+        behavior = self.recipe.mismatch.behavior(recorded=recorded)
+        tokens_before = self.engine.tokens
         generator = torch.Generator().manual_seed(derive_seed(self.recipe.run.seed, f"update {iteration}"))
         with progress.clock("update"), self._collecting_ahead():
-            update = self.recipe.algorithm.update(engine, collected.trajectories, generator=generator)
+            update = self.recipe.algorithm.update(
+                self.engine, collected.trajectories, generator=generator, behavior=behavior
+            )
         check_finite(update)
         progress.iteration = iteration
         progress.drawn = self.collector.drawn
@@ -165,8 +166,7 @@ class Loop:
             update,
             kinds,
             gap=gap,
-            mismatch=engine.metrics(),
-            update_tokens=engine.tokens,
+            update_tokens=self.engine.tokens - tokens_before,
             learning_rate=self.engine.learning_rate(iteration - 1),
             timings={phase: progress.laps[phase] for phase in ("collect", "update")},
         )
@@ -241,7 +241,7 @@ class Loop:
     def _warm_started(self) -> bool:
         return self.recipe.warm_start is None or self.progress.warm_steps >= self.recipe.warm_start.batches
 
-    def _keep_trunk(self, engine: TrunkEngine, demonstrations: Demonstrations) -> None:
+    def _keep_trunk(self, engine: TrainableEngine, demonstrations: Demonstrations) -> None:
         """Compute the layers that the warm start does not change, once for all its passes over a demonstration."""
         repeated = demonstrations.repeated()
         self.callback.on_phase("frozen layers of the demonstrations", len(repeated))
@@ -281,8 +281,7 @@ class Loop:
         It forgets everything else, an evaluation for example, so that a resumed run samples the same digits.
         """
         self.sampler.sync(self.engine, self.progress.iteration)
-        if isinstance(self.sampler, DraftingSampler):
-            self.sampler.draft_from(turns_of(sorted(last, key=lambda trajectory: trajectory.id)))
+        self.sampler.draft_from(turns_of(sorted(last, key=lambda trajectory: trajectory.id)))
 
     def _last_trajectories(self) -> Iterator[Trajectory]:
         """Yield the trajectories of the last iteration as they were written, as far as they can be read."""

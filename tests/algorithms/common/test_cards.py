@@ -38,6 +38,7 @@ class CountingEngine(SpyingEngine):
 
     def __init__(self, inner):
         super().__init__(inner)
+        self.capabilities = frozenset({"critic"})
         self.iteration = 1  # SeeUPO measures the drift in iteration 0
 
     def values(self, trajectories):

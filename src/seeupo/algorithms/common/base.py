@@ -5,6 +5,7 @@ An algorithm's own file defines its advantages and the ratio that it clips.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypedDict, get_args
@@ -13,10 +14,21 @@ import torch
 from torch import Tensor
 
 from seeupo.algorithms.common.batch import Batch, LogProbs, by_key
+from seeupo.algorithms.common.behavior import behavior_logprobs, importance_metrics, importance_weights
 from seeupo.algorithms.common.objective import RatioObjective
 from seeupo.algorithms.common.records import iteration_metrics, mean_of_steps, turn_metrics, turn_records, with_credit
 from seeupo.core.checks import Clip, check_at_least, check_choice, check_clip, check_count
-from seeupo.types import Need, StepMetrics, TrainEngine, Turn, TurnKey, Update
+from seeupo.types import (
+    ON_POLICY,
+    Behavior,
+    Need,
+    StepMetrics,
+    TrainEngine,
+    Trajectory,
+    Turn,
+    TurnKey,
+    Update,
+)
 
 Split = Literal["trajectory", "turn"]
 
@@ -25,6 +37,7 @@ class ObjectiveInputs(TypedDict):
     """Arguments of an objective that stay fixed during an iteration."""
 
     old: LogProbs
+    importance: LogProbs
     reference: LogProbs
     multiplicities: dict[str, float]
     clip: Clip | None
@@ -33,7 +46,7 @@ class ObjectiveInputs(TypedDict):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BaseAlgorithm:
+class BaseAlgorithm(ABC):
     """Base class of the algorithms that update all turns together.
 
     Attributes:
@@ -66,11 +79,28 @@ class BaseAlgorithm:
     def needs(self) -> frozenset[Need]:
         return frozenset({"reference"} if self.kl_coef else ())
 
+    def update(
+        self,
+        engine: TrainEngine,
+        trajectories: Sequence[Trajectory],
+        *,
+        generator: torch.Generator | None = None,
+        behavior: Behavior = ON_POLICY,
+    ) -> Update:
+        """Run one iteration; `generator` draws the mini-batches."""
+        return self.improve(engine, Batch(trajectories, behavior), generator)
+
+    @abstractmethod
+    def improve(self, engine: TrainEngine, batch: Batch, generator: torch.Generator | None) -> Update:
+        """Estimate advantages, maximize an objective by steps of the engine, and return metrics and credit."""
+
     def objective_inputs(self, engine: TrainEngine, batch: Batch, turns: Sequence[Turn]) -> ObjectiveInputs:
         """Return log pi_{theta_k} of the turns, that of the reference if needed, and the options of the objective."""
         reference = turns if "reference" in self.needs else ()
+        old = behavior_logprobs(engine, turns, batch.behavior)
         return {
-            "old": by_key(turns, engine.logprobs(turns)) if turns else {},
+            "old": old,
+            "importance": importance_weights(turns, old, batch.behavior),
             "reference": by_key(reference, engine.logprobs(reference, policy="reference")) if reference else {},
             "multiplicities": batch.multiplicities,
             "clip": self.clip,
@@ -127,11 +157,14 @@ class BaseAlgorithm:
 
         steps: list[StepMetrics] = []
         for t, part, normalizer in self.step_batches(batch, turns, generator):
-            step_objective = objective.for_step(current, part) if steps else objective
+            # Recorded log-probs may be older than the weights: then the other turns' ratios do not start at 1.
+            moved = batch.behavior.recorded or len(steps) > 0
+            step_objective = objective.for_step(current, part) if moved else objective
             steps.append(engine.step(part, step_objective, normalizer=normalizer, agent=t))
 
         records = turn_records(batch, turns, objective, current(turns) if turns else {}, steps)
         overall = iteration_metrics(batch, advantages, len(steps)) | mean_of_steps(steps) | (extra_metrics or {})
+        overall |= importance_metrics(objective.importance)
         metrics = [
             StepMetrics(record.index, turn_metrics(batch, record, objective.old, objective.reference))
             for record in records

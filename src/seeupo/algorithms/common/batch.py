@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from seeupo.core import group_advantages, length_mask
 from seeupo.core.advantages import Baseline, Normalize
 from seeupo.core.checks import check_number
-from seeupo.types import Trajectory, Turn, TurnKey
+from seeupo.types import ON_POLICY, Behavior, Trajectory, Turn, TurnKey
 
 
 class Batch:
@@ -21,6 +21,7 @@ class Batch:
 
     Attributes:
         trajectories: The N trajectories; tensors [N] are in this order.
+        behavior: The policy that sampled them.
         pools: Turn pools D_1 ... D_T: pool t holds turn t of every trajectory that has one.
         turns: All turns with action tokens, trajectory by trajectory; a turn without tokens has no gradient.
         turns_of: The same turns, by trajectory id.
@@ -29,10 +30,10 @@ class Batch:
         action_tokens: Number of action tokens of all turns, by trajectory id.
     """
 
-    def __init__(self, trajectories: Sequence[Trajectory]) -> None:
+    def __init__(self, trajectories: Sequence[Trajectory], behavior: Behavior = ON_POLICY) -> None:
         if not trajectories:
             raise ValueError("trajectories = []: an update needs at least one trajectory")
-        self.trajectories = tuple(trajectories)
+        self.trajectories, self.behavior = tuple(trajectories), behavior
         self.multiplicities = {trajectory.id: trajectory.multiplicity for trajectory in trajectories}
         self._indices = {trajectory.id: index for index, trajectory in enumerate(trajectories)}
         if len(self._indices) < len(trajectories):

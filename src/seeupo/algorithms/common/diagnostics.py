@@ -59,6 +59,7 @@ def sweep_metrics(
     *,
     drift: Mapping[int, Tensor],
     scale: float | None,
+    extra: Mapping[str, float],
 ) -> tuple[StepMetrics, ...]:
     """Return metrics per updated turn, in update order, and for the whole iteration (agent None).
 
@@ -85,7 +86,7 @@ def sweep_metrics(
         if drift:
             final[record.members] += record.carry_log_ratio + drift[record.index]
     used = advantages != 0
-    overall = iteration_metrics(batch, advantages, sum(len(record.steps) for record in records))
+    overall = iteration_metrics(batch, advantages, sum(len(record.steps) for record in records)) | dict(extra)
     moved = [record for record in records if record.region.get("step_scale") != 0]
     overall["turns_updated"] = float(len(moved))
     if any(record.region for record in records):

@@ -63,6 +63,8 @@ class RatioObjective(ABC):
         reference: Log-probs under the reference policy; needed if kl_coef is not 0.
         kl_coef: Weight of the k3 estimate of the KL, each token weighted by `token_weight`.
         entropy_coef: Weight of the entropy, each token weighted by `token_weight`.
+        importance: Weights of the tokens' gradients [len(action)] by turn key; empty if all are 1. The value does not
+            depend on them.
     """
 
     old: LogProbs
@@ -71,6 +73,7 @@ class RatioObjective(ABC):
     reference: LogProbs = field(default_factory=dict)
     kl_coef: float = 0.0
     entropy_coef: float = 0.0
+    importance: LogProbs = field(default_factory=dict)
 
     @property
     def needs_entropy(self) -> bool:
@@ -96,6 +99,11 @@ class RatioObjective(ABC):
         mask_NL = action_mask(turns).to(logprobs_NL.device)
         multiplicities_N = logprobs_NL.new_tensor([self.multiplicities[turn.trajectory] for turn in turns])
         weights_N = logprobs_NL.new_tensor([self.token_weight(turn) for turn in turns])
+        if self.importance:
+            # w log p + (1 - w) log p without gradient. Padding is replaced, because 0 * nan would be nan.
+            importance_NL = padded(turns, self.importance).to(logprobs_NL)
+            fixed_NL = torch.where(mask_NL, logprobs_NL.detach(), 0.0)
+            logprobs_NL = fixed_NL + importance_NL * (torch.where(mask_NL, logprobs_NL, 0.0) - fixed_NL)
         value_N = self.clipped(logprobs_NL, mask_NL, turns)
         if self.kl_coef:
             reference_NL = padded(turns, self.reference).to(logprobs_NL)

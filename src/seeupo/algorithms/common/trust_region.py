@@ -19,7 +19,7 @@ from seeupo.algorithms.common.batch import LogProbs, action_mask, by_key, padded
 from seeupo.algorithms.common.objective import TrajectoryObjective, action_log_ratio
 from seeupo.core import k3
 from seeupo.core.checks import OptionError, check_at_least, check_count
-from seeupo.types import ShrinkableEngine, StepMetrics, TrainEngine, Turn
+from seeupo.types import StepMetrics, TrainEngine, Turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class PoolUpdate:
         parts: Turns and normalizer of each optimizer step.
         turns: Turns whose log-probs are measured: with a trust region all of the pool, those with M = 0 included.
         total: Number of trajectories in the batch, by multiplicity.
-        moved: Whether the weights have already left theta_k.
+        moved: Whether the weights may already differ from theta_k.
     """
 
     engine: TrainEngine
@@ -79,11 +79,8 @@ class PoolUpdate:
         """Take the optimizer steps, and shrink them until they are within the trust region; none keeps them in full."""
         if region is None:
             return TakenSteps(steps=self._take_steps(), new=self._logprobs(self.turns))
-        if not isinstance(self.engine, ShrinkableEngine):
-            raise TypeError(
-                f"{type(self.engine).__name__} cannot shrink its steps, which a trust region needs; "
-                "use an engine with `shrinkable_steps` (seeupo.types.ShrinkableEngine)"
-            )
+        if "shrink" not in self.engine.capabilities:
+            raise TypeError(f'{type(self.engine).__name__} lacks the capability "shrink", which a trust region needs')
         start = self._logprobs(self.turns) if self.moved else self.objective.old
 
         def kept(steps: Sequence[StepMetrics], new: LogProbs, scale: float) -> TakenSteps:

@@ -19,16 +19,16 @@ from seeupo.errors import TrainingError
 from seeupo.models.packing.batching import Packing
 from seeupo.models.precision import DTYPES
 from seeupo.types import (
-    AdaptedEngine,
+    Capability,
     CriticEngine,
     CriticLoss,
     Objective,
-    ShrinkableEngine,
     StepMetrics,
     TrainableEngine,
     Trajectory,
     Turn,
     TurnKey,
+    number_of_tokens,
     turns_of,
 )
 
@@ -48,7 +48,7 @@ class ClusterEngine:
 
     def __init__(self, plan: RankPlan, start: Callable[[], RankGroup], *, packing: Packing, restarts: int = 3) -> None:
         self.plan, self.packing, self.restarts = plan, packing, restarts
-        self.optimizer, self.iteration = plan.optimizer, 0
+        self.optimizer, self.iteration, self.tokens = plan.optimizer, 0, 0
         self._start = start
         self._restarted = 0
         self._connected: tuple[RankGroup, dict[int, Any]] | None = None
@@ -60,12 +60,18 @@ class ClusterEngine:
         self.info = ranks.call("info")[0]
         return ranks
 
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        return frozenset({"shrink"} if self.plan.options.get("critic") is None else {"shrink", "critic"})
+
     def logprobs(self, turns: Sequence[Turn], *, policy: Literal["current", "reference"] = "current") -> list[Tensor]:
+        self.tokens += number_of_tokens(turns)
         return self._by_turn("logprobs", turns, policy)
 
     def step(
         self, turns: Sequence[Turn], objective: Objective, *, normalizer: float, agent: int | None = None
     ) -> StepMetrics:
+        self.tokens += number_of_tokens(turns)
         return _sum_over_ranks(self._split("step", turns, _shared(objective), normalizer, agent), "objective")
 
     @contextmanager
@@ -102,6 +108,9 @@ class ClusterEngine:
 
     def copy_first_adapter(self) -> None:
         self._ranks.call("copy_first_adapter")
+
+    def keep_trunk(self, turns: Sequence[Turn]) -> None:
+        raise TypeError("ranks keep hidden states during an iteration only; this engine lacks the capability trunk")
 
     def save(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
@@ -177,7 +186,5 @@ def _sum_over_ranks(found: Sequence[StepMetrics], name: str) -> StepMetrics:
 if TYPE_CHECKING:
     # Let mypy verify the protocols.
     _trainable: type[TrainableEngine] = ClusterEngine
-    _shrinkable: type[ShrinkableEngine] = ClusterEngine
-    _adapted: type[AdaptedEngine] = ClusterEngine
     _with_critic: type[CriticEngine] = ClusterEngine
     _direct: type[DirectSource] = ClusterEngine

@@ -14,7 +14,7 @@ from seeupo.engines.exact.policy import Policy
 from seeupo.engines.exact.problem import Problem
 from seeupo.engines.exact.updates import Pool, UpdateRule
 from seeupo.engines.shrinking import shrinkable
-from seeupo.types import Objective, StepMetrics, Trajectory, Turn
+from seeupo.types import Capability, Objective, StepMetrics, Trajectory, Turn
 
 
 class ExactEngine:
@@ -29,6 +29,7 @@ class ExactEngine:
         if shape != needed:
             raise ValueError(f"the policy has shape {shape}; the problem has {needed[0]} nodes and {needed[1]} tokens")
         self.problem, self.policy, self.update = problem, policy, update
+        self.capabilities: frozenset[Capability] = frozenset({"shrink"})
         self.iteration = 0
         self._reference = self.log_policy()
         self._sampled_from = self._reference

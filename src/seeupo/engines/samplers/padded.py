@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +22,7 @@ from seeupo.engines.samplers.sampling import (
     truncate,
 )
 from seeupo.models.loading import LoadedPolicy
-from seeupo.types import Completion, GenerationRequest, WeightSource
+from seeupo.types import Completion, GenerationRequest, Turn, WeightSource
 
 
 @dataclass
@@ -102,6 +103,9 @@ class PaddedSampler:
         copy_weights(self.policy.model, engine)
         self._weights.record()
         self.version = version
+
+    def draft_from(self, turns: Iterable[Turn]) -> None:
+        """Do nothing: this sampler guesses no tokens."""
 
     def release(self) -> None:
         """Do nothing: the cache of a batch ends with it."""

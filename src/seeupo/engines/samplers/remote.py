@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from torch import Tensor
 
@@ -16,7 +16,7 @@ from seeupo.engines.cluster.ray_cluster import reserve, wait_for_bundles
 from seeupo.engines.samplers.settings import SamplerSettings
 from seeupo.engines.samplers.vllm import CHUNK_BYTES, chunks
 from seeupo.errors import EngineLost, TrainingError, UserError, first_line
-from seeupo.types import Completion, GenerationRequest, Sampler, WeightSource
+from seeupo.types import Completion, GenerationRequest, Sampler, Turn, WeightSource
 
 WORK_SECONDS = 0.1
 """Time after which an actor returns to take new requests, or earlier if a request has finished."""
@@ -56,7 +56,6 @@ def direct_transfer(
     return DirectTransfer("ipc" if settings.placement == "shared" else "nccl", settings.tensor_parallel, dtype)
 
 
-@runtime_checkable
 class DirectSource(WeightSource, Protocol):
     """An engine that sends weights from its GPUs to those of samplers."""
 
@@ -236,6 +235,9 @@ class RemoteSamplers:
             self._send(engine, version, self.direct)
         self._wait_for_samplers()
 
+    def draft_from(self, turns: Iterable[Turn]) -> None:
+        """Do nothing: this sampler guesses no tokens."""
+
     def release(self) -> None:
         if self._unfinished:
             raise RuntimeError(
@@ -382,12 +384,13 @@ class RemoteSamplers:
 
     def _send(self, engine: WeightSource, version: int, transfer: DirectTransfer) -> None:
         """Have the engine send its weights to all samplers that have started."""
-        if not isinstance(engine, DirectSource):
+        if not hasattr(engine, "send_weights"):
             raise TypeError(
                 f"{type(engine).__name__} cannot send weights to GPUs; expected an engine with send_weights"
             )
+        source = cast("DirectSource", engine)
         started = [slot for slot in self._slots if slot.call is None]
-        engine.send_weights({slot.number: slot.actor for slot in started}, version, transfer)
+        source.send_weights({slot.number: slot.actor for slot in started}, version, transfer)
         self.version = version
         for slot in started:
             slot.version, slot.away = version, False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +15,7 @@ from torch import Tensor
 from seeupo.engines.samplers.sampling import check_request
 from seeupo.engines.samplers.vllm_adapters import ServedAdapters
 from seeupo.models.lora.adapters import LoraSettings
-from seeupo.types import Completion, CompletionEnd, GenerationRequest, WeightSource
+from seeupo.types import Completion, CompletionEnd, GenerationRequest, Turn, WeightSource
 
 CHUNK_BYTES = 2**30
 """Size of the weights that are transferred at once."""
@@ -184,6 +184,9 @@ class VllmSampler:
                 "vLLM kept the keys and values of old weights; expected an empty prefix cache after a sync"
             )
         self.version = version
+
+    def draft_from(self, turns: Iterable[Turn]) -> None:
+        """Do nothing: this sampler guesses no tokens."""
 
     def release(self) -> None:
         """Put vLLM to sleep until the next sync if a trainer shares the GPU; on CPUs it then keeps its memory."""
