@@ -23,8 +23,8 @@ from seeupo.callbacks import Callback
 from seeupo.config.schema import Recipe
 from seeupo.core.statistics import format_estimate
 from seeupo.errors import UserError
-from seeupo.runs.alarms import number
 from seeupo.runs.evaluations import VERDICTS, verdict_of
+from seeupo.runs.metric_history import number
 from seeupo.utils.atomic_files import write_text
 from seeupo.utils.terminal import Terminal
 from seeupo.utils.text import counted, one_line
