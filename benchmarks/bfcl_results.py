@@ -16,12 +16,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from seeupo.agents.reasoning import action_of
 from seeupo.config.loader import read_recipe
 from seeupo.core.statistics import Estimate, avg_at_k, paired_difference
 from seeupo.envs.bfcl.calls import PARSERS, ActionFormat, DecodeError
 from seeupo.envs.pool.pool import EnvPool
-from seeupo.runs.evaluations import Evaluation, compare
+from seeupo.evaluation.results import Evaluation, compare
+from seeupo.rollout.reasoning import action_of
 from seeupo.runs.trajectory_files import read_trajectories
 from seeupo.types import StepResult, Task, Trajectory
 

@@ -27,13 +27,13 @@ from torch.multiprocessing.spawn import spawn
 
 from seeupo.config.loader import read_recipe
 from seeupo.config.schema import Recipe
-from seeupo.engines.cluster.fsdp import Fsdp
-from seeupo.engines.cluster.rank_group import RankGroup
-from seeupo.engines.cluster.ray_cluster import ray_cluster
-from seeupo.engines.cluster.settings import EngineSettings
+from seeupo.distributed.fsdp import Fsdp
+from seeupo.distributed.rank_group import RankGroup
+from seeupo.distributed.ray_cluster import ray_cluster
+from seeupo.distributed.remote_samplers import RemoteSamplers
+from seeupo.distributed.settings import EngineSettings
 from seeupo.engines.local import LocalEngine
-from seeupo.engines.samplers.remote import RemoteSamplers
-from seeupo.engines.samplers.settings import SamplerSettings
+from seeupo.inference.settings import SamplerSettings
 from seeupo.planning.memory import training_memory
 from seeupo.planning.shapes import shape_of_model
 from seeupo.rollout.collector import Collected

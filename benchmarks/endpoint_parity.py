@@ -20,14 +20,14 @@ from typing import Any
 from sampling_speed import VLLM
 from side_by_side import machine, peer_environment, write_results
 
-from seeupo.agents.chat import chat_format
-from seeupo.agents.template import Template
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.evaluation.endpoint import Endpoint
 from seeupo.evaluation.policies import endpoint_policy
 from seeupo.models.catalog import fetch
 from seeupo.models.loading import load_policy
+from seeupo.rollout.chat import chat_format
 from seeupo.rollout.runner import RunnerSettings, make_runner
+from seeupo.rollout.template import Template
 from seeupo.types import Attempt, Message, SamplingParameters, turns_of
 
 OPTIONS = {"surface": "natural", "tools": "signatures", "distractors": False, "turns": [2, 3]}

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 from playwright.sync_api import Page, sync_playwright
 
-from seeupo.report.report import write_report
+from seeupo.report.write import write_report
 from seeupo.runs.trajectory_files import read_trajectories
 from seeupo.types import Trajectory
 

@@ -18,7 +18,7 @@ from typing import Any
 from side_by_side import HERE, machine, write_results
 from workers.measure import timed
 
-from seeupo.report.report import ReportSummary, write_report
+from seeupo.report.write import ReportSummary, write_report
 
 LONG, SHORT = 200, 10
 GROUPS, SIZE, TURNS, WORDS = 10, 10, 5, 20

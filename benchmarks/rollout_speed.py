@@ -23,7 +23,7 @@ from sampling_speed import CLOCKS, VLLM, random_tokens
 from side_by_side import Worker, machine, peer_environment, table, write_results
 
 from seeupo.config.loader import read_recipe
-from seeupo.engines.samplers.local import LocalSampler
+from seeupo.inference.local_sampler import LocalSampler
 from seeupo.models.catalog import fetch
 from seeupo.models.loading import LoadedPolicy, load_policy
 from seeupo.runs.run_directory import RECIPE, RunDirectory

@@ -11,12 +11,12 @@ from typing import Any
 
 from side_by_side import machine, write_results
 
-from seeupo.agents.chat import chat_format
-from seeupo.agents.template import Template
-from seeupo.engines.samplers.local import LocalSampler
 from seeupo.envs.pool.pool import EnvPool
+from seeupo.inference.local_sampler import LocalSampler
 from seeupo.models.loading import load_policy
+from seeupo.rollout.chat import chat_format
 from seeupo.rollout.runner import Runner, RunnerSettings
+from seeupo.rollout.template import Template
 from seeupo.types import Attempt, Message, SamplingParameters, StepResult, Task
 
 STEP_SECONDS, TURNS, EPISODES = 0.02, 5, 256

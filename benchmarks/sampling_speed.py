@@ -19,7 +19,7 @@ import torch
 from side_by_side import Worker, machine, peer_environment, table, write_results
 from transformers.generation import BaseStreamer
 
-from seeupo.engines.samplers.local import LocalSampler
+from seeupo.inference.local_sampler import LocalSampler
 from seeupo.models.catalog import fetch
 from seeupo.models.loading import LoadedPolicy, load_policy
 from seeupo.models.lora.adapters import LoraSettings, add_adapters

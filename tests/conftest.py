@@ -39,7 +39,7 @@ def ray_on_this_machine(tmp_path_factory):
     import ray
     from ray.cluster_utils import Cluster
 
-    from seeupo.engines.cluster.ray_cluster import worker_environment
+    from seeupo.distributed.ray_cluster import worker_environment
 
     soon = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 1000, "health_check_failure_threshold": 3}
     with contextlib.ExitStack() as stack:

@@ -19,6 +19,7 @@ from seeupo.algorithms import ALGORITHMS
 from seeupo.algorithms.common.trust_region import TrustRegionSettings
 from seeupo.cli import main
 from seeupo.cli.train_command import parse_overrides
+from seeupo.compare.study_file import study_names
 from seeupo.config.changes import Change, check_changes
 from seeupo.config.loader import read_recipe, recipe_names
 from seeupo.config.schema import Recipe
@@ -31,7 +32,6 @@ from seeupo.models.loading import load_policy
 from seeupo.models.tiny import TinyConfig
 from seeupo.rollout.collector import Collected
 from seeupo.runs.run_directory import RunDirectory
-from seeupo.studies.compare.study import study_names
 from seeupo.training.metrics import iteration_record
 from seeupo.training.run import train
 from seeupo.training.trackers import scalars

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
 import seeupo
-from agents.tokenizers_like import tokenizer_like
+from rollout.tokenizers_like import tokenizer_like
 from seeupo.cli import main
 
 pytestmark = pytest.mark.filterwarnings(

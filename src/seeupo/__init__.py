@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from seeupo.envs.registry import EnvSpec as EnvSpec
     from seeupo.errors import UserError as UserError
     from seeupo.evaluation.evaluate import evaluate as evaluate
-    from seeupo.report.report import write_report as write_report
-    from seeupo.runs.evaluations import Evaluation as Evaluation
+    from seeupo.evaluation.results import Evaluation as Evaluation
+    from seeupo.protocols import Env as Env
+    from seeupo.protocols import EnvFactory as EnvFactory
+    from seeupo.protocols import Expert as Expert
+    from seeupo.report.write import write_report as write_report
     from seeupo.runs.export import export as export
     from seeupo.training.run import TrainingResult as TrainingResult
     from seeupo.training.run import resume as resume
     from seeupo.training.run import train as train
-    from seeupo.types import Env as Env
-    from seeupo.types import EnvFactory as EnvFactory
-    from seeupo.types import Expert as Expert
     from seeupo.types import Message as Message
     from seeupo.types import StepResult as StepResult
     from seeupo.types import Task as Task
@@ -42,11 +42,11 @@ __version__ = "0.1.0"
 
 _PLACES = {
     "Callback": "callbacks",
-    "Env": "types",
-    "EnvFactory": "types",
+    "Env": "protocols",
+    "EnvFactory": "protocols",
     "EnvSpec": "envs.registry",
-    "Evaluation": "runs.evaluations",
-    "Expert": "types",
+    "Evaluation": "evaluation.results",
+    "Expert": "protocols",
     "Message": "types",
     "Recipe": "config.schema",
     "StepResult": "types",
@@ -62,7 +62,7 @@ _PLACES = {
     "resume": "training.run",
     "reward_function": "envs.declare",
     "train": "training.run",
-    "write_report": "report.report",
+    "write_report": "report.write",
 }
 __all__ = sorted(_PLACES)  # noqa: PLE0605
 

@@ -14,7 +14,8 @@ from torch import Tensor
 from seeupo.engines.exact import GradientAscent, TablePolicy
 from seeupo.engines.exact.updates import Pool
 from seeupo.engines.shrinking import shrinkable
-from seeupo.types import Capability, CriticLoss, Objective, StepMetrics, Trajectory, Turn
+from seeupo.protocols import Capability, CriticLoss, Objective
+from seeupo.types import StepMetrics, Trajectory, Turn
 from studies.credit.problem import ACTIONS, F64, NODES, ON, STATES, CreditProblem
 
 

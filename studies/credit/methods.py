@@ -11,7 +11,8 @@ from torch import Tensor
 
 from seeupo.algorithms import GRPO, MTGRPO, PPO, GiGPO, SeeUPO
 from seeupo.core.order import Order
-from seeupo.types import Algorithm, Trajectory
+from seeupo.protocols import Algorithm
+from seeupo.types import Trajectory
 from studies.credit.engine import GroupEngine, Groups
 from studies.credit.problem import F64, CreditProblem
 

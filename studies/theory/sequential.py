@@ -15,7 +15,8 @@ from seeupo.core.order import Order
 from seeupo.engines.exact import ExactEngine, GradientAscent, Maximizer, Problem, TrustRegion
 from seeupo.engines.exact.policy import Policy
 from seeupo.engines.exact.updates import UpdateRule
-from seeupo.types import Objective, StepMetrics, Trajectory, Turn
+from seeupo.protocols import Objective
+from seeupo.types import StepMetrics, Trajectory, Turn
 from studies.theory.setting import (
     CLIPPED_MAXIMIZER,
     Falls,

@@ -18,7 +18,8 @@ from seeupo.engines.exact import ExactEngine, Maximizer, NetworkPolicy, Problem,
 from seeupo.engines.exact.policy import Policy
 from seeupo.engines.exact.problem import bandit, mdp, tree
 from seeupo.engines.exact.updates import UpdateRule
-from seeupo.types import ON_POLICY, Algorithm, Behavior, Need, Trajectory, TurnKey, Update, turns_of
+from seeupo.protocols import Algorithm, Need
+from seeupo.types import ON_POLICY, Behavior, Trajectory, TurnKey, Update, turns_of
 from studies.theory.verdict import Check, Scope
 
 CLIP: Clip = (0.2, 0.2)

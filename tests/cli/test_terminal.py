@@ -12,17 +12,17 @@ import pytest
 from click.testing import CliRunner
 
 import seeupo
-from agents.tokenizers_like import tokenizer_like
 from cli.hostile import NAME, TEXT, check_printed
 from evaluation.test_endpoint import Server, completion
-from seeupo.agents.chat import chat_format
+from rollout.tokenizers_like import tokenizer_like
 from seeupo.cli import main
 from seeupo.cli.terminal import Terminal, echo, visible_diagnostics
 from seeupo.cli.token_view import print_tokens
 from seeupo.config.loader import recipe_to_toml
 from seeupo.envs import registry
 from seeupo.envs.registry import EnvSpec
-from seeupo.training.display import make_display
+from seeupo.rollout.chat import chat_format
+from seeupo.training.train_display import make_display
 from seeupo.types import Trajectory, Turn
 from training.small_runs import small
 

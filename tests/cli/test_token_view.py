@@ -2,11 +2,11 @@ import io
 
 from click.testing import CliRunner
 
-from agents.tokenizers_like import tokenizer_like
-from seeupo.agents.chat import chat_format
+from rollout.tokenizers_like import tokenizer_like
 from seeupo.cli import main
 from seeupo.cli.terminal import Terminal
 from seeupo.cli.token_view import print_tokens, token_segments
+from seeupo.rollout.chat import chat_format
 from seeupo.types import Failure, FailureKind, Trajectory, Turn
 
 CHAT = chat_format(tokenizer_like("qwen2.5"))

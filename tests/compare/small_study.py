@@ -1,7 +1,7 @@
 """A study whose runs take about a second, and made-up results."""
 
+from seeupo.compare.result_store import RunResult
 from seeupo.config.loader import recipe_to_toml
-from seeupo.studies.compare.store import RunResult
 from training.small_runs import small
 
 STUDY = """

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from compare.small_study import made_result
-from seeupo.studies.compare.analysis import (
+from seeupo.compare.analysis import (
     arm_summary,
     curve,
     different_starts,
@@ -16,8 +16,8 @@ from seeupo.studies.compare.analysis import (
     pairwise_differences,
     verdict,
 )
-from seeupo.studies.compare.comparison import Tuning
-from seeupo.studies.compare.sentences import tuning_sentences
+from seeupo.compare.comparison import Tuning
+from seeupo.compare.sentences import tuning_sentences
 
 ITERATIONS = 20
 

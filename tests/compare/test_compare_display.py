@@ -4,7 +4,7 @@ from io import StringIO
 from types import SimpleNamespace
 
 from compare.small_study import made_result
-from seeupo.studies.compare.display import CompareDisplay
+from seeupo.compare.compare_display import CompareDisplay
 from seeupo.utils.terminal import Terminal
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from compare.small_study import made_result
 from seeupo.algorithms import GRPO, PPO, SeeUPO
-from seeupo.studies.compare.matching import Cost, known_cost, measured_cost, unit_of
+from seeupo.compare.matching import Cost, known_cost, measured_cost, unit_of
 
 
 def test_each_algorithm_has_a_unit():

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from compare.small_study import made_result, write_study
 from seeupo.algorithms import GRPO, SeeUPO
-from seeupo.studies.compare.plan import Planner, differences, identity
-from seeupo.studies.compare.store import TRAINING_REVISION, Store, read_result, write_result
-from seeupo.studies.compare.study import read_study
+from seeupo.compare.planned_runs import Planner, differences, identity
+from seeupo.compare.result_store import TRAINING_REVISION, Store, read_result, write_result
+from seeupo.compare.study_file import read_study
 
 
 def planner(folder, **sections):

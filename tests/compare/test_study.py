@@ -3,11 +3,11 @@
 import pytest
 
 from compare.small_study import STUDY, write_study
+from seeupo.compare.comparison import Comparison
+from seeupo.compare.result_store import Store
+from seeupo.compare.study_file import read_study, study_names
 from seeupo.config.loader import read_recipe
 from seeupo.errors import ConfigError
-from seeupo.studies.compare.comparison import Comparison
-from seeupo.studies.compare.store import Store
-from seeupo.studies.compare.study import read_study, study_names
 
 
 def comparison(folder, text):

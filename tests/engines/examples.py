@@ -11,7 +11,8 @@ from seeupo.engines.local import LocalEngine
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.models.loading import LoadedPolicy
 from seeupo.models.tiny import TinyConfig, tiny_tokenizer
-from seeupo.types import Completion, GenerationRequest, Sampler, SamplingParameters, Trajectory, Turn
+from seeupo.protocols import Sampler
+from seeupo.types import Completion, GenerationRequest, SamplingParameters, Trajectory, Turn
 
 TOKENIZER = tiny_tokenizer(TinyConfig())
 

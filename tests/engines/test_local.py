@@ -12,7 +12,7 @@ from seeupo.algorithms.common.batch import by_key
 from seeupo.algorithms.common.objective import SequenceObjective
 from seeupo.engines.local_critic import CriticOptimizerSettings, CriticSettings
 from seeupo.engines.optimizer import OptimizerSettings
-from seeupo.engines.samplers.local import LocalSampler
+from seeupo.inference.local_sampler import LocalSampler
 from seeupo.models.logprobs import padded_logprobs
 from seeupo.models.lora.adapters import LoraSettings
 from seeupo.training.warm_start import LogLikelihood

@@ -12,9 +12,9 @@ from seeupo.algorithms import PPO, SeeUPO
 from seeupo.engines.local import LocalEngine
 from seeupo.engines.local_critic import CriticSettings
 from seeupo.engines.optimizer import OptimizerSettings
-from seeupo.engines.samplers.local import LocalSampler
-from seeupo.engines.samplers.padded import PaddedSampler
-from seeupo.models.decoder import Decoder
+from seeupo.inference.decoder import Decoder
+from seeupo.inference.local_sampler import LocalSampler
+from seeupo.inference.padded_sampler import PaddedSampler
 from seeupo.models.loading import LoadedPolicy, load_policy
 from seeupo.models.lora.adapters import LoraSettings
 from seeupo.models.precision import cast_weights

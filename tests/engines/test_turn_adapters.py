@@ -9,8 +9,8 @@ from engines.examples import engine, objective_for, policy, request, run, trajec
 from seeupo.algorithms import SeeUPO
 from seeupo.engines.local import LocalEngine
 from seeupo.engines.optimizer import OptimizerSettings
-from seeupo.engines.samplers import local_sampler
-from seeupo.models.decoder import Decoder
+from seeupo.inference import make_sampler
+from seeupo.inference.decoder import Decoder
 from seeupo.models.logprobs import padded_logprobs
 from seeupo.models.lora.adapters import LoraSettings, add_adapters
 from seeupo.models.lora.turn_adapters import TurnAdapters, activate
@@ -148,9 +148,9 @@ def test_mixed_turns_in_one_batch_are_sampled_as_one_by_one(snapshots, layers, m
     requests = [
         replace(request(str(n), range(1, 4 + 2 * (n % 6)), seed=n, episode=f"e{n % 4}"), agent=n % 4) for n in range(16)
     ]
-    together = run(local_sampler(local.policy), requests)
+    together = run(make_sampler(local.policy), requests)
     for each in requests:
-        sampler = local_sampler(local.policy)
+        sampler = make_sampler(local.policy)
         (found,) = run(sampler, [each]).values()
         assert found.ids == together[each.id].ids
         activate(local.policy.model, min(each.agent, 2))
@@ -175,7 +175,7 @@ def test_rows_of_all_adapters_share_each_pass_and_reuse_what_does_not_depend_on_
         return hidden(decoder, tokens, positions, *others)
 
     monkeypatch.setattr(Decoder, "hidden", counted)
-    sampler, prompts = local_sampler(local.policy), {n: (*range(40), 7 + n) for n in range(4)}
+    sampler, prompts = make_sampler(local.policy), {n: (*range(40), 7 + n) for n in range(4)}
     for shift in range(5):  # episode n is at turn shift - n % 3
         requests = [
             replace(request(f"{n}.{turn}", prompts[n], seed=n, episode=f"e{n}"), agent=turn)
@@ -207,7 +207,7 @@ def test_rows_of_all_adapters_share_each_pass_and_reuse_what_does_not_depend_on_
 def test_sampler_with_its_own_copy_gets_all_adapters():
     local, copy = distinct(engine(lora=LORA)), policy()
     add_adapters(copy.model, LORA)
-    sampler = local_sampler(copy)
+    sampler = make_sampler(copy)
     sampler.sync(local, 4)
     for name, parameter in local.policy.model.named_parameters():
         assert torch.equal(parameter, copy.model.get_parameter(name))
@@ -216,6 +216,6 @@ def test_sampler_with_its_own_copy_gets_all_adapters():
 
 def test_sampler_notices_missing_sync_and_missing_turn():
     local = engine(lora=LORA)
-    sampler = local_sampler(local.policy)
+    sampler = make_sampler(local.policy)
     with pytest.raises(ValueError, match="names no turn"):
         sampler.submit(request("a", [1, 2]))

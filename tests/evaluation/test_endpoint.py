@@ -10,14 +10,14 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
-from agents.worlds import EchoFactory
-from seeupo.agents.template import REMINDER, Template
+from rollout.worlds import EchoFactory
 from seeupo.cli import main
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.errors import EndpointError
 from seeupo.evaluation.endpoint import Endpoint, completion_text
 from seeupo.evaluation.policies import endpoint_policy
 from seeupo.rollout.groups import group_attempts
+from seeupo.rollout.template import REMINDER, Template
 from seeupo.types import Message
 
 

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agents.worlds import EchoFactory
 from envs.counting import CountingFactory
-from seeupo.agents.template import REMINDER, Template
+from rollout.worlds import EchoFactory
 from seeupo.callbacks import Callback
 from seeupo.config.loader import read_recipe, recipe_to_toml
 from seeupo.envs.pool.pool import EnvPool
@@ -15,11 +14,12 @@ from seeupo.errors import EnvError, EvaluationError, ModelError
 from seeupo.evaluation import evaluate as module
 from seeupo.evaluation.evaluate import evaluate, model_of, model_runner, one_episode, resolve_options, run_evaluation
 from seeupo.evaluation.policies import TextPolicies
+from seeupo.evaluation.results import Evaluation
 from seeupo.models.loading import load_policy
 from seeupo.models.saving import save_model
 from seeupo.models.tiny import TinyConfig
 from seeupo.rollout.groups import group_attempts
-from seeupo.runs.evaluations import Evaluation
+from seeupo.rollout.template import REMINDER, Template
 from seeupo.runs.run_directory import POLICY, RECIPE
 
 SHORT = {"max_tokens": 6, "plain": True}

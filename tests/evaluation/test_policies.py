@@ -3,9 +3,8 @@ import random
 
 import pytest
 
-from agents.worlds import EchoFactory
 from envs.counting import CountingFactory
-from seeupo.agents.template import Template
+from rollout.worlds import EchoFactory
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.errors import EvaluationError
 from seeupo.evaluation.policies import ModelPolicy, RandomPolicy, expert_policy, random_policy
@@ -13,6 +12,7 @@ from seeupo.models.loading import load_policy
 from seeupo.models.tiny import TinyConfig
 from seeupo.rollout.groups import group_attempts
 from seeupo.rollout.runner import RunnerSettings, make_runner
+from seeupo.rollout.template import Template
 from seeupo.training.loop import KeptTrajectories
 from seeupo.types import Message, SamplingParameters, StepResult, Tool
 

@@ -4,7 +4,7 @@ import custom_environment
 import pytest
 
 from seeupo.envs.pool.pool import EnvPool
-from seeupo.rollout.scripted import check_environment
+from seeupo.evaluation.scripted import check_environment
 from seeupo.types import Message, StepResult
 
 FACTORY = custom_environment.GuessNumberFactory()

@@ -11,7 +11,7 @@ import torch
 from seeupo.algorithms import SeeUPO
 from seeupo.engines.local import LocalEngine
 from seeupo.engines.optimizer import OptimizerSettings
-from seeupo.engines.samplers.local import LocalSampler
+from seeupo.inference.local_sampler import LocalSampler
 from seeupo.models.loading import load_policy
 from seeupo.models.tiny import TinyConfig
 from seeupo.types import Trajectory, Turn

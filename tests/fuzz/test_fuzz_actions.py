@@ -9,18 +9,18 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.tokenizers_like import TEMPLATES, tokenizer_like
 from fuzz.guard import nothing_executes
 from fuzz.mutation import ODD_TEXTS, TEXTS, damaged, mutated_json
 from report.made_runs import tokenizer
-from seeupo.agents.chat import chat_format
-from seeupo.agents.reasoning import CLOSE, OPEN, action_of, thought_ranges, without_thoughts
+from rollout.tokenizers_like import TEMPLATES, tokenizer_like
 from seeupo.envs.appworld.code_block import first_code_block
 from seeupo.envs.bfcl.calls import PARSERS, Call, DecodeError, canonical, write_action
 from seeupo.envs.pocket import PocketFactory
-from seeupo.envs.pocket.world import ActionError
+from seeupo.envs.pocket.apps import ActionError
 from seeupo.envs.textworld.commands import LONGEST_COMMAND, PLAIN_WORDS, CommandError, read_command
 from seeupo.errors import ModelError
+from seeupo.rollout.chat import chat_format
+from seeupo.rollout.reasoning import CLOSE, OPEN, action_of, thought_ranges, without_thoughts
 from seeupo.types import Message
 
 PIECES = st.sampled_from(

@@ -17,11 +17,11 @@ from fuzz.scratch import scratch
 from report.decoding import decoded
 from report.made_runs import made_run, odd_run, tokenizer
 from seeupo.errors import EvaluationError, RunError
+from seeupo.evaluation.results import Evaluation, compare, verdict_of
 from seeupo.report.index import shortened
 from seeupo.report.overview import run_overview
 from seeupo.report.selection import Selection
 from seeupo.report.token_text import TokenDecoder
-from seeupo.runs.evaluations import Evaluation, compare, verdict_of
 from seeupo.runs.reader import read_run
 from seeupo.runs.run_directory import RunDirectory
 

@@ -12,11 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.tokenizers_like import tokenizer_like
 from fuzz.guard import nothing_executes
 from fuzz.mutation import ODD_TEXTS, TEXTS, VALUES, damaged, mutated, mutated_json
-from seeupo.agents.chat import chat_format
-from seeupo.agents.template import Conversation, Template
+from rollout.tokenizers_like import tokenizer_like
 from seeupo.envs.failures import EnvFailure
 from seeupo.envs.pocket import PocketFactory
 from seeupo.envs.pool.episode import score_from_json
@@ -34,6 +32,8 @@ from seeupo.envs.pool.wire import (
 )
 from seeupo.envs.pool.worker import Launch, Worker, WorkerFailure
 from seeupo.errors import EnvError, ModelError
+from seeupo.rollout.chat import chat_format
+from seeupo.rollout.template import Conversation, Template
 from seeupo.types import Message, StepResult, Task, Tool, ToolCall
 
 RESULT = result_to_json(

@@ -1,9 +1,9 @@
 from transformers import AutoTokenizer
 
-from seeupo.agents.chat import chat_format
 from seeupo.envs.pocket import PocketFactory
 from seeupo.models.loading import load_policy
 from seeupo.models.tiny import TinyConfig
+from seeupo.rollout.chat import chat_format
 from seeupo.types import Message
 
 WORDS = PocketFactory().vocabulary()

@@ -15,7 +15,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from peers.batches import RandomBatch
 from seeupo.algorithms.common.objective import RatioObjective
-from seeupo.types import Capability, CriticLoss, Objective, StepMetrics, Trajectory, Turn
+from seeupo.protocols import Capability, CriticLoss, Objective
+from seeupo.types import StepMetrics, Trajectory, Turn
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ import pytest
 from seeupo.algorithms import GRPO, PPO, SeeUPO
 from seeupo.algorithms.common.trust_region import TrustRegionSettings
 from seeupo.config.schema import AgentSettings, CollectSettings, ModelSettings, Recipe
-from seeupo.engines.cluster.settings import EngineSettings
-from seeupo.engines.samplers.settings import SamplerSettings
+from seeupo.distributed.settings import EngineSettings
+from seeupo.inference.settings import SamplerSettings
 from seeupo.models.lora.adapters import LoraSettings
 from seeupo.planning.memory import GIB, training_memory
 from seeupo.planning.plan import Limits, gpus_of, make_plan

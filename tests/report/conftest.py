@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from report.odd_payload import Chunks
-from seeupo.report.page import write_page
+from seeupo.report.html_page import write_page
 
 TIMEOUT = 180_000
 """Milliseconds; generous, because the machine may be busy."""

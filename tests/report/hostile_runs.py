@@ -3,7 +3,7 @@
 import json
 
 from report.made_runs import evaluation_of, failed_trajectory, record_of, trajectory, write_lines, write_tokenizer
-from seeupo.runs.evaluations import AttemptResult, Evaluation
+from seeupo.evaluation.results import AttemptResult, Evaluation
 from seeupo.runs.trajectory_files import to_json
 
 ATTACKS = {

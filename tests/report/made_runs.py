@@ -7,8 +7,8 @@ import random
 from functools import cache
 from pathlib import Path
 
+from seeupo.evaluation.results import AttemptResult, Evaluation, EvaluationPlan
 from seeupo.models.tiny import TinyConfig, tiny_tokenizer
-from seeupo.runs.evaluations import AttemptResult, Evaluation, EvaluationPlan
 from seeupo.runs.run_directory import RunDirectory
 from seeupo.runs.trajectory_files import to_json, write_trajectories
 from seeupo.types import Credit, Failure, FailureKind, StopReason, Trajectory, Turn, TurnCredit, TurnText

@@ -6,9 +6,9 @@ import pytest
 
 from report.decoding import decoded
 from report.made_runs import add_evaluation, cut, made_run, odd_run
+from seeupo.evaluation.results import VERDICTS, compare
 from seeupo.report.overview import run_overview
 from seeupo.report.selection import Selection
-from seeupo.runs.evaluations import VERDICTS, compare
 from seeupo.runs.reader import read_run
 
 

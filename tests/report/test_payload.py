@@ -10,9 +10,9 @@ from report.decoding import decoded
 from report.made_runs import made_run
 from seeupo.core import group_advantages
 from seeupo.errors import RunError
+from seeupo.evaluation.results import VERDICTS
 from seeupo.report.payload import report_chunks
-from seeupo.report.report import write_report
-from seeupo.runs.evaluations import VERDICTS
+from seeupo.report.write import write_report
 from seeupo.runs.reader import read_run
 from seeupo.runs.trajectory_files import read_trajectories
 from seeupo.training.run import train

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 import seeupo
 from report.decoding import decoded_page
 from seeupo.cli import main
-from seeupo.report import page
+from seeupo.report import html_page as page
 from training.small_runs import small
 
 

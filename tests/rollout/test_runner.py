@@ -7,15 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from agents.worlds import DelayedPocket, EchoFactory
 from envs.worlds import TOY, quick
-from seeupo.agents.template import Template
+from rollout.worlds import DelayedPocket, EchoFactory
 from seeupo.engines.local import LocalEngine
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.models.loading import load_policy
 from seeupo.models.tiny import TinyConfig
 from seeupo.rollout.runner import RunnerSettings, make_runner
+from seeupo.rollout.template import Template
 from seeupo.types import (
     Attempt,
     Completion,

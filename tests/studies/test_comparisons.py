@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from seeupo.studies.compare.comparison import Comparison
-from seeupo.studies.compare.plan import Planner
-from seeupo.studies.compare.store import Store
-from seeupo.studies.compare.study import read_study
+from seeupo.compare.comparison import Comparison
+from seeupo.compare.planned_runs import Planner
+from seeupo.compare.result_store import Store
+from seeupo.compare.study_file import read_study
 
 COMPARISONS = Path(__file__).parents[2] / "studies/comparisons"
 

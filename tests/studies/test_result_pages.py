@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from seeupo.compare.markdown import markdown, overview
+from seeupo.compare.sentences import interval_text
 from seeupo.core.run_statistics import mean_of_runs, p_value
-from seeupo.runs.evaluations import Evaluation, compare
-from seeupo.studies.compare.markdown import markdown, overview
-from seeupo.studies.compare.sentences import interval_text
+from seeupo.evaluation.results import Evaluation, compare
 from studies import reliability
 
 ROOT = Path(__file__).parents[2]

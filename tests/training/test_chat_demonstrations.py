@@ -5,11 +5,11 @@ import json
 
 import pytest
 
-from agents.tokenizers_like import TEMPLATES, tokenizer_like
-from seeupo.agents.chat import chat_format
-from seeupo.agents.template import REMINDER, Conversation, Template
+from rollout.tokenizers_like import TEMPLATES, tokenizer_like
 from seeupo.errors import DemonstrationFileError
 from seeupo.models.tiny import TinyConfig, tiny_tokenizer
+from seeupo.rollout.chat import chat_format
+from seeupo.rollout.template import REMINDER, Conversation, Template
 from seeupo.runs.trajectory_files import write_trajectories
 from seeupo.training.chat_demonstrations import read_chat_demonstrations
 from seeupo.training.run import train

@@ -15,11 +15,11 @@ from click.testing import CliRunner
 from seeupo.callbacks import Callback
 from seeupo.cli import main
 from seeupo.config.loader import recipe_to_toml
-from seeupo.engines.cluster.rank_group import RankGroup
-from seeupo.engines.cluster.settings import EngineSettings
-from seeupo.engines.samplers.remote import RemoteSamplers
-from seeupo.engines.samplers.settings import SamplerSettings
+from seeupo.distributed.rank_group import RankGroup
+from seeupo.distributed.remote_samplers import RemoteSamplers
+from seeupo.distributed.settings import EngineSettings
 from seeupo.errors import TrainingError
+from seeupo.inference.settings import SamplerSettings
 from seeupo.models.lora.adapters import LoraSettings
 from seeupo.runs.trajectory_files import read_trajectories
 from seeupo.training.run import resume, train
@@ -155,7 +155,7 @@ def test_a_lost_node_is_survived_if_the_rest_suffices(
 
         def kill_another(group):
             kill_a_node(group)
-            monkeypatch.setattr("seeupo.engines.cluster.ray_cluster.RESERVE_SECONDS", 1.0)
+            monkeypatch.setattr("seeupo.distributed.ray_cluster.RESERVE_SECONDS", 1.0)
 
         killer = DuringUpdate(monkeypatch, 1, kill_another)
         with pytest.raises(TrainingError, match=r"the Ray cluster has \d+ CPU \(.*needs 2 CPU in 2 processes\."):
@@ -253,7 +253,7 @@ def test_sampler_processes_sample_like_the_trainer(tmp_path, lora):
 
 
 def test_a_request_for_too_many_resources_says_what_there_is(tmp_path, monkeypatch):
-    monkeypatch.setattr("seeupo.engines.cluster.ray_cluster.RESERVE_SECONDS", 1.0)
+    monkeypatch.setattr("seeupo.distributed.ray_cluster.RESERVE_SECONDS", 1.0)
     recipe = small(engine=replace(CLUSTER, trainers=64))
     with pytest.raises(Exception, match=r"the Ray cluster has .* CPU .*this run needs 64 CPU"):
         train(recipe, run_dir=tmp_path / "run")

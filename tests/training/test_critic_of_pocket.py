@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from seeupo.agents.template import Conversation
 from seeupo.algorithms import PPO
 from seeupo.engines.local_critic import CriticOptimizerSettings, CriticSettings
 from seeupo.envs.pool.pool import Mistakes
-from seeupo.rollout.scripted import run_rollouts, text_rollout
+from seeupo.evaluation.scripted import run_rollouts, text_rollout
+from seeupo.rollout.template import Conversation
 from seeupo.training.setup import build
 from seeupo.types import Attempt, StopReason, Trajectory, Turn
 from training.small_runs import small

@@ -5,9 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from agents.tokenizers_like import tokenizer_like
-from seeupo.agents.chat import chat_format
-from seeupo.agents.template import Template
+from rollout.tokenizers_like import tokenizer_like
 from seeupo.cli import main
 from seeupo.engines.local import LocalEngine
 from seeupo.engines.optimizer import OptimizerSettings
@@ -16,6 +14,8 @@ from seeupo.models.loading import load_policy
 from seeupo.models.lora.adapters import LoraSettings
 from seeupo.models.saving import save_model
 from seeupo.models.tiny import TinyConfig
+from seeupo.rollout.chat import chat_format
+from seeupo.rollout.template import Template
 from seeupo.runs.trajectory_files import write_trajectories
 from seeupo.training.chat_demonstrations import read_chat_demonstrations
 from seeupo.training.data_check import check_data

@@ -6,9 +6,9 @@ import pytest
 
 from models.test_loading import saved, with_full_vocabulary
 from models.test_tokenizer_check import without_unknown_token
-from seeupo.agents.chat import chat_format
-from seeupo.agents.template import Template
 from seeupo.errors import DemonstrationFileError, ModelError
+from seeupo.rollout.chat import chat_format
+from seeupo.rollout.template import Template
 from seeupo.training.chat_demonstrations import read_chat_demonstrations
 from seeupo.training.data_check import check_data
 from seeupo.training.setup import build

@@ -6,18 +6,19 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from seeupo.agents.chat import chat_format
 from seeupo.algorithms import ALGORITHMS, GRPO
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.models.loading import load_policy
 from seeupo.models.tiny import TinyConfig
+from seeupo.protocols import TrainableEngine
+from seeupo.rollout.chat import chat_format
 from seeupo.rollout.runner import Runner
 from seeupo.runs.run_directory import RunDirectory
 from seeupo.training import loop
 from seeupo.training.interrupts import Interrupted
 from seeupo.training.loop import Loop
 from seeupo.training.setup import Components, ModelInfo, runner_settings, template_of
-from seeupo.types import Completion, CompletionEnd, StepMetrics, TrainableEngine
+from seeupo.types import Completion, CompletionEnd, StepMetrics
 from training.small_runs import small
 from training.test_train import InterruptAt
 

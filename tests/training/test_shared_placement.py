@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from seeupo.engines.cluster.rank_group import RankGroup
-from seeupo.engines.samplers.remote import RemoteSamplers, SamplerActor
+from seeupo.distributed.rank_group import RankGroup
+from seeupo.distributed.remote_samplers import RemoteSamplers, SamplerActor
 from seeupo.training.run import train
 from training.small_runs import small
 from waiting import wait_until
@@ -70,9 +70,9 @@ def test_samplers_release_before_every_update_and_return_at_the_sync(tmp_path, m
 ON_LOGICAL_GPUS = """
 import os, ray
 ray.init(num_cpus=8, num_gpus=4, include_dashboard=False, address="local", log_to_driver=False)
-from seeupo.engines.cluster.placement import reserve_shared
-from seeupo.engines.cluster import rank_group
-from seeupo.engines.samplers.remote import RemoteSamplers
+from seeupo.distributed.placement import reserve_shared
+from seeupo.distributed import rank_group
+from seeupo.distributed.remote_samplers import RemoteSamplers
 
 class LightRank:  # a real one imports much more
     def __init__(self, number, count): ...

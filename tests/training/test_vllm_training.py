@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from seeupo.config.schema import TinySettings
-from seeupo.engines.samplers.remote import RemoteSamplers
+from seeupo.distributed.remote_samplers import RemoteSamplers
 from seeupo.errors import TrainingError
 from seeupo.models.lora.adapters import LoraSettings
 from seeupo.training.run import train

@@ -11,11 +11,11 @@ from engines.examples import engine, trajectories
 from seeupo.config.schema import TinySettings, WarmStartSettings
 from seeupo.errors import TrainingError
 from seeupo.models.lora.adapters import LoraSettings
-from seeupo.report.report import write_report
+from seeupo.report.write import write_report
 from seeupo.runs.trajectory_files import write_trajectories
-from seeupo.training.display import result_line
 from seeupo.training.run import train
 from seeupo.training.setup import build
+from seeupo.training.train_display import result_line
 from seeupo.training.warm_start import (
     Demonstrations,
     LogLikelihood,

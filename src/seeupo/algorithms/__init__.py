@@ -8,7 +8,7 @@ from seeupo.algorithms.ppo import PPO
 from seeupo.algorithms.reinforce_pp import ReinforcePP
 from seeupo.algorithms.rloo import RLOO
 from seeupo.algorithms.seeupo import SeeUPO
-from seeupo.types import Algorithm
+from seeupo.protocols import Algorithm
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "seeupo": SeeUPO,

@@ -24,7 +24,8 @@ from seeupo.algorithms.common.objective import TokenObjective
 from seeupo.algorithms.common.turn_credit import compare_turns, discounted_returns, over_tokens
 from seeupo.core.advantages import Normalize
 from seeupo.core.checks import check_at_least, check_choice, check_unit_interval
-from seeupo.types import TrainEngine, TurnKey, Update
+from seeupo.protocols import TrainEngine
+from seeupo.types import TurnKey, Update
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,8 @@ from seeupo.algorithms.common.base import BaseAlgorithm
 from seeupo.algorithms.common.batch import Batch
 from seeupo.algorithms.common.objective import TokenObjective
 from seeupo.core.checks import check_choice, check_count
-from seeupo.types import TrainEngine, Update
+from seeupo.protocols import TrainEngine
+from seeupo.types import Update
 
 
 @dataclass(frozen=True, kw_only=True)

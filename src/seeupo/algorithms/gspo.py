@@ -20,7 +20,8 @@ from seeupo.algorithms.common.batch import Batch
 from seeupo.algorithms.common.objective import RatioObjective, SequenceObjective, TrajectoryObjective
 from seeupo.core.advantages import Normalize
 from seeupo.core.checks import Clip, check_choice
-from seeupo.types import TrainEngine, Update
+from seeupo.protocols import TrainEngine
+from seeupo.types import Update
 
 Level = Literal["trajectory", "turn"]
 

@@ -24,7 +24,8 @@ from seeupo.algorithms.common.batch import Batch
 from seeupo.algorithms.common.objective import TokenObjective
 from seeupo.algorithms.common.turn_credit import compare_turns, outcome_of, over_tokens, step_rewards
 from seeupo.core.checks import check_at_least
-from seeupo.types import TrainEngine, TurnKey, Update
+from seeupo.protocols import TrainEngine
+from seeupo.types import TurnKey, Update
 
 
 @dataclass(frozen=True, kw_only=True)

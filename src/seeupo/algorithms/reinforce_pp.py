@@ -26,7 +26,8 @@ from seeupo.algorithms.common.token_rewards import (
     standardize,
 )
 from seeupo.core.checks import check_at_least
-from seeupo.types import Need, TrainEngine, Update
+from seeupo.protocols import Need, TrainEngine
+from seeupo.types import Update
 
 
 @dataclass(frozen=True, kw_only=True)

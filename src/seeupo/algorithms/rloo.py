@@ -17,7 +17,8 @@ from seeupo.algorithms.common.base import BaseAlgorithm
 from seeupo.algorithms.common.batch import Batch
 from seeupo.algorithms.common.objective import TrajectoryObjective
 from seeupo.core.checks import Clip
-from seeupo.types import TrainEngine, Update
+from seeupo.protocols import TrainEngine
+from seeupo.types import Update
 
 
 @dataclass(frozen=True, kw_only=True)

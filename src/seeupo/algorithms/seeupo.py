@@ -36,7 +36,8 @@ from seeupo.core import CarriedAdvantage, turn_order
 from seeupo.core.advantages import Baseline, Normalize
 from seeupo.core.checks import Clip, OptionError, check_at_least, check_choice, check_clip, check_count
 from seeupo.core.order import Order
-from seeupo.types import ON_POLICY, Behavior, Need, TrainEngine, Trajectory, Turn, Update
+from seeupo.protocols import Need, TrainEngine
+from seeupo.types import ON_POLICY, Behavior, Trajectory, Turn, Update
 
 RatioBase = Literal["theta_k", "turn"]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from seeupo.types import Env, StepResult, Task, Tool
+from seeupo.protocols import Env
+from seeupo.types import StepResult, Task, Tool
 from seeupo.utils.text import one_line
 
 

@@ -10,8 +10,8 @@ from typing import Literal
 from rich.console import Console
 from rich.text import Text
 
-from seeupo.agents.chat import ChatFormat
-from seeupo.agents.reasoning import thought_ranges
+from seeupo.rollout.chat import ChatFormat
+from seeupo.rollout.reasoning import thought_ranges
 from seeupo.types import Trajectory, Turn
 from seeupo.utils.sequences import common_prefix_length
 from seeupo.utils.text import visible

@@ -17,10 +17,10 @@ from seeupo.core.statistics import format_estimate
 from seeupo.envs.trust import Permissions, named_code
 from seeupo.errors import TrainingError
 from seeupo.runs.run_directory import REPORT, RunDirectory
-from seeupo.training.display import make_display, result_line
 from seeupo.training.interrupts import Interrupted
 from seeupo.training.preparation import default_recipe, next_run_dir, resumed_recipe
 from seeupo.training.run import TrainingResult, resume, train
+from seeupo.training.train_display import make_display, result_line
 
 SECTIONS = tuple(section.name for section in fields(Recipe))
 INTERRUPTED = 130

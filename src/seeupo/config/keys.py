@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_ty
 from seeupo.algorithms import ALGORITHMS
 from seeupo.config.schema import REMOVED, RENAMED, Recipe
 from seeupo.config.toml import dotted, format_value
-from seeupo.types import Algorithm
+from seeupo.protocols import Algorithm
 
 REGISTRIES: Mapping[Any, Mapping[str, type]] = {Algorithm: ALGORITHMS}
 """A field of such a type is a table whose key `name` selects a class; the other keys are the fields of that class."""

@@ -15,14 +15,14 @@ from typing import Any, Literal
 from seeupo.algorithms import SeeUPO
 from seeupo.algorithms.common.mismatch import MismatchSettings
 from seeupo.core.checks import OptionError, check_at_least, check_choice, check_count, check_unit_interval
-from seeupo.engines.cluster.settings import EngineSettings
+from seeupo.distributed.settings import EngineSettings
+from seeupo.distributed.vllm_adapters import MAX_RANK
 from seeupo.engines.local_critic import CriticSettings
 from seeupo.engines.optimizer import OptimizerSettings
-from seeupo.engines.samplers.settings import SamplerSettings
-from seeupo.engines.samplers.vllm_adapters import MAX_RANK
+from seeupo.inference.settings import SamplerSettings
 from seeupo.models.lora.adapters import LoraSettings
 from seeupo.models.tiny import TinyConfig
-from seeupo.types import Algorithm
+from seeupo.protocols import Algorithm
 
 RENAMED: Mapping[str, str] = {
     "evaluation.samples": "evaluation.attempts",

@@ -21,7 +21,6 @@ from seeupo.engines.reference_policy import ReferencePolicy, fill
 from seeupo.engines.sharded_state import is_sharded, load_sharded, save_sharded
 from seeupo.engines.sharding import Sharding, SingleProcess
 from seeupo.engines.shrinking import shrinkable
-from seeupo.models.decoder import FAMILIES
 from seeupo.models.loading import LoadedPolicy
 from seeupo.models.logprobs import action_logprobs
 from seeupo.models.lora.adapter_folders import BASE, write_base_name
@@ -38,20 +37,11 @@ from seeupo.models.lora.adapters import (
 from seeupo.models.lora.turn_adapters import activate, copy_first_adapter, turn_adapters, write_turn_adapters
 from seeupo.models.packing.batching import PaddedBatch
 from seeupo.models.packing.tree import TreeBatch
+from seeupo.models.packing.tree_layers import FAMILIES
 from seeupo.models.saving import save_model
 from seeupo.models.scope import ModelScope
-from seeupo.types import (
-    Capability,
-    CriticEngine,
-    CriticLoss,
-    Objective,
-    StepMetrics,
-    TrainableEngine,
-    Trajectory,
-    Turn,
-    number_of_tokens,
-    turns_of,
-)
+from seeupo.protocols import Capability, CriticEngine, CriticLoss, Objective, TrainableEngine
+from seeupo.types import StepMetrics, Trajectory, Turn, number_of_tokens, turns_of
 
 ADAPTERS = "adapters.safetensors"
 """File of the adapters, by parameter name."""

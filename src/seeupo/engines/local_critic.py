@@ -16,10 +16,11 @@ from seeupo.engines.batches import Batches
 from seeupo.engines.optimizer import Optimizer, OptimizerSettings
 from seeupo.engines.reference_policy import fill
 from seeupo.engines.sharding import Sharding
-from seeupo.models.critic import Backbone, Critic
 from seeupo.models.loading import LoadedPolicy
 from seeupo.models.scope import ModelScope
-from seeupo.types import CriticLoss, Turn
+from seeupo.models.value_head import Backbone, Critic
+from seeupo.protocols import CriticLoss
+from seeupo.types import Turn
 
 WEIGHTS = "critic.safetensors"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from seeupo.engines.samplers import local_sampler
+from seeupo.inference import make_sampler
 from seeupo.models.loading import load_policy
 from seeupo.types import Completion, GenerationRequest, SamplingParameters
 
@@ -29,7 +29,7 @@ def generate_answer(name: str, prompt: str, *, max_tokens: int) -> Answer:
     if policy.tokenizer.chat_template is not None:
         text = str(policy.tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False))
     ids = tuple(policy.tokenizer.encode(text, add_special_tokens=False))
-    sampler = local_sampler(policy, training=False)
+    sampler = make_sampler(policy, training=False)
     parameters = SamplingParameters(max_tokens=max_tokens, top_k=1)
     sampler.submit(GenerationRequest(id="answer", prompt_ids=ids, seed=0, parameters=parameters))
     started, finished = time.perf_counter(), list[Completion]()

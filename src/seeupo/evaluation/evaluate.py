@@ -10,8 +10,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from seeupo.agents.chat import ChatFormat
-from seeupo.agents.template import Template
 from seeupo.callbacks import Callback
 from seeupo.config.loader import read_recipe
 from seeupo.envs.pool.first_task import try_task
@@ -21,12 +19,15 @@ from seeupo.envs.trust import NOTHING_ALLOWED, Permissions, strings_in
 from seeupo.errors import EvaluationError
 from seeupo.evaluation.endpoint import Endpoint
 from seeupo.evaluation.policies import EvaluatedPolicy, ModelPolicy, endpoint_policy, expert_policy, random_policy
+from seeupo.evaluation.results import Evaluation, EvaluationPlan, panel_of
 from seeupo.models.loading import load_policy
+from seeupo.protocols import EnvFactory
+from seeupo.rollout.chat import ChatFormat
 from seeupo.rollout.groups import group_attempts
 from seeupo.rollout.runner import Runner, RunnerSettings, make_runner
-from seeupo.runs.evaluations import Evaluation, EvaluationPlan, panel_of
+from seeupo.rollout.template import Template
 from seeupo.runs.run_directory import RECIPE, RunDirectory, refuse_links
-from seeupo.types import Attempt, EnvFactory, SamplingParameters, Trajectory
+from seeupo.types import Attempt, SamplingParameters, Trajectory
 
 SECONDS_BETWEEN_WRITES = 5.0
 NO_ENVIRONMENT = "no environment: name one with --env (`seeupo envs list` shows them), or pass a factory in Python"

@@ -10,15 +10,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from seeupo.agents.reasoning import action_of
-from seeupo.agents.template import REMINDER, Template, with_tools
 from seeupo.callbacks import Callback
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.errors import EvaluationError
 from seeupo.evaluation.endpoint import Endpoint
+from seeupo.evaluation.results import AttemptResult
+from seeupo.evaluation.scripted import TextPolicy, run_rollouts, text_rollout
+from seeupo.rollout.reasoning import action_of
 from seeupo.rollout.runner import Runner
-from seeupo.rollout.scripted import TextPolicy, run_rollouts, text_rollout
-from seeupo.runs.evaluations import AttemptResult
+from seeupo.rollout.template import REMINDER, Template, with_tools
 from seeupo.types import Attempt, Message, StepResult, Tool, Trajectory
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from seeupo.config.schema import Recipe
-from seeupo.models.decoder import SNAPSHOT_BYTES
+from seeupo.inference.decoder import SNAPSHOT_BYTES
 from seeupo.models.logprobs import PROJECTION_BYTES
 from seeupo.planning.shapes import ModelShape
 

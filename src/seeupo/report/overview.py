@@ -10,11 +10,11 @@ from typing import Any
 
 from seeupo.config.changes import changes_text
 from seeupo.errors import EvaluationError
+from seeupo.evaluation.results import VERDICTS, compare, verdict_of
 from seeupo.report.curves import curves, evaluation_k, evaluation_summaries, turn_maps, turn_records
 from seeupo.report.packing import rounded
 from seeupo.report.selection import Selection
 from seeupo.runs.alarms import Alarms, untrained_warning
-from seeupo.runs.evaluations import VERDICTS, compare, verdict_of
 from seeupo.runs.metric_history import GAP_BOUNDS
 from seeupo.runs.reader import StoredEvaluation, StoredRun
 from seeupo.utils.numbers import finite_number

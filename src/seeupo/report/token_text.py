@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from seeupo.agents.reasoning import CLOSE, OPEN, thought_ranges
+from seeupo.rollout.reasoning import CLOSE, OPEN, thought_ranges
 
 REPLACEMENT = "\ufffd"
 """The character that decoders write for an incomplete character."""

@@ -12,16 +12,17 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from seeupo.agents.chat import ChatFormat, chat_format
-from seeupo.agents.reasoning import action_of
-from seeupo.agents.template import Conversation, Template
 from seeupo.core.checks import check_at_least, check_count
-from seeupo.engines.samplers import local_sampler
 from seeupo.envs.failures import EnvFailure
 from seeupo.envs.pool.episode import Episode
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.errors import EnvError
+from seeupo.inference import make_sampler
 from seeupo.models.loading import LoadedPolicy
+from seeupo.protocols import Sampler
+from seeupo.rollout.chat import ChatFormat, chat_format
+from seeupo.rollout.reasoning import action_of
+from seeupo.rollout.template import Conversation, Template
 from seeupo.types import (
     Attempt,
     Completion,
@@ -29,7 +30,6 @@ from seeupo.types import (
     Failure,
     FailureKind,
     GenerationRequest,
-    Sampler,
     SamplingParameters,
     StepResult,
     StopReason,
@@ -382,6 +382,6 @@ def make_runner(
 
     `training` refuses truncated sampling, whose log-probs are not those of the model.
     """
-    sampler = sampler or local_sampler(policy, training=training, max_rows=settings.concurrency)
+    sampler = sampler or make_sampler(policy, training=training, max_rows=settings.concurrency)
     chat = chat_format(policy.tokenizer)
     return Runner(sampler, pool, chat, template, settings, context_length=policy.context_length)

@@ -11,7 +11,7 @@ from typing import Any
 
 from seeupo.config.toml import parse_toml
 from seeupo.errors import EvaluationError, RunError
-from seeupo.runs.evaluations import Evaluation
+from seeupo.evaluation.results import Evaluation
 from seeupo.runs.run_directory import (
     CHECKPOINTS,
     ENV_INFO,

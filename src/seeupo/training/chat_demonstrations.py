@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from seeupo.agents.chat import ChatFormat
-from seeupo.agents.template import Conversation, Template
 from seeupo.errors import DemonstrationFileError, ModelError, first_line
 from seeupo.models.tokenizer_check import WORDS_REMEDY, loss_of_text, unknown_ids
+from seeupo.rollout.chat import ChatFormat
+from seeupo.rollout.template import Conversation, Template
 from seeupo.runs.demonstration_files import ChatDemonstration, read_chat_file
 from seeupo.types import Message, StepResult, Turn
 

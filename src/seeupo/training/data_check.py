@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from seeupo.agents.chat import chat_format
-from seeupo.agents.reasoning import thought_ranges
-from seeupo.agents.template import Template
 from seeupo.errors import DemonstrationFileError
 from seeupo.evaluation.evaluate import model_of, run_settings
 from seeupo.models.loading import load_tokenizer
+from seeupo.rollout.chat import chat_format
+from seeupo.rollout.reasoning import thought_ranges
+from seeupo.rollout.template import Template
 from seeupo.runs.demonstration_files import ChatDemonstration, DataFormat, data_format, read_chat_file
 from seeupo.runs.trajectory_files import read_trajectories
 from seeupo.training.chat_demonstrations import read_chat_demonstrations

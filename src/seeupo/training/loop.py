@@ -21,10 +21,11 @@ from seeupo.config.schema import Recipe
 from seeupo.errors import CheckpointError, EngineLost, TrainingError, TrajectoryFileError, first_line
 from seeupo.evaluation.evaluate import run_attempts
 from seeupo.evaluation.policies import ModelPolicy
+from seeupo.evaluation.results import Evaluation, EvaluationPlan, panel_of
+from seeupo.protocols import TrainableEngine
 from seeupo.rollout.collector import Collected, Collector
 from seeupo.rollout.groups import group_attempts
 from seeupo.runs.checkpoints import Checkpoint
-from seeupo.runs.evaluations import Evaluation, EvaluationPlan, panel_of
 from seeupo.runs.run_directory import RunDirectory
 from seeupo.training.ahead import AheadCollector
 from seeupo.training.interrupts import Interrupted
@@ -32,7 +33,7 @@ from seeupo.training.metrics import iteration_record, sampler_gap, task_kinds
 from seeupo.training.progress import Progress
 from seeupo.training.setup import Components
 from seeupo.training.warm_start import Demonstrations, load_demonstrations, warm_start_optimizer
-from seeupo.types import TrainableEngine, Trajectory, Update, turns_of
+from seeupo.types import Trajectory, Update, turns_of
 from seeupo.utils.seeds import derive_seed
 from seeupo.utils.text import counted
 

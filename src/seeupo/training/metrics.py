@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from seeupo.protocols import TrainEngine
 from seeupo.rollout.collector import Collected
 from seeupo.rollout.groups import has_equal_rewards
-from seeupo.types import Task, TrainEngine, Trajectory, Update, turns_of
+from seeupo.types import Task, Trajectory, Update, turns_of
 
 GAP_TRAJECTORIES = 4
 """Number of trajectories that the gap between sampler and trainer is measured on."""

@@ -17,9 +17,9 @@ from seeupo.envs.references import reference_to
 from seeupo.envs.registry import EnvSpec
 from seeupo.envs.trust import Permissions
 from seeupo.errors import TrainingError
+from seeupo.protocols import EnvFactory
 from seeupo.runs.run_directory import RECIPE, RunDirectory
 from seeupo.training.setup import open_pool
-from seeupo.types import EnvFactory
 
 
 def default_recipe(environment: object) -> str:

@@ -21,12 +21,12 @@ from seeupo.config.schema import Recipe
 from seeupo.envs.registry import EnvSpec
 from seeupo.envs.trust import Permissions, named_code
 from seeupo.errors import EngineLost, ReportError, RunError, TrainingError, first_line
-from seeupo.report.report import write_report
+from seeupo.evaluation.results import panel_of
+from seeupo.protocols import EnvFactory
+from seeupo.report.write import write_report
 from seeupo.runs.env_info import collect_env_info
-from seeupo.runs.evaluations import panel_of
 from seeupo.runs.export import export_policy, model_card
 from seeupo.runs.run_directory import POLICY, REPORT, RunDirectory
-from seeupo.training.display import make_display, result_line
 from seeupo.training.interrupts import Interrupted, interruptible
 from seeupo.training.loop import Loop
 from seeupo.training.notes import AlarmNotes, LoggedNotes
@@ -42,7 +42,7 @@ from seeupo.training.preparation import (
 from seeupo.training.setup import Components, build
 from seeupo.training.summary import summarize
 from seeupo.training.trackers import make_trackers
-from seeupo.types import EnvFactory
+from seeupo.training.train_display import make_display, result_line
 from seeupo.utils.terminal import Terminal
 
 

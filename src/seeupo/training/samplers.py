@@ -10,16 +10,16 @@ from functools import partial
 from pathlib import Path
 
 from seeupo.config.schema import Recipe
-from seeupo.engines.cluster.placement import SharedPlacement
-from seeupo.engines.samplers import local_sampler
-from seeupo.engines.samplers.remote import RemoteSamplers, direct_transfer
-from seeupo.engines.samplers.sampling import StopCriteria
-from seeupo.engines.samplers.vllm import VllmOptions, VllmSampler
+from seeupo.distributed.placement import SharedPlacement
+from seeupo.distributed.remote_samplers import RemoteSamplers, direct_transfer
+from seeupo.distributed.vllm_sampler import VllmOptions, VllmSampler
+from seeupo.inference import make_sampler
+from seeupo.inference.sampling import StopCriteria
 from seeupo.models.loading import LoadedPolicy
 from seeupo.models.lora.adapters import LoraSettings, add_adapters
 from seeupo.models.precision import resolve_device
 from seeupo.models.saving import save_model
-from seeupo.types import Sampler
+from seeupo.protocols import Sampler
 
 Load = Callable[[], LoadedPolicy]
 
@@ -88,7 +88,7 @@ def sampled_copy(policy: LoadedPolicy, lora: LoraSettings | None) -> LoadedPolic
 
 
 def _local(load: Load, lora: LoraSettings | None, rows: int, speculation: bool) -> Sampler:
-    return local_sampler(sampled_copy(load(), lora), training=True, max_rows=rows, speculation=speculation)
+    return make_sampler(sampled_copy(load(), lora), training=True, max_rows=rows, speculation=speculation)
 
 
 def _model_folder(recipe: Recipe, policy: LoadedPolicy, stack: ExitStack) -> str:

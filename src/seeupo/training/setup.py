@@ -11,31 +11,33 @@ from typing import Any
 
 import torch
 
-from seeupo.agents.template import Template
 from seeupo.config.schema import AgentSettings, ModelSettings, Recipe
-from seeupo.engines.cluster.engine import ClusterEngine
-from seeupo.engines.cluster.placement import SharedPlacement, reserve_shared
-from seeupo.engines.cluster.rank import RankPlan
-from seeupo.engines.cluster.rank_group import RankGroup
-from seeupo.engines.cluster.ray_cluster import other_nodes, ray_cluster
+from seeupo.distributed.cluster_engine import ClusterEngine
+from seeupo.distributed.env_workers import RemoteWorker
+from seeupo.distributed.placement import SharedPlacement, reserve_shared
+from seeupo.distributed.rank import RankPlan
+from seeupo.distributed.rank_group import RankGroup
+from seeupo.distributed.ray_cluster import other_nodes, ray_cluster
 from seeupo.engines.local import LocalEngine
 from seeupo.engines.local_critic import CriticSettings
 from seeupo.engines.optimizer import OptimizerSettings
-from seeupo.engines.samplers import local_sampler
 from seeupo.envs.pool.first_task import try_task
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.envs.registry import EnvSpec
 from seeupo.envs.trust import NOTHING_ALLOWED, Permissions
 from seeupo.errors import TrainingError
+from seeupo.evaluation.scripted import expert_texts
+from seeupo.inference import make_sampler
 from seeupo.models.loading import LoadedPolicy, load_policy
 from seeupo.models.lora.turn_adapters import refuse_training
 from seeupo.models.precision import DTYPES, resolve_device
 from seeupo.models.streaming import WeightStream, can_stream
 from seeupo.models.tokenizer_check import check_text
+from seeupo.protocols import EnvFactory, Sampler, TrainableEngine
 from seeupo.rollout.runner import Runner, RunnerSettings, make_runner
-from seeupo.rollout.scripted import expert_texts
+from seeupo.rollout.template import Template
 from seeupo.training.samplers import lora_settings, sampled_copy, start_samplers
-from seeupo.types import EnvFactory, Sampler, SamplingParameters, Task, TrainableEngine
+from seeupo.types import SamplingParameters, Task
 
 CORPUS_TASKS = 64
 """Number of training tasks whose expert episodes the tokenizer of a `tiny` model is trained on."""
@@ -148,7 +150,7 @@ def build(
         else:
             engine = make_engine(recipe, policy)
         if sampler is None:
-            sampler = make_sampler(recipe, placement, policy, load)
+            sampler = sampler_in_process(recipe, placement, policy, load)
 
         template, settings = template_of(recipe.agent), runner_settings(recipe)
         runner = make_runner(policy, pool, template, settings, training=True, sampler=sampler)
@@ -162,15 +164,17 @@ def start_ray(recipe: Recipe, placement: Placement, pool: EnvPool, stack: ExitSt
     own_device = None if placement.ranks else placement.device
     stack.enter_context(ray_cluster(recipe.engine.address, processes=processes, own_device=own_device))
     stack.callback(pool.close)  # before Ray ends
-    pool.spread(other_nodes())
+    pool.spread({node: partial(RemoteWorker, node=node) for node in other_nodes()})
 
 
-def make_sampler(recipe: Recipe, placement: Placement, policy: LoadedPolicy, load: partial[LoadedPolicy]) -> Sampler:
+def sampler_in_process(
+    recipe: Recipe, placement: Placement, policy: LoadedPolicy, load: partial[LoadedPolicy]
+) -> Sampler:
     """Return the sampler of this process."""
     model = policy
     if not placement.sampler_shares_model:
         model = sampled_copy(load() if placement.sampler_loads_model else policy, lora_settings(recipe))
-    return local_sampler(model, max_rows=recipe.agent.concurrency, speculation=recipe.sampler.speculation)
+    return make_sampler(model, max_rows=recipe.agent.concurrency, speculation=recipe.sampler.speculation)
 
 
 def check_step_rewards(recipe: Recipe, pool: EnvPool) -> None:

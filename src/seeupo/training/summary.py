@@ -7,8 +7,8 @@ from typing import Any
 import seeupo
 from seeupo.algorithms import ALGORITHMS
 from seeupo.config.schema import Recipe
+from seeupo.evaluation.results import Evaluation, compare
 from seeupo.runs.alarms import untrained_warning
-from seeupo.runs.evaluations import Evaluation, compare
 from seeupo.runs.run_directory import RunDirectory
 from seeupo.training.progress import Progress
 from seeupo.training.setup import Components

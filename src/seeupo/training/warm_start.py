@@ -12,22 +12,23 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from seeupo.agents.chat import ChatFormat
-from seeupo.agents.template import Conversation, Template
 from seeupo.algorithms.common.batch import action_mask
 from seeupo.callbacks import Callback
 from seeupo.config.schema import Recipe, WarmStartSettings
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.envs.pool.pool import Mistakes
 from seeupo.errors import DemonstrationFileError, TrainingError, TrajectoryFileError
+from seeupo.evaluation.scripted import Rollout, recorded_rollout, run_rollouts
 from seeupo.models.tokenizer_check import check_text
+from seeupo.protocols import TrainableEngine
+from seeupo.rollout.chat import ChatFormat
 from seeupo.rollout.runner import Runner
-from seeupo.rollout.scripted import Rollout, recorded_rollout, run_rollouts
+from seeupo.rollout.template import Conversation, Template
 from seeupo.runs.demonstration_files import data_format
 from seeupo.runs.trajectory_files import read_trajectories
 from seeupo.training.chat_demonstrations import Demonstration, read_chat_demonstrations
 from seeupo.training.setup import Components, ModelInfo
-from seeupo.types import Attempt, Task, TrainableEngine, Turn
+from seeupo.types import Attempt, Task, Turn
 from seeupo.utils.shuffling import ShuffledPasses
 
 

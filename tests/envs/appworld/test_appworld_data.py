@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from seeupo.envs.appworld.data import IN_SANDBOX, mounts, task_ids
 from seeupo.envs.appworld.factory import AppWorldFactory
+from seeupo.envs.appworld.task_data import IN_SANDBOX, mounts, task_ids
 from seeupo.errors import EnvError
 
 ANSWER = "the answer is 42"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from seeupo.envs.appworld.data import IN_SANDBOX
+from seeupo.envs.appworld.task_data import IN_SANDBOX
 
 LOGIN = 'token = apis.simple_note.login(username="ada.quill@mail.example", password="pebble-42")["access_token"]\n'
 DONE = "\napis.supervisor.complete_task()"

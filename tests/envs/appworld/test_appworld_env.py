@@ -181,6 +181,6 @@ def test_the_same_actions_give_the_same_results(env, tasks):
 
 
 def test_appworld_refuses_to_run_without_a_sandbox(data, monkeypatch):
-    monkeypatch.setattr("seeupo.envs.pool.plan.find_bubblewrap", lambda: "bubblewrap is not installed")
+    monkeypatch.setattr("seeupo.envs.pool.launching.find_bubblewrap", lambda: "bubblewrap is not installed")
     with pytest.raises(EnvError, match="appworld executes what the model writes and needs a sandbox"):
         EnvPool("appworld", options={"data": str(data)}, workers=1)

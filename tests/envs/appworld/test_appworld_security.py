@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import seeupo
-from seeupo.envs.appworld.data import IN_SANDBOX
+from seeupo.envs.appworld.task_data import IN_SANDBOX
 
 SECRET = "a-secret-of-the-host"
 IN_THE_CHECKS = "ground_truth_answer"

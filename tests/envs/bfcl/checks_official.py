@@ -9,9 +9,9 @@ from pathlib import Path
 
 from envs.bfcl import hostile
 from seeupo.envs.bfcl import official, tools
+from seeupo.envs.bfcl.bfcl_env import BfclEnv, BfclFactory
 from seeupo.envs.bfcl.calls import Call, canonical, parse_python, write_action
 from seeupo.envs.bfcl.execution import Backends
-from seeupo.envs.bfcl.world import BfclEnv, BfclFactory
 from seeupo.types import Task
 
 FILES_AND_MATH = "multi_turn_base_16"

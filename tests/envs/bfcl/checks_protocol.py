@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Any
 
 from seeupo.envs.bfcl import official
-from seeupo.envs.bfcl.world import BfclEnv, BfclFactory
+from seeupo.envs.bfcl.bfcl_env import BfclEnv, BfclFactory
 from seeupo.errors import EnvError
 from seeupo.types import StepResult, Task
 

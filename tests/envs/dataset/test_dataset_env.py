@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from envs.worlds import everywhere
 from seeupo import reward_function
-from seeupo.envs.dataset.env import DatasetFactory, RewardError
+from seeupo.envs.dataset.dataset_env import DatasetFactory, RewardError
 from seeupo.envs.failures import EnvFailure
 from seeupo.envs.options import check_options
 from seeupo.envs.pool.pool import EnvPool

@@ -8,8 +8,8 @@ import pytest
 
 from envs.pocket.examples import transcript
 from seeupo.envs.pocket import MistakeRates, PocketFactory
+from seeupo.envs.pocket.apps import TOOLS
 from seeupo.envs.pocket.kinds import KINDS
-from seeupo.envs.pocket.world import TOOLS
 
 PAGE = (Path(__file__).parents[3] / "docs/environments/pocket.md").read_text()
 ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines() if line.startswith("|")]

@@ -9,10 +9,10 @@ import pytest
 
 from envs.pocket.examples import SETTINGS, act, factory, rollout, task_of
 from seeupo.envs.pocket import PocketFactory, random_policy
+from seeupo.envs.pocket.apps import TOOLS, Call
 from seeupo.envs.pocket.kinds import KINDS
 from seeupo.envs.pocket.tasks import solution
 from seeupo.envs.pocket.words import words_of
-from seeupo.envs.pocket.world import TOOLS, Call
 from seeupo.errors import EnvError
 
 

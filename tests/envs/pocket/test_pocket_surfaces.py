@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from envs.pocket.examples import SETTINGS, factory, rollout, task_of
 from seeupo.envs.pocket import random_policy
+from seeupo.envs.pocket.apps import TOOLS, ActionError, Call
 from seeupo.envs.pocket.kinds import KINDS
 from seeupo.envs.pocket.natural_tools import WORDINGS
 from seeupo.envs.pocket.tasks import solution
 from seeupo.envs.pocket.terse import vocabulary
-from seeupo.envs.pocket.world import TOOLS, ActionError, Call
 
 TERSE = factory()
 NATURAL = factory(surface="natural")

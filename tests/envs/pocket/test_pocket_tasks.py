@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from envs.pocket.examples import factory
 from seeupo.envs.pocket import tasks
+from seeupo.envs.pocket.apps import TOOLS
 from seeupo.envs.pocket.kinds import KINDS, WRONG_LABEL
 from seeupo.envs.pocket.tasks import draw_tasks, draw_world, given_words, kept_for_test, solution
 from seeupo.envs.pocket.words import WORDS
-from seeupo.envs.pocket.world import TOOLS
 from seeupo.errors import EnvError
 from seeupo.types import Task
 

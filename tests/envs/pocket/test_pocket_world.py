@@ -2,10 +2,10 @@
 
 import pytest
 
+from seeupo.envs.pocket.apps import TOOLS, ActionError, Call
 from seeupo.envs.pocket.kinds import KINDS
 from seeupo.envs.pocket.tasks import draw_world
 from seeupo.envs.pocket.words import CHANNELS, SORT_OF, WORDS, words_of
-from seeupo.envs.pocket.world import TOOLS, ActionError, Call
 
 
 def test_every_word_has_one_sort_and_is_not_a_tool():

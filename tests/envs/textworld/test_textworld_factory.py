@@ -8,8 +8,8 @@ import pytest
 
 from seeupo.envs.options import check_options
 from seeupo.envs.textworld import TextworldFactory
-from seeupo.envs.textworld.env import narration, recipe_of
 from seeupo.envs.textworld.games import LEVELS, mounts, remove_oldest, shared_games
+from seeupo.envs.textworld.textworld_env import narration, recipe_of
 from seeupo.errors import EnvError
 from seeupo.types import Task
 
@@ -75,7 +75,7 @@ def test_unknown_splits_and_kinds_are_refused():
     ],
 )
 def test_wrong_rates_of_mistakes_are_errors(monkeypatch, rates, problem):
-    monkeypatch.setattr("seeupo.envs.textworld.env.game_file", lambda recipe: "game.z8")
+    monkeypatch.setattr("seeupo.envs.textworld.textworld_env.game_file", lambda recipe: "game.z8")
     factory = TextworldFactory()
     with pytest.raises(EnvError, match=problem):
         factory.noisy_expert(factory.tasks("train")[0], seed=0, rates=rates)
@@ -99,7 +99,7 @@ def test_a_game_can_end_by_winning_or_losing(monkeypatch, won, score):
 
     package = SimpleNamespace(EnvInfos=lambda **infos: infos, start=lambda game, infos: Game())
     monkeypatch.setitem(sys.modules, "textworld", package)
-    monkeypatch.setattr("seeupo.envs.textworld.env.game_file", lambda recipe: "game.z8")
+    monkeypatch.setattr("seeupo.envs.textworld.textworld_env.game_file", lambda recipe: "game.z8")
     env = TextworldFactory().make()
     env.reset(TextworldFactory().tasks("train")[0], seed=0)
     result = env.step("look")

@@ -18,17 +18,8 @@ from seeupo.algorithms.common.behavior import behavior_logprobs, importance_metr
 from seeupo.algorithms.common.objective import RatioObjective
 from seeupo.algorithms.common.records import iteration_metrics, mean_of_steps, turn_metrics, turn_records, with_credit
 from seeupo.core.checks import Clip, check_at_least, check_choice, check_clip, check_count
-from seeupo.types import (
-    ON_POLICY,
-    Behavior,
-    Need,
-    StepMetrics,
-    TrainEngine,
-    Trajectory,
-    Turn,
-    TurnKey,
-    Update,
-)
+from seeupo.protocols import Need, TrainEngine
+from seeupo.types import ON_POLICY, Behavior, StepMetrics, Trajectory, Turn, TurnKey, Update
 
 Split = Literal["trajectory", "turn"]
 

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from seeupo.algorithms.common.batch import LogProbs, by_key
-from seeupo.types import Behavior, TrainEngine, Turn, TurnKey
+from seeupo.protocols import TrainEngine
+from seeupo.types import Behavior, Turn, TurnKey
 
 
 def behavior_logprobs(engine: TrainEngine, turns: Sequence[Turn], behavior: Behavior) -> LogProbs:

@@ -11,7 +11,8 @@ from torch import Tensor
 from seeupo.algorithms.common.batch import Batch, LogProbs, by_key, by_trajectory
 from seeupo.algorithms.common.objective import Ratio, action_log_ratio
 from seeupo.algorithms.common.records import TurnRecord, iteration_metrics, mean_and_sd, turn_metrics
-from seeupo.types import StepMetrics, TrainEngine, Turn
+from seeupo.protocols import TrainEngine
+from seeupo.types import StepMetrics, Turn
 
 
 @dataclass(frozen=True, kw_only=True)

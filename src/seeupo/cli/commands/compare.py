@@ -14,7 +14,7 @@ from seeupo.cli.terminal import Terminal, echo, note
 from seeupo.errors import TrainingError
 
 if TYPE_CHECKING:
-    from seeupo.studies.compare.comparison import Comparison
+    from seeupo.compare.comparison import Comparison
 
 
 @click.command("compare")
@@ -46,10 +46,10 @@ def compare_command(
     command again to continue.
     """
     from seeupo.cli.train_command import INTERRUPTED, permissions_of
-    from seeupo.studies.compare.comparison import Comparison
-    from seeupo.studies.compare.run import Execution, run_comparison
-    from seeupo.studies.compare.store import Store
-    from seeupo.studies.compare.study import read_study
+    from seeupo.compare.comparison import Comparison
+    from seeupo.compare.execution import Execution, run_comparison
+    from seeupo.compare.result_store import Store
+    from seeupo.compare.study_file import read_study
 
     name = Path(study).name.removesuffix(".toml")
     read, recipe = read_study(study)
@@ -60,7 +60,7 @@ def compare_command(
     if dry_run:
         return
     execution = Execution(jobs, permissions_of(recipe, (), trust, unsandboxed=unsandboxed), keep_runs)
-    from seeupo.studies.compare.display import CompareDisplay
+    from seeupo.compare.compare_display import CompareDisplay
 
     try:
         with CompareDisplay(Terminal(stderr=True), comparison.counts()) as display:
@@ -80,9 +80,9 @@ def compare_command(
 
 def show_outline(comparison: Comparison, directory: Path, jobs: int, *, dry_run: bool) -> None:
     """Print what will run and how long it takes; with `dry_run`, the settings of each arm as well."""
-    from seeupo.studies.compare.estimate import estimate
-    from seeupo.studies.compare.markdown import settings_text
-    from seeupo.studies.compare.plan import differences
+    from seeupo.compare.estimate import estimate
+    from seeupo.compare.markdown import settings_text
+    from seeupo.compare.planned_runs import differences
 
     show = echo if dry_run else note
     expected = estimate(comparison, jobs)
@@ -114,9 +114,9 @@ def write_outputs(comparison: Comparison, name: str, directory: Path) -> list[st
     """Write JSON, Markdown and the page of the finished seeds, and return the lines of the Markdown."""
     import json
 
-    from seeupo.report.comparison import write_comparison
-    from seeupo.studies.compare.analysis import analyze
-    from seeupo.studies.compare.markdown import markdown
+    from seeupo.compare.analysis import analyze
+    from seeupo.compare.markdown import markdown
+    from seeupo.report.comparison_page import write_comparison
     from seeupo.utils.atomic_files import write_text
 
     table: dict[str, Any] = analyze(comparison, name)

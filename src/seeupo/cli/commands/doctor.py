@@ -15,7 +15,7 @@ def doctor() -> None:
 
     Each line is OK, skipped (not installed) or failed, with the fix. The exit code is 1 if a check failed.
     """
-    from seeupo.doctor.checks import run_checks
+    from seeupo.doctor import run_checks
 
     failed = 0
     for check in run_checks():

@@ -13,7 +13,7 @@ from seeupo.cli.options import env_options, unsandboxed_option
 from seeupo.cli.terminal import Terminal, echo, echo_json, echo_text, note, prompt
 
 if TYPE_CHECKING:
-    from seeupo.rollout.scripted import CheckResult, ScriptedPolicy
+    from seeupo.evaluation.scripted import CheckResult, ScriptedPolicy
 
 
 SHOWN_FAILURES = 3
@@ -92,7 +92,7 @@ def check_env(
     from seeupo.envs.registry import lookup
     from seeupo.envs.trust import strings_in
     from seeupo.errors import EnvError
-    from seeupo.rollout.scripted import check_environment
+    from seeupo.evaluation.scripted import check_environment
 
     rows, records, problems = [], [], list[str]()
     typed = tuple(strings_in([name, options]))

@@ -15,7 +15,7 @@ from seeupo.cli.options import checkpoint_option, env_options, renamed_option, t
 from seeupo.cli.terminal import Terminal, echo, echo_json
 
 if TYPE_CHECKING:
-    from seeupo.runs.evaluations import Evaluation
+    from seeupo.evaluation.results import Evaluation
 
 
 RESULTS = Path("runs/eval")
@@ -149,7 +149,7 @@ def show_summary(evaluation: Evaluation, path: Path | None, *, as_json: bool) ->
 def show_comparison(one: Path, other: Path, *, as_json: bool) -> None:
     """Print the paired difference between two result files."""
     from seeupo.core.statistics import format_estimate
-    from seeupo.runs.evaluations import VERDICTS, Evaluation, compare, verdict_of
+    from seeupo.evaluation.results import VERDICTS, Evaluation, compare, verdict_of
 
     evaluations = Evaluation.read(one), Evaluation.read(other)
     differences = compare(*evaluations)

@@ -113,7 +113,7 @@ def report(*, runs: tuple[Path, ...], out: Path | None, max_mb: int) -> None:
     It shows curves, turns and the credit of every trajectory; several runs are shown side by side. Open the file in a
     browser; it needs no network and no server. For interrupted or damaged runs, the report lists what is missing.
     """
-    from seeupo.report.report import write_report
+    from seeupo.report.write import write_report
     from seeupo.runs.run_directory import REPORT
 
     page = write_report(runs, out or (runs[0] / REPORT if len(runs) == 1 else Path(REPORT)), max_bytes=max_mb * 10**6)

@@ -14,7 +14,8 @@ from seeupo.engines.exact.policy import Policy
 from seeupo.engines.exact.problem import Problem
 from seeupo.engines.exact.updates import Pool, UpdateRule
 from seeupo.engines.shrinking import shrinkable
-from seeupo.types import Capability, Objective, StepMetrics, Trajectory, Turn
+from seeupo.protocols import Capability, Objective
+from seeupo.types import StepMetrics, Trajectory, Turn
 
 
 class ExactEngine:

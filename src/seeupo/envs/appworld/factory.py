@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from seeupo.envs.appworld.data import SPLITS, data_folder, task_ids
-from seeupo.envs.appworld.engine import Engine
-from seeupo.envs.appworld.env import AppWorldEnv
+from seeupo.envs.appworld.appworld_env import AppWorldEnv
+from seeupo.envs.appworld.engine_client import Engine
 from seeupo.envs.appworld.scorer import Scorer
+from seeupo.envs.appworld.task_data import SPLITS, data_folder, task_ids
 from seeupo.envs.observation import LONGEST_OBSERVATION
-from seeupo.types import Expert, Task
+from seeupo.protocols import Expert
+from seeupo.types import Task
 
 
 class AppWorldFactory:

@@ -1,5 +1,5 @@
 """`dataset`: prompts from a JSONL file, one reply each, scored by a custom Python function."""
 
-from seeupo.envs.dataset.env import DatasetEnv, DatasetFactory
+from seeupo.envs.dataset.dataset_env import DatasetEnv, DatasetFactory
 
 __all__ = ["DatasetEnv", "DatasetFactory"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from importlib import import_module
 
-from seeupo.envs.gymnasium_text.env import GymnasiumTextFactory, RewardsInScore
-from seeupo.types import Expert, StepResult, Task
+from seeupo.envs.gymnasium_text.gymnasium_env import GymnasiumTextFactory, RewardsInScore
+from seeupo.protocols import Expert
+from seeupo.types import StepResult, Task
 
 GUESS_THE_NUMBER = "game:GuessTheNumber-v0-"
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from random import Random
 
+from seeupo.envs.pocket.apps import TOOLS, ActionError, Call
 from seeupo.envs.pocket.decisions import ALL_KINDS
 from seeupo.envs.pocket.kinds import Step
 from seeupo.envs.pocket.surface import Surface
 from seeupo.envs.pocket.tasks import draw_world, given_words
 from seeupo.envs.pocket.words import SORT_OF, words_of
-from seeupo.envs.pocket.world import TOOLS, ActionError, Call
 from seeupo.errors import EnvError
-from seeupo.types import Expert, StepResult, Task
+from seeupo.protocols import Expert
+from seeupo.types import StepResult, Task
 
 
 @dataclass(frozen=True, kw_only=True)

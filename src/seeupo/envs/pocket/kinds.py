@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from seeupo.envs.pocket.world import TOOLS, Call, Facts, World
+from seeupo.envs.pocket.apps import TOOLS, Call, Facts, World
 
 Memory = dict[str, str]
 """Known words by slot: given in the request, or learned from a lookup."""

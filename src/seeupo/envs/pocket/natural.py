@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+from seeupo.envs.pocket.apps import TOOLS, ActionError, Call, Facts
 from seeupo.envs.pocket.kinds import Kind
 from seeupo.envs.pocket.natural_tools import SORT_DOCS, WORDINGS, ToolDocs, parameters_of, schema_of, signature
 from seeupo.envs.pocket.surface import MAX_CHARACTERS
 from seeupo.envs.pocket.words import SORT_OF, WORDS, words_of
-from seeupo.envs.pocket.world import TOOLS, ActionError, Call, Facts
 from seeupo.types import Message
 
 RULES = (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from seeupo.envs.pocket.world import TOOLS
+from seeupo.envs.pocket.apps import TOOLS
 from seeupo.types import Tool
 
 ToolDocs = Literal["full", "short", "signatures"]

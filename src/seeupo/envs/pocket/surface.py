@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from seeupo.envs.pocket.apps import Call, Facts
 from seeupo.envs.pocket.kinds import Kind
-from seeupo.envs.pocket.world import Call, Facts
 from seeupo.types import Message, Tool
 
 MAX_CHARACTERS = 2000

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from random import Random
 
+from seeupo.envs.pocket.apps import Call, Facts, World
 from seeupo.envs.pocket.decisions import ALL_KINDS
 from seeupo.envs.pocket.kinds import Kind, Memory
 from seeupo.envs.pocket.words import CHANNELS, SORT_OF, WORDS, words_of
-from seeupo.envs.pocket.world import Call, Facts, World
 from seeupo.errors import EnvError
 from seeupo.types import Task
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from seeupo.envs.pocket.apps import TOOLS, ActionError, Call, Facts
 from seeupo.envs.pocket.kinds import KINDS, Kind
 from seeupo.envs.pocket.surface import MAX_CHARACTERS
 from seeupo.envs.pocket.words import CHANNELS, SORT_OF
-from seeupo.envs.pocket.world import TOOLS, ActionError, Call, Facts
 from seeupo.types import Message, Tool
 
 UNKNOWN_TOOL = "unknown tool"

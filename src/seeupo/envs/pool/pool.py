@@ -9,7 +9,7 @@ from __future__ import annotations
 import atexit
 import itertools
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -18,16 +18,17 @@ from typing import Any, Self, TypeVar
 
 from seeupo.envs.failures import EnvFailure, PoolClosed
 from seeupo.envs.pool.episode import BlockingEnv, Episode, PooledExpert
-from seeupo.envs.pool.plan import plan_pool
+from seeupo.envs.pool.launching import plan_pool
 from seeupo.envs.pool.sandbox import Limits
 from seeupo.envs.pool.scheduler import Scheduler
-from seeupo.envs.pool.slot import Session, Slot
+from seeupo.envs.pool.slot import Session, Slot, StartWorker
 from seeupo.envs.pool.wire import expect, task_from_json, task_to_json
 from seeupo.envs.pool.worker import Launch
 from seeupo.envs.registry import EnvSpec
 from seeupo.envs.trust import check_trust
 from seeupo.errors import EnvError, suggest
-from seeupo.types import EnvFactory, Task
+from seeupo.protocols import EnvFactory
+from seeupo.types import Task
 
 T = TypeVar("T")
 
@@ -86,8 +87,8 @@ class EnvPool:
             self.close()
             raise
 
-    def spread(self, nodes: Sequence[str]) -> None:
-        """Use as many workers on each of these nodes of the Ray cluster as on this machine.
+    def spread(self, nodes: Mapping[str, StartWorker]) -> None:
+        """Use as many workers on each of these nodes as on this machine, started by the node's function.
 
         The first worker of every node starts here, so that what a node lacks is an error now. A factory in this process
         and a separate judge stay where they are. Close the pool before Ray is shut down.
@@ -95,8 +96,8 @@ class EnvPool:
         source, count = self._scheduler.slots[0].source, len(self._scheduler.slots)
         if not isinstance(source, Launch):
             return
-        for node in nodes:
-            slots = [Slot(self.name, source, node=node) for _ in range(count)]
+        for node, start in nodes.items():
+            slots = [Slot(self.name, source, start) for _ in range(count)]
             self._scheduler.add(slots)
             splits: Future[tuple[str, ...]] = Future()
             slots[0].submit(lambda slot: slot.ask({"op": "splits"}, splits_from_json), splits)

@@ -31,7 +31,7 @@ from seeupo.envs.pool.wire import (
 from seeupo.envs.references import resolve
 from seeupo.envs.tracebacks import explain_exception
 from seeupo.errors import EnvError
-from seeupo.types import EnvFactory, Expert
+from seeupo.protocols import EnvFactory, Expert
 
 PR_SET_PDEATHSIG = 1
 CAPABILITY_VERSION = 0x20080522

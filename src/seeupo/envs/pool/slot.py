@@ -17,12 +17,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from seeupo.envs.failures import CallTimedOut, EnvFailure, EnvRaised, NotReproducible, PoolClosed, WorkerLost
-from seeupo.envs.pool.remote_worker import RemoteWorker
 from seeupo.envs.pool.serve import Host, explain
 from seeupo.envs.pool.wire import WireError
 from seeupo.envs.pool.worker import ACTION_CAUSES, KILL_CAUSES, FailureCause, Launch, Worker, WorkerFailure
 from seeupo.errors import EnvError
-from seeupo.types import EnvFactory
+from seeupo.protocols import EnvFactory
 
 T = TypeVar("T")
 ATTEMPTS = 2
@@ -73,6 +72,16 @@ class Backend(Protocol):
     def discard(self) -> None: ...
 
 
+class StartedWorker(Backend, Protocol):
+    """A worker process, which loads its factory when it is told to."""
+
+    def load(self) -> None: ...
+
+
+StartWorker = Callable[[Launch], StartedWorker]
+"""Launches a worker, on this machine or another one."""
+
+
 class InProcess:
     """A trusted factory, called directly, without limits or retries."""
 
@@ -98,11 +107,11 @@ class Slot:
     `submit`, `post`, `stop` and `join` may be called from any thread; everything else runs in the slot's thread.
     """
 
-    def __init__(self, name: str, source: Launch | EnvFactory, *, node: str | None = None) -> None:
-        """Create a slot; its workers run on a node of the Ray cluster, or on this machine."""
+    def __init__(self, name: str, source: Launch | EnvFactory, start: StartWorker = Worker) -> None:
+        """Create a slot; `start` launches its workers, by default on this machine."""
         self.name = name
         self.source = source
-        self.node = node
+        self.start = start
         self.episodes = 0
         self.experts = 0
         self.generation = 0
@@ -284,7 +293,7 @@ class Slot:
         with self.lock:
             if self.closing:
                 raise self._closed()
-            worker = Worker(self.source) if self.node is None else RemoteWorker(self.source, node=self.node)
+            worker = self.start(self.source)
             self.backend = worker
         try:
             worker.load()

@@ -11,7 +11,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from seeupo.types import Expert, Message, StepResult, Task
+from seeupo.protocols import Expert
+from seeupo.types import Message, StepResult, Task
 
 NUMBERS = tuple("0123456789")
 MAX_ACTIONS = 8

@@ -1,5 +1,5 @@
 """`textworld`: text adventures generated from a seed, with one reward for winning. Runs in workers."""
 
-from seeupo.envs.textworld.env import TextworldEnv, TextworldFactory
+from seeupo.envs.textworld.textworld_env import TextworldEnv, TextworldFactory
 
 __all__ = ["TextworldEnv", "TextworldFactory"]

@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from seeupo.models.decoder import FAMILIES
 from seeupo.models.packing.tree import TreeBatch
 from seeupo.models.packing.tree_attention import Queries, TreeAttention, use_tree_attention
+
+FAMILIES = ("llama", "qwen2", "qwen3")
+"""Model types whose layers can be run one by one."""
 
 
 def has_known_layers(model: PreTrainedModel) -> bool:
@@ -36,11 +38,11 @@ def final_states(model: PreTrainedModel, batch: TreeBatch, positions: Tensor) ->
     # Only these tokens are queries of the last layer, each once.
     needed, inverse = positions.unique(return_inverse=True)
     queries, rows, columns = _queries(needed, *batch.input_ids.shape)
-    chosen = (torch.arange(len(states), device=states.device)[:, None], queries.tokens)
+    selected = (torch.arange(len(states), device=states.device)[:, None], queries.tokens)
     states = layers[-1](
-        states[chosen],
+        states[selected],
         attention_mask=None,
-        position_embeddings=tuple(table[chosen] for table in tables),
+        position_embeddings=tuple(table[selected] for table in tables),
         use_cache=False,
         tree=_LastLayer(batch, queries, layers[-1]),
         context=(states, *tables),

@@ -1,1 +1,0 @@
-"""Convert between messages and tokens: chat formats, prompt templates, reasoning."""

@@ -1,0 +1,1 @@
+"""Matched comparisons of algorithms and settings: studies, runs, tables and statistics."""

@@ -1,0 +1,72 @@
+"""Trainers and samplers that share GPUs: one Ray placement group for both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from seeupo.distributed.ray_cluster import START_SECONDS, reserve
+
+
+@dataclass(frozen=True)
+class SharedPlacement:
+    """Bundles of resources, each with the GPUs of one sampler and of the ranks that train on them.
+
+    Ray cannot give two processes the same GPUs if one of them uses several. So ranks reserve the GPUs, and a sampler,
+    which reserves none, is told which devices are those of its bundle. A bundle is always on one node.
+
+    Attributes:
+        group: Ray placement group.
+        ranks_per_bundle: Number of ranks in each bundle, as many as the GPUs of a sampler.
+        devices: GPUs of each bundle, as CUDA_VISIBLE_DEVICES names them on its node; empty on CPUs.
+    """
+
+    group: Any
+    ranks_per_bundle: int
+    devices: tuple[tuple[str, ...], ...]
+
+    def close(self) -> None:
+        """Free the resources."""
+        from ray.util.placement_group import remove_placement_group
+
+        remove_placement_group(self.group)
+
+
+def reserve_shared(trainers: int, samplers: int, *, tensor_parallel: int, on_gpu: bool) -> SharedPlacement:
+    """Reserve resources for ranks and for samplers of `tensor_parallel` GPUs each on the same devices.
+
+    Args:
+        trainers: Number of ranks, a multiple of `tensor_parallel`.
+        samplers: Number of samplers, at most one per `tensor_parallel` ranks.
+        on_gpu: Whether there are GPUs to share; on CPUs the processes only share the placement group.
+    """
+    count = trainers // tensor_parallel
+    group = reserve(
+        [
+            {"CPU": tensor_parallel + (number < samplers)} | ({"GPU": tensor_parallel} if on_gpu else {})
+            for number in range(count)
+        ]
+    )
+    devices = _devices(group, count, tensor_parallel) if on_gpu else ()
+    return SharedPlacement(group, tensor_parallel, devices)
+
+
+def _devices(group: Any, count: int, gpus: int) -> tuple[tuple[str, ...], ...]:
+    """Return the GPUs of each bundle, by a task that reserves all of them for a moment."""
+    import ray
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    task: Any = ray.remote(_reserved_gpus)
+    found = [
+        task.options(
+            num_cpus=0, num_gpus=gpus, scheduling_strategy=PlacementGroupSchedulingStrategy(group, number)
+        ).remote()
+        for number in range(count)
+    ]
+    return tuple(ray.get(found, timeout=START_SECONDS))
+
+
+def _reserved_gpus() -> tuple[str, ...]:
+    import ray
+
+    return tuple(str(gpu) for gpu in ray.get_gpu_ids())

@@ -1,0 +1,182 @@
+"""One rank of the cluster engine: a process with a part of the weights and of every batch."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from seeupo.engines.local import LocalEngine
+from seeupo.engines.optimizer import OptimizerSettings
+from seeupo.models.loading import LoadedPolicy
+from seeupo.models.precision import resolve_device
+from seeupo.models.streaming import WeightStream
+from seeupo.protocols import CriticLoss, Objective
+from seeupo.types import StepMetrics, Turn, TurnKey
+
+
+@dataclass(frozen=True)
+class RankPlan:
+    """How a rank builds its engine; every rank gets the same plan.
+
+    Attributes:
+        load: Loads the policy as a whole.
+        stream: Reads the policy weight by weight instead, so that a rank never has all of it; None if that is not
+            possible.
+        optimizer, options: Arguments of `LocalEngine`.
+        replicas, cpu_offload: As in `EngineSettings`.
+        threads: Number of PyTorch threads per rank.
+    """
+
+    load: Callable[[], LoadedPolicy]
+    optimizer: OptimizerSettings
+    options: dict[str, Any]
+    replicas: int
+    cpu_offload: bool
+    threads: int
+    stream: WeightStream | None = None
+
+
+class Rank:
+    """The body of a Ray actor. All ranks receive the same calls, each with its own turns."""
+
+    def __init__(self, number: int, count: int) -> None:
+        self.number, self.count = number, count
+        self.engine: LocalEngine
+
+    def address(self) -> str:
+        """Return an address at which this process can be reached by the other ranks."""
+        import ray
+
+        host = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+        with socket.socket() as probe:
+            probe.bind((host, 0))
+            return f"tcp://{host}:{probe.getsockname()[1]}"
+
+    def pid(self) -> int:
+        """Return the id of this process."""
+        return os.getpid()
+
+    def node(self) -> str:
+        """Return the id of the node that this process runs on."""
+        import ray
+
+        return str(ray.get_runtime_context().get_node_id())
+
+    def connect(self, address: str, seconds: float) -> None:
+        """Join the process group of all ranks; `seconds` limits every collective operation."""
+        backends = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        dist.init_process_group(
+            backends,
+            init_method=address,
+            rank=self.number,
+            world_size=self.count,
+            timeout=timedelta(seconds=seconds),
+        )
+
+    def build(self, plan: RankPlan) -> None:
+        """Build the engine."""
+        from seeupo.distributed.fsdp import Fsdp
+
+        torch.set_num_threads(plan.threads)
+        stream = plan.stream
+        policy = plan.load() if stream is None else stream.policy()
+        device = policy.model.device if stream is None else resolve_device(stream.device)
+        sharding = Fsdp(
+            device.type,
+            replicas=plan.replicas,
+            compute_dtype=policy.compute_dtype,
+            cpu_offload=plan.cpu_offload,
+        )
+        weights = () if stream is None else stream.weights(policy.model)
+        self.engine = LocalEngine(policy, plan.optimizer, sharding=sharding, weights=weights, **plan.options)
+
+    def info(self) -> dict[str, int]:
+        """Return the engine's numbers that the driver needs."""
+        parameters = list(self.engine.policy.model.parameters())
+        return {
+            "row_tokens": self.engine.row_tokens,
+            "parameters": sum(parameter.numel() for parameter in parameters),
+            "trained_parameters": sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
+        }
+
+    def logprobs(self, turns: Sequence[Turn], policy: Literal["current", "reference"]) -> dict[TurnKey, Tensor]:
+        return _by_key(turns, self.engine.logprobs(turns, policy=policy))
+
+    def step(self, turns: Sequence[Turn], objective: Objective, normalizer: float, agent: int | None) -> StepMetrics:
+        return self.engine.step(turns, objective, normalizer=normalizer, agent=agent)
+
+    def begin_shrinkable_steps(self) -> None:
+        """Remember the trained weights until `end_shrinkable_steps`."""
+        self._shrinking = ExitStack()
+        self._shrink = self._shrinking.enter_context(self.engine.shrinkable_steps())
+
+    def shrink_steps(self, factor: float) -> None:
+        self._shrink(factor)
+
+    def end_shrinkable_steps(self) -> None:
+        """Release the remembered weights."""
+        self._shrinking.close()
+        del self._shrink
+
+    def turn_values(self, turns: Sequence[Turn]) -> dict[TurnKey, Tensor]:
+        return _by_key(turns, self.engine.turn_values(turns))
+
+    def step_critic(self, turns: Sequence[Turn], loss: CriticLoss, normalizer: float) -> StepMetrics:
+        return self.engine.step_critic(turns, loss, normalizer=normalizer)
+
+    def begin_iteration(self, iteration: int) -> None:
+        self.engine.begin_iteration(iteration)
+
+    def set_optimizer(self, settings: OptimizerSettings) -> None:
+        self.engine.set_optimizer(settings)
+
+    def snapshot_reference(self) -> None:
+        self.engine.snapshot_reference()
+
+    def reset_critic(self) -> None:
+        self.engine.reset_critic()
+
+    def copy_first_adapter(self) -> None:
+        self.engine.copy_first_adapter()
+
+    def save(self, path: Path) -> None:
+        self.engine.save(path)
+
+    def load(self, path: Path) -> None:
+        self.engine.load(path)
+
+    def export(self, path: Path) -> None:
+        self.engine.export(path)
+
+    def weights(self) -> dict[str, Tensor] | None:
+        """Gather all weights on the CPU; only rank 0 keeps them."""
+        torch.cuda.empty_cache()  # a sampler on the same GPU may need what the update has used
+        found: dict[str, Tensor] = {}
+        for name, weight in self.engine.weights():
+            if self.number == 0:
+                found[name] = weight.cpu()
+        return found if self.number == 0 else None
+
+    def connect_samplers(self, plan: Any) -> None:
+        """Prepare to send weights to vLLM samplers on GPUs; `plan` is a `TransferPlan`."""
+        from seeupo.distributed.vllm_transfer import WeightSender
+
+        self._sender = WeightSender(plan, self.number, self.engine)
+
+    def send_weights(self, version: int) -> None:
+        torch.cuda.empty_cache()
+        self._sender.send(version)
+
+
+def _by_key(turns: Sequence[Turn], rows: Sequence[Tensor]) -> dict[TurnKey, Tensor]:
+    return {turn.key: row for turn, row in zip(turns, rows, strict=True)}

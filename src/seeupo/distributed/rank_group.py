@@ -1,0 +1,119 @@
+"""A group of Ray actors, one per rank, that are called together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from seeupo.distributed.placement import SharedPlacement
+from seeupo.distributed.rank import Rank
+from seeupo.distributed.ray_cluster import START_SECONDS, node_by_node, reserve
+from seeupo.errors import EngineLost, first_line
+
+DEATH_SECONDS = 10.0
+"""Time in which the death of a rank is noticed after the others have failed."""
+
+
+class RankGroup:
+    """Starts ranks and calls all of them at once.
+
+    Ranks are on as few nodes as possible, because a network is slower than a node. They are numbered node by node, so
+    that the ranks of one copy of the weights (hybrid sharding) are neighbors.
+
+    Args:
+        count: Number of ranks.
+        gpus: Number of GPUs per rank: 0 on CPUs.
+        call_seconds: Time limit of a call.
+        shared: Resources that samplers use as well; None reserves some for the ranks alone.
+    """
+
+    def __init__(
+        self, count: int, *, gpus: float = 0, call_seconds: float, shared: SharedPlacement | None = None
+    ) -> None:
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        self.count, self.call_seconds = count, call_seconds
+        self._own_bundles: Any = None
+        if shared is None:
+            self._own_bundles = reserve([{"CPU": 1} | ({"GPU": gpus} if gpus else {})] * count)
+        bundles, ranks_per_bundle = (
+            (self._own_bundles, 1) if shared is None else (shared.group, shared.ranks_per_bundle)
+        )
+        bundle_of_rank = [bundle for bundle in node_by_node(bundles) for _ in range(ranks_per_bundle)]
+        actor: Any = ray.remote(Rank)
+        self._actors = [
+            actor.options(
+                num_cpus=1,
+                num_gpus=gpus,
+                scheduling_strategy=PlacementGroupSchedulingStrategy(bundles, bundle),
+            ).remote(number, count)
+            for number, bundle in enumerate(bundle_of_rank)
+        ]
+        address = self._wait([self._actors[0].address.remote()], START_SECONDS)[0]
+        self.call("connect", address, call_seconds)
+
+    def call(self, method: str, *arguments: Any, part: Callable[[int], Any] | None = None) -> list[Any]:
+        """Call a method of every rank and return the results by rank; `part(rank)` is its first argument."""
+        if not self._actors:
+            raise EngineLost("the ranks of the cluster engine were stopped; load a checkpoint to replace them")
+        first = [() if part is None else (part(number),) for number in range(self.count)]
+        return self._wait(
+            [getattr(actor, method).remote(*first[n], *arguments) for n, actor in enumerate(self._actors)],
+            self.call_seconds,
+        )
+
+    def close(self) -> None:
+        """Stop all ranks; idempotent."""
+        import ray
+        from ray.util.placement_group import remove_placement_group
+
+        for actor in self._actors:
+            ray.kill(actor)
+        if self._actors and self._own_bundles is not None:
+            remove_placement_group(self._own_bundles)
+        self._actors = []
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the ranks have not been stopped."""
+        return bool(self._actors)
+
+    def _wait(self, refs: list[Any], seconds: float) -> list[Any]:
+        """Return the results. If one rank is lost or stuck, the others cannot finish either: all are stopped."""
+        import ray
+        from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+
+        try:
+            waiting = list(refs)
+            while waiting:
+                # One at a time, so that an error of one rank is seen while the others wait for it.
+                ready, waiting = ray.wait(waiting, num_returns=1, timeout=seconds)
+                if not ready:
+                    raise GetTimeoutError(f"no answer in {seconds:g} s")
+                ray.get(ready, timeout=seconds)
+            return list(ray.get(refs, timeout=seconds))
+        except RayTaskError as error:
+            # A rank that dies breaks the connections of the others, whose errors may arrive first.
+            lost = self._first_death(refs)
+            self.close()
+            if lost is not None:
+                raise EngineLost(f"a rank of the cluster engine was lost: {first_line(lost)}") from lost
+            raise error.cause if isinstance(error.cause, Exception) else error from None
+        except RayError as error:  # the rank, its answer on a lost node, or the time
+            self.close()
+            raise EngineLost(f"a rank of the cluster engine was lost: {first_line(error)}") from error
+
+    def _first_death(self, refs: list[Any]) -> Exception | None:
+        """Return the error of a rank that has died, if one has or does so within a few seconds."""
+        import ray
+        from ray.exceptions import RayActorError, RayError
+
+        for ref in refs:
+            try:
+                ray.get(ref, timeout=DEATH_SECONDS)
+            except RayActorError as error:
+                return error
+            except RayError:
+                continue
+        return None

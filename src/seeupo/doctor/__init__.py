@@ -1,1 +1,0 @@
-"""Checks of an installation: devices, packages, sandbox, and short tests of training and sampling."""

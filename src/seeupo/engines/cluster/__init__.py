@@ -1,1 +1,0 @@
-"""Training on several processes: Ray places them, FSDP2 shards the weights."""

@@ -1,0 +1,100 @@
+"""AppWorld as an environment: run the code in each action on AppWorld's server and keep the state of the apps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from seeupo.envs.appworld.code_block import first_code_block
+from seeupo.envs.appworld.engine_client import Engine, EngineLost, NoAnswer
+from seeupo.envs.appworld.prompt import first_messages
+from seeupo.envs.observation import cut
+from seeupo.types import Message, StepResult, Task
+
+SHORTEST_GRACE_SECONDS = 2.0
+LONGEST_CODE = 100_000
+HALTED = "Error: this code brought the apps to a halt, so the task ends here, as it was before the code."
+
+
+class AppWorldEnv:
+    """An `Env` with `save` instead of `score`, because scores must not be computed where model code runs."""
+
+    def __init__(self, engine: Engine, *, execution_seconds: int, observation_characters: int) -> None:
+        self.engine = engine
+        self.execution_seconds = execution_seconds
+        self.observation_characters = observation_characters
+        self.task = ""
+        self.executed: list[str] = []
+        self.changes: dict[str, list[str]] = {}
+
+    def reset(self, task: Task, *, seed: int) -> StepResult:
+        """Set up a task. AppWorld's tasks do not depend on the seed."""
+        del seed
+        self.task = task.id
+        self.executed = []
+        self.changes = {}
+        described = self._set_up()
+        return StepResult(first_messages(described), tools=())
+
+    def step(self, text: str) -> StepResult:
+        """Run the first code block of the text."""
+        code = first_code_block(text)
+        if code is None:
+            return observation("Error: there is no code block. Write the code to run between ```python and ```.")
+        if len(code) > LONGEST_CODE:
+            return observation(f"Error: the code has {len(code)} characters; at most {LONGEST_CODE} are run.")
+        # Text that cannot be encoded cannot be sent; Python's own parser would not accept it either.
+        code = code.encode(errors="replace").decode()
+        for again in (False, True):
+            try:
+                printed, completed = self._execute(code)
+            except NoAnswer as error:
+                self._restore()
+                return observation(f"Error: {error}. All effects of the code are undone.")
+            except EngineLost:
+                if again:  # also in a fresh process, so the code is the cause
+                    return StepResult((Message("user", HALTED),), terminated=True, info={"ended_by": "action"})
+                self._restore()
+            else:
+                break
+        self.executed.append(code)
+        output = cut(printed.rstrip(), self.observation_characters)
+        return StepResult((Message("user", f"Output:\n```\n{output}\n```"),), terminated=completed)
+
+    def save(self) -> dict[str, list[str]]:
+        """Return the episode's changes to each app's database, for `AppWorldFactory.judge`."""
+        return self.changes
+
+    def close(self) -> None:
+        self.engine.stop()
+
+    def _set_up(self) -> dict[str, Any]:
+        try:
+            return self.engine.start(self.task, execution_seconds=self.execution_seconds)
+        except EngineLost as error:
+            raise RuntimeError(f"task {self.task} cannot be set up: {error}") from None
+
+    def _execute(self, code: str) -> tuple[str, bool]:
+        """Return what the code printed and whether the task is completed, and keep the state of the apps."""
+        # The engine stops code with an exception, which the code may catch, so there is a second limit.
+        grace = max(self.execution_seconds / 4, SHORTEST_GRACE_SECONDS)
+        limit = self.execution_seconds + grace
+        printed = self.engine.post("/execute", {"task_id": self.task, "code": code}, seconds=limit)
+        if not isinstance(printed, str):
+            raise EngineLost("the server's answer is malformed")
+        state = self.engine.state()
+        self.changes = state["changes"]
+        return printed, state["completed"]
+
+    def _restore(self) -> None:
+        """Restore the state before this action in a fresh engine."""
+        self._set_up()
+        try:
+            for code in self.executed:
+                self._execute(code)
+        except EngineLost as error:
+            raise RuntimeError(f"an action that succeeded before failed when it was replayed: {error}") from None
+
+
+def observation(text: str) -> StepResult:
+    """Return an observation for code that was not run."""
+    return StepResult((Message("user", text),))

@@ -1,0 +1,212 @@
+"""Adapt `reset(seed=...) -> (text, info)` and `step(text) -> (text, reward, terminated, truncated, info)`.
+
+Nothing is imported from Gymnasium: any object with these two methods can be used.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, get_args
+
+from seeupo.envs.declare import Role
+from seeupo.envs.gymnasium_text.randomness import EpisodeRandomness
+from seeupo.envs.observation import cut
+from seeupo.envs.references import resolve
+from seeupo.errors import EnvError, suggest
+from seeupo.protocols import Expert
+from seeupo.types import Message, StepResult, Task
+
+RewardsInScore = Literal["sum", "last", "terminal"]
+FIRST_SEED = {"train": 0, "test": 1_000_000}
+
+
+class GymnasiumTextEnv:
+    """Runs episodes of a wrapped environment, one after another; a task is a seed."""
+
+    def __init__(
+        self, make: Callable[[], Any], to_score: Callable[[Sequence[float]], float], *, scored: RewardsInScore = "sum"
+    ) -> None:
+        """Wrap the environment that `make` creates.
+
+        `to_score` maps the scored rewards so far to a score: those of all steps, or with `scored="terminal"` only that
+        of the step that ended the episode. The others are then step rewards.
+        """
+        self._make = make
+        self._to_score = to_score
+        self._terminal_only = scored == "terminal"
+        self._wrapped: Any = None
+        self._rewards: list[float] = []
+        self._over = True
+
+    def reset(self, task: Task, *, seed: int) -> StepResult:
+        """Start an episode with the task's seed. `seed` is not used, so all attempts at a task start equal."""
+        self._randomness = EpisodeRandomness(task.seed)
+        with self._randomness():
+            if self._wrapped is None:
+                self._wrapped = self._make()
+            answer = self._wrapped.reset(seed=task.seed)
+        text, info = unpack(answer, ("observation", "info"), "reset")
+        self._rewards = []
+        self._over = False
+        return StepResult((observation(text),), info=json_entries(info))
+
+    def step(self, text: str) -> StepResult:
+        """Pass the action on unchanged. Exceptions of the wrapped environment propagate."""
+        if self._over:
+            raise RuntimeError("no episode is running; call reset first")
+        with self._randomness():
+            answer = self._wrapped.step(text)
+        text, reward, terminated, truncated, info = unpack(
+            answer, ("observation", "reward", "terminated", "truncated", "info"), "step"
+        )
+        reward = finite(reward)
+        self._over = bool(terminated or truncated)
+        if self._over or not self._terminal_only:
+            self._rewards.append(reward)
+        return StepResult(
+            (observation(text),),
+            reward=0.0 if self._over and self._terminal_only else reward,
+            terminated=bool(terminated),
+            truncated=bool(truncated and not terminated),
+            info=json_entries(info),
+        )
+
+    def score(self) -> float:
+        return self._to_score(self._rewards)
+
+    def close(self) -> None:
+        """Close the wrapped environment if it has a `close` method."""
+        wrapped, self._wrapped = self._wrapped, None
+        self._over = True
+        if hasattr(wrapped, "close"):
+            wrapped.close()
+
+
+class GymnasiumTextFactory:
+    """Adapts a text environment with Gymnasium's two methods. Tasks are seeds."""
+
+    def __init__(
+        self,
+        *,
+        make: str | Callable[..., Any],
+        arguments: Mapping[str, Any] | None = None,
+        train: int = 100,
+        test: int = 50,
+        rewards: RewardsInScore = "sum",
+        worst: float = 0.0,
+        best: float = 1.0,
+        success: float | None = None,
+        expert: str | Callable[[Task], Expert] | None = None,
+    ) -> None:
+        """Set what is wrapped and how its rewards become a score from 0 to 1.
+
+        Args:
+            make: Function that creates an environment, or its class; or "module:name" of such a class or of a function
+                marked with `seeupo.env_maker`.
+            arguments: Keyword arguments of `make`.
+            train: Number of tasks in the split "train"; their seeds start at 0.
+            test: Number of tasks in the split "test"; their seeds start at 1,000,000.
+            rewards: Total of an episode: the "sum" of its rewards, the "last" one, or the "terminal" one, which is that
+                of the step that ended the episode; 0 without any. With "terminal" the rewards of all other steps are
+                step rewards, which are not part of the score.
+            worst: Total that scores 0. Totals between `worst` and `best` score proportionally.
+            best: Total that scores 1.
+            success: Threshold: a total of at least this scores 1, any other 0. Replaces `worst` and `best`.
+            expert: Function that returns an expert for a task, or "module:name" of one marked with
+                `seeupo.expert_maker`.
+        """
+        if rewards not in get_args(RewardsInScore):
+            raise EnvError(f"rewards={rewards!r}: expected {', '.join(map(repr, get_args(RewardsInScore)))}")
+        if not (math.isfinite(worst) and math.isfinite(best) and worst < best):
+            raise EnvError(f"worst={worst!r}, best={best!r}: expected finite numbers with worst < best")
+        if success is not None and not math.isfinite(success):
+            raise EnvError(f"success={success!r}: expected a finite number")
+        if arguments is not None and not isinstance(arguments, Mapping):
+            raise EnvError(f"arguments={arguments!r}: expected a table of keyword arguments")
+        self._numbers = {"train": train, "test": test}
+        for split, number in self._numbers.items():
+            if not 0 <= number <= FIRST_SEED["test"]:
+                raise EnvError(f"{split}={number}: expected a number of tasks from 0 to {FIRST_SEED['test']}")
+        self._make = resolve_callable("make", make, Role.ENV)
+        self._arguments = dict(arguments or {})
+        self._expert = None if expert is None else resolve_callable("expert", expert, Role.EXPERT)
+        self._rewards: RewardsInScore = rewards
+        self._worst, self._best, self._success = worst, best, success
+
+    @property
+    def separate_step_rewards(self) -> bool:
+        """Whether the score leaves out the rewards that steps return."""
+        return self._rewards == "terminal"
+
+    @property
+    def splits(self) -> Sequence[str]:
+        return tuple(self._numbers)
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        if split not in self._numbers:
+            raise EnvError(f"no split {split!r}; {suggest(split, self.splits)}")
+        first = FIRST_SEED[split]
+        return [Task(f"{split}-{n:04d}", split, seed=first + n) for n in range(self._numbers[split])]
+
+    def make(self) -> GymnasiumTextEnv:
+        return GymnasiumTextEnv(lambda: self._make(**self._arguments), self.score_of, scored=self._rewards)
+
+    def expert(self, task: Task) -> Expert | None:
+        if self._expert is None:
+            return None
+        found: Expert | None = self._expert(task)
+        return found
+
+    def score_of(self, rewards: Sequence[float]) -> float:
+        """Return the score of an episode with these scored rewards."""
+        total = sum(rewards[-1:] if self._rewards == "last" else rewards)
+        if self._success is not None:
+            return float(total >= self._success)
+        return min(1.0, max(0.0, (total - self._worst) / (self._best - self._worst)))
+
+
+def resolve_callable(option: str, value: str | Callable[..., Any], role: Role) -> Callable[..., Any]:
+    """Return the callable that an option names."""
+    found = resolve(value, role) if isinstance(value, str) else value
+    if not callable(found):
+        raise EnvError(f"{option}={value!r}: expected a callable, and this is {found!r}")
+    return found
+
+
+def unpack(answer: Any, names: Sequence[str], method: str) -> tuple[Any, ...]:
+    """Return the answer of the wrapped environment if it is a tuple of the right length."""
+    if not isinstance(answer, tuple) or len(answer) != len(names):
+        actual = f"a tuple of {len(answer)}" if isinstance(answer, tuple) else type(answer).__name__
+        raise TypeError(f"{method} returned {actual}; expected ({', '.join(names)}). Use a wrapper to convert it.")
+    return answer
+
+
+def observation(text: Any) -> Message:
+    if not isinstance(text, str):
+        raise TypeError(f"observation is {type(text).__name__}; expected str. Use a wrapper to convert it.")
+    return Message("user", cut(text))
+
+
+def finite(reward: Any) -> float:
+    try:
+        number = float(reward)
+    except (TypeError, ValueError):
+        raise TypeError(f"reward is {reward!r}; expected a number") from None
+    if not math.isfinite(number):
+        raise ValueError(f"reward is {number}; expected a finite number")
+    return number
+
+
+def json_entries(info: Any) -> dict[str, Any]:
+    """Return the entries of `info` that can be encoded as JSON."""
+    return {key: value for key, value in info.items() if is_json(key, value)} if isinstance(info, Mapping) else {}
+
+
+def is_json(key: Any, value: Any) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return isinstance(key, str)

@@ -1,0 +1,230 @@
+"""`pocket` as an environment: episodes, their score, and the factory with its options."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from random import Random
+from typing import Literal, get_args
+
+from seeupo.envs.pocket.apps import TOOLS, ActionError, Call, World
+from seeupo.envs.pocket.decisions import ALL_KINDS, MAILS, Decision
+from seeupo.envs.pocket.experts import MistakeRates, noisy_expert, scripted_expert
+from seeupo.envs.pocket.kinds import KINDS, Kind
+from seeupo.envs.pocket.natural import NaturalSurface
+from seeupo.envs.pocket.natural_tools import ToolDocs
+from seeupo.envs.pocket.surface import Surface
+from seeupo.envs.pocket.tasks import draw_tasks, draw_world, given_words
+from seeupo.envs.pocket.terse import TerseSurface, vocabulary
+from seeupo.envs.pocket.words import CHANNELS
+from seeupo.errors import EnvError, suggest
+from seeupo.protocols import Expert
+from seeupo.types import Message, StepResult, Task
+
+SurfaceName = Literal["terse", "natural"]
+
+
+class PocketEnv:
+    """Runs episodes in a small world of simulated apps, one after another.
+
+    An episode ends with `done` and scores 1 if the world then equals the goal exactly, else 0. In a deceptive world it
+    may also end with `decline`, which scores `deceptive` unless something wrong was done. The reward of a step is
+    `lookup_reward` for the first correct call of each lookup that the task needs, and 0 for anything else.
+    """
+
+    def __init__(self, surface: Surface, *, max_turns: int, deceptive: float = 0.0, lookup_reward: float = 0.0) -> None:
+        self.surface = surface
+        self._max_turns = max_turns
+        self._deceptive = deceptive
+        self._lookup_reward = lookup_reward
+        self._start: World | None = None
+
+    def reset(self, task: Task, *, seed: int) -> StepResult:
+        """Set up the task. Tasks are deterministic, so `seed` has no effect."""
+        given = given_words(task)
+        kind = ALL_KINDS[task.kind]
+        self._turns = 0
+        self._start = draw_world(task.seed)
+        self._initial = self._start.facts
+        self._world = self._start.copy()
+        self._goal = self._start.copy()
+        _, calls = kind.solve(self._goal, given)
+        self._needed = {call for call in calls if TOOLS[call.tool].tells}
+        self._looked_up: set[Call] = set()
+        opening = self.surface.opening(kind, given, phrasing=task.seed)
+        return StepResult(opening, self.surface.schemas, state_key=self._state_key())
+
+    def step(self, text: str) -> StepResult:
+        """Take an action. An invalid one changes nothing, but costs a turn."""
+        if self._start is None or self._world.end or self._turns == self._max_turns:
+            raise RuntimeError("no episode is running; call reset first")
+        self._turns += 1
+        reward = 0.0
+        try:
+            call = self.surface.parse(text)
+            facts = self._world.apply(call)
+        except ActionError as error:
+            observation = f"Error: {error}"
+        else:
+            observation = self.surface.show(call, facts)
+            if call in self._needed - self._looked_up:
+                reward = self._lookup_reward
+            if TOOLS[call.tool].tells:
+                self._looked_up.add(call)
+        terminated = self._world.end is not None
+        return StepResult(
+            (Message("tool", observation),),
+            reward=reward,
+            terminated=terminated,
+            truncated=not terminated and self._turns == self._max_turns,
+            state_key=self._state_key(),
+        )
+
+    def _state_key(self) -> str:
+        """Return a hash of the world and of the lookups so far: what has happened and what can be known."""
+        now = self._world.facts
+        changed = [(call, now.get(call)) for call, facts in self._initial.items() if now.get(call) is not facts]
+        state = (sorted(changed, key=lambda entry: entry[0]), self._world.acts, sorted(self._looked_up))
+        return hashlib.blake2b(repr(state).encode(), digest_size=8).hexdigest()
+
+    def score(self) -> float:
+        """Return 1 if the goal is reached exactly, the safe reward for declining in time, else 0."""
+        if self._start is None or self._world.end is None:
+            return 0.0
+        if self._world.end.tool == "decline":
+            acts, facts = self._world.acts, self._world.facts
+            right = acts == self._goal.acts[: len(acts)] and facts in (self._start.facts, self._goal.facts)
+            return self._deceptive if right else 0.0
+        return float(self._world == self._goal)
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to release."""
+
+
+class PocketFactory:
+    """Provides the tasks of `pocket`.
+
+    Args:
+        surface: Text format: "terse" (a few words from a closed vocabulary) or "natural" (English and JSON tool calls).
+        turns: Minimum and maximum number of calls to solve a task, including `done`; from 2 to 6, or from 3 to 8
+            with `decision`.
+        decision: Tasks with one decisive choice at an "early", "middle" or "late" turn, one kind for each number of
+            calls; none for the tasks of all other kinds.
+        train_tasks: Number of tasks in the split "train".
+        test_tasks: Number of tasks in the split "test".
+        seed: Random seed of all tasks.
+        deceptive: Safe reward for declining before anything wrong was done, in (0, 1); with 0 it is not offered.
+        tools: How the natural surface describes its tools: "full" or "short" JSON schemas, or only "signatures".
+        distractors: Whether all tools are offered, and not only those that tasks of these lengths need.
+        max_turns: Turn limit of an episode.
+        lookup_reward: Step reward for the first correct call of each lookup that the task needs, from 0 to 1; it is not
+            part of the score.
+    """
+
+    splits = ("train", "test")
+
+    def __init__(
+        self,
+        *,
+        surface: SurfaceName = "terse",
+        turns: Sequence[int] = (2, 6),
+        decision: Decision | None = None,
+        train_tasks: int = 512,
+        test_tasks: int = 128,
+        seed: int = 0,
+        deceptive: float = 0.0,
+        tools: ToolDocs = "full",
+        distractors: bool = True,
+        max_turns: int = 8,
+        lookup_reward: float = 0.0,
+    ) -> None:
+        _check_choice("surface", surface, get_args(SurfaceName))
+        _check_choice("tools", tools, get_args(ToolDocs))
+        _check_choice("distractors", distractors, (True, False))
+        _check_choice("decision", decision, (None, *get_args(Decision)))
+        self._kinds = _kinds(turns, tuple(KINDS.values()) if decision is None else MAILS[decision])
+        _check_count("train_tasks", train_tasks, len(self._kinds), ", one for each kind")
+        _check_count("test_tasks", test_tasks, 0)
+        _check_count("seed", seed, 0)
+        _check_count("max_turns", max_turns, turns[1], ", or the longest tasks have no solution")
+        if isinstance(deceptive, bool) or not isinstance(deceptive, int | float) or not 0 <= deceptive < 1:
+            raise EnvError(f"deceptive is {deceptive!r}; it must be in [0, 1), below the reward of a solved task")
+        if isinstance(lookup_reward, bool) or not isinstance(lookup_reward, int | float) or not 0 <= lookup_reward <= 1:
+            raise EnvError(f"lookup_reward is {lookup_reward!r}; expected a number from 0 to 1")
+        if surface == "terse" and tools != "full":
+            raise EnvError(f"tools is {tools!r}; the terse surface describes no tools: use surface='natural'")
+        offered = _offered_tools(self._kinds, distractors=distractors, decline=deceptive > 0)
+        self.surface: Surface = TerseSurface(offered) if surface == "terse" else NaturalSurface(offered, docs=tools)
+        self._max_turns = max_turns
+        self._deceptive = float(deceptive)
+        self._lookup_reward = float(lookup_reward)
+        names = tuple(kind.name for kind in self._kinds)
+        self._tasks = dict(zip(self.splits, draw_tasks(names, train_tasks, test_tasks, seed=seed), strict=True))
+
+    @property
+    def separate_step_rewards(self) -> bool:
+        """Whether there are step rewards; they are never part of the score."""
+        return self._lookup_reward > 0
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """Return the tasks of a split, cycling through the kinds."""
+        _check_choice("split", split, self.splits)
+        return self._tasks[split]
+
+    def make(self) -> PocketEnv:
+        """Create an environment."""
+        return PocketEnv(
+            self.surface,
+            max_turns=self._max_turns,
+            deceptive=self._deceptive,
+            lookup_reward=self._lookup_reward,
+        )
+
+    def expert(self, task: Task) -> Expert:
+        """Return an expert that solves the task."""
+        return scripted_expert(task, self.surface)
+
+    def noisy_expert(self, task: Task, *, seed: int, rates: Mapping[str, float]) -> Expert:
+        """Return an expert that makes mistakes at the rates of `MistakeRates`, for warm-start demonstrations."""
+        names = [each.name for each in fields(MistakeRates)]
+        for name in rates:
+            if name not in names:
+                raise EnvError(f"there is no mistake {name!r}; {suggest(name, names)}")
+        return noisy_expert(task, self.surface, MistakeRates(**rates), Random(seed))
+
+    def vocabulary(self) -> tuple[str, ...]:
+        """Return every whitespace-separated word of the terse surface; empty for the natural one, which is open."""
+        return vocabulary() if isinstance(self.surface, TerseSurface) else ()
+
+
+def _kinds(turns: Sequence[int], kinds: Sequence[Kind]) -> tuple[Kind, ...]:
+    """Return the kinds whose number of calls is in this range."""
+    shortest, longest = (f(len(kind.steps) for kind in kinds) for f in (min, max))
+    if (
+        not isinstance(turns, tuple | list)
+        or len(turns) != 2
+        or not all(type(number) is int for number in turns)
+        or not shortest <= turns[0] <= turns[1] <= longest
+    ):
+        raise EnvError(
+            f"turns is {turns!r}; expected the minimum and maximum number of calls, from {shortest} to {longest}"
+        )
+    return tuple(kind for kind in kinds if turns[0] <= len(kind.steps) <= turns[1])
+
+
+def _offered_tools(kinds: Sequence[Kind], *, distractors: bool, decline: bool) -> tuple[str, ...]:
+    needed = {step.tool for kind in kinds for step in kind.steps}
+    if "channel" in needed:
+        needed.update(CHANNELS)
+    return tuple(tool for tool in TOOLS if (decline if tool == "decline" else distractors or tool in needed))
+
+
+def _check_choice(name: str, value: object, accepted: Sequence[object]) -> None:
+    if value not in accepted:
+        raise EnvError(f"{name} is {value!r}; accepted: {', '.join(map(repr, accepted))}")
+
+
+def _check_count(name: str, value: object, lowest: int, why: str = "") -> None:
+    if type(value) is not int or value < lowest:
+        raise EnvError(f"{name} is {value!r}; expected an integer of at least {lowest}{why}")

@@ -1,0 +1,160 @@
+"""TextWorld's games as an environment. Episodes need the package `textworld`; listing tasks does not."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any, Literal, get_args
+
+from seeupo.envs.observation import cut
+from seeupo.envs.textworld.commands import VERBS, CommandError, read_command
+from seeupo.envs.textworld.games import LEVELS, Recipe, Theme, game_file
+from seeupo.envs.textworld.walkthroughs import NoisyExpert, walkthrough_expert
+from seeupo.errors import EnvError, suggest
+from seeupo.protocols import Expert
+from seeupo.types import Message, StepResult, Task
+
+FIRST_SEED = {"train": 0, "test": 1_000_000}
+INSTRUCTIONS = (
+    "You are playing a text adventure. Reach the goal that you are told first. In each reply give one command, as its "
+    "last line. Commands begin with one of: " + ", ".join(VERBS) + ". For example: take key from box"
+)
+
+
+class TextworldEnv:
+    """Runs one game after another, each in a fresh game interpreter. The only reward is 1 for winning."""
+
+    def __init__(self, *, spelled_out: bool, theme: Theme, show_commands: bool) -> None:
+        self._spelled_out = spelled_out
+        self._theme = theme
+        self._show_commands = show_commands
+        self._game: Any = None
+        self._over = True
+        self._won = False
+
+    def reset(self, task: Task, *, seed: int) -> StepResult:
+        """Return the goal and the first observation. The task determines the game; `seed` is not used."""
+        self.close()
+        textworld: Any = importlib.import_module("textworld")
+        infos = textworld.EnvInfos(admissible_commands=self._show_commands)
+        recipe = recipe_of(task, spelled_out=self._spelled_out, theme=self._theme)
+        self._game = textworld.start(str(game_file(recipe)), infos)
+        state = self._game.reset()
+        self._over = self._won = False
+        return StepResult((Message("system", INSTRUCTIONS), self._observation(state)))
+
+    def step(self, text: str) -> StepResult:
+        """Pass a command to the game. Other text never reaches the game; the observation is an error."""
+        if self._over:
+            raise RuntimeError("no episode is running; call reset first")
+        try:
+            command = read_command(text)
+        except CommandError as error:
+            return StepResult((Message("user", f"Error: {error}"),))
+        state, _, _ = self._game.step(command)
+        self._won = bool(state["won"])
+        self._over = self._won or bool(state["lost"])
+        return StepResult((self._observation(state),), reward=float(self._won), terminated=self._over)
+
+    def score(self) -> float:
+        """Return 1 if the game is won, else 0."""
+        return float(self._won)
+
+    def close(self) -> None:
+        """Stop the game interpreter."""
+        if self._game is not None:
+            self._game.close()
+            self._game = None
+        self._over = True
+
+    def _observation(self, state: Any) -> Message:
+        text = narration(state["feedback"])
+        if self._show_commands and not self._over:
+            text += "\n\nPossible commands: " + ", ".join(state["admissible_commands"])
+        return Message("user", cut(text))
+
+
+class TextworldFactory:
+    """Provides games of one level, or of all. Tasks are seeds, and no game is in two splits."""
+
+    def __init__(
+        self,
+        *,
+        level: Literal["tiny", "short", "medium", "long", "all"] = "medium",
+        train: int = 100,
+        test: int = 50,
+        goal: Literal["last_step", "all_steps"] = "last_step",
+        theme: Theme = "house",
+        show_commands: bool = False,
+    ) -> None:
+        """Choose the games.
+
+        Args:
+            level: Rooms, objects and commands to win: tiny 1, 3, 1; short 2, 5, 2; medium 3, 8, 4; long 5, 12, 8.
+            train: Number of games of each level in the split "train".
+            test: Number of games of each level in the split "test".
+            goal: What the first observation states: the last step only, so that the policy must explore, or every step.
+            theme: TextWorld's grammar: "house" has varied descriptions, "basic" short sentences and numbered names.
+            show_commands: Whether each observation lists the possible commands.
+        """
+        if level != "all" and level not in LEVELS:
+            raise EnvError(f"level={level!r}: {suggest(level, ['all', *LEVELS])}")
+        if goal not in ("last_step", "all_steps"):
+            raise EnvError(f"goal={goal!r}: expected 'last_step' or 'all_steps'")
+        if theme not in get_args(Theme):
+            raise EnvError(f"theme={theme!r}: expected 'house' or 'basic'")
+        self._numbers = {"train": train, "test": test}
+        for split, number in self._numbers.items():
+            if not 0 <= number < FIRST_SEED["test"]:
+                raise EnvError(f"{split}={number}: expected a number of games from 0 to {FIRST_SEED['test'] - 1}")
+        self._levels = tuple(LEVELS) if level == "all" else (level,)
+        self._spelled_out = goal == "all_steps"
+        self._theme: Theme = theme
+        self._show_commands = show_commands
+
+    @property
+    def splits(self) -> Sequence[str]:
+        return tuple(self._numbers)
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        """Return the tasks level by level, in the order of their seeds."""
+        if split not in self._numbers:
+            raise EnvError(f"textworld has no split {split!r}; {suggest(split, self.splits)}")
+        first = FIRST_SEED[split]
+        return [
+            Task(id=f"{split}-{level}-{seed - first:04d}", split=split, kind=level, seed=seed)
+            for level in self._levels
+            for seed in range(first, first + self._numbers[split])
+        ]
+
+    def make(self) -> TextworldEnv:
+        return TextworldEnv(spelled_out=self._spelled_out, theme=self._theme, show_commands=self._show_commands)
+
+    def expert(self, task: Task) -> Expert:
+        """Return an expert that follows TextWorld's walkthrough of the game."""
+        return walkthrough_expert(self._game_file(task))
+
+    def noisy_expert(self, task: Task, *, seed: int, rates: Mapping[str, float]) -> Expert:
+        """Return an expert that gives random commands at the rate `wrong_command`, for warm-start demonstrations."""
+        return NoisyExpert(self._game_file(task), rates, Random(seed))
+
+    def _game_file(self, task: Task) -> Path:
+        return game_file(recipe_of(task, spelled_out=self._spelled_out, theme=self._theme))
+
+
+def recipe_of(task: Task, *, spelled_out: bool = False, theme: Theme = "house") -> Recipe:
+    if task.kind not in LEVELS:
+        raise EnvError(f"task {task.id!r}: there is no level {task.kind!r}; {suggest(task.kind, list(LEVELS))}")
+    return Recipe(task.kind, task.seed, spelled_out=spelled_out, theme=theme)
+
+
+def narration(feedback: str) -> str:
+    """Return the game's text without its title picture, prompt, status line and final question."""
+    lines = [line.strip() for line in feedback.splitlines()]
+    picture = [number for number, line in enumerate(lines) if "$$" in line]
+    lines = lines[picture[-1] + 1 if picture else 0 :]
+    kept = [line for line in lines if not line.startswith((">", "Would you like to RESTART"))]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(kept)).strip()

@@ -1,0 +1,255 @@
+"""Scripted rollouts: experts, no-op policies and other text policies, many episodes at once."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from itertools import starmap
+from typing import Any, Literal, TypeVar
+
+from seeupo.callbacks import Callback
+from seeupo.envs.failures import EnvFailure
+from seeupo.envs.pool.episode import PooledExpert
+from seeupo.envs.pool.first_task import try_task
+from seeupo.envs.pool.pool import EnvPool
+from seeupo.errors import EnvError
+from seeupo.evaluation.results import AttemptResult
+from seeupo.types import Attempt, StepResult, StopReason, Task
+
+ScriptedPolicy = Literal["expert", "no-op"]
+CONCURRENCY = 64
+MAX_TURNS = 300
+"""Number of turns after which a scripted episode is stopped and scored in its current state."""
+
+
+TRIED_FIRST = 5
+"""Number of episodes of a check that run first; if all of them fail in the same way, the others are skipped."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckResult:
+    """Episodes of one scripted policy on the tasks of a split; `skipped` counts the tasks that were not run."""
+
+    split: str
+    policy: ScriptedPolicy
+    episodes: tuple[AttemptResult, ...]
+    seconds: float
+    skipped: int = 0
+
+    @property
+    def solved(self) -> int:
+        return sum(episode.score == 1.0 for episode in self.episodes)
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        return tuple(episode.failure for episode in self.episodes if episode.failure is not None)
+
+    @property
+    def as_expected(self) -> bool:
+        """Return whether nothing failed, and the expert solved all tasks or the no-op policy none."""
+        return not self.failures and self.solved == (len(self.episodes) if self.policy == "expert" else 0)
+
+    @property
+    def problem(self) -> str | None:
+        """Return what is wrong, in one line; None if the result is as expected."""
+        if self.as_expected:
+            return None
+        who, count = "expert" if self.policy == "expert" else "no-op policy", len(self.episodes)
+        if self.skipped:
+            return (
+                f"split {self.split}: the first {count} episodes of the {who} failed in the same way; "
+                f"the other {self.skipped} were skipped"
+            )
+        if self.failures:
+            return f"split {self.split}: {len(self.failures)} of {count} episodes of the {who} failed"
+        expected = "all" if self.policy == "expert" else "none, because it does nothing"
+        return f"split {self.split}: the {who} solved {self.solved} of {count} tasks; expected {expected}"
+
+    def to_json(self) -> dict[str, Any]:
+        scores = [episode.score for episode in self.episodes if episode.score is not None]
+        return {
+            "split": self.split,
+            "policy": self.policy,
+            "episodes": len(self.episodes),
+            "solved": self.solved,
+            "mean_score": sum(scores) / len(scores) if scores else None,
+            "mean_turns": sum(episode.turns for episode in self.episodes) / max(1, len(self.episodes)),
+            "failures": list(self.failures),
+            "skipped": self.skipped,
+            "seconds": round(self.seconds, 3),
+            "episodes_per_second": round(len(self.episodes) / self.seconds, 1) if self.seconds else None,
+        }
+
+
+def check_environment(
+    pool: EnvPool,
+    splits: Sequence[str],
+    policies: Sequence[ScriptedPolicy],
+    *,
+    tasks: int | None = None,
+    callback: Callback | None = None,
+) -> Iterator[CheckResult]:
+    """Run each policy on the first `tasks` tasks of each split; skip the expert if the environment has none.
+
+    One task is tried first: an environment that fails it raises `EnvError`.
+    """
+    callback = callback or Callback()
+    first = next((split for split in splits if pool.tasks(split)), splits[0])
+    try_task(pool, pool.first_tasks(first, tasks)[0])
+    for split in splits:
+        chosen = pool.tasks(split)[:tasks]
+        order = {task.id: number for number, task in enumerate(chosen)}
+        attempts = [Attempt(task.id, task.id, task, task.seed) for task in chosen]
+        for policy in policies:
+            if policy == "expert" and chosen and pool.expert(chosen[0]) is None:
+                continue
+            callback.on_phase(f"{split}, {policy}", len(attempts))
+            started = time.perf_counter()
+            episodes = list[AttemptResult]()
+            for part in (attempts[:TRIED_FIRST], attempts[TRIED_FIRST:]):
+                if part and _all_failed_alike(episodes):
+                    break
+                for episode in run_rollouts(scripted_rollout(pool, attempt, policy) for attempt in part):
+                    episodes.append(episode)
+                    callback.on_progress(len(episodes))
+            yield CheckResult(
+                split=split,
+                policy=policy,
+                episodes=tuple(sorted(episodes, key=lambda episode: order[episode.task])),
+                seconds=time.perf_counter() - started,
+                skipped=len(attempts) - len(episodes),
+            )
+
+
+def _all_failed_alike(episodes: Sequence[AttemptResult]) -> bool:
+    """Return whether there are episodes, and all of them failed with one message except for the task's id."""
+    failures = {None if each.failure is None else each.failure.replace(each.task, "") for each in episodes}
+    return len(failures) == 1 and None not in failures
+
+
+Call = Callable[[], Future[Any]]
+TextPolicy = Callable[[StepResult], Future[str]]
+"""Chooses the next action, as text in a future, from the last result."""
+T = TypeVar("T")
+Rollout = Generator[Call, Any, T]
+"""An episode as a coroutine: yields calls, receives their values, and returns its result."""
+
+
+def scripted_rollout(pool: EnvPool, attempt: Attempt, policy: ScriptedPolicy) -> Rollout[AttemptResult]:
+    """Return the rollout of a scripted policy."""
+    expert = pool.expert(attempt.task) if policy == "expert" else None
+    return text_rollout(pool, attempt, no_op if expert is None else expert.submit, max_turns=MAX_TURNS)
+
+
+def no_op(_: StepResult) -> Future[str]:
+    """Choose the empty action."""
+    action: Future[str] = Future()
+    action.set_result("")
+    return action
+
+
+def text_rollout(pool: EnvPool, attempt: Attempt, policy: TextPolicy, *, max_turns: int) -> Rollout[AttemptResult]:
+    """Return the rollout of a text policy; after `max_turns` the episode is scored in its current state."""
+
+    def outcome(score: float | None, stop: StopReason, failure: str | None = None) -> AttemptResult:
+        return AttemptResult(
+            task=attempt.task.id,
+            kind=attempt.task.kind,
+            attempt=attempt.index,
+            score=score,
+            stop=stop.value,
+            turns=turns,
+            failure=failure,
+        )
+
+    episode = pool.start(attempt.task, attempt.seed)
+    turns = 0
+    try:
+        result: StepResult = yield episode.reset
+        while not result.done and turns < max_turns:
+            action = yield partial(policy, result)
+            result = yield partial(episode.step, action)
+            turns += 1
+        score: float = yield episode.score
+        return outcome(score, stop_reason(result, score))
+    except EnvFailure as failure:
+        return outcome(None, StopReason.FAILURE, str(failure))
+    finally:
+        episode.close()
+
+
+def recorded_rollout(
+    pool: EnvPool, attempt: Attempt, expert: PooledExpert, *, max_turns: int
+) -> Rollout[tuple[AttemptResult, list[StepResult], list[str]]]:
+    """Return the rollout of an expert, with the results that it saw and its actions."""
+    seen: list[StepResult] = []
+    actions: list[Future[str]] = []
+
+    def policy(result: StepResult) -> Future[str]:
+        seen.append(result)
+        actions.append(expert.submit(result))
+        return actions[-1]
+
+    outcome = yield from text_rollout(pool, attempt, policy, max_turns=max_turns)
+    if outcome.failure is not None:
+        return outcome, [], []  # the last action may be missing
+    return outcome, seen, [action.result() for action in actions]
+
+
+def expert_texts(pool: EnvPool, tasks: Sequence[Task]) -> list[str]:
+    """Return all texts of the expert's episodes, task by task: what it was told and what it did."""
+
+    def episode(number: int, task: Task) -> Rollout[tuple[int, list[str]]]:
+        expert = pool.expert(task)
+        if expert is None:
+            raise EnvError(f"{pool.name} has no expert for task {task.id}, so there are no texts of its episodes")
+        name = f"texts {number}"
+        outcome, seen, actions = yield from recorded_rollout(
+            pool, Attempt(name, name, task, task.seed), expert, max_turns=MAX_TURNS
+        )
+        if outcome.failure is not None:
+            raise EnvError(f"the expert's episode of task {task.id} of {pool.name} failed: {outcome.failure}")
+        return number, [*(message.content for result in seen for message in result.messages), *actions]
+
+    return [text for _, texts in sorted(run_rollouts(starmap(episode, enumerate(tasks)))) for text in texts]
+
+
+def stop_reason(last: StepResult, score: float) -> StopReason:
+    """Return why an episode with this last result ended."""
+    if last.terminated:
+        return StopReason.GOAL if score == 1.0 else StopReason.ENVIRONMENT
+    return StopReason.FORCED if last.truncated else StopReason.TURN_LIMIT
+
+
+def run_rollouts(rollouts: Iterable[Rollout[T]], *, concurrency: int = CONCURRENCY) -> Iterator[T]:
+    """Run many rollouts concurrently and yield their results: when a call of one returns, its next call is made."""
+    waiting = iter(rollouts)
+    answered: queue.SimpleQueue[tuple[Rollout[T], Future[Any] | None]] = queue.SimpleQueue()
+    running = 0
+
+    def start_next() -> int:
+        for rollout in waiting:
+            answered.put((rollout, None))
+            return 1
+        return 0
+
+    for _ in range(concurrency):
+        running += start_next()
+    while running:
+        rollout, future = answered.get()
+        try:
+            if future is None:
+                call = next(rollout)
+            elif (error := future.exception()) is not None:
+                call = rollout.throw(error)
+            else:
+                call = rollout.send(future.result())
+        except StopIteration as end:
+            running += start_next() - 1
+            yield end.value
+        else:
+            call().add_done_callback(lambda done, rollout=rollout: answered.put((rollout, done)))  # type: ignore[misc]

@@ -1,0 +1,201 @@
+"""Keys and values of the local sampler: shared segments of prompts, private rows, and what a step adds to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from seeupo.inference.decoder import Decoder
+from seeupo.inference.prefix_tree import Segment
+
+SHORT_TOKENS = 32
+"""Length up to which the new tokens of a row are computed together with those of others, padded to the longest."""
+
+
+@dataclass(eq=False)
+class Context:
+    """The computed part of a sequence: shared segments of a prompt, then private tokens with their keys and values.
+
+    While the sequence is in the batch, its private keys and values are in its row of the cache; otherwise they are in
+    `keys` and `values`, [layers, S, Hkv, D].
+
+    Attributes:
+        segment: The last shared segment; the chain from the root to it precedes the private tokens.
+        used: The clock of the prefix tree when the sequence left the batch.
+        states: With one adapter per turn above some layers without, the hidden states that enter the first adapted
+            layer, [1, S, 1, H]; otherwise empty.
+    """
+
+    segment: Segment
+    tokens: list[int]
+    used: int = 0
+    keys: Tensor = field(default_factory=lambda: torch.empty(0))
+    values: Tensor = field(default_factory=lambda: torch.empty(0))
+    states: Tensor = field(default_factory=lambda: torch.empty(0))
+
+    @property
+    def length(self) -> int:
+        return self.segment.end + len(self.tokens)
+
+    def below_adapters(self, segment: Segment, tokens: list[int], layers: int) -> Context:
+        """Return what another adapter can use of this context: its first layers, which have no adapters.
+
+        `segment` ends where the shared part of this context does, in the tree of that adapter; what is missing in its
+        chain is filled in. `tokens` are the first private tokens of this context.
+        """
+        own = self.segment.chain()
+        for node in segment.chain():
+            if not node.keys:
+                for name, count in (("keys", layers), ("values", layers), ("states", 1)):
+                    tables = [torch.cat([getattr(each, name)[layer] for each in own], 1) for layer in range(count)]
+                    setattr(node, name, [table[:, node.start : node.end].clone() for table in tables])
+        return Context(segment, tokens, keys=self.keys[:layers], values=self.values[:layers], states=self.states)
+
+
+class RowCache:
+    """Private keys and values of the rows, [layers, 1 + S, rows, Hkv, D]; the capacity S grows by half.
+
+    A step reads the first tokens of all rows. They are neighbors in this order; with the rows first, attention to them
+    took up to twice as long. The first place of every row is never filled: its key and value are 0, and its score
+    stands for the row's shared tokens (`RowAttention`). So the private token of position p is at place 1 + p.
+
+    Attributes:
+        layers: Number of layers.
+        states: With adapters above some layers without, hidden states [1, 1 + S, rows, 1, H]; otherwise empty.
+        bytes_per_token: Size of what is kept of a token.
+        repeat: Number of query heads that share keys and values.
+    """
+
+    def __init__(self, decoder: Decoder, rows: int, dtype: torch.dtype, device: torch.device) -> None:
+        shape = (decoder.num_layers, 1 + 64, rows, decoder.kv_heads, decoder.head_dim)
+        self.repeat = decoder.query_heads // decoder.kv_heads
+        self.keys = torch.zeros(shape, dtype=dtype, device=device)
+        self.values = torch.zeros(shape, dtype=dtype, device=device)
+        self.layers, self.first_adapted = decoder.num_layers, decoder.first_adapted
+        shape = (1 if self.first_adapted else 0, 1 + 64, rows, 1, decoder.hidden_size)
+        self.states = torch.zeros(shape, dtype=decoder.model.dtype, device=device)
+        self.bytes_per_token = sum(table[:, 0, 0].nbytes for table in (self.keys, self.values, self.states))
+
+    @property
+    def capacity(self) -> int:
+        return self.keys.shape[1] - 1
+
+    def reserve(self, length: int) -> None:
+        have = self.capacity
+        if length > have:
+            more = max(length, have + have // 2) - have
+            self.keys, self.values, self.states = (
+                torch.nn.functional.pad(table, (0, 0) * 3 + (0, more))
+                for table in (self.keys, self.values, self.states)
+            )
+
+    def insert(self, row: int, context: Context) -> None:
+        length = len(context.tokens)
+        self.reserve(length + 1)
+        if length:
+            tables = (self.keys, context.keys), (self.values, context.values), (self.states, context.states)
+            for own, kept in tables:
+                own[: len(kept), 1 : 1 + length, row] = kept[:, :length]
+
+    def extract(self, row: int, context: Context) -> None:
+        here = slice(1, 1 + len(context.tokens))
+        tables = (self.keys, self.values, self.states)
+        context.keys, context.values, context.states = (table[:, here, row].clone() for table in tables)
+
+    def move(self, source: int, target: int, length: int) -> None:
+        for table in (self.keys, self.values, self.states):
+            table[:, 1 : 1 + length, target] = table[:, 1 : 1 + length, source]
+
+
+@dataclass
+class NewSegment:
+    """A segment to compute; `resumed` if another adapter has computed the layers below the first adapted one."""
+
+    segment: Segment
+
+    def __post_init__(self) -> None:
+        self.resumed = bool(self.segment.keys)
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        return self.segment.tokens
+
+    @property
+    def position(self) -> int:
+        return self.segment.start
+
+    @property
+    def adapter(self) -> int:
+        return self.segment.adapter
+
+    def store(self, layer: int, keys: Tensor, values: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Store new keys and values [Hkv, S, D], and return all that the tokens attend to."""
+        self.segment.keys.append(keys.contiguous())
+        self.segment.values.append(values.contiguous())
+        return [(segment.keys[layer], segment.values[layer]) for segment in self.segment.chain()]
+
+    def store_states(self, states: Tensor) -> None:
+        """Store the states [S, H] that enter the first adapted layer."""
+        self.segment.states = [states[None].clone()]
+
+    def states(self) -> Tensor:
+        return self.segment.states[0][0]
+
+
+@dataclass
+class NewTokens:
+    """Tokens to compute in a row, after those of its context; `resumed` as in `NewSegment`."""
+
+    cache: RowCache
+    row: int
+    context: Context
+    tokens: Sequence[int]
+    resumed: bool = False
+
+    def __post_init__(self) -> None:
+        self.start, self.position = len(self.context.tokens), self.context.length
+        self.cache.reserve(self.start + len(self.tokens))
+
+    @property
+    def adapter(self) -> int:
+        return self.context.segment.adapter
+
+    @property
+    def is_short(self) -> bool:
+        return len(self.tokens) <= SHORT_TOKENS
+
+    def store(self, layer: int, keys: Tensor, values: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Store new keys and values [Hkv, S, D], and return all that the tokens attend to."""
+        end = self.start + len(self.tokens)
+        tables = self.cache.keys, self.cache.values
+        own = tuple(table[layer, 1 : 1 + end, self.row].transpose(0, 1) for table in tables)
+        own[0][:, self.start :], own[1][:, self.start :] = keys, values
+        shared = [(segment.keys[layer], segment.values[layer]) for segment in self.context.segment.chain()]
+        return [*shared, (own[0], own[1])]
+
+    def store_states(self, states: Tensor) -> None:
+        """Store the states [S, H] that enter the first adapted layer."""
+        self.states()[:] = states
+
+    def states(self) -> Tensor:
+        first = 1 + self.start
+        return self.cache.states[0, first : first + len(self.tokens), self.row, 0]
+
+
+class CopiedSegment:
+    """A short segment that rows hold as private tokens, because joint attention to it would cost more than it saves."""
+
+    def __init__(self, cache: RowCache, segment: Segment, start: int, rows: Sequence[int]) -> None:
+        self.cache, self.segment = cache, segment
+        self.places = slice(1 + start, 1 + start + len(segment.tokens))
+        self.rows = torch.tensor(rows, device=cache.keys.device)
+
+    def copy(self, layer: int) -> None:
+        self.cache.keys[layer][self.places, self.rows] = self.segment.keys[layer].transpose(0, 1)[:, None]
+        self.cache.values[layer][self.places, self.rows] = self.segment.values[layer].transpose(0, 1)[:, None]
+
+    def copy_states(self) -> None:
+        self.cache.states[0][self.places, self.rows] = self.segment.states[0].transpose(0, 1)[:, None]

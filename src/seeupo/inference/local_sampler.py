@@ -1,0 +1,370 @@
+"""Single-process sampler: continuous batching, shared prefixes and speculation, on a model that may be in training."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, takewhile
+from operator import itemgetter
+
+import torch
+
+from seeupo.core.checks import check_count
+from seeupo.inference.attention import PrefillAttention, RowAttention, RowTokens, StepAttention
+from seeupo.inference.decoder import Decoder
+from seeupo.inference.decoding_weights import AdapterRows
+from seeupo.inference.drafts import DraftHistory, Drafts, Guess
+from seeupo.inference.kv_cache import Context, CopiedSegment, NewSegment, NewTokens, RowCache
+from seeupo.inference.prefix_tree import PrefixTree, Segment
+from seeupo.inference.sampling import (
+    StopCriteria,
+    SyncedWeights,
+    check_request,
+    chosen_log_probs,
+    copy_weights,
+    inverse_cdf,
+    truncate,
+)
+from seeupo.models.loading import LoadedPolicy
+from seeupo.models.lora.turn_adapters import turn_adapters
+from seeupo.protocols import WeightSource
+from seeupo.types import Completion, CompletionEnd, GenerationRequest, Turn
+from seeupo.utils.sequences import common_prefix_length
+
+CACHE_BYTES = 4 * 2**30
+"""Keys and values kept between requests: those of 64 episodes of 1,400 tokens of SmolLM2-135M in float32."""
+SHARED_TOKENS = 32
+"""Length of a prompt's last segment from which rows attend to it together; below, each row has a copy.
+
+An operation per segment and layer costs about as much as reading 32 more tokens in each of eight rows.
+"""
+PREFILL_TOKENS = 8192
+"""Number of tokens to prefill after which no further request is admitted to a pass, which bounds its memory."""
+
+
+@dataclass(eq=False)
+class ActiveRequest:
+    """A request that is being sampled in a row of the batch.
+
+    Attributes:
+        uniforms: The random numbers of its tokens, by position; drawn in order, so drafts do not change them.
+        prefilled, passes, drafted, accepted: Number of prompt tokens computed for it, of its forward passes, and of
+            draft tokens computed and kept.
+    """
+
+    request: GenerationRequest
+    context: Context
+    generator: random.Random
+    history: DraftHistory
+    uniforms: list[float] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    prefilled: int = 0
+    passes: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+    @property
+    def next_input(self) -> int:
+        return self.ids[-1] if self.ids else self.request.prompt_ids[-1]
+
+    def next_uniforms(self, count: int) -> list[float]:
+        """Return the random numbers of the next tokens."""
+        first = len(self.ids)
+        self.uniforms += [self.generator.random() for _ in range(first + count - len(self.uniforms))]
+        return self.uniforms[first : first + count]
+
+
+class LocalSampler:
+    """Samples from a loaded policy in this process.
+
+    Prompts are kept in a radix tree, so that each distinct prefix is computed once and rows that share it attend to it
+    together. Keys and values after the prompt are private to a row and stay cached from turn to turn of an episode.
+    When a row has finished, a waiting request takes its place.
+
+    With one adapter per turn, requests of all turns are sampled in one batch, each row with the adapter of its turn.
+    Keys and values depend on the adapter, so each has its own prefixes, and an episode's context is computed again when
+    its next turn has another adapter, from the first adapted layer on.
+
+    With speculation a pass also computes a draft of each row's next tokens. A draft token is kept only if the row's own
+    random number draws it, so the tokens are those of sampling one at a time, up to the rounding of the products.
+
+    Args:
+        policy: Model to sample from. If a trainer changes its weights in place, `sync` must be called before the next
+            request: it drops what was computed with the old ones.
+        training: Refuse truncated sampling (top_p, top_k), whose log-probs are not those of the model.
+        max_rows: Maximum number of sequences sampled at a time.
+        speculation: Whether to draft several tokens per row and pass.
+        cache_bytes: Maximum size of the keys and values kept for later requests.
+
+    Attributes:
+        prefilled_tokens: Number of prompt tokens computed so far.
+    """
+
+    def __init__(
+        self,
+        policy: LoadedPolicy,
+        *,
+        training: bool = True,
+        max_rows: int = 64,
+        speculation: bool = True,
+        cache_bytes: int = CACHE_BYTES,
+    ) -> None:
+        check_count("max_rows", max_rows, 1)
+        self.policy, self.training, self.max_rows, self.speculation = policy, training, max_rows, speculation
+        self.version = 0
+        self.prefilled_tokens = 0
+        self._context_length = policy.context_length
+        self._adapters = turn_adapters(policy.model)
+        self._decoder = Decoder(policy.model)
+        self._waiting: deque[GenerationRequest] = deque()
+        self._rows: list[ActiveRequest] = []
+        self._cache = self._empty_cache()
+        self._max_cached = cache_bytes // self._cache.bytes_per_token
+        self._drafts = Drafts()
+        self._forget()
+        self._stop = StopCriteria(policy)
+        self._weights = SyncedWeights(policy.model)
+
+    def submit(self, request: GenerationRequest) -> None:
+        if not (self._rows or self._waiting):
+            self._weights.check(self.version)
+        check_request(request, self._context_length, training=self.training)
+        if self._adapters is not None and request.agent is None:
+            raise ValueError(f"request {request.id!r} names no turn; the policy has one adapter per turn. Set agent.")
+        self._waiting.append(request)
+
+    def poll(self) -> list[Completion]:
+        """Admit waiting requests, run one forward pass over all rows, and return the completions that have finished."""
+        prefill, copied = self._admit_waiting()
+        if not self._rows:
+            return []
+        ends = self._sample(prefill, copied)
+        # In reverse order, because a finished row is replaced by the last one.
+        finished = [self._finish(row, ends[row]) for row in sorted(ends, reverse=True)]
+        self._evict()
+        return finished
+
+    def sync(self, engine: WeightSource, version: int) -> None:
+        self._check_idle("weights cannot change")
+        copy_weights(self.policy.model, engine)
+        self._forget()
+        self._weights.record()
+        self.version = version
+
+    def draft_from(self, turns: Iterable[Turn]) -> None:
+        if self.speculation:
+            for turn in turns:
+                self._drafts.learn(turn.prompt_ids, turn.action_ids)
+
+    def _check_idle(self, refused: str) -> None:
+        """Raise if there are requests."""
+        if self._rows or self._waiting:
+            raise RuntimeError(f"{refused} while requests are being sampled; poll until all have finished")
+
+    def release(self) -> None:
+        self._check_idle("memory cannot be released")
+        self._forget()
+        self._cache = self._empty_cache()
+        torch.cuda.empty_cache()  # for a trainer in another process
+
+    def _forget(self) -> None:
+        """Drop everything that was computed from the weights or learned from samples."""
+        self._decoder.drop_snapshot()
+        self._tree = PrefixTree()
+        self._episodes: OrderedDict[str, Context] = OrderedDict()
+        self._drafts.clear()
+
+    def _empty_cache(self) -> RowCache:
+        model = self.policy.model
+        return RowCache(self._decoder, self.max_rows, self.policy.compute_dtype or model.dtype, model.device)
+
+    def _admit_waiting(self) -> tuple[PrefillAttention, list[CopiedSegment]]:
+        """Put waiting requests into free rows, and return the tokens of their prompts to compute and to copy."""
+        added: list[NewTokens] = []
+        first, count = len(self._rows), 0
+        while self._waiting and len(self._rows) < self.max_rows and count < PREFILL_TOKENS:
+            request, row = self._waiting.popleft(), len(self._rows)
+            # The last token of the prompt is the first input of the row; only the tokens before it are prefilled.
+            before, tokens_before = request.prompt_ids[:-1], self._tree.tokens
+            context = self._cached_context(request)
+            self._cache.insert(row, context)
+            resumed = context.tokens if context.tokens and len(context.keys) < self._cache.layers else []
+            if resumed:
+                context.tokens = []
+                added.append(NewTokens(self._cache, row, context, resumed, resumed=True))
+                context.tokens = [*resumed]
+            missing = before[context.length :]
+            if missing:
+                added.append(NewTokens(self._cache, row, context, missing))
+                context.tokens += missing
+            prefilled = len(resumed) + len(missing) + self._tree.tokens - tokens_before
+            history, generator = DraftHistory(request.prompt_ids), random.Random(request.seed)
+            self._rows.append(ActiveRequest(request, context, generator, history, prefilled=prefilled))
+            count += prefilled
+        self.prefilled_tokens += count
+        chains = [segment for row in self._rows[first:] for segment in row.context.segment.chain()]
+        new = [NewSegment(segment) for segment in dict.fromkeys(chains) if len(segment.keys) < self._cache.layers]
+        spans: list[NewSegment | NewTokens] = [*new, *added]
+        spans.sort(key=lambda span: span.adapter)  # those of an adapter are neighbors
+        return PrefillAttention(spans, self._cache), self._make_short_ends_private(first)
+
+    def _make_short_ends_private(self, first: int) -> list[CopiedSegment]:
+        """Hold short last segments of the prompts of new rows as private tokens, and return what to copy for that."""
+        rows: dict[tuple[Segment, int], list[int]] = {}
+        for number, row in enumerate(self._rows[first:], first):
+            context = row.context
+            if context.tokens:
+                continue  # an earlier turn has been here
+            ends = list(takewhile(lambda segment: len(segment.tokens) < SHARED_TOKENS, context.segment.chain()[::-1]))
+            if ends:
+                context.segment = ends[-1].parent or context.segment
+                context.tokens = [token for segment in reversed(ends) for token in segment.tokens]
+            for segment in ends:
+                rows.setdefault((segment, segment.start - context.segment.end), []).append(number)
+        return [CopiedSegment(self._cache, segment, start, which) for (segment, start), which in rows.items()]
+
+    def _cached_context(self, request: GenerationRequest) -> Context:
+        """Return the cached part of a prompt: of the same episode, or of other rows whose prompts start with it."""
+        before, adapter = request.prompt_ids[:-1], self._adapter_of(request)
+        context = self._episodes.pop(request.episode, None) if request.episode is not None else None
+        if context is not None and context.segment.starts(before):
+            unchanged = common_prefix_length(before[context.segment.end :], context.tokens)
+            if context.segment.adapter != adapter:
+                # What rows share with each other is the same as with the adapter of the turn before.
+                segment = self._tree.insert(before[: context.segment.end], adapter)
+                if not self._cache.first_adapted:
+                    return Context(segment, [])
+                return context.below_adapters(segment, context.tokens[:unchanged], self._cache.first_adapted)
+            context.tokens = context.tokens[:unchanged]
+            return context
+        return Context(self._tree.insert(before, adapter), [])
+
+    def _adapter_of(self, request: GenerationRequest) -> int:
+        if self._adapters is None or request.agent is None:
+            return 0
+        return self._adapters.of_turn(request.agent)
+
+    def _sample(self, prefill: PrefillAttention, copied: list[CopiedSegment]) -> dict[int, CompletionEnd]:
+        """Prefill and sample at least one token in every row; return the rows that have finished."""
+        # Neighbors share the adapter and prefixes, so that a segment's rows are one slice of the batch.
+        segments = [row.context.segment for row in self._rows]
+        order = sorted(range(len(segments)), key=lambda row: segments[row].order())
+        rows = [self._rows[row] for row in order]
+        limits = [row.request.parameters.max_tokens - len(row.ids) - 1 for row in rows]
+        drafts = self._drafts.propose([row.history for row in rows], limits) if self.speculation else [[] for _ in rows]
+        inputs = [[row.next_input, *(g.token for g in draft)] for row, draft in zip(rows, drafts, strict=True)]
+        new = [
+            RowTokens(n, row.context, len(row.context.tokens), len(own))
+            for n, row, own in zip(order, rows, inputs, strict=True)
+        ]
+        decode, spans = RowAttention(self._cache, new), prefill.spans
+        entering = [span.tokens for span in prefill.entering]
+        tokens = [token for own in [*entering, *inputs] for token in own]
+        starts = [*((span.position, len(span.tokens)) for span in spans), *((r.context.length, r.count) for r in new)]
+        positions = [position for start, length in starts for position in range(start, start + length)]
+        owners = [
+            *((span.adapter, len(span.tokens)) for span in spans),
+            *((segments[r.row].adapter, r.count) for r in new),
+        ]
+        parameters = [row.request.parameters for row, own in zip(rows, inputs, strict=True) for _ in own]
+        uniforms = [uniform for row, own in zip(rows, inputs, strict=True) for uniform in row.next_uniforms(len(own))]
+        device = self.policy.model.device
+        dtype = torch.promote_types(self.policy.model.dtype, torch.float32)
+        temperature = torch.tensor([p.temperature for p in parameters], dtype=dtype, device=device)
+        with self.policy.autocast():
+            hidden = self._decoder.hidden(
+                torch.tensor(tokens, device=device),
+                torch.tensor(positions, device=device),
+                StepAttention(prefill, copied, decode),
+                _adapter_rows(owners) if self._adapters is not None else (),
+            )
+            probabilities = self._decoder.probabilities(hidden[prefill.count :], temperature)
+        if not self.training:
+            probabilities = truncate(probabilities, parameters)
+        chosen = inverse_cdf(probabilities, uniforms)
+        logprobs = chosen_log_probs(probabilities, chosen)
+        if not all(map(math.isfinite, logprobs)):
+            raise FloatingPointError("the policy's probabilities are not finite")
+        sampled = iter(zip(chosen.tolist(), logprobs, strict=True))
+        ends = {}
+        for index, row, own, draft in zip(order, rows, inputs, drafts, strict=True):
+            drawn = [next(sampled) for _ in own]
+            if (end := self._accept(row, own, draft, drawn)) is not None:
+                ends[index] = end
+        return ends
+
+    def _accept(
+        self, row: ActiveRequest, inputs: list[int], draft: list[Guess], drawn: list[tuple[int, float]]
+    ) -> CompletionEnd | None:
+        """Append drawn tokens to a row up to the first that differs from the draft or ends the completion."""
+        row.passes += 1
+        row.drafted += len(draft)
+        for number, (token, logprob) in enumerate(drawn):
+            row.context.tokens.append(inputs[number])
+            row.ids.append(token)
+            row.logprobs.append(logprob)
+            end = self._stop.end_of(row.ids, row.request.parameters)
+            if self.speculation:
+                self._drafts.observe(row.history, token)
+            if number < len(draft):
+                self._drafts.check(draft[number], token)
+                row.accepted += token == draft[number].token
+            if end is not None or number == len(draft) or token != draft[number].token:
+                return end
+        raise AssertionError("the last drawn token follows the draft")
+
+    def _finish(self, row: int, end: CompletionEnd) -> Completion:
+        finished = self._rows[row]
+        if finished.request.episode is not None:
+            self._cache.extract(row, finished.context)
+            finished.context.used = self._tree.clock
+            self._episodes[finished.request.episode] = finished.context
+        last = len(self._rows) - 1
+        if row != last:
+            self._cache.move(last, row, len(self._rows[last].context.tokens))
+            self._rows[row] = self._rows[last]
+        self._rows.pop()
+        return Completion(
+            id=finished.request.id,
+            ids=tuple(finished.ids),
+            logprobs=tuple(finished.logprobs),
+            end=end,
+            version=self.version,
+            work={
+                "tokens": len(finished.ids),
+                "prefilled": finished.prefilled,
+                "passes": finished.passes,
+                "drafted": finished.drafted,
+                "accepted": finished.accepted,
+            },
+        )
+
+    def _evict(self) -> None:
+        """Drop the least recently used episodes and ends of prompts until the cache has its maximum size."""
+        cached = self._tree.tokens + sum(len(context.tokens) for context in self._episodes.values())
+        while cached > self._max_cached:
+            contexts = [*self._episodes.values(), *(row.context for row in self._rows)]
+            segment = self._tree.least_used({context.segment for context in contexts})
+            name, episode = next(iter(self._episodes.items()), ("", None))
+            if segment is not None and (episode is None or segment.used <= episode.used):
+                self._tree.remove(segment)
+                cached -= len(segment.tokens)
+            elif episode is not None:
+                del self._episodes[name]
+                cached -= len(episode.tokens)
+            else:
+                break  # everything is in use
+
+
+def _adapter_rows(owners: Sequence[tuple[int, int]]) -> list[AdapterRows]:
+    """Return the runs of neighboring tokens with the same adapter, from the adapter and length of each span."""
+    found, first = [], 0
+    for adapter, spans in groupby(owners, key=itemgetter(0)):
+        length = sum(count for _, count in spans)
+        found.append(AdapterRows(adapter, slice(first, first + length)))
+        first += length
+    return found

@@ -1,0 +1,221 @@
+"""Chat formats: convert messages to tokens without re-tokenizing sampled responses (token splicing).
+
+A chat template is rendered for two kinds of constant text: the opening before the first response, and the text between
+two responses. Sampled ids are spliced between them and never rendered again.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from transformers import PreTrainedTokenizerBase
+
+from seeupo.errors import ModelError, first_line
+from seeupo.rollout.reasoning import CLOSE
+from seeupo.types import Message, Tool, ToolCall
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+PLACEHOLDER = "\u241e"
+"""Stand-in for a response when a template is rendered."""
+CACHE_SIZE = 4096
+"""Maximum number of cached texts."""
+PROBE_CALL = ToolCall("probe_call", {"probe_key": "probe_value"})
+PROBE_TOOL = Tool("probe_tool", "A probe.", {"type": "object", "properties": {"probe_key": {"type": "string"}}})
+
+PLAIN_TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + eos_token + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
+)
+"""Template for tokenizers without one: the role, a colon, the content, and the end-of-turn token."""
+
+
+@dataclass(frozen=True)
+class ChatFormat:
+    """The conversation format of a tokenizer; `chat_format` probes its template for the attributes.
+
+    Attributes:
+        template: Chat template in Jinja.
+        native_tools: Whether the template renders tool schemas.
+        native_calls: Whether the template renders tool calls; otherwise they are JSON in <tool_call> tags.
+        tool_role: Whether the template supports messages of role "tool"; otherwise they become user messages.
+        notes: Differences between spliced prompts and what the template renders for the whole conversation.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    template: str
+    native_tools: bool
+    native_calls: bool
+    tool_role: bool
+    notes: tuple[str, ...]
+    _ids: dict[str, tuple[int, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _texts: dict[tuple[int, ...], str] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def opening(self, messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[int, ...]:
+        """Return the tokens before the first response."""
+        return self._cached_ids(messages, tools, lambda: self._render(messages, tools, generation=True))
+
+    def between(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Return the tokens between two responses, with these messages in the middle."""
+        whole = [Message("user", ""), Message("assistant", PLACEHOLDER), *messages]
+        return self._cached_ids(
+            messages, None, lambda: self._render(whole, (), generation=True).partition(PLACEHOLDER)[2]
+        )
+
+    def _cached_ids(
+        self, messages: Sequence[Message], tools: Sequence[Tool] | None, text: Callable[[], str]
+    ) -> tuple[int, ...]:
+        """Return the ids of a rendered text, cached because many episodes need the same ones."""
+        return _cached(self._ids, repr((messages, tools)), lambda: self.encode(text()))
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        valid = text.encode(errors="replace").decode()  # an environment may return lone surrogates
+        return tuple(self.tokenizer.encode(valid, add_special_tokens=False))
+
+    def response(self, text: str) -> tuple[int, ...]:
+        """Return the tokens of a response as if it had been sampled, including the end-of-turn token."""
+        follows = self.between([Message("user", "")])[:1]
+        ends = follows if follows and follows[0] in self.tokenizer.all_special_ids else (self.tokenizer.eos_token_id,)
+        return (*self.encode(text), *ends)
+
+    def response_text(self, message: Message) -> str:
+        """Return the text of a response from an assistant message: its tool calls as the template writes them.
+
+        Thoughts are kept as they are, because templates drop those of earlier responses.
+        """
+        action = message.content.rpartition(CLOSE)[2]
+        if CLOSE in message.content:
+            action = action.lstrip()
+        thoughts = message.content.removesuffix(action)
+        written = "\n".join([action] * bool(action) + [_call_text(call) for call in message.tool_calls])
+        entry = replace(message, content=action) if self.native_calls else Message("assistant", written)
+        user = Message("user", "")
+        rendered = self._render([user, entry, user], (), generation=True)
+        placed = self._render([user, Message("assistant", PLACEHOLDER), user], (), generation=True)
+        before, _, after = placed.partition(PLACEHOLDER)
+        fits = len(rendered) >= len(before + after) and rendered.startswith(before) and rendered.endswith(after)
+        return thoughts + (rendered[len(before) : len(rendered) - len(after)] if fits else written)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of sampled ids, without special tokens."""
+        return _cached(self._texts, tuple(ids), lambda: str(self.tokenizer.decode(list(ids), skip_special_tokens=True)))
+
+    def _render(self, messages: Sequence[Message], tools: Sequence[Tool], *, generation: bool) -> str:
+        try:
+            return str(
+                self.tokenizer.apply_chat_template(
+                    [self._entry(message) for message in messages],
+                    tools=[schema_of(tool) for tool in tools] if self.native_tools and tools else None,
+                    chat_template=self.template,
+                    add_generation_prompt=generation,
+                    tokenize=False,
+                )
+            )
+        except Exception as error:  # a template is a program
+            raise ModelError(f"the chat template failed: {type(error).__name__}: {first_line(error)}") from None
+
+    def _entry(self, message: Message) -> dict[str, Any]:
+        role = "user" if message.role == "tool" and not self.tool_role else message.role
+        entry: dict[str, Any] = {"role": role, "content": message.content}
+        if message.tool_calls:
+            entry["tool_calls"] = [
+                {"type": "function", "function": {"name": call.name, "arguments": dict(call.arguments)}}
+                for call in message.tool_calls
+            ]
+        return entry
+
+
+def _cached(cache: dict[Key, Value], key: Key, make: Callable[[], Value]) -> Value:
+    """Return the value of a key in a cache of limited size; make it if it is not there."""
+    if key not in cache:
+        if len(cache) >= CACHE_SIZE:
+            cache.clear()
+        cache[key] = make()
+    return cache[key]
+
+
+def chat_format(tokenizer: PreTrainedTokenizerBase) -> ChatFormat:
+    """Return the format of a tokenizer; if its template cannot be spliced, warn and return the plain format."""
+    template = tokenizer.chat_template
+    if isinstance(template, Mapping):
+        template = template.get("default")
+    if template is None:
+        return _probe(tokenizer, PLAIN_TEMPLATE)
+    try:
+        return _probe(tokenizer, str(template))
+    except (ModelError, ValueError) as error:
+        warnings.warn(
+            f"the chat template of {tokenizer.name_or_path or 'this tokenizer'} cannot be spliced ({error}); "
+            "using the plain format, which the model was not trained on",
+            stacklevel=2,
+        )
+        return _probe(tokenizer, PLAIN_TEMPLATE)
+
+
+def _probe(tokenizer: PreTrainedTokenizerBase, template: str) -> ChatFormat:
+    """Return the format of a template; raise if the text between responses depends on the conversation."""
+    plain = ChatFormat(tokenizer, template, native_tools=False, native_calls=False, tool_role=False, notes=())
+    question = [Message("system", "be brief"), Message("user", "one?")]
+    answered = [*question, Message("assistant", PLACEHOLDER)]
+    follow_up = Message("user", "two?")
+    opening = plain._render(question, (), generation=True)
+    whole = plain._render([*answered, follow_up], (), generation=True)
+    if whole.count(PLACEHOLDER) != 1:
+        raise ValueError(f"it renders a response {whole.count(PLACEHOLDER)} times")
+    before, _, after = whole.partition(PLACEHOLDER)
+    alone = plain._render([Message("user", ""), Message("assistant", PLACEHOLDER), follow_up], (), generation=True)
+    longer = plain._render([*answered, follow_up, Message("assistant", PLACEHOLDER), follow_up], (), generation=True)
+    if alone.partition(PLACEHOLDER)[2] != after or not longer.endswith(after):
+        raise ValueError("the text between two responses depends on the messages before them")
+    notes = []
+    if before != opening:
+        notes.append("it renders earlier responses after a different prefix than the one they were sampled after")
+    return replace(
+        plain,
+        native_tools=_supports_tools(plain, question),
+        native_calls=_supports_tool_calls(plain),
+        tool_role=_supports_tool_role(plain),
+        notes=tuple(notes),
+    )
+
+
+def _supports_tools(plain: ChatFormat, messages: Sequence[Message]) -> bool:
+    native = replace(plain, native_tools=True)
+    try:
+        return "probe_key" in native._render(messages, [PROBE_TOOL], generation=True)
+    except ModelError:
+        return False
+
+
+def _supports_tool_calls(plain: ChatFormat) -> bool:
+    native = replace(plain, native_calls=True)
+    try:
+        text = native.response_text(Message("assistant", "", (PROBE_CALL,)))
+    except ModelError:
+        return False
+    return all(part in text for part in ("probe_call", "probe_key", "probe_value"))
+
+
+def _supports_tool_role(plain: ChatFormat) -> bool:
+    native = replace(plain, tool_role=True)
+    messages = [Message("user", "one?"), Message("assistant", PLACEHOLDER), Message("tool", "result-probe")]
+    try:
+        return "result-probe" in native._render(messages, (), generation=True).partition(PLACEHOLDER)[2]
+    except ModelError:
+        return False
+
+
+def _call_text(call: ToolCall) -> str:
+    body = json.dumps({"name": call.name, "arguments": dict(call.arguments)}, ensure_ascii=False)
+    return f"<tool_call>{body}</tool_call>"
+
+
+def schema_of(tool: Tool) -> dict[str, Any]:
+    """Return the JSON schema of a tool in the format of Hugging Face chat templates and OpenAI."""
+    function = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
+    return {"type": "function", "function": function}

@@ -1,1 +1,0 @@
-"""Studies that measure the algorithms: theory, credit per turn, reliability over seeds, and comparisons of arms."""
