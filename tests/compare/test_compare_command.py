@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -14,6 +15,7 @@ from filelock import FileLock
 
 from compare.small_study import STUDY, write_study
 from seeupo.cli import main
+from seeupo.compare.result_store import PACKED, read_packed
 
 
 def compare(path, *arguments):
@@ -28,6 +30,18 @@ def table(out):
     for arm in found["arms"]:
         del arm["cost"]["seconds"]
     return found
+
+
+def results(out, folder="runs"):
+    """Return the packed results of a comparison by file name."""
+    return {Path(name).name: table for name, table in read_packed(out / PACKED).items() if name.startswith(folder)}
+
+
+def unpack(out, target):
+    """Write the results of a comparison as files of their own."""
+    for name, table in read_packed(out / PACKED).items():
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        (target / name).write_text(json.dumps(table))
 
 
 @pytest.fixture(scope="module")
@@ -49,30 +63,29 @@ def test_comparison_writes_tables_page_and_results(finished):
     assert "seeupo-comparison" not in done.stdout
     assert (out / "comparison.html").read_text().startswith("<!doctype html>")
     assert not list((out / "work").iterdir())
-    names = {file.name.rpartition("-")[0] for file in (out / "runs").iterdir()}
+    names = {name.rpartition("-")[0] for name in results(out)}
     assert names == {f"{arm}-{seed}" for arm in ("seeupo", "grpo") for seed in (1, 5, 6)}
-    for file in (out / "runs").iterdir():
-        assert file.stat().st_size < 4000
-        assert str(out) not in file.read_text()
+    assert not list((out / "runs").iterdir())
+    assert (out / PACKED).stat().st_size < 4000
+    assert str(out) not in json.dumps(results(out))
 
 
 def test_arms_of_a_seed_start_from_the_same_policy_and_tasks(finished):
     _, out, _ = finished
-    runs = [json.loads(file.read_text()) for file in (out / "runs").iterdir()]
+    runs = results(out).values()
     for seed in (5, 6):
         first = {run["rewards"][0] for run in runs if run["seed"] == seed}
         assert len(first) == 1, seed
         assert len({len(run["rewards"]) for run in runs if run["seed"] == seed}) == 1
-    assert len(list((out / "warm_starts").glob("*.json"))) == 3
+    assert len(results(out, "warm_starts")) == 3
 
 
 def test_runs_record_the_weights_that_they_started_from(finished):
     _, out, _ = finished
     starts = {}
-    for file in (out / "runs").iterdir():
-        found = json.loads(file.read_text())
-        starts.setdefault(found["seed"], set()).add(found["start"])
-    assert all(len(found) == 1 and "" not in found for found in starts.values())
+    for run in results(out).values():
+        starts.setdefault(run["seed"], set()).add(run["start"])
+    assert all(len(hashes) == 1 and "" not in hashes for hashes in starts.values())
     assert len(set.union(*starts.values())) == 3
     assert table(out)["different_starts"] == []
 
@@ -87,10 +100,10 @@ def test_arms_spend_equally(finished):
 
 def test_finished_runs_are_not_repeated(finished):
     path, out, done = finished
-    before = {file: file.stat().st_mtime_ns for file in out.rglob("*.json") if file.name != "comparison.json"}
+    before = (out / PACKED).stat().st_mtime_ns
     again = compare(path, "--out", out)
     assert again.stdout == done.stdout
-    assert {file: file.stat().st_mtime_ns for file in before} == before
+    assert (out / PACKED).stat().st_mtime_ns == before
     assert "nothing left to run" in compare(path, "--out", out, "--dry-run").stdout
 
 
@@ -103,24 +116,25 @@ def test_killed_comparison_resumes_and_gives_the_same_table(finished, tmp_path):
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    kept = {file: file.stat().st_mtime_ns for file in (resumed / "runs").glob("*.json")}
+    kept = {file.name: json.loads(file.read_text()) for file in (resumed / "runs").glob("*.json")}
     assert len(kept) >= 2
     done = compare(path, "--out", resumed)
     assert done.exit_code == 0, done.output
-    assert {file: file.stat().st_mtime_ns for file in kept} == kept
+    repeated = results(resumed)
+    assert {name: repeated[name] for name in kept} == kept  # with the seconds that they took
     assert table(resumed) == table(out)
 
 
 def test_results_alone_are_enough_until_a_run_is_missing(finished, tmp_path):
     path, out, done = finished
     copied = tmp_path / "out"
-    for folder in ("runs", "warm_starts"):
-        (copied / folder).mkdir(parents=True)
-        for file in (out / folder).glob("*.json"):
-            shutil.copy(file, copied / folder)
+    copied.mkdir()
+    shutil.copy(out / PACKED, copied)
     assert compare(path, "--out", copied).stdout == done.stdout
-    assert not [file for file in (copied / "warm_starts").iterdir() if file.is_dir()]
+    assert not (copied / "warm_starts").exists()
+    unpack(out, copied)
     next((copied / "runs").glob("grpo-5-*.json")).unlink()
+    (copied / PACKED).unlink()
     assert compare(path, "--out", copied).exit_code == 0
     assert table(copied) == table(out)
     policies = [file.name.rpartition("-")[0] for file in (copied / "warm_starts").iterdir() if file.is_dir()]
@@ -139,7 +153,7 @@ def test_arms_are_matched_in_tokens_or_seconds(match, tmp_path):
     epochs = [arm["matched"]["algorithm.epochs"] for arm in found["arms"]]
     assert min(epochs) == 1  # the arm that spends most sets the target
     # Calibration: each arm with one epoch, and with two.
-    names = [file.name.rpartition("-")[0] for file in (tmp_path / "out" / "runs").iterdir()]
+    names = [name.rpartition("-")[0] for name in results(tmp_path / "out")]
     assert all(names.count(f"{arm}-1") >= 2 for arm in ("seeupo", "grpo"))
     if match == "tokens":  # seconds depend on the machine
         spent = found["match"]["spent"].values()
@@ -183,7 +197,8 @@ def test_failure_of_a_run_is_one_message(tmp_path):
 def test_comparison_that_fails_has_a_page_of_its_finished_seeds(finished, tmp_path):
     path, out, _ = finished
     copy = tmp_path / "out"
-    shutil.copytree(out, copy, ignore=shutil.ignore_patterns("comparison.*", "logs"))
+    shutil.copytree(out, copy, ignore=shutil.ignore_patterns("comparison.*", "logs", PACKED))
+    unpack(out, copy)
     next((copy / "runs").glob("grpo-6-*.json")).unlink()
     (copy / "logs").write_text("not a directory")
     done = compare(path, "--out", copy)

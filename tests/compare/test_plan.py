@@ -1,12 +1,17 @@
 """Recipes of runs, and what identifies them."""
 
+import gzip
 from dataclasses import replace
+from pathlib import Path
+
+import pytest
 
 from compare.small_study import made_result, write_study
 from seeupo.algorithms import GRPO, SeeUPO
 from seeupo.compare.planned_runs import Planner, differences, identity
-from seeupo.compare.result_store import TRAINING_REVISION, Store, read_result, write_result
+from seeupo.compare.result_store import PACKED, TRAINING_REVISION, Store, read_packed, write_result
 from seeupo.compare.study_file import read_study
+from seeupo.errors import RunError
 
 
 def planner(folder, **sections):
@@ -72,7 +77,7 @@ def test_results_count_if_code_and_file_are_intact(tmp_path):
     assert store.result(run) == written
     write_result(store.result_path(run), replace(written, revision=TRAINING_REVISION - 1))
     assert store.result(run) is None
-    assert Store(tmp_path / "out", any_revision=True).result(run) == read_result(store.result_path(run))
+    assert Store(tmp_path / "out", any_revision=True).result(run).revision == TRAINING_REVISION - 1
     for damaged in ("{", "[]", '{"format": "seeupo-compare-run"}', '{"format": "x"}', "[" * 100_000):
         store.result_path(run).write_text(damaged)
         assert Store(tmp_path / "out", any_revision=True).result(run) is None
@@ -89,3 +94,73 @@ def test_results_count_if_code_and_file_are_intact(tmp_path):
     ):
         write_result(store.result_path(run), replace(written, **values))
         assert store.result(run) is None, values
+
+
+def loose_and_packed(folder: Path) -> Store:
+    """Return a store with a packed and a loose result of two runs."""
+    plan, store = planner(folder), Store(folder / "out")
+    for seed in (5, 6):
+        result = replace(made_result([0.5, 0.25]), arm="grpo", seed=seed, tokens=seed)
+        write_result(store.result_path(plan.run("grpo", seed, {})), result)
+        if seed == 5:
+            store.pack()
+    return store
+
+
+def test_packed_and_loose_results_are_read_alike(tmp_path):
+    store = loose_and_packed(tmp_path)
+    assert len(list((tmp_path / "out/runs").iterdir())) == 1
+    runs = [planner(tmp_path).run("grpo", seed, {}) for seed in (5, 6)]
+    assert [store.result(run).tokens for run in runs] == [5, 6]
+    loose = Store(tmp_path / "out").result(runs[1])
+    store.pack()
+    assert list((tmp_path / "out/runs").iterdir()) == []
+    again = Store(tmp_path / "out")
+    assert [again.result(run).tokens for run in runs] == [5, 6]
+    assert again.result(runs[1]) == loose
+    write_result(again.result_path(runs[0]), replace(loose, tokens=7))  # a newer result
+    assert again.result(runs[0]).tokens == 7
+
+
+def test_packed_results_have_the_same_bytes_in_any_order(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    one = loose_and_packed(tmp_path / "a")
+    one.pack()
+    other, plan = Store(tmp_path / "b" / "out"), planner(tmp_path / "b")
+    for seed in (6, 5):
+        written = replace(made_result([0.5, 0.25]), arm="grpo", seed=seed, tokens=seed)
+        write_result(other.result_path(plan.run("grpo", seed, {})), written)
+    other.pack()
+    assert (one.path / PACKED).read_bytes() == (other.path / PACKED).read_bytes()
+    assert list(read_packed(one.path / PACKED)) == sorted(read_packed(one.path / PACKED))
+
+
+def test_packed_results_of_another_study_are_read_and_not_packed_again(tmp_path):
+    store = loose_and_packed(tmp_path)
+    (store.path / PACKED).rename(store.path / "results-other.jsonl.gz")
+    runs = [planner(tmp_path).run("grpo", seed, {}) for seed in (5, 6)]
+    again = Store(store.path)
+    again.pack()
+    assert [again.result(run).tokens for run in runs] == [5, 6]
+    assert len(read_packed(store.path / PACKED)) == 1
+
+
+def test_damaged_results_are_not_packed(tmp_path):
+    store = loose_and_packed(tmp_path)
+    (path,) = (tmp_path / "out/runs").iterdir()
+    path.write_text("{")
+    before = (store.path / PACKED).read_bytes()
+    store.pack()
+    assert path.exists()
+    assert (store.path / PACKED).read_bytes() == before
+
+
+@pytest.mark.parametrize("damage", ["cut", "text", "nested", "unnamed"])
+def test_a_damaged_file_of_packed_results_is_an_error(tmp_path, damage):
+    store = loose_and_packed(tmp_path)
+    path = store.path / PACKED
+    content = {"cut": path.read_bytes()[:-20], "text": b"results", "nested": gzip.compress(b"[" * 100_000)}
+    path.write_bytes(content.get(damage, gzip.compress(b'{"format": "seeupo-compare-run"}\n')))
+    with pytest.raises(RunError, match="is damaged"):
+        Store(store.path).result(planner(tmp_path).run("grpo", 5, {}))

@@ -48,7 +48,7 @@ class Execution:
 
 
 def run_comparison(comparison: Comparison, execution: Execution, observer: Observer) -> None:
-    """Train all runs of a comparison that are not finished.
+    """Train all runs of a comparison that are not finished, and pack the results at the end.
 
     Raises:
         TrainingError: A run failed.
@@ -58,6 +58,7 @@ def run_comparison(comparison: Comparison, execution: Execution, observer: Obser
     with _locked(out), closing(Workers(execution.jobs, out / "logs")) as workers:
         for phase in comparison.phases():
             _run_phase(comparison, phase, workers, execution, observer)
+        comparison.store.pack()
 
 
 def _run_phase(

@@ -1,30 +1,41 @@
-"""Results of finished runs, one small JSON file each: a study can be stopped, resumed and spread over machines."""
+"""Results of finished runs: one small JSON file each while a study works, and one compressed file when it is finished.
+
+A study can be stopped, resumed and spread over machines; both kinds of files are read alike.
+"""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import math
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import seeupo
 from seeupo.compare.planned_runs import PlannedRun, WarmStart
-from seeupo.utils.atomic_files import write_text
-from seeupo.utils.plain_files import read_plain
+from seeupo.errors import RunError
+from seeupo.utils.atomic_files import atomic_write, write_text
+from seeupo.utils.plain_files import open_plain, read_plain
 
 FORMAT = "seeupo-compare-run"
 MAX_BYTES = 8_000_000
+PACKED = "results.jsonl.gz"
+"""File of packed results; others of the pattern results*.jsonl.gz, copied from elsewhere, are read as well."""
+MAX_PACKED_BYTES = 512_000_000
+"""Limit for the uncompressed size of a file of packed results."""
 TRAINING_REVISION = 1
 """Number that runs must share to be compared. Raise it with a change after which the same settings give other results
 for another reason than rounding: what an algorithm computes, a default, tasks, demonstrations, what is drawn at random.
 A test fails after such a change, so that none is overlooked."""
-IRRELEVANT = ("cli", "display", "doctor", "planning", "recipes", "report", "studies")
-"""Packages that a training run does not depend on."""
+Table = dict[str, Any]
+IRRELEVANT = ("cli", "compare", "display", "doctor.py", "planning", "recipes", "report")
+"""Packages and modules that a training run does not depend on."""
 
 
 @dataclass(frozen=True)
@@ -95,16 +106,79 @@ class Store:
         return (self.policy_path(warm_start) / "config.json").exists()
 
     def result(self, run: PlannedRun | WarmStart) -> RunResult | None:
-        """Return the result of a run; None if it is missing, damaged, or of another training revision."""
+        """Return the result of a run; None if it is missing, damaged, or of another training revision.
+
+        Raises:
+            RunError: The file of packed results is damaged.
+        """
         path = self.warm_start_path(run) if isinstance(run, WarmStart) else self.result_path(run)
-        try:
-            found = read_result(path)
-        except (OSError, ValueError, TypeError, RecursionError):
+        table = _loose_table(path) or self._packed.get(self._name(path))
+        result = None if table is None else result_from(table)
+        if result is None or (result.diverged is None and len(result.rewards) != run.recipe.run.total_iterations):
             return None
-        iterations = run.recipe.run.total_iterations
-        if found.diverged is None and len(found.rewards) != iterations:
-            return None
-        return found if self.any_revision or found.revision == TRAINING_REVISION else None
+        return result if self.any_revision or result.revision == TRAINING_REVISION else None
+
+    def pack(self) -> None:
+        """Move all results into one compressed file, whose bytes depend on the results only."""
+        paths = [path for folder in ("runs", "warm_starts") for path in (self.path / folder).glob("*.json")]
+        tables = {path: table for path in paths if (table := _loose_table(path)) is not None}
+        if not tables:
+            return
+        target = self.path / PACKED
+        packed = _read_packed(target) if target.exists() else {}
+        packed |= {self._name(path): table for path, table in tables.items()}
+        write_packed(target, packed)
+        self._packed.update(packed)
+        for path in tables:
+            path.unlink()
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self.path).as_posix()
+
+    @cached_property
+    def _packed(self) -> dict[str, Table]:
+        """Results of all packed files, those of other studies or machines included, by their path before."""
+        tables = dict[str, Table]()
+        for path in sorted(self.path.glob("results*.jsonl.gz")):
+            tables |= _read_packed(path)
+        return tables
+
+
+def write_packed(path: Path, tables: Mapping[str, Table]) -> None:
+    """Write results by name as sorted JSON lines, compressed without a date or a name."""
+    with (
+        atomic_write(path) as partial,
+        partial.open("wb") as raw,
+        gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as file,
+    ):
+        for name, table in sorted(tables.items()):
+            file.write((json.dumps({"file": name, **table}) + "\n").encode())
+
+
+def read_packed(path: Path) -> dict[str, Table]:
+    """Read packed results, which may come from another machine.
+
+    Raises:
+        OSError, EOFError, ValueError, zlib.error: The file is missing or damaged.
+    """
+    with open_plain(path) as raw, gzip.GzipFile(fileobj=raw) as file:
+        content = file.read(MAX_PACKED_BYTES + 1)
+    if len(content) > MAX_PACKED_BYTES:
+        raise ValueError(f"it has more than {MAX_PACKED_BYTES / 1e6:.0f} MB")
+    tables = {}
+    for line in content.splitlines():
+        table = json.loads(line)
+        if not isinstance(table, dict) or not isinstance(name := table.pop("file", None), str):
+            raise ValueError("a line has no name of a result")
+        tables[name] = table
+    return tables
+
+
+def _read_packed(path: Path) -> dict[str, Table]:
+    try:
+        return read_packed(path)
+    except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
+        raise RunError(f"{path} is damaged: {error}; restore it, or remove it to train its runs again") from error
 
 
 def write_result(path: Path, result: RunResult) -> None:
@@ -113,19 +187,24 @@ def write_result(path: Path, result: RunResult) -> None:
     write_text(path, json.dumps({"format": FORMAT, **asdict(result)}) + "\n")
 
 
-def read_result(path: Path) -> RunResult:
-    """Read a result, which may come from another machine.
+def result_from(table: Table) -> RunResult | None:
+    """Return the result in a table, which may come from another machine; None if it is not a complete one."""
+    if table.get("format") != FORMAT:
+        return None
+    try:
+        result = RunResult(**{key: value for key, value in table.items() if key != "format"})
+        return result if _is_complete(result) else None
+    except TypeError:  # it has other keys
+        return None
 
-    Raises:
-        OSError, ValueError, TypeError: It is missing or damaged.
-    """
-    found = json.loads(read_plain(path, max_bytes=MAX_BYTES))
-    if not isinstance(found, dict) or found.pop("format", None) != FORMAT:
-        raise ValueError(f"{path} is not a result of a comparison")
-    result = RunResult(**found)
-    if not _is_complete(result):
-        raise ValueError(f"{path} has values of the wrong type, or lacks some")
-    return result
+
+def _loose_table(path: Path) -> Table | None:
+    """Return the JSON of a file of its own; None if it is missing or not the result of a run."""
+    try:
+        table = json.loads(read_plain(path, max_bytes=MAX_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return table if isinstance(table, dict) and result_from(table) is not None else None
 
 
 def _is_complete(result: RunResult) -> bool:

@@ -48,7 +48,7 @@ def compare_command(
     from seeupo.cli.train_command import INTERRUPTED, permissions_of
     from seeupo.compare.comparison import Comparison
     from seeupo.compare.execution import Execution, run_comparison
-    from seeupo.compare.result_store import Store
+    from seeupo.compare.result_store import PACKED, Store
     from seeupo.compare.study_file import read_study
 
     name = Path(study).name.removesuffix(".toml")
@@ -75,7 +75,7 @@ def compare_command(
     for line in write_outputs(comparison, name, directory):
         echo(line)
     note(f"page    {directory / 'comparison.html'}  (open it in a browser)")
-    note(f"tables  {directory / 'comparison.md'}, {directory / 'comparison.json'}; runs in {directory / 'runs'}")
+    note(f"tables  {directory / 'comparison.md'}, {directory / 'comparison.json'}; runs in {directory / PACKED}")
 
 
 def show_outline(comparison: Comparison, directory: Path, jobs: int, *, dry_run: bool) -> None:
