@@ -30,7 +30,7 @@ EXCEPTIONS = {
     "README.md": {"seeupo.engines.exact", "seeupo.engines.exact.problem"},
     "docs/algorithms/new-algorithm.md": {
         "seeupo.algorithms.common.base", "seeupo.algorithms.common.batch", "seeupo.algorithms.common.objective",
-        "seeupo.core.checks", "seeupo.types",
+        "seeupo.core.checks", "seeupo.protocols", "seeupo.types",
     },
     "docs/environments/gymnasium.md": {"seeupo.envs.gymnasium_text"},
     "docs/guides/evaluation.md": {"seeupo.core.statistics"},
