@@ -7,10 +7,11 @@ SETUP := .venv/.set-up
 
 VLLM := build/vllm
 
-.PHONY: help test vllm-test lint train theory credit envs peers fuzz wheel-check clean
+.PHONY: help test nightly vllm-test lint train theory credit envs peers fuzz wheel-check clean
 
 help:
 	@echo "make test         set up, lint, type-check and test"
+	@echo "make nightly      run what takes long: many more random inputs, studies, comparisons with other libraries"
 	@echo "make vllm-test    test sampling with vLLM on CPUs, in an environment of its own"
 	@echo "make train        set up and train an agent on this machine, in a few minutes"
 	@echo "make theory       measure the paper's claims and refresh studies/theory"
@@ -24,6 +25,12 @@ help:
 test: lint
 	$(PYTEST) tests/core tests/algorithms --cov=seeupo.core --cov=seeupo.algorithms --cov-report=term --cov-fail-under=90
 	$(PYTEST) --ignore tests/core --ignore tests/algorithms
+
+nightly: lint
+	$(PYTEST) -m nightly
+	$(PYTEST) --hypothesis-profile nightly tests/fuzz $$(grep -rl 'hypothesis' --include 'test_*.py' tests)
+	$(MAKE) peers
+	$(MAKE) fuzz MINUTES=$(or $(MINUTES),20)
 
 vllm-test: $(VLLM)/.set-up
 	$(VLLM)/bin/pytest -n 0 -m vllm $$(grep -rl 'mark\.vllm' --include 'test_*.py' tests)

@@ -14,13 +14,15 @@ from waiting import wait_until
 
 torch.set_num_threads(1)
 
-# No test may depend on the speed of the machine.
-settings.register_profile(
-    "any machine",
+# No test may depend on the speed of the machine. `make nightly` tries ten times as many examples.
+QUICK = settings(
     deadline=None,
+    max_examples=40,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
-settings.load_profile("any machine")
+settings.register_profile("quick", QUICK)
+settings.register_profile("nightly", QUICK, max_examples=400)
+settings.load_profile("quick")
 
 # A shell that runs the tests in the background has them ignore interrupts, and with them all programs that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

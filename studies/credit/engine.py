@@ -11,12 +11,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from seeupo.engines.exact import GradientAscent, TablePolicy
-from seeupo.engines.exact.updates import Pool
 from seeupo.engines.shrinking import shrinkable
 from seeupo.protocols import Capability, CriticLoss, Objective
 from seeupo.types import StepMetrics, Trajectory, Turn
 from studies.credit.problem import ACTIONS, F64, NODES, ON, STATES, CreditProblem
+from studies.exact import GradientAscent, TablePolicy
+from studies.exact.updates import Pool
 
 
 @dataclass(frozen=True)

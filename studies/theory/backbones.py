@@ -12,9 +12,9 @@ from torch import Tensor
 
 from seeupo.core import clipped_objective, gae
 from seeupo.core.advantages import Baseline
-from seeupo.engines.exact import ExactEngine, GradientAscent, Problem, TablePolicy
-from seeupo.engines.exact.problem import bandit
 from seeupo.types import Trajectory, TurnKey
+from studies.exact import ExactEngine, GradientAscent, Problem, TablePolicy
+from studies.exact.problem import bandit
 from studies.theory.estimators import (
     GROUP_SIZES,
     LEAVE_ONE_OUT,

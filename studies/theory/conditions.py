@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from seeupo.core.order import Order
-from seeupo.engines.exact import ExactEngine, GradientAscent, Maximizer, Problem, TablePolicy
-from seeupo.engines.exact.updates import UpdateRule
+from studies.exact import ExactEngine, GradientAscent, Maximizer, Problem, TablePolicy
+from studies.exact.updates import UpdateRule
 from studies.theory.backbones import small_mdp
 from studies.theory.sequential import ORDERS, exact_seeupo, identity_gaps
 from studies.theory.setting import (

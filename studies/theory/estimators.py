@@ -12,9 +12,9 @@ from torch import Tensor
 
 from seeupo.core import gae, group_advantages
 from seeupo.core.advantages import Baseline
-from seeupo.engines.exact import Problem
-from seeupo.engines.exact.policy import Policy
-from seeupo.engines.exact.problem import mdp
+from studies.exact import Problem
+from studies.exact.policy import Policy
+from studies.exact.problem import mdp
 from studies.theory.setting import Scale, flat_gradient, random_bandit, random_mdp, random_table
 from studies.theory.verdict import Check, Claim, Scope
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from seeupo.core.order import Order
-from seeupo.engines.exact import ExactEngine, GradientAscent, Maximizer, Problem, TablePolicy, TrustRegion
-from seeupo.engines.exact.updates import UpdateRule
+from studies.exact import ExactEngine, GradientAscent, Maximizer, Problem, TablePolicy, TrustRegion
+from studies.exact.updates import UpdateRule
 from studies.theory.sequential import ORDERS, exact_seeupo
 from studies.theory.setting import (
     FALL_TOLERANCE,

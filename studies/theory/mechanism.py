@@ -11,9 +11,9 @@ from torch import Tensor
 from seeupo.algorithms import SeeUPO
 from seeupo.algorithms.common.batch import Batch
 from seeupo.core.order import Order
-from seeupo.engines.exact import ExactEngine, GradientAscent
 from seeupo.protocols import Algorithm
 from seeupo.types import Trajectory, TurnKey
+from studies.exact import ExactEngine, GradientAscent
 from studies.theory.setting import Scale, Simultaneous, chain_policy, deceptive_chain, rounded
 from studies.theory.verdict import Check, Claim, Scope
 

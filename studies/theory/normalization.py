@@ -13,10 +13,10 @@ from seeupo.algorithms import SeeUPO
 from seeupo.algorithms.common.batch import Batch
 from seeupo.core import clipped_objective
 from seeupo.core.advantages import Normalize
-from seeupo.engines.exact import ExactEngine, GradientAscent, Problem, TablePolicy
-from seeupo.engines.exact.policy import Policy
-from seeupo.engines.exact.updates import Pool, UpdateRule
 from seeupo.types import TurnKey
+from studies.exact import ExactEngine, GradientAscent, Problem, TablePolicy
+from studies.exact.policy import Policy
+from studies.exact.updates import Pool, UpdateRule
 from studies.theory.mechanism import trajectory_advantages
 from studies.theory.sequential import credits_of
 from studies.theory.setting import (

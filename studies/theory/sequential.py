@@ -12,11 +12,11 @@ from torch import Tensor
 from seeupo.algorithms import SeeUPO
 from seeupo.algorithms.common.objective import Ratio
 from seeupo.core.order import Order
-from seeupo.engines.exact import ExactEngine, GradientAscent, Maximizer, Problem, TrustRegion
-from seeupo.engines.exact.policy import Policy
-from seeupo.engines.exact.updates import UpdateRule
 from seeupo.protocols import Objective
 from seeupo.types import StepMetrics, Trajectory, Turn
+from studies.exact import ExactEngine, GradientAscent, Maximizer, Problem, TrustRegion
+from studies.exact.policy import Policy
+from studies.exact.updates import UpdateRule
 from studies.theory.setting import (
     CLIPPED_MAXIMIZER,
     Falls,

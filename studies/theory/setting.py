@@ -14,12 +14,12 @@ from torch import Tensor
 from seeupo.algorithms.common.batch import by_key
 from seeupo.algorithms.common.objective import SequenceObjective
 from seeupo.core.checks import Clip
-from seeupo.engines.exact import ExactEngine, Maximizer, NetworkPolicy, Problem, TablePolicy, TrustRegion
-from seeupo.engines.exact.policy import Policy
-from seeupo.engines.exact.problem import bandit, mdp, tree
-from seeupo.engines.exact.updates import UpdateRule
 from seeupo.protocols import Algorithm, Need
 from seeupo.types import ON_POLICY, Behavior, Trajectory, TurnKey, Update, turns_of
+from studies.exact import ExactEngine, Maximizer, NetworkPolicy, Problem, TablePolicy, TrustRegion
+from studies.exact.policy import Policy
+from studies.exact.problem import bandit, mdp, tree
+from studies.exact.updates import UpdateRule
 from studies.theory.verdict import Check, Scope
 
 CLIP: Clip = (0.2, 0.2)

@@ -7,10 +7,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from seeupo.engines.exact import ExactEngine, GradientAscent, NetworkPolicy, Problem, TablePolicy
-from seeupo.engines.exact.problem import bandit, tree
-from seeupo.engines.exact.updates import UpdateRule
 from seeupo.types import Trajectory, Turn
+from studies.exact import ExactEngine, GradientAscent, NetworkPolicy, Problem, TablePolicy
+from studies.exact.problem import bandit, tree
+from studies.exact.updates import UpdateRule
 
 F64 = torch.float64
 GENTLE = GradientAscent(1.0)

@@ -23,9 +23,9 @@ from seeupo.algorithms import ALGORITHMS, GRPO, GSPO, PPO, RLOO, ReinforcePP, Se
 from seeupo.algorithms.common.batch import Batch, by_key
 from seeupo.algorithms.common.critic import ValueLoss
 from seeupo.algorithms.common.objective import SequenceObjective, TokenObjective, TrajectoryObjective
-from seeupo.engines.exact import ExactEngine, GradientAscent
-from seeupo.engines.exact.problem import bandit
 from seeupo.types import StepMetrics, StopReason, Trajectory, Turn, turns_of
+from studies.exact import ExactEngine, GradientAscent
+from studies.exact.problem import bandit
 
 CRITIC_FREE = [GRPO(), GSPO(), RLOO(), ReinforcePP()]
 STEP = GradientAscent(0.3)

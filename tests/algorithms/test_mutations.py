@@ -10,7 +10,7 @@ from algorithms.examples import network_engine, ragged_problem, sampled, table_e
 from seeupo.algorithms import SeeUPO, seeupo
 from seeupo.algorithms.common.batch import Batch
 from seeupo.core import CarriedAdvantage
-from seeupo.engines.exact import GradientAscent
+from studies.exact import GradientAscent
 from studies.theory import Scale, Verdict
 from studies.theory.sequential import identity_behind_m
 

@@ -20,9 +20,9 @@ from algorithms.examples import (
     wordy_problem,
 )
 from seeupo.algorithms import SeeUPO
-from seeupo.engines.exact import ExactEngine, GradientAscent, Maximizer, TablePolicy
-from seeupo.engines.exact.problem import bandit
 from seeupo.types import Failure, FailureKind, Trajectory, Turn
+from studies.exact import ExactEngine, GradientAscent, Maximizer, TablePolicy
+from studies.exact.problem import bandit
 
 
 def credit_by_turn(trajectory: Trajectory) -> dict:

@@ -25,9 +25,9 @@ from seeupo.algorithms import GSPO, RLOO, SeeUPO
 from seeupo.algorithms.common.batch import Batch, by_key
 from seeupo.algorithms.common.objective import SequenceObjective
 from seeupo.core import CarriedAdvantage, sequence_log_ratio
-from seeupo.engines.exact import ExactEngine, GradientAscent, TablePolicy
-from seeupo.engines.exact.problem import bandit
 from seeupo.types import turns_of
+from studies.exact import ExactEngine, GradientAscent, TablePolicy
+from studies.exact.problem import bandit
 
 DOCUMENTATION = Path(__file__).parents[2] / "docs" / "algorithms" / "seeupo.md"
 

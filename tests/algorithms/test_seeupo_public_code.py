@@ -10,7 +10,7 @@ from algorithms.test_backbones import ascend, clipped, token_logprobs
 from seeupo.algorithms import SeeUPO
 from seeupo.algorithms.common.trust_region import TrustRegionSettings
 from seeupo.core.checks import OptionError
-from seeupo.engines.exact import GradientAscent
+from studies.exact import GradientAscent
 
 RATE = 3.0
 PUBLIC_CODE = SeeUPO(

@@ -111,7 +111,7 @@ def test_arguments_in_usage_errors(arguments):
 def test_recipes(tmp_path):
     path = tmp_path / f"{NAME}.toml"
     path.write_text(RECIPE)
-    for command in (["train", path], ["train", path, "--dry-run"], ["study", "reliability", path]):
+    for command in (["train", path], ["train", path, "--dry-run"]):
         assert r'trackers."\u001b[2J\n": unknown key' in run(*command, code=1)
 
 
@@ -195,10 +195,10 @@ def test_commands_print_through_the_terminal_module_only():
     source = Path(seeupo.__file__).parent
     # They write to another process, or to its log.
     pipes = {
-        "envs/appworld/engine.py",
+        "envs/appworld/engine_client.py",
         "envs/appworld/engine_process.py",
-        "studies/compare/worker.py",
-        "studies/compare/workers.py",
+        "compare/training_process.py",
+        "compare/processes.py",
     }
     calls = {"print", "Console", "echo", "secho", "echo_via_pager", "prompt", "confirm", "get_text_stream"}
     found = []

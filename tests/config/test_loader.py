@@ -391,7 +391,7 @@ def sections(draw: st.DrawFn, section: Any) -> Any:
         assume(False)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(recipe=sections(Recipe))
 def test_written_recipe_is_read_back(recipe):
     table = tomllib.loads(recipe_to_toml(recipe))
@@ -399,7 +399,6 @@ def test_written_recipe_is_read_back(recipe):
     assert recipe_from_table(table) == recipe
 
 
-@settings(max_examples=200, deadline=None)
 @given(table=st.dictionaries(TEXTS, PLAIN, max_size=4))
 @example(table={"": {"a.b": {'"\\\n\x7f\x00\u2028\U0010ffff': '"\\\n\r\t\b\f\x7f\x00\x85\u2028\U0010ffff'}}})
 @example(table={"a": [1e-06, 1e22, -0.0, 5e-324, 1.7976931348623157e308, {"b": [{}, []]}]})
@@ -423,7 +422,6 @@ NAMES = st.sampled_from(sorted({place.name for place in _recipe_keys(Recipe)} | 
 NESTED = st.recursive(ODD, lambda inner: st.dictionaries(NAMES | TEXTS, inner, max_size=4), max_leaves=8)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_any_table_is_read_or_rejected_in_lines(data):
     table = recipe_to_table(Recipe())
@@ -443,7 +441,6 @@ def test_any_table_is_read_or_rejected_in_lines(data):
 PIECES = st.sampled_from(["[run]", "seed", "=", "1", "\n", ".", "'", '"""', "[[", "{", "é"])
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     text=st.text(max_size=30) | st.lists(PIECES).map("".join),
     key=st.text("ab.", max_size=5) | st.sampled_from(["run.seed", "model.name", "environment.options.x", "warm_start"]),

@@ -62,7 +62,7 @@ def test_minimal_loop_without_weight_sync_raises(monkeypatch):
 
 
 def documented_loop() -> str:
-    page = Path(__file__).parents[2] / "docs" / "own-loop.md"
+    page = Path(__file__).parents[2] / "docs" / "guides" / "own-loop.md"
     (code,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     return str(code)
 

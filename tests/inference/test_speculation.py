@@ -64,7 +64,7 @@ def test_same_seeds_give_the_tokens_of_plain_sampling(family):
     assert total["passes"] < 0.9 * total["tokens"]
 
 
-@pytest.mark.study
+@pytest.mark.nightly
 def test_ten_thousand_sequences_equal_those_of_plain_sampling():
     total = sum((check_equal_to_plain_sampling(policy(seed=n), 500, rows=1 + 5 * n) for n in range(10)), Counter())
     assert 0 < total["accepted"] < total["drafted"]

@@ -202,7 +202,7 @@ def test_a_chat_file_gives_the_same_warm_start_as_a_trajectory_file(tmp_path):
     for number, file in enumerate(files):
         recipe = small(warm_start={"file": str(file)}, run={"iterations": 1}, evaluation={"every": 0, "tasks": 1})
         with build(recipe) as components:
-            demonstrations = load_demonstrations(recipe, components, lambda done: None).demonstrations
+            demonstrations = load_demonstrations(recipe, components).demonstrations
             loaded.append([[(turn.prompt_ids, turn.action_ids) for turn in turns] for turns in demonstrations])
         result = train(recipe, run_dir=tmp_path / f"run {number}")
         records = map(json.loads, (result.run_dir / "metrics.jsonl").read_text().splitlines())

@@ -277,7 +277,7 @@ else:
 """
 
 
-@pytest.mark.study
+@pytest.mark.nightly
 def test_a_run_killed_at_random_moments_resumes_exactly(tmp_path):
     recipe, folder, generator, kills = small(run={"iterations": 60}), tmp_path / "run", random.Random(0), 0
     undisturbed = train(recipe, run_dir=tmp_path / "whole").run_dir

@@ -13,8 +13,8 @@ import torch
 from algorithms.examples import SpyingEngine, table_engine
 from seeupo.algorithms import ALGORITHMS, GRPO, GSPO, PPO, RLOO, ReinforcePP, SeeUPO
 from seeupo.algorithms.common.cards import CARDS, comparison_table
-from seeupo.engines.exact.problem import bandit
 from seeupo.types import StepMetrics, turns_of
+from studies.exact.problem import bandit
 
 ROOT = Path(__file__).parent.parent.parent.parent
 PAGES = ROOT / "docs/algorithms"

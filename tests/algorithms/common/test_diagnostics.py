@@ -8,8 +8,8 @@ import torch
 
 from algorithms.examples import F64, network_engine, ragged_problem, sampled, table_engine, wordy_problem
 from seeupo.algorithms import SeeUPO
-from seeupo.engines.exact import GradientAscent
-from seeupo.engines.exact.problem import tree
+from studies.exact import GradientAscent
+from studies.exact.problem import tree
 
 
 def gains(update) -> dict:

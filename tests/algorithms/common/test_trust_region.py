@@ -20,9 +20,9 @@ from algorithms.examples import (
 from seeupo.algorithms import SeeUPO
 from seeupo.algorithms.common.trust_region import PoolUpdate, TrustRegionSettings
 from seeupo.config.loader import read_recipe, recipe_from_table, recipe_to_table
-from seeupo.engines.exact import ExactEngine, GradientAscent, TablePolicy
-from seeupo.engines.exact.problem import bandit
 from seeupo.errors import ConfigError
+from studies.exact import ExactEngine, GradientAscent, TablePolicy
+from studies.exact.problem import bandit
 
 LIMIT = TrustRegionSettings(kl=0.02, backtracks=10)
 

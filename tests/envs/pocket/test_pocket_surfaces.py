@@ -5,7 +5,7 @@ import math
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from envs.pocket.examples import SETTINGS, factory, rollout, task_of
@@ -165,7 +165,6 @@ ACTIONS = (
 
 
 @pytest.mark.parametrize("world", [TERSE, NATURAL], ids=["terse", "natural"])
-@settings(max_examples=400)
 @given(st.integers(0, 59), st.lists(ACTIONS, min_size=1, max_size=8))
 def test_any_text_gives_a_valid_result(world, index, actions):
     env = world.make()

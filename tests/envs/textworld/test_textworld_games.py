@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import seeupo
@@ -228,7 +228,6 @@ PHRASES = st.builds(
 )
 
 
-@settings(max_examples=80)
 @given(commands=st.lists(PHRASES | st.text(), min_size=1, max_size=8))
 def test_fuzzing_never_breaks_the_worker(pool, commands):
     before = pool.worker_pids

@@ -9,8 +9,8 @@ from algorithms.examples import network_engine, ragged_problem, table_engine, we
 from seeupo.algorithms import SeeUPO
 from seeupo.algorithms.common.batch import by_key
 from seeupo.algorithms.common.objective import SequenceObjective
-from seeupo.engines.exact import ExactEngine, GradientAscent, Maximizer, TablePolicy, TrustRegion
-from seeupo.engines.exact.problem import bandit
+from studies.exact import ExactEngine, GradientAscent, Maximizer, TablePolicy, TrustRegion
+from studies.exact.problem import bandit
 
 F64 = torch.float64
 

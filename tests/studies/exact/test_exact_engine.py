@@ -2,8 +2,8 @@ import torch
 
 from algorithms.examples import F64, network_engine, ragged_problem, table_engine, wordy_problem
 from seeupo.algorithms import SeeUPO
-from seeupo.engines.exact import GradientAscent
 from seeupo.types import turns_of
+from studies.exact import GradientAscent
 
 
 def test_enumerated_trajectories_carry_their_probabilities():

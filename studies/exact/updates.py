@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from seeupo.core.checks import check_at_least
-from seeupo.engines.exact.policy import Policy, TablePolicy
+from studies.exact.policy import Policy, TablePolicy
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from seeupo.engines.exact.policy import Policy
-from seeupo.engines.exact.problem import Problem
-from seeupo.engines.exact.updates import Pool, UpdateRule
 from seeupo.engines.shrinking import shrinkable
 from seeupo.protocols import Capability, Objective
 from seeupo.types import StepMetrics, Trajectory, Turn
+from studies.exact.policy import Policy
+from studies.exact.problem import Problem
+from studies.exact.updates import Pool, UpdateRule
 
 
 class ExactEngine:

@@ -4,7 +4,7 @@ from itertools import product
 import pytest
 import torch
 
-from seeupo.engines.exact.problem import bandit, mdp, tree
+from studies.exact.problem import bandit, mdp, tree
 
 F64 = torch.float64
 
