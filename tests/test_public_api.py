@@ -27,7 +27,6 @@ NAMES = {
     },
 }  # fmt: skip
 EXCEPTIONS = {
-    "README.md": {"seeupo.engines.exact", "seeupo.engines.exact.problem"},
     "docs/algorithms/new-algorithm.md": {
         "seeupo.algorithms.common.base", "seeupo.algorithms.common.batch", "seeupo.algorithms.common.objective",
         "seeupo.core.checks", "seeupo.protocols", "seeupo.types",
