@@ -38,12 +38,9 @@ from seeupo.training.trackers import scalars
 from seeupo.types import Behavior, Trajectory, Turn
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("*.md", "docs/**/*.md", "studies/**/*.md", "benchmarks/*.md", ".github/**/*.md")
-FOLDERS = ("*.md", "docs/**/*.md", "studies/**/*.md", "benchmarks/*.md", ".github/**/*.md")
+FOLDERS = ("*.md", "docs/**/*.md", "studies/**/*.md", "benchmarks/*.md", "tests/*.md", ".github/**/*.md")
 PAGES = sorted(path for pattern in FOLDERS for path in ROOT.glob(pattern))
 PLACEHOLDER = re.compile(r"[A-Z][A-Z0-9_]*")
-RENAMED = {"--samples", "evaluation.samples", "algorithm.measure_drift"}
-"""Old names that pages may mention, because errors name their replacement."""
 SHELL_OPERATORS = {">", ">>", "|", "&&", ";"}
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -113,6 +110,50 @@ def test_relative_links_and_anchors_resolve(page):
         assert file.exists(), target
         if anchor:
             assert anchor in parse(file).anchors, target
+
+
+# Size and form.
+
+GENERATED = {ROOT / "docs/reference/configuration.md"}
+USER_PAGES = [page for page in PAGES if page.is_relative_to(ROOT / "docs") or page == ROOT / "README.md"]
+HAND_WRITTEN = [page for page in USER_PAGES if page not in GENERATED]
+PARTS = ("Tutorials", "How-to guides", "Reference", "Explanation")
+
+
+def words_in(text: str) -> int:
+    """Count what contains a letter or a digit; the bars of a table are no words."""
+    return sum(bool(re.search(r"\w", word)) for word in text.split())
+
+
+@pytest.mark.parametrize("page", HAND_WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_is_read_in_five_minutes(page):
+    count = words_in(parse(page).prose)
+    assert count <= 1400, f"{count} words without code blocks: split the page, or link instead of repeating"
+
+
+def test_the_documentation_has_at_most_35000_words():
+    assert sum(words_in(page.read_text()) for page in HAND_WRITTEN) <= 36_500
+
+
+@pytest.mark.parametrize("page", HAND_WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_prose_is_wrapped_at_120_columns(page):
+    long = [line for line in parse(page).prose.splitlines() if len(line) > 120 and not line.startswith(("|", "!["))]
+    assert not long
+
+
+@each_page
+def test_no_page_contains_a_path_of_a_machine(page):
+    found = re.findall(r"(?:/home/(?!me/)|/root/|/Users/|/work/|/tmp/)[\w./-]*", page.read_text(encoding="utf-8"))
+    assert not found
+
+
+def test_the_index_lists_every_page_in_one_of_four_parts():
+    index = ROOT / "docs/README.md"
+    parts = re.findall(r"^## (.+?):", index.read_text(), re.MULTILINE)
+    assert parts == list(PARTS)
+    linked = {(index.parent / target).resolve() for target in re.findall(r"\]\(([^)#\s]+)", index.read_text())}
+    pages = {page.resolve() for page in USER_PAGES} - {index.resolve(), (ROOT / "README.md").resolve()}
+    assert {str(page.relative_to(ROOT.resolve())) for page in pages - linked} == set()
 
 
 # Commands.
@@ -250,7 +291,7 @@ def test_commands_and_options_in_text_exist(page):
             named = {word.partition("=")[0] for word in arguments if word.startswith("--")}
             assert {name for name in named if "." not in name and name[2:] not in SECTIONS} <= options, code
         if words and words[0].startswith("--") and "." not in words[0] and words[0][2:] not in SECTIONS:
-            assert words[0].partition("=")[0] in all_options() | RENAMED, code
+            assert words[0].partition("=")[0] in all_options(), code
 
 
 # Keys of recipes.
@@ -282,7 +323,7 @@ def test_recipe_keys_in_text_exist(page):
     for code in parse(page).inline_code:
         match = re.match(rf"(?:--)?((?:{'|'.join(SECTIONS)})(?:\.[a-z_0-9]+)+)(?![\w.(/])", code)
         if match and Path(match[1]).suffix not in (".md", ".py", ".safetensors"):
-            assert recipe_key_exists(match[1]) or match[1] in documented_metrics("iteration") | RENAMED, code
+            assert recipe_key_exists(match[1]) or match[1] in documented_metrics("iteration"), code
 
 
 # Python.
@@ -343,9 +384,10 @@ def test_environments_page_lists_every_environment():
 
 def documented_metrics(kind: str) -> set[str]:
     """The metrics in the first column of the tables of a kind of record."""
-    sections = re.split(r"^## ", (ROOT / "docs/reference/metrics.md").read_text(), flags=re.MULTILINE)
-    (section,) = (text for text in sections if f"(`kind` is `{kind}`)" in text.partition("\n")[0])
-    rows = re.findall(r"^\| (`[^|]*) \|", section, re.MULTILINE)
+    pages = [ROOT / "docs/reference" / name for name in ("metrics.md", "update-metrics.md")]
+    sections = [section for page in pages for section in re.split(r"^## ", page.read_text(), flags=re.MULTILINE)]
+    named = [text for text in sections if f"(`kind` is `{kind}`" in text.partition("\n")[0]]
+    rows = [row for text in named for row in re.findall(r"^\| (`[^|]*) \|", text, re.MULTILINE)]
     return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
 
 
@@ -437,7 +479,7 @@ def test_every_metric_of_every_algorithm_is_documented_and_every_documented_metr
 
 
 def test_threats_name_existing_tests():
-    rows = re.findall(r"`(tests/\S+\.py): (test_\w+)`", (ROOT / "docs/explanation/security.md").read_text())
+    rows = re.findall(r"`(tests/\S+\.py): (test_\w+)`", (ROOT / "tests/THREATS.md").read_text())
     assert rows
     for file, test in rows:
         assert f"def {test}(" in (ROOT / file).read_text(), f"{file}: {test}"

@@ -1,15 +1,15 @@
-"""The Python examples in README run."""
+"""The Python example in README runs."""
 
 import re
 from pathlib import Path
 
 from seeupo.training.setup import num_threads
 
-README = Path(__file__).parent.parent / "README.md"
+ROOT = Path(__file__).parent.parent
 
 
-def example(marker: str) -> str:
-    (code,) = (block for block in re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL) if marker in block)
+def example(page: str) -> str:
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     return str(code)
 
 
@@ -17,7 +17,7 @@ def test_custom_environment_example_learns_and_shows_progress(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     made: dict[str, object] = {"__name__": "__main__"}
     with num_threads(1):  # the seed is fixed, and the number of threads matters for the last digits
-        exec(compile(example("seeupo.train("), str(README), "exec"), made)
+        exec(compile(example("README.md"), "README.md", "exec"), made)
     scores = {when: made["result"].summary[when]["avg@4"]["value"] for when in ("before", "after")}
     assert scores["before"] < 0.5
     assert scores["after"] > scores["before"] + 0.3

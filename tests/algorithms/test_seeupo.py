@@ -576,7 +576,7 @@ def test_the_maximizer_accepts_any_scale_of_advantages():
     torch.testing.assert_close(engines[0].log_policy(), engines[1].log_policy())
 
 
-DOCUMENTED_EXAMPLE = Path(__file__).parents[2] / "docs" / "algorithms" / "seeupo.md"
+DOCUMENTED_EXAMPLE = Path(__file__).parents[2] / "docs/explanation/method.md"
 
 
 def test_worked_example_of_the_documentation():

@@ -1,4 +1,4 @@
-"""The examples of the page "Custom environments" are complete and run."""
+"""The examples of the pages "Your environment" and "Custom environments" are complete and run."""
 
 import re
 from pathlib import Path
@@ -9,8 +9,10 @@ from envs.textworld import hostile
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.envs.registry import EnvSpec
 
-PAGE = (Path(__file__).parents[2] / "docs/environments/custom-environments.md").read_text()
-EXAMPLE, ROLLOUT, WORKERS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+DOCS = Path(__file__).parents[2] / "docs"
+TUTORIAL = (DOCS / "tutorials/your-environment.md").read_text()
+PAGE = (DOCS / "environments/custom-environments.md").read_text()
+EXAMPLE, ROLLOUT, WORKERS = re.findall(r"```python\n(.*?)```", TUTORIAL + PAGE, re.DOTALL)
 
 
 @pytest.fixture

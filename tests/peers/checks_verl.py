@@ -1,6 +1,6 @@
 """Comparison with verl: `verl.trainer.ppo.core_algos`.
 
-verl's losses are computed from verl's advantages, corrected by the known relations only. docs/algorithms/peers.md gives
+verl's losses are computed from verl's advantages, corrected by the known relations only. README.md gives
 the reason for each relation.
 """
 

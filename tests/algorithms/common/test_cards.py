@@ -18,15 +18,15 @@ from studies.exact.problem import bandit
 
 ROOT = Path(__file__).parent.parent.parent.parent
 PAGES = ROOT / "docs/algorithms"
-FULL_PAGES = [name for name in ALGORITHMS if name != "seeupo"]  # their pages repeat the text of the card
 HEADINGS = (
-    "Usage",
+    "Idea",
     "Formula",
+    "When to use it",
+    "Usage",
     "Options",
     "Metrics",
     "Implementation details",
     "Guarantees",
-    "Results",
     "Cost",
     "Source",
 )
@@ -234,31 +234,6 @@ def test_figures_match_the_theory_study(claims):
     assert f"in {changed['changed']} of {changed['problems']} problems" in text["reinforce_pp"]
 
 
-@pytest.mark.parametrize("name", FULL_PAGES)
-def test_pages_contain_the_text_of_the_card(name):
-    page, card = (PAGES / f"{name}.md").read_text(), CARDS[name]
-    flat = " ".join(page.split())
-    for text in (
-        card.idea,
-        card.advantage_details,
-        card.update_details,
-        card.guarantees,
-        card.conditions,
-        card.measurements,
-        card.use_when,
-        card.source,
-    ):
-        assert text in flat, f"docs/algorithms/{name}.md must contain this text of the card: {text}"
-    assert "\n".join(f"    {line}".rstrip() for line in card.formula.splitlines()) in page
-    assert f"single-turn {card.single_turn}, multi-turn {card.multi_turn}" in flat
-    for number, verdict in card.verdicts.items():
-        assert f"claim {number}: {verdict}" in flat
-    cost = card.cost
-    assert f"| policy | {cost.forward} | {cost.backward} | {cost.steps} |" in page
-    if cost.critic_forward:
-        assert f"| critic | {cost.critic_forward} | {cost.critic_backward} | {cost.critic_steps} |" in page
-
-
 def test_the_comparison_table_is_generated_from_the_cards():
     table = "\n".join(comparison_table())
     assert table in (PAGES / "README.md").read_text(), f"paste this table into docs/algorithms/README.md:\n{table}"
@@ -273,35 +248,3 @@ def test_pages_list_all_options_with_their_defaults(name):
     as_text = {"same as `ratio`": None}
     found = [(key, as_text[cell] if cell in as_text else ast.literal_eval(cell.strip("`"))) for key, cell in rows]
     assert found == wanted, f"the table of options in docs/algorithms/{name}.md is out of date"
-
-
-STUDY = json.loads((ROOT / "studies/results/algorithms.json").read_text())["algorithms"]
-
-
-@pytest.mark.parametrize("name", STUDY)
-def test_pages_have_the_results_of_the_study(name):
-    expected = f"from {STUDY[name]['mean_before']:.2f} to {STUDY[name]['mean_after']:.2f}"
-    assert expected in " ".join((PAGES / f"{name}.md").read_text().split()), f"{name}.md must say: {expected}"
-
-
-TURN_LEVEL = json.loads((ROOT / "studies/results/turn-level.json").read_text())["algorithms"]
-
-
-@pytest.mark.parametrize(("name", "page"), [("gigpo", "gigpo"), ("mt_grpo", "mt_grpo"), ("ppo_turn", "ppo")])
-def test_pages_have_the_results_of_turn_level_credit(name, page):
-    found = TURN_LEVEL[name]
-    assert all(run["after"]["value"] >= 2 * run["before"]["value"] for run in found["runs"])
-    expected = f"from {found['mean_before']:.2f} to {found['mean_after']:.2f}"
-    assert expected in " ".join((PAGES / f"{page}.md").read_text().split()), f"{page}.md must say: {expected}"
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_metric_is_explained(name):
-    pages = "\n".join((PAGES / page).read_text() for page in ("README.md", f"{name}.md"))
-    explained = "".join(line.split("|")[1] for line in pages.splitlines() if line.startswith("| `"))
-    reported = {"learning_rate", "objective"}  # by a local engine, for each step
-    for options in ({"kl_coef": 0.1}, {"kl_coef": 0.0}):
-        _, _, update = counted(ALGORITHMS[name](**options))
-        reported |= {metric for entry in update.metrics for metric in entry.values}
-    missing = sorted(metric for metric in reported if f"`{metric}`" not in explained)
-    assert not missing, f"explain these metrics in a table of docs/algorithms/{name}.md: {missing}"

@@ -21,7 +21,8 @@ def test_the_episodes_on_the_page_are_reproduced(block, options):
     (task,) = (task for task in world.tasks("test") if task.id == "test-0004-bill")
     shown = re.findall(r"```text\n(.*?)\n```", PAGE, re.DOTALL)
     assert len(shown) == 2
-    assert shown[block] == transcript(world.make(), task, world.expert(task))
+    episode = transcript(world.make(), task, world.expert(task))
+    assert all(part in episode for part in shown[block].split("\n...\n"))
 
 
 def test_options_and_their_defaults():
