@@ -32,7 +32,6 @@ EXCEPTIONS = {
         "seeupo.core.checks", "seeupo.protocols", "seeupo.types",
     },
     "docs/environments/gymnasium.md": {"seeupo.envs.gymnasium_text"},
-    "docs/guides/evaluation.md": {"seeupo.core.statistics"},
 }  # fmt: skip
 """Modules that a page imports besides. Remove an entry when its page does without; add none."""
 
