@@ -38,7 +38,6 @@ from seeupo.planning.memory import training_memory
 from seeupo.planning.shapes import shape_of_model
 from seeupo.rollout.collector import Collected
 from seeupo.runs.run_directory import RunDirectory
-from seeupo.training.callbacks import NullCallback
 from seeupo.training.loop import Loop
 from seeupo.training.setup import build
 
@@ -126,7 +125,7 @@ def measure_iterations(rounds: int, tasks: int) -> dict[str, dict[str, float]]:
             recipe = recipe_of(count, tasks)
             components = stack.enter_context(build(recipe))
             run_dir = RunDirectory.create(folder / str(count), "", {})
-            loops[count] = Loop(recipe, components, run_dir, NullCallback(), lambda: None)
+            loops[count] = Loop(recipe, components, run_dir)
             one_iteration(loops[count])  # not measured: caches are filled
         for _ in range(rounds):
             for count, loop in loops.items():

@@ -26,10 +26,10 @@ from side_by_side import machine, table, write_results
 from torch.profiler import ProfilerActivity, profile
 
 import seeupo
+from seeupo.callbacks import Callback
 from seeupo.config.loader import read_recipe
 from seeupo.config.schema import Recipe
-from seeupo.training.callbacks import NullCallback
-from seeupo.training.train import train
+from seeupo.training.run import train
 
 PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm",
             "aten::_scaled_dot_product_flash_attention_for_cpu",
@@ -48,7 +48,7 @@ def shortened(recipe: Recipe, iterations: int | None) -> Recipe:
     )
 
 
-def run(recipe: Recipe, callback: NullCallback | None = None) -> float:
+def run(recipe: Recipe, callback: Callback | None = None) -> float:
     """Train in a temporary run directory and return the seconds."""
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as directory:
@@ -74,7 +74,7 @@ def python_shares(recipe: Recipe) -> dict[str, float]:
     return {kind: spent / total for kind, spent in seconds.items()}
 
 
-class Operations(NullCallback):
+class Operations(Callback):
     """Profile all iterations, from the start of the first to the last record."""
 
     def __init__(self, iterations: int) -> None:
@@ -99,7 +99,7 @@ class Operations(NullCallback):
         return sum(event.duration_ns() for event in events if event.name() in PRODUCTS) / 1e9 / self.seconds
 
 
-class Memory(NullCallback):
+class Memory(Callback):
     """Record the resident memory after each iteration, in MiB."""
 
     def __init__(self) -> None:

@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import seeupo
-from seeupo.protocols import Expert
-from seeupo.types import Message, StepResult, Task
+from seeupo import Expert, Message, StepResult, Task
 
 NUMBERS = tuple("1234567")
 
 
 class GuessNumber:
-    """One episode at a time; it implements the protocol `seeupo.protocols.Env`."""
+    """One episode at a time; it implements the protocol `seeupo.Env`."""
 
     def reset(self, task: Task, *, seed: int) -> StepResult:
         # All attempts at a task are compared with one another, so the number depends on the task, not on `seed`.
@@ -44,7 +43,7 @@ class GuessNumber:
 
 
 class GuessNumberFactory:
-    """The tasks, their environment and the expert; it implements the protocol `seeupo.protocols.EnvFactory`."""
+    """The tasks, their environment and the expert; it implements the protocol `seeupo.EnvFactory`."""
 
     splits = ("train", "test")
     make = GuessNumber

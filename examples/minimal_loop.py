@@ -5,7 +5,7 @@ A tiny model learns to use the tools of `pocket`, and the success rate is printe
     python examples/minimal_loop.py
 
 `update` is Algorithm 1 of the paper. `seeupo.algorithms.SeeUPO` takes the same steps and adds options, metrics and
-credit records; `seeupo.training.loop` adds checkpoints, exact resume and alarms around it.
+credit records; `seeupo.train` adds checkpoints, exact resume, alarms and a report around the loop.
 
 Dimension suffixes of tensors:
     B  trajectories of an iteration
@@ -21,23 +21,21 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from seeupo.algorithms.common.batch import action_mask, padded
-from seeupo.config.schema import WarmStartSettings
-from seeupo.core import clipped_objective, group_advantages, sequence_log_ratio
-from seeupo.engines.local import LocalEngine
-from seeupo.engines.optimizer import OptimizerSettings
-from seeupo.envs.pool.pool import EnvPool
-from seeupo.models.loading import load_policy
-from seeupo.models.tiny import TinyConfig
-from seeupo.protocols import TrainableEngine, TrainEngine
-from seeupo.rollout.runner import Runner, RunnerSettings, make_runner
-from seeupo.rollout.template import Template
-from seeupo.training.warm_start import Demonstrations, demonstrate, warm_start_optimizer
-from seeupo.types import Attempt, SamplingParameters, Task, Trajectory, Turn, turns_of
-from seeupo.utils.seeds import derive_seed
+from seeupo.rl import (
+    EnvPool,
+    LocalEngine,
+    Optimizer,
+    Runner,
+    SamplingParameters,
+    Trajectory,
+    Turn,
+    imitate,
+    load_policy,
+    rollout_groups,
+)  # fmt: skip
 
-MAX_TURNS = 4
 MISTAKES = {"stops_early": 0.8, "wrong_choice": 0.05, "wrong_word": 0.0, "skipped_lookup": 0.0, "wrong_tool": 0.0}
 
 
@@ -65,54 +63,32 @@ class ClippedObjective:
     needs_entropy: bool = False
 
     def __call__(self, logprobs_NL: Tensor, entropies_NL: Tensor | None, turns: Sequence[Turn]) -> Tensor:
-        old_NL = padded(turns, self.old).to(logprobs_NL)
-        log_ratio_N = sequence_log_ratio(logprobs_NL, old_NL, action_mask(turns), length_normalize=True)
+        old_NL = pad_sequence([self.old[turn.key] for turn in turns], batch_first=True).to(logprobs_NL)
+        lengths_N = torch.tensor([len(turn.action_ids) for turn in turns])
+        mask_NL = torch.arange(logprobs_NL.shape[1]) < lengths_N[:, None]
+        ratio_N = (torch.where(mask_NL, logprobs_NL - old_NL, 0.0).sum(1) / lengths_N).exp()
         carried_N = logprobs_NL.new_tensor([self.carried[turn.trajectory] for turn in turns])
-        return clipped_objective(log_ratio_N, carried_N, clip=(0.2, 0.2))
+        return torch.minimum(ratio_N * carried_N, ratio_N.clamp(0.8, 1.2) * carried_N)
 
 
-def update(engine: TrainEngine, trajectories: Sequence[Trajectory]) -> None:
+def update(engine: LocalEngine, trajectories: Sequence[Trajectory]) -> None:
     """Update the policy turn by turn, the last turn first, and carry the advantage M from turn to turn."""
-    groups = sorted({trajectory.group for trajectory in trajectories})
-    groups_B = torch.tensor([groups.index(trajectory.group) for trajectory in trajectories])
-    rewards_B = torch.tensor([trajectory.reward for trajectory in trajectories], dtype=torch.float64)
-    advantages_B = group_advantages(rewards_B, groups_B, normalize="batch")
-    carried = {each.id: advantage for each, advantage in zip(trajectories, advantages_B.tolist(), strict=True)}
+    groups: dict[str, list[float]] = {}
+    for trajectory in trajectories:
+        groups.setdefault(trajectory.group, []).append(trajectory.reward)
+    means = {group: sum(rewards) / len(rewards) for group, rewards in groups.items()}
+    centered_B = torch.tensor([tau.reward - means[tau.group] for tau in trajectories], dtype=torch.float64)
+    advantages = (centered_B / centered_B.square().mean().sqrt().clamp(min=1e-8)).tolist()
+    carried = {tau.id: advantage for tau, advantage in zip(trajectories, advantages, strict=True)}
 
-    informative = [trajectory for trajectory in trajectories if carried[trajectory.id] != 0]
-    turns = turns_of(informative)
+    informative = [tau for tau in trajectories if carried[tau.id] != 0]
+    turns = [turn for tau in informative for turn in tau.turns]
     old = {turn.key: logprobs for turn, logprobs in zip(turns, engine.logprobs(turns), strict=True)}
-    for index in reversed(range(max((len(trajectory.turns) for trajectory in informative), default=0))):
-        pool = [trajectory.turns[index] for trajectory in informative if len(trajectory.turns) > index]
+    for index in reversed(range(max((len(tau.turns) for tau in informative), default=0))):
+        pool = [tau.turns[index] for tau in informative if len(tau.turns) > index]
         engine.step(pool, ClippedObjective(old, dict(carried)), normalizer=len(trajectories), agent=index)
         for turn, new in zip(pool, engine.logprobs(pool), strict=True):
             carried[turn.trajectory] *= (new.double() - old[turn.key].double()).mean().exp().item()
-
-
-def rollout(runner: Runner, tasks: Sequence[Task], attempts: int, *, seed: int) -> list[Trajectory]:
-    """Attempt each task several times. The attempts at one task form a group."""
-    planned = [
-        Attempt(f"{task.id}#{index}", task.id, task, derive_seed(seed, task.id, index), index)
-        for task in tasks
-        for index in range(attempts)
-    ]
-    # An episode that the infrastructure failed has no score. (The training loop samples its whole group again.)
-    finished = [trajectory for trajectory in runner.run(planned) if trajectory.failure is None]
-    return sorted(finished, key=lambda trajectory: trajectory.id)
-
-
-def warm_start(engine: TrainableEngine, runner: Runner, tasks: Sequence[Task], settings: Settings) -> None:
-    """Imitate an expert that makes mistakes, because a policy that never succeeds has nothing to reinforce."""
-    episodes, batches, seed = settings.demonstrations, settings.warm_start_batches, settings.seed
-    options = WarmStartSettings(
-        episodes=episodes, noisy=0.75, mistakes=MISTAKES, batches=batches, batch_episodes=64, learning_rate=2e-3
-    )
-    found = dict(demonstrate(runner.pool, tasks, runner.chat, runner.template, options, max_turns=MAX_TURNS, seed=seed))
-    demonstrations = Demonstrations([found[number] for number in sorted(found)], options, seed=seed)
-    engine.set_optimizer(warm_start_optimizer(options))
-    for step in range(options.batches):
-        engine.begin_iteration(step)
-        demonstrations.train_step(engine, step)
 
 
 def main(settings: Settings | None = None) -> list[float]:
@@ -120,24 +96,27 @@ def main(settings: Settings | None = None) -> list[float]:
     settings = settings or Settings()
     generator = random.Random(settings.seed)
     with EnvPool("pocket", options={"turns": [2, 3], "train_tasks": 4096, "test_tasks": settings.test_tasks}) as pool:
-        words = pool.vocabulary()
-        policy = load_policy("tiny", tiny=TinyConfig(width=settings.width, layers=2, heads=8, context=128, words=words))
-        optimizer = OptimizerSettings(learning_rate=settings.learning_rate, beta1=0.0)
+        size = {"width": settings.width, "layers": 2, "heads": 8, "context": 128, "words": pool.vocabulary()}
+        policy = load_policy("tiny", tiny=size)
+        optimizer = Optimizer(learning_rate=settings.learning_rate, beta1=0.0)
         engine = LocalEngine(policy, optimizer)
-        sampling = SamplingParameters(max_tokens=8)
-        episodes = RunnerSettings(parameters=sampling, max_turns=MAX_TURNS, concurrency=256, deterministic=True)
-        runner = make_runner(policy, pool, Template(reasoning=False), episodes, training=True)
-        warm_start(engine, runner, pool.tasks("train"), settings)
-        engine.set_optimizer(optimizer)
+        runner = Runner.for_policy(
+            policy, pool, parameters=SamplingParameters(max_tokens=8), max_turns=4, concurrency=256
+        )
+        imitate(
+            engine, runner, pool.tasks("train"), then=optimizer, episodes=settings.demonstrations, noisy=0.75,
+            mistakes=MISTAKES, batches=settings.warm_start_batches, batch_episodes=64, learning_rate=2e-3,
+            seed=settings.seed,
+        )  # fmt: skip
 
         history = []
         for iteration in range(settings.iterations + 1):
             if iteration > 0:
                 tasks = generator.sample(pool.tasks("train"), settings.tasks)
-                update(engine, rollout(runner, tasks, settings.group_size, seed=derive_seed(settings.seed, iteration)))
+                update(engine, rollout_groups(runner, tasks, group_size=settings.group_size, seed=iteration))
             runner.sampler.sync(engine, iteration)
-            held_out = rollout(runner, pool.tasks("test"), 1, seed=settings.seed)
-            history.append(sum(trajectory.score == 1.0 for trajectory in held_out) / len(held_out))
+            held_out = rollout_groups(runner, pool.tasks("test"), group_size=1, seed=settings.seed)
+            history.append(sum(tau.score == 1.0 for tau in held_out) / len(held_out))
             print(f"iteration {iteration:2d}: success rate {history[-1]:.2f} on held-out tasks")
     return history
 

@@ -15,8 +15,8 @@ import warnings
 import pytest
 
 import seeupo
+from seeupo.callbacks import Callback
 from seeupo.errors import UserError
-from seeupo.training.callbacks import NullCallback
 from training.small_runs import small
 
 RECIPE = small(run={"iterations": 2})
@@ -46,11 +46,6 @@ def test_public_names_are_listed():
     assert set(seeupo.__all__) <= set(dir(seeupo))
 
 
-def test_former_argument_names_are_refused_with_the_current_ones(tmp_path):
-    with pytest.raises(TypeError, match="'folder' was renamed to 'run_dir'"):
-        seeupo.train(RECIPE, folder=tmp_path / "run")
-
-
 def test_progress_is_shown_by_default_and_the_result_at_the_end(tmp_path, capsys):
     seeupo.train(RECIPE, run_dir=tmp_path / "run")
     shown = capsys.readouterr()
@@ -73,9 +68,9 @@ def test_progress_can_be_silenced(finished, capsys):
 def test_a_callback_observes_the_run_besides_the_display(finished, capsys):
     kinds = []
 
-    class Kinds(NullCallback):
-        def on_record(self, record):
-            kinds.append(record["kind"])
+    class Kinds(Callback):
+        def on_resume(self, records):
+            kinds.extend(record["kind"] for record in records)
 
     seeupo.resume(finished.run_dir, callback=Kinds())
     assert kinds.count("iteration") == 2
@@ -83,7 +78,7 @@ def test_a_callback_observes_the_run_besides_the_display(finished, capsys):
 
 
 def test_notes_are_logged_without_a_display(tmp_path, caplog):
-    class Noisy(NullCallback):
+    class Noisy(Callback):
         def on_phase(self, name, total=None):
             warnings.warn("a warning\nof two lines", stacklevel=2)
 
@@ -107,7 +102,7 @@ def test_a_run_that_trained_has_no_warnings(finished):
     assert finished.summary["warnings"] == []
 
 
-class InterruptAt(NullCallback):
+class InterruptAt(Callback):
     """Sends SIGINT to this process when an iteration is recorded."""
 
     def __init__(self, *iterations):
@@ -143,10 +138,10 @@ import sys
 sys.path[:0] = {path!r}
 import seeupo
 from seeupo.errors import UserError
-from seeupo.training.callbacks import NullCallback
+from seeupo.callbacks import Callback
 from training.small_runs import small
 
-class Print(NullCallback):
+class Print(Callback):
     def on_record(self, record):
         print("printed", record["kind"])
 

@@ -33,8 +33,8 @@ from seeupo.models.tiny import TinyConfig
 from seeupo.rollout.collector import Collected
 from seeupo.runs.run_directory import RunDirectory
 from seeupo.training.metrics import iteration_record
+from seeupo.training.run import train
 from seeupo.training.trackers import scalars
-from seeupo.training.train import train
 from seeupo.types import Behavior, Trajectory, Turn
 
 ROOT = Path(__file__).parent.parent

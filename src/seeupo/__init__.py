@@ -1,6 +1,13 @@
 """SeeUPO: train language-model agents over many turns by sequence-level sequential policy updates.
 
-`train`, `resume`, `evaluate`, `export` and `write_report` are what the command line calls; a `Recipe` says what to do.
+Everything that a program imports comes from three places:
+
+- `seeupo`: `train`, `resume`, `evaluate`, `export`, `compare` and `write_report`, which the command line calls too, and
+  what recipes, callbacks and environments are made of;
+- `seeupo.rl`: the toolkit for a training loop of your own;
+- `seeupo.algorithms`: the algorithms, and what an algorithm of your own is made of.
+
+Everything else may change without notice.
 """
 
 from __future__ import annotations
@@ -8,44 +15,60 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from seeupo.api import resume as resume
-    from seeupo.api import train as train
+    from seeupo.callbacks import Callback as Callback
     from seeupo.config.schema import Recipe as Recipe
     from seeupo.envs.declare import env_maker as env_maker
     from seeupo.envs.declare import expert_maker as expert_maker
     from seeupo.envs.declare import reward_function as reward_function
+    from seeupo.envs.registry import EnvSpec as EnvSpec
+    from seeupo.errors import UserError as UserError
     from seeupo.evaluation.evaluate import evaluate as evaluate
+    from seeupo.evaluation.results import Evaluation as Evaluation
+    from seeupo.protocols import Env as Env
+    from seeupo.protocols import EnvFactory as EnvFactory
+    from seeupo.protocols import Expert as Expert
     from seeupo.report.write import write_report as write_report
     from seeupo.runs.export import export as export
+    from seeupo.training.run import TrainingResult as TrainingResult
+    from seeupo.training.run import resume as resume
+    from seeupo.training.run import train as train
+    from seeupo.types import Message as Message
+    from seeupo.types import StepResult as StepResult
+    from seeupo.types import Task as Task
+    from seeupo.types import Tool as Tool
+    from seeupo.types import ToolCall as ToolCall
 
 __version__ = "0.1.0"
-__all__ = [
-    "Recipe",
-    "env_maker",
-    "evaluate",
-    "expert_maker",
-    "export",
-    "resume",
-    "reward_function",
-    "train",
-    "write_report",
-]
 
 _PLACES = {
+    "Callback": "callbacks",
+    "Env": "protocols",
+    "EnvFactory": "protocols",
+    "EnvSpec": "envs.registry",
+    "Evaluation": "evaluation.results",
+    "Expert": "protocols",
+    "Message": "types",
     "Recipe": "config.schema",
+    "StepResult": "types",
+    "Task": "types",
+    "Tool": "types",
+    "ToolCall": "types",
+    "TrainingResult": "training.run",
+    "UserError": "errors",
     "env_maker": "envs.declare",
     "evaluate": "evaluation.evaluate",
     "expert_maker": "envs.declare",
     "export": "runs.export",
-    "resume": "api",
+    "resume": "training.run",
     "reward_function": "envs.declare",
-    "train": "api",
+    "train": "training.run",
     "write_report": "report.write",
 }
+__all__ = sorted(_PLACES)  # noqa: PLE0605
 
 
 def __getattr__(name: str) -> Any:
-    """Load what needs torch when it is asked for: environments import this package without it."""
+    """Load each name when it is asked for: most of them need torch, which environments do without."""
     if name not in _PLACES:
         raise AttributeError(f"module 'seeupo' has no attribute {name!r}")
     from importlib import import_module

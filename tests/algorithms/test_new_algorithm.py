@@ -13,7 +13,7 @@ from algorithms.examples import network_engine, ragged_problem, sampled, table_e
 from seeupo.algorithms import ALGORITHMS
 from seeupo.cli import main
 from seeupo.config.loader import read_recipe, recipe_to_toml
-from seeupo.training.train import train
+from seeupo.training.run import train
 from studies.exact import GradientAscent
 from training.small_runs import small
 

@@ -19,10 +19,10 @@ from seeupo.cli import main
 from seeupo.cli.terminal import Terminal, echo, visible_diagnostics
 from seeupo.cli.token_view import print_tokens
 from seeupo.config.loader import recipe_to_toml
-from seeupo.display.train_display import make_display
 from seeupo.envs import registry
 from seeupo.envs.registry import EnvSpec
 from seeupo.rollout.chat import chat_format
+from seeupo.training.train_display import make_display
 from seeupo.types import Trajectory, Turn
 from training.small_runs import small
 
@@ -151,7 +151,7 @@ def test_training_display(styled):
     display.on_note(TEXT)
     print(TEXT.replace("\n", " "))  # a live display shows text that is printed meanwhile
     display.on_record({"kind": "warm_start", "loss": 1.0})
-    display.close()
+    display.on_end()
     assert r"note: \x1b]0;title\x07" in check_printed(out.getvalue().encode(), styled=styled)
 
 

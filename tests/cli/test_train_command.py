@@ -16,7 +16,7 @@ from seeupo.cli import main
 from seeupo.cli.train_command import show_result
 from seeupo.config.loader import recipe_to_toml
 from seeupo.training.loop import Loop
-from seeupo.training.train import TrainingResult
+from seeupo.training.run import TrainingResult
 from training.small_runs import small
 
 

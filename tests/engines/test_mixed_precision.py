@@ -19,7 +19,7 @@ from seeupo.models.loading import LoadedPolicy, load_policy
 from seeupo.models.lora.adapters import LoraSettings
 from seeupo.models.precision import cast_weights
 from seeupo.models.tiny import TinyConfig
-from seeupo.training.alarms import GAP_BOUNDS
+from seeupo.runs.metric_history import GAP_BOUNDS
 from seeupo.training.metrics import sampler_gap
 from seeupo.types import Trajectory, Turn, turns_of
 

@@ -11,7 +11,7 @@ from seeupo.envs.pool.pool import EnvPool
 from seeupo.envs.trust import TrustError, named_code, strings_in, untrusted_code
 from seeupo.errors import ConfigError, EnvError
 from seeupo.evaluation.evaluate import evaluate
-from seeupo.training.train import train
+from seeupo.training.run import train
 
 TRAP = """
 from pathlib import Path

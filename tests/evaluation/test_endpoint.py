@@ -16,7 +16,7 @@ from seeupo.envs.pool.pool import EnvPool
 from seeupo.errors import EndpointError
 from seeupo.evaluation.endpoint import Endpoint, completion_text
 from seeupo.evaluation.policies import endpoint_policy
-from seeupo.evaluation.results import planned_attempts
+from seeupo.rollout.groups import group_attempts
 from seeupo.rollout.template import REMINDER, Template
 from seeupo.types import Message
 
@@ -131,7 +131,7 @@ def test_conversation_has_no_thoughts_and_one_reminder():
     with Server(completion("<think>why</think>because")) as server, EnvPool(EchoFactory()) as pool:
         endpoint = Endpoint(url=server.url, model="m")
         with endpoint_policy(pool, endpoint, Template(), 3, concurrency=2) as policy:
-            (episode,) = list(policy.run(planned_attempts(pool.tasks("train")[2:3], 1, seed=0)))
+            (episode,) = list(policy.run(group_attempts(pool.tasks("train")[2:3], 1, seed=0)))
     assert (episode.score, episode.turns) == (1.0, 3)
     messages = server.requests[-1][2]["messages"]
     assert [message["role"] for message in messages] == ["user", "assistant", "user", "assistant", "user"]
@@ -173,7 +173,7 @@ def test_requests_are_concurrent():
 
     endpoint = Meeting(url="http://localhost/v1", model="m")
     with EnvPool(EchoFactory()) as pool, endpoint_policy(pool, endpoint, Template(), 1, concurrency=2) as policy:
-        assert len(list(policy.run(planned_attempts(pool.tasks("train")[:4], 1, seed=0)))) == 4
+        assert len(list(policy.run(group_attempts(pool.tasks("train")[:4], 1, seed=0)))) == 4
 
 
 class RawServer:

@@ -1,21 +1,24 @@
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from envs.counting import CountingFactory
 from rollout.worlds import EchoFactory
+from seeupo.callbacks import Callback
 from seeupo.config.loader import read_recipe, recipe_to_toml
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.errors import EnvError, EvaluationError, ModelError
 from seeupo.evaluation import evaluate as module
 from seeupo.evaluation.evaluate import evaluate, model_of, model_runner, one_episode, resolve_options, run_evaluation
 from seeupo.evaluation.policies import TextPolicies
-from seeupo.evaluation.results import Evaluation, planned_attempts
+from seeupo.evaluation.results import Evaluation
 from seeupo.models.loading import load_policy
 from seeupo.models.saving import save_model
 from seeupo.models.tiny import TinyConfig
+from seeupo.rollout.groups import group_attempts
 from seeupo.rollout.template import REMINDER, Template
 from seeupo.runs.run_directory import POLICY, RECIPE
 
@@ -81,7 +84,7 @@ def test_temperature_zero_is_greedy(model_folder):
         options = resolve_options(policy=str(model_folder), temperature=temperature, **SHORT)
         assert options.sampling["temperature"] == temperature
         with EnvPool("pocket") as pool:
-            attempts = planned_attempts(pool.tasks("test")[:1], 4, seed=0)
+            attempts = group_attempts(pool.tasks("test")[:1], 4, seed=0)
             found = list(model_runner(options, pool).run(attempts))
         distinct.append(len({tuple(turn.action_ids for turn in trajectory.turns) for trajectory in found}))
     assert distinct == [1, 4]
@@ -127,17 +130,35 @@ def test_unfinished_run_is_refused(run_dir):
         evaluate(run_dir, attempts=1, k=1)
 
 
-def run(out, *, policy="expert", resume=False, **options):
-    return run_evaluation(policy=policy, environment="pocket", tasks=5, out=out, resume=resume, **SHORT, **options)
+class Progress(Callback):
+    """Records the progress of an evaluation and its notes."""
+
+    def __init__(self, action=lambda: None):
+        self.action, self.done, self.totals, self.notes = action, [], [], []
+
+    def on_phase(self, name, total=None):
+        self.totals.append(total)
+
+    def on_progress(self, done, text=""):
+        self.done.append(done)
+        self.action()
+
+    def on_note(self, text):
+        self.notes.append(text)
+
+
+def run(out, *, policy="expert", resume=False, callback=None, **options):
+    resolved = resolve_options(policy=policy, environment="pocket", tasks=5, **SHORT, **options)
+    return run_evaluation(resolved, out=out, folder=Path("runs/eval"), resume=resume, callback=callback)
 
 
 def test_result_file_is_written_and_never_overwritten(tmp_path, model_folder, monkeypatch):
     out = tmp_path / "new" / "r.json"
-    progress = []
-    evaluation, path = run(out, policy=str(model_folder), on_progress=lambda *args: progress.append(args))
+    progress = Progress()
+    evaluation, path = run(out, policy=str(model_folder), callback=progress)
     assert path == out
     assert Evaluation.read(out).results == evaluation.results
-    assert [(done, total) for done, total, _ in progress] == [(n, 20) for n in range(1, 21)]
+    assert (progress.done, progress.totals) == (list(range(1, 21)), [20])
     with pytest.raises(EvaluationError, match=r"already exists; .*--resume"):
         run(out)
     monkeypatch.chdir(tmp_path)
@@ -152,12 +173,12 @@ def test_resume_runs_missing_and_failed_attempts_only(tmp_path, model_folder):
     record["episodes"] = record["episodes"][:12]
     record["episodes"][3] |= {"score": None, "stop": "failure", "failure": "lost"}
     out.write_text(json.dumps(record))
-    progress = []
-    again, _ = run(out, policy=str(model_folder), resume=True, on_progress=lambda *args: progress.append(args))
-    assert progress[-1][:2] == (9, 9)
+    progress = Progress()
+    again, _ = run(out, policy=str(model_folder), resume=True, callback=progress)
+    assert (progress.done[-1], progress.totals) == (9, [9])
     assert again.results.keys() == complete.results.keys()
     assert again.summary()["failures"] == 0
-    run(out, policy=str(model_folder), resume=True, on_progress=lambda *_: pytest.fail("nothing is missing"))
+    run(out, policy=str(model_folder), resume=True, callback=Progress(lambda: pytest.fail("nothing is missing")))
     more, _ = run(out, policy=str(model_folder), resume=True, attempts=5)
     assert len(more.results) == 25
     with pytest.raises(EvaluationError, match="seed was 0 and is now 1"):
@@ -166,7 +187,7 @@ def test_resume_runs_missing_and_failed_attempts_only(tmp_path, model_folder):
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 def test_interrupt_keeps_finished_attempts(tmp_path, monkeypatch, error):
-    out, notes = tmp_path / "r.json", []
+    out, progress = tmp_path / "r.json", Progress()
     finish = TextPolicies.run
 
     def interrupted(self, attempts):
@@ -178,10 +199,10 @@ def test_interrupt_keeps_finished_attempts(tmp_path, monkeypatch, error):
     with monkeypatch.context() as patch:
         patch.setattr(TextPolicies, "run", interrupted)
         with pytest.raises(error):
-            run(out, on_note=notes.append)
+            run(out, callback=progress)
     assert len(Evaluation.read(out).results) == 7
-    assert len(notes) == 1
-    assert str(out) in notes[0]
+    assert len(progress.notes) == 1
+    assert str(out) in progress.notes[0]
     evaluation, _ = run(out, resume=True)
     assert evaluation.summary()["avg@4"]["value"] == 1.0
     assert evaluation.summary()["episodes"] == 20
@@ -191,7 +212,7 @@ def test_results_are_written_while_the_evaluation_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "SECONDS_BETWEEN_WRITES", 0.0)
     out = tmp_path / "r.json"
     on_disk = []
-    run(out, on_progress=lambda *_: on_disk.append(len(Evaluation.read(out).results) if out.exists() else 0))
+    run(out, callback=Progress(lambda: on_disk.append(len(Evaluation.read(out).results) if out.exists() else 0)))
     assert on_disk == list(range(20))
 
 
@@ -210,7 +231,7 @@ def test_results_are_written_while_the_evaluation_runs(tmp_path, monkeypatch):
 def test_invalid_options_are_user_errors_and_write_nothing(options, error, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(error, match=message):
-        run_evaluation(out=None, resume=False, **options)
+        run_evaluation(resolve_options(**options), folder=Path("runs/eval"))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -11,9 +11,9 @@ from seeupo.evaluation.results import (
     EvaluationPlan,
     compare,
     panel_of,
-    planned_attempts,
     verdict_of,
 )
+from seeupo.rollout.groups import group_attempts
 from seeupo.types import Task
 
 TASKS = [Task(f"t{n}", "test", kind="odd" if n % 2 else "even") for n in range(6)]
@@ -65,16 +65,16 @@ def test_the_summary_counts_scores_failures_and_tokens():
 def test_only_missing_and_failed_attempts_are_run_again():
     made = evaluation([4, 2])
     made.add(result("t1", 2, None))
-    wanted = planned_attempts(TASKS[:3], 4, seed=0)
+    wanted = group_attempts(TASKS[:3], 4, seed=0)
     assert [(each.task.id, each.index) for each in made.missing(wanted)] == [("t1", 2), *(("t2", n) for n in range(4))]
 
 
 def test_seeds_depend_on_the_attempt_alone():
-    few, many = planned_attempts(TASKS[:2], 2, seed=5), planned_attempts(TASKS, 4, seed=5)
+    few, many = group_attempts(TASKS[:2], 2, seed=5), group_attempts(TASKS, 4, seed=5)
     by_key = {(each.task.id, each.index): each.seed for each in many}
     assert all(by_key[each.task.id, each.index] == each.seed for each in few)
     assert len(set(by_key.values())) == 24
-    assert planned_attempts(TASKS, 4, seed=6)[0].seed != many[0].seed
+    assert group_attempts(TASKS, 4, seed=6)[0].seed != many[0].seed
 
 
 def test_a_result_file_is_read_back_and_names_its_versions(tmp_path):
@@ -87,19 +87,6 @@ def test_a_result_file_is_read_back_and_names_its_versions(tmp_path):
     (tmp_path / "r.json").write_text("{}")
     with pytest.raises(EvaluationError, match="not a readable evaluation"):
         Evaluation.read(tmp_path / "r.json")
-
-
-def test_a_result_file_of_version_1_is_read(tmp_path):
-    made = evaluation([4, 0, 1])
-    made.write(tmp_path / "r.json")
-    record = json.loads((tmp_path / "r.json").read_text())
-    record["version"] = 1
-    record["plan"]["samples"] = record["plan"].pop("attempts")
-    for each in record["episodes"]:
-        each["sample"], each["cut_responses"] = each.pop("attempt"), each.pop("truncated_responses")
-    (tmp_path / "r.json").write_text(json.dumps(record))
-    again = Evaluation.read(tmp_path / "r.json")
-    assert (again.plan, again.results) == (made.plan, made.results)
 
 
 @pytest.mark.parametrize(

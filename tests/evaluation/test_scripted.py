@@ -5,6 +5,7 @@ import pytest
 from click.testing import CliRunner
 
 from envs.counting import CountingFactory
+from seeupo.callbacks import Callback
 from seeupo.cli import main
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.errors import EnvError
@@ -66,11 +67,19 @@ def test_an_environment_that_fails_its_first_task_raises():
 
 
 def test_progress_is_reported_for_each_row():
-    seen = []
-    check(CountingFactory(), on_progress=lambda *progress: seen.append(progress))
-    assert [progress for progress in seen if progress[0] == progress[1]] == [
-        (5, 5, "easy, expert"), (5, 5, "easy, no-op"), (2, 2, "odd, expert"), (2, 2, "odd, no-op")
-    ]  # fmt: skip
+    class Finished(Callback):
+        def __init__(self):
+            self.rows = {}
+
+        def on_phase(self, name, total=None):
+            self.name, self.total = name, total
+
+        def on_progress(self, done, text=""):
+            self.rows[self.name] = done, self.total
+
+    finished = Finished()
+    check(CountingFactory(), callback=finished)
+    assert finished.rows == {"easy, expert": (5, 5), "easy, no-op": (5, 5), "odd, expert": (2, 2), "odd, no-op": (2, 2)}
 
 
 def test_missing_expert_is_skipped():

@@ -30,16 +30,7 @@ OK = Trajectory(
 )  # fmt: skip
 LOST = Trajectory("b", "g", "t", (), 0.0, stop=StopReason.FAILURE, failure=Failure(FailureKind.TIMED_OUT, "too slow"))
 HEADER = {"format": FORMAT, "version": VERSION, "kinds": {"t": "kind"}, "iteration": 1}
-OLD = {
-    "id": "a", "group": "g", "task": "t", "reward": 0.5, "multiplicity": 1.0, "stop": "turn_limit", "status": "failed",
-    "timings": {"seconds": 1.5, "cut_responses": 2.0}, "texts": ["go", "read", "mail", "done", "[failed: lost]"],
-    "samples": [
-        {"shared": 0, "prompt": [1, 2], "action": [3], "logprobs": [-0.5]},
-        {"shared": 3, "prompt": [4], "action": [5], "logprobs": [-0.25]},
-    ],
-    "credit": {"advantage": 0.5, "turns": []},
-}  # fmt: skip
-RECORDS = [json.loads(json.dumps(to_json(each))) for each in (OK, LOST)] + [OLD]
+RECORDS = [json.loads(json.dumps(to_json(trajectory))) for trajectory in (OK, LOST)]
 
 
 def check(content: bytes) -> None:

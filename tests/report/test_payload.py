@@ -15,7 +15,7 @@ from seeupo.report.payload import report_chunks
 from seeupo.report.write import write_report
 from seeupo.runs.reader import read_run
 from seeupo.runs.trajectory_files import read_trajectories
-from seeupo.training.train import train
+from seeupo.training.run import train
 from training.small_runs import small
 
 

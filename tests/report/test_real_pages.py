@@ -8,7 +8,7 @@ import pytest
 from report.made_runs import odd_run
 from seeupo.config.loader import read_recipe
 from seeupo.report.payload import report_chunks
-from seeupo.training.train import train
+from seeupo.training.run import train
 
 
 def default_recipe(algorithm):

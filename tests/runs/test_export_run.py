@@ -21,9 +21,9 @@ from seeupo.models.logprobs import padded_logprobs
 from seeupo.models.lora.adapters import LoraSettings
 from seeupo.runs import export as exporting
 from seeupo.runs.trajectory_files import read_trajectories
-from seeupo.training.loop import Interrupted
+from seeupo.training.interrupts import Interrupted
+from seeupo.training.run import train
 from seeupo.training.setup import build
-from seeupo.training.train import train
 from training.small_runs import small
 from training.test_train import InterruptAt
 
@@ -180,7 +180,7 @@ def test_damaged_checkpoints_are_not_exported(runs, tmp_path):
 
 def test_an_unfinished_run_has_no_final_policy_but_checkpoints(tmp_path):
     with pytest.raises(Interrupted):
-        train(small(), run_dir=tmp_path / "run", pause=InterruptAt(33))
+        train(small(), run_dir=tmp_path / "run", callback=InterruptAt(33))
     with pytest.raises(RunError, match=r"no final policy yet.*--checkpoint N"):
         seeupo.export(tmp_path / "run", tmp_path / "out")
     seeupo.export(tmp_path / "run", tmp_path / "out", checkpoint=0)

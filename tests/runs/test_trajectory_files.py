@@ -15,10 +15,8 @@ from seeupo.runs.trajectory_files import (
     read_header,
     read_trajectories,
     to_json,
-    upgraded,
     write_trajectories,
 )
-from seeupo.runs.trajectory_rows import read_rows
 from seeupo.types import Credit, Failure, FailureKind, StopReason, Trajectory, Turn, TurnCredit, TurnText
 
 IDS = st.lists(st.integers(0, 9), max_size=8).map(tuple)
@@ -49,7 +47,7 @@ def trajectories(draw):
 
 @given(trajectories())
 def test_json_round_trip(trajectory):
-    assert from_json(upgraded(json.loads(json.dumps(to_json(trajectory))))) == trajectory
+    assert from_json(json.loads(json.dumps(to_json(trajectory)))) == trajectory
 
 
 def example(name="a", **options) -> Trajectory:
@@ -71,66 +69,14 @@ def test_appending_keeps_the_first_header(tmp_path):
     assert read_header(path) == {"format": FORMAT, "version": VERSION, "policy": "tiny"}
 
 
-VERSION_1 = {
-    "id": "a", "group": "g", "task": "t", "reward": 0.5, "multiplicity": 1.0, "stop": "turn_limit", "status": "ok",
-    "timings": {"seconds": 1.5, "cut_responses": 2.0},
-    "texts": ["go", "read", "mail", "done", "ok"],
-    "samples": [
-        {"shared": 0, "prompt": [1, 2], "action": [3], "logprobs": [-0.5]},
-        {"shared": 3, "prompt": [4], "action": [5], "logprobs": [-0.25]},
-    ],
-    "credit": {"advantage": 0.5, "turns": []},
-}  # fmt: skip
-
-
 def test_version_2_records_have_no_step_rewards():
     rewarded = [replace(turn, reward=0.5, state_key="s") for turn in example().turns]
     record = to_json(replace(example(), turns=tuple(rewarded), outcome=0.25))
-    assert from_json(upgraded(record)).turns[0].reward == 0.5
+    assert from_json(record).turns[0].reward == 0.5
     del record["outcome"]
     for turn in record["turns"]:
         del turn["reward"], turn["state_key"]
-    assert from_json(upgraded(record)) == example()
-
-
-def test_version_1_records_are_upgraded():
-    assert from_json(upgraded(VERSION_1)) == example(
-        reward=0.5,
-        score=0.5,
-        stop=StopReason.TURN_LIMIT,
-        truncated_responses=2,
-        timings={"seconds": 1.5},
-        opening="go",
-        turn_texts=(TurnText("read", "mail"), TurnText("done", "ok")),
-        credit=Credit(0.5, ()),
-    )
-
-
-@pytest.mark.parametrize(
-    ("texts", "opening", "turn_texts"),
-    [
-        (["[failed: lost]"], "", ()),
-        (["go", "[failed: lost]"], "go", ()),
-        (["go", "read", "[failed: lost]"], "go", (TurnText("read", ""),)),
-        (["go", "read", "mail", "done", "[failed: lost]"], "go", (TurnText("read", "mail"), TurnText("done", ""))),
-        (
-            ["go", "read", "mail", "done", "ok", "[failed: lost]"],
-            "go",
-            (TurnText("read", "mail"), TurnText("done", "ok")),
-        ),
-    ],
-)
-def test_failures_of_version_1_are_separated_from_the_text(texts, opening, turn_texts):
-    record = {**VERSION_1, "texts": texts, "status": "failed", "stop": "failure", "reward": None, "credit": None}
-    found = from_json(upgraded(record))
-    assert found.failure == Failure(FailureKind.OTHER, "lost")
-    assert (found.score, found.reward) == (None, 0.0)
-    assert (found.opening, found.turn_texts) == (opening, turn_texts)
-
-
-def test_version_1_records_without_text():
-    found = from_json(upgraded({**VERSION_1, "texts": []}))
-    assert (found.opening, found.turn_texts, len(found.turns)) == ("", (), 2)
+    assert from_json(record) == example()
 
 
 def test_record_cut_by_an_interrupt_is_skipped(tmp_path):
@@ -252,15 +198,6 @@ def test_fields_of_wrong_types_are_refused(tmp_path, path, value):
     file.write_bytes(gzip.compress(f"{json.dumps(header)}\n{json.dumps(record)}\n".encode()))
     with pytest.raises(TrajectoryFileError, match="line 2"):
         list(read_trajectories(file))
-
-
-def test_an_overflow_in_a_record_of_version_1_is_refused(tmp_path):
-    file = tmp_path / "some.jsonl.gz"
-    record = {**VERSION_1, "timings": {"cut_responses": float("inf")}}
-    file.write_bytes(gzip.compress(f"{json.dumps({'format': FORMAT, 'version': 1})}\n{json.dumps(record)}\n".encode()))
-    with pytest.raises(TrajectoryFileError, match="line 2: OverflowError"):
-        list(read_trajectories(file))
-    assert "damaged" in read_rows(file).damage
 
 
 def test_shared_prompts_of_a_file_cannot_expand_without_limit(tmp_path, monkeypatch):

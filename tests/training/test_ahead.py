@@ -4,10 +4,11 @@ import json
 
 import pytest
 
+from seeupo.callbacks import Callback
 from seeupo.runs.trajectory_files import read_trajectories
 from seeupo.training.ahead import AHEAD
-from seeupo.training.loop import Interrupted
-from seeupo.training.train import resume, train
+from seeupo.training.interrupts import Interrupted
+from seeupo.training.run import resume, train
 from training.small_runs import small
 
 LAG = {"iterations": 4, "checkpoint_every": 1, "keep_checkpoints": 4}
@@ -46,16 +47,16 @@ def test_trajectories_are_one_update_old(whole):
 
 @pytest.mark.parametrize("stop_after", [1, 2, 3])
 def test_a_resumed_run_equals_an_uninterrupted_one(whole, tmp_path, stop_after):
-    class Pause:
-        iterations = 0
+    class Stop(Callback):
+        def on_progress(self, done, text=""):
+            if (tmp_path / "run" / "trajectories" / f"{stop_after:05d}.jsonl.gz").exists():
+                raise Interrupted
 
-    def pause():
-        if (tmp_path / "run" / "trajectories" / f"{stop_after:05d}.jsonl.gz").exists() and not Pause.iterations:
-            Pause.iterations = 1
-            raise Interrupted
+        def on_iteration(self, iteration):
+            self.on_progress(0)
 
     with pytest.raises(Interrupted):
-        train(small(run=LAG, collect={"lag": 1}), run_dir=tmp_path / "run", pause=pause)
+        train(small(run=LAG, collect={"lag": 1}), run_dir=tmp_path / "run", callback=Stop())
     resume(tmp_path / "run")
     assert learned(tmp_path / "run") == learned(whole)
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
+from seeupo.callbacks import Callback
 from seeupo.cli import main
 from seeupo.config.loader import recipe_to_toml
 from seeupo.distributed.rank_group import RankGroup
@@ -21,8 +22,7 @@ from seeupo.errors import TrainingError
 from seeupo.inference.settings import SamplerSettings
 from seeupo.models.lora.adapters import LoraSettings
 from seeupo.runs.trajectory_files import read_trajectories
-from seeupo.training.callbacks import NullCallback
-from seeupo.training.train import resume, train
+from seeupo.training.run import resume, train
 from training.small_runs import small
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_on_this_machine")]
@@ -74,7 +74,7 @@ def kill_a_sampler(monkeypatch):
     return killed
 
 
-class DuringUpdate(NullCallback):
+class DuringUpdate(Callback):
     """Calls a function with the ranks in the update of an iteration, once, and records notes."""
 
     def __init__(self, monkeypatch, iteration, act):

@@ -4,15 +4,15 @@ import json
 
 import pytest
 
+from seeupo.callbacks import Callback
 from seeupo.engines.local import LocalEngine
 from seeupo.errors import EngineLost, TrainingError
 from seeupo.training.ahead import AheadCollector
-from seeupo.training.callbacks import NullCallback
-from seeupo.training.train import train
+from seeupo.training.run import train
 from training.small_runs import small
 
 
-class Notes(NullCallback):
+class Notes(Callback):
     def __init__(self):
         self.texts = []
 
@@ -81,4 +81,3 @@ def test_an_engine_lost_with_all_samplers_is_not_restored(error, expected):
     with pytest.raises((EngineLost, TrainingError), match=expected), ahead.collecting(2, policy_version=0):
         raise EngineLost("a rank was lost")
     assert ahead.take() is None
-    assert not ahead.active

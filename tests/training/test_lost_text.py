@@ -61,7 +61,7 @@ def model(tmp_path_factory):
 def demonstrations_of(environment, **model):
     recipe = small(model=model, environment={"options": {}}, warm_start={"mistakes": {}, "noisy": 0.0, "episodes": 2})
     with build(recipe, environment) as components:
-        return load_demonstrations(recipe, components, lambda done: None).demonstrations
+        return load_demonstrations(recipe, components).demonstrations
 
 
 def test_a_run_is_refused_if_its_first_prompt_or_action_is_lost(model):

@@ -8,6 +8,7 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
+from seeupo.callbacks import Callback
 from seeupo.cli import main
 from seeupo.config.loader import read_recipe
 from seeupo.errors import CheckpointError, ConfigError, RunError, TrainingError
@@ -15,12 +16,11 @@ from seeupo.report.overview import run_overview
 from seeupo.report.selection import Selection
 from seeupo.runs.checkpoints import Checkpoints
 from seeupo.runs.reader import read_run
-from seeupo.training.callbacks import NullCallback
-from seeupo.training.train import resume, train
+from seeupo.training.run import resume, train
 from training.small_runs import small
 
 
-class Notes(NullCallback):
+class Notes(Callback):
     def __init__(self):
         self.texts = []
 

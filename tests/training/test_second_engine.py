@@ -15,11 +15,12 @@ from seeupo.rollout.chat import chat_format
 from seeupo.rollout.runner import Runner
 from seeupo.runs.run_directory import RunDirectory
 from seeupo.training import loop
-from seeupo.training.callbacks import NullCallback
-from seeupo.training.loop import Interrupted, Loop
+from seeupo.training.interrupts import Interrupted
+from seeupo.training.loop import Loop
 from seeupo.training.setup import Components, ModelInfo, runner_settings, template_of
 from seeupo.types import Completion, CompletionEnd, StepMetrics
 from training.small_runs import small
+from training.test_train import InterruptAt
 
 LEARNING_RATE = 10.0
 
@@ -133,11 +134,11 @@ def bigram_components(recipe, sampler_class=BigramSampler):
         yield Components(pool, engine, sampler, runner, model, train_tasks, test_tasks)
 
 
-def run_loop(recipe, path, *, pause=lambda: None, resume=False, **options):
+def run_loop(recipe, path, *, callback=None, resume=False, **options):
     with bigram_components(recipe, **options) as components:
         run = RunDirectory.open(path) if resume else RunDirectory.create(path, "", {})
         with run.lock():
-            training = Loop(recipe, components, run, NullCallback(), pause)
+            training = Loop(recipe, components, run, callback)
             if resume:
                 training.restore()
             training.run()
@@ -182,14 +183,8 @@ def test_a_second_engine_learns_and_resumes_exactly(tmp_path):
     recipe = small(run={"iterations": 6}, collect={"tasks": 8}, warm_start={"batches": 60})
     whole, records = run_loop(recipe, tmp_path / "whole")
     assert records[-1]["reward_mean"] > records[0]["reward_mean"]
-    moments = iter(range(1000))
-
-    def pause():
-        if next(moments) == 250:
-            raise Interrupted
-
     with pytest.raises(Interrupted):
-        run_loop(recipe, tmp_path / "run", pause=pause)
+        run_loop(recipe, tmp_path / "run", callback=InterruptAt(251))
     resumed, _ = run_loop(recipe, tmp_path / "run", resume=True)
     assert torch.equal(resumed.logits, whole.logits)
 

@@ -10,7 +10,7 @@ from seeupo.envs.gymnasium_text import GymnasiumTextFactory
 from seeupo.errors import TrainingError
 from seeupo.runs.run_directory import RunDirectory
 from seeupo.runs.trajectory_files import read_trajectories
-from seeupo.training.train import train
+from seeupo.training.run import train
 from training.small_runs import SMALL, small
 
 SHORT = small(

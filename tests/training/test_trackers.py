@@ -3,9 +3,9 @@ import sys
 
 import pytest
 
+from seeupo.callbacks import Callback, CallbackList
 from seeupo.config.schema import TrackerSettings
 from seeupo.errors import TrackerError
-from seeupo.training.callbacks import CallbackList, NullCallback
 from seeupo.training.trackers import make_trackers, scalars
 
 CONFIG = {"run": {"seed": 3}, "algorithm": {"name": "seeupo"}}
@@ -72,7 +72,7 @@ def test_tensorboard_has_every_scalar_at_its_iteration(tmp_path):
     tracker.on_record(iteration(1))
     # Records are flushed at once, not at the end of the run.
     assert tensorboard_of(tmp_path / "tensorboard")["iteration/success"] == [(1, 0.5)]
-    tracker.close()
+    tracker.on_end()
     found = tensorboard_of(tmp_path / "tensorboard")
     assert found["evaluation/avg@4"] == [(0, 0.4)]
     assert found["turns/clip_fraction/t4"] == [(1, 0.25)]
@@ -83,10 +83,10 @@ def test_tensorboard_has_every_scalar_at_its_iteration(tmp_path):
 def test_a_new_tracker_of_a_resumed_run_writes_the_earlier_records(tmp_path):
     pytest.importorskip("tensorboard")
     (tracker,) = make_trackers(TrackerSettings(tensorboard=True), tmp_path, name="r", config=CONFIG)
-    tracker.on_record(iteration(1))
+    tracker.on_resume([iteration(1)])
     tracker.on_phase("collecting")
     tracker.on_record(iteration(2))
-    tracker.close()
+    tracker.on_end()
     assert tensorboard_of(tmp_path / "tensorboard")["iteration/success"] == [(1, 0.5), (2, 0.5)]
 
 
@@ -94,15 +94,13 @@ def test_tensorboard_resumes_with_the_run(tmp_path):
     pytest.importorskip("tensorboard")
     for first, last, success in ((1, 5, 0.25), (4, 6, 0.75)):
         (tracker,) = make_trackers(TrackerSettings(tensorboard=True), tmp_path, name="r", config=CONFIG)
-        # A resumed run replays its earlier records.
-        for number in range(1, first):
-            tracker.on_record(iteration(number, 0.0))
+        tracker.on_resume([iteration(number, 0.0) for number in range(1, first)])
         tracker.on_phase("collecting")
         if first == 1:
             tracker.on_record({"kind": "warm_start", "iteration": 0, "step": 50, "loss": 1.5, "timings": {}})
         for number in range(first, last + 1):
             tracker.on_record(iteration(number, success))
-        tracker.close()
+        tracker.on_end()
     # Iterations 4 and 5 of the first part came after the checkpoint; the warm start came before it.
     expected = [(1, 0.25), (2, 0.25), (3, 0.25), (4, 0.75), (5, 0.75), (6, 0.75)]
     assert tensorboard_of(tmp_path / "tensorboard")["iteration/success"] == expected
@@ -114,11 +112,10 @@ def test_offline_wandb_stays_in_the_run_directory_and_resumes_with_its_id(tmp_pa
     settings = TrackerSettings(wandb="project", wandb_mode="offline")
     for number in (1, 2):
         (tracker,) = make_trackers(settings, tmp_path, name="r", config=CONFIG)
-        for earlier in range(1, number):
-            tracker.on_record(iteration(earlier))
+        tracker.on_resume([iteration(earlier) for earlier in range(1, number)])
         tracker.on_phase("collecting")
         tracker.on_record(iteration(number))
-        tracker.close()
+        tracker.on_end()
     wandb.teardown()
     identity = (tmp_path / "wandb" / "run-id").read_text().strip()
     files = sorted((tmp_path / "wandb").glob(f"offline-run-*-{identity}*/*.wandb"))
@@ -142,15 +139,15 @@ def logged(path, name: str) -> list[tuple[int, float]]:
     return found
 
 
-class Broken(NullCallback):
+class Broken(Callback):
     def on_record(self, record) -> None:
         raise OSError("disk full")
 
-    def close(self) -> None:
+    def on_end(self) -> None:
         raise OSError("still full")
 
 
-class Recording(NullCallback):
+class Recording(Callback):
     def __init__(self) -> None:
         self.events = []
 
@@ -160,7 +157,7 @@ class Recording(NullCallback):
     def on_note(self, text) -> None:
         self.events.append(text)
 
-    def close(self) -> None:
+    def on_end(self) -> None:
         self.events.append("closed")
 
 
@@ -170,7 +167,7 @@ def test_a_callback_that_raises_is_removed_and_reported_once(broken_first):
     both = CallbackList([Broken(), recording] if broken_first else [recording, Broken()])
     both.on_record({"iteration": 1})
     both.on_record({"iteration": 2})
-    both.close()
+    both.on_end()
     notes = [item for item in recording.events if isinstance(item, str)]
     assert len(notes) == 2
     assert "Broken" in notes[0]
@@ -181,13 +178,13 @@ def test_a_callback_that_raises_is_removed_and_reported_once(broken_first):
 
 def test_a_failure_to_close_is_reported():
     recording = Recording()
-    CallbackList([recording, Broken()]).close()
+    CallbackList([recording, Broken()]).on_end()
     assert "still full" in recording.events[0]
     assert recording.events[1] == "closed"
 
 
 def test_an_interrupt_in_a_callback_is_not_suppressed():
-    class Interrupted(NullCallback):
+    class Interrupted(Callback):
         def on_progress(self, done, text="") -> None:
             raise KeyboardInterrupt
 

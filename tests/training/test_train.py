@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from envs.counting import CountingFactory
 from seeupo.algorithms import PPO, SeeUPO
+from seeupo.callbacks import Callback
 from seeupo.config.loader import read_recipe, recipe_to_toml
 from seeupo.config.schema import TinySettings
 from seeupo.errors import RunError, TrainingError, UserError
@@ -27,15 +28,15 @@ from seeupo.models.loading import load_policy
 from seeupo.models.logprobs import padded_logprobs
 from seeupo.models.lora.adapters import LoraSettings
 from seeupo.runs.trajectory_files import read_header, read_trajectories, write_trajectories
-from seeupo.training.callbacks import NullCallback
-from seeupo.training.loop import Interrupted, Loop
+from seeupo.training.interrupts import Interrupted
+from seeupo.training.loop import Loop
+from seeupo.training.run import resume, train
 from seeupo.training.setup import build, num_threads
-from seeupo.training.train import resume, train
 from seeupo.types import Message, StepResult, Trajectory, Turn
 from training.small_runs import small
 
 
-class Notes(NullCallback):
+class Notes(Callback):
     """Records the notes of a run."""
 
     def __init__(self):
@@ -138,22 +139,25 @@ def test_another_seed_gives_another_run(whole, tmp_path):
     assert weights(other.run_dir) != weights(whole.run_dir)
 
 
-class InterruptAt:
+class InterruptAt(Callback):
     """Interrupts a run at the n-th moment at which that is possible."""
 
     def __init__(self, moment):
         self.left = moment
 
-    def __call__(self):
+    def on_progress(self, done, text=""):
         self.left -= 1
         if self.left == 0:
             raise Interrupted
+
+    def on_iteration(self, iteration):
+        self.on_progress(0)
 
 
 @pytest.mark.parametrize("moment", [1, 33, 57, 75, 95, 120])
 def test_a_run_interrupted_at_any_moment_resumes_exactly(whole, tmp_path, moment):
     with pytest.raises(Interrupted):
-        train(small(), run_dir=tmp_path / "run", pause=InterruptAt(moment))
+        train(small(), run_dir=tmp_path / "run", callback=InterruptAt(moment))
     assert resume(tmp_path / "run").reason == whole.reason
     assert weights(tmp_path / "run") == weights(whole.run_dir)
     assert metrics(tmp_path / "run") == metrics(whole.run_dir)
@@ -169,7 +173,7 @@ def test_a_critic_resumes_exactly(tmp_path, model, critic):
     recipe = small(algorithm=PPO(), model=model, critic=critic)
     undisturbed = train(recipe, run_dir=tmp_path / "whole").run_dir
     with pytest.raises(Interrupted):
-        train(recipe, run_dir=tmp_path / "run", pause=InterruptAt(75))
+        train(recipe, run_dir=tmp_path / "run", callback=InterruptAt(75))
     resume(tmp_path / "run")
     assert weights(tmp_path / "run") == weights(undisturbed)
     assert metrics(tmp_path / "run") == metrics(undisturbed)
@@ -189,7 +193,7 @@ def test_a_run_in_mixed_precision_resumes_exactly(tmp_path, model, stored):
     recipe = small(algorithm=SeeUPO(kl_coef=0.01), model={"dtype": "bfloat16", **model})
     undisturbed = train(recipe, run_dir=tmp_path / "whole").run_dir
     with pytest.raises(Interrupted):
-        train(recipe, run_dir=tmp_path / "run", pause=InterruptAt(75))
+        train(recipe, run_dir=tmp_path / "run", callback=InterruptAt(75))
     resume(tmp_path / "run")
     assert weights(tmp_path / "run") == weights(undisturbed)
     assert metrics(tmp_path / "run") == metrics(undisturbed)
@@ -208,7 +212,7 @@ KILL_AND_RESUME = """
 import os, signal, sys
 from pathlib import Path
 import torch
-from seeupo.training.train import resume, train
+from seeupo.training.run import resume, train
 
 recipe, run_dir, first, step = sys.argv[1], Path(sys.argv[2]).absolute(), int(sys.argv[3]), int(sys.argv[4])
 OPERATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir"}
@@ -265,7 +269,7 @@ def test_a_killed_run_resumes_exactly(whole, tmp_path):
 
 SCRIPT = """
 import sys
-from seeupo.training.train import resume, train
+from seeupo.training.run import resume, train
 if sys.argv[1] == "train":
     train(sys.argv[2], run_dir=sys.argv[3])
 else:
@@ -317,7 +321,7 @@ def wait_for_work(process, folder):
 
 
 def test_a_second_process_is_refused(whole, tmp_path):
-    class Second(NullCallback):
+    class Second(Callback):
         def on_phase(self, name, total=None):
             if name == "collecting":
                 with pytest.raises(RunError, match="is in use by process"):
@@ -331,7 +335,7 @@ def test_a_second_process_is_refused(whole, tmp_path):
 
 def test_a_damaged_checkpoint_is_skipped_with_a_note(whole, tmp_path):
     with pytest.raises(Interrupted):
-        train(small(), run_dir=tmp_path / "run", pause=InterruptAt(90))
+        train(small(), run_dir=tmp_path / "run", callback=InterruptAt(90))
     *_, newest = sorted(path for path in (tmp_path / "run" / "checkpoints").iterdir() if path.is_dir())
     file = newest / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-10])
@@ -395,7 +399,7 @@ def test_a_tiny_model_learns_its_tokens_from_the_texts_of_experts(tmp_path):
 def test_the_exported_policy_has_lora_merged(tmp_path):
     recipe = small(model={"lora": LoraSettings(rank=2)}, algorithm=SeeUPO(kl_coef=0.01))
     with pytest.raises(Interrupted):
-        train(recipe, run_dir=tmp_path / "run", pause=InterruptAt(75))
+        train(recipe, run_dir=tmp_path / "run", callback=InterruptAt(75))
     resumed = resume(tmp_path / "run")
     undisturbed = train(recipe, run_dir=tmp_path / "other")
     assert weights(resumed.run_dir) == weights(undisturbed.run_dir)
@@ -544,7 +548,7 @@ def test_a_model_that_only_ends_its_turn_is_reported(tmp_path):
 
 def test_a_run_with_only_damaged_checkpoints_is_left_unchanged(tmp_path):
     with pytest.raises(Interrupted):
-        train(small(), run_dir=tmp_path / "run", pause=InterruptAt(75))
+        train(small(), run_dir=tmp_path / "run", callback=InterruptAt(75))
     before = metrics(tmp_path / "run")
     for file in (tmp_path / "run" / "checkpoints").glob("*/model.safetensors"):
         file.write_bytes(b"")
@@ -594,18 +598,15 @@ def test_environments_that_cannot_start_leave_nothing_behind(tmp_path):
 
 
 def test_a_run_that_was_interrupted_before_its_first_step_can_be_resumed(tmp_path):
-    def interrupt():
-        raise Interrupted
-
     with pytest.raises(Interrupted):
-        train(small(), run_dir=tmp_path / "run", pause=interrupt)
+        train(small(), run_dir=tmp_path / "run", callback=InterruptAt(1))
     assert resume(tmp_path / "run").summary["iterations"] == 3
 
 
 def test_an_extended_run_stays_extended(tmp_path):
     train(small(run={"iterations": 1}), run_dir=tmp_path / "run")
     with pytest.raises(Interrupted):
-        resume(tmp_path / "run", changes={"run.iterations": 3}, pause=InterruptAt(20))
+        resume(tmp_path / "run", changes={"run.iterations": 3}, callback=InterruptAt(20))
     assert resume(tmp_path / "run").summary["iterations"] == 3
 
 
@@ -619,7 +620,7 @@ def test_the_number_of_threads_belongs_to_the_run(tmp_path):
     assert read_recipe(str(first.run_dir / "recipe.toml")).run.threads == 2
     used = []
 
-    class Threads(NullCallback):
+    class Threads(Callback):
         def on_phase(self, name, total=None):
             used.append(torch.get_num_threads())
 
@@ -698,7 +699,7 @@ def test_epochs_are_resolved_to_iterations_and_recorded(tmp_path):
     assert len(records) == 5
 
 
-class FrozenObjects(NullCallback):
+class FrozenObjects(Callback):
     """Records how many objects garbage collections leave out, at each record of a run."""
 
     def __init__(self):

@@ -13,7 +13,7 @@ from seeupo.algorithms import PPO, SeeUPO
 from seeupo.algorithms.common.trust_region import TrustRegionSettings
 from seeupo.config.loader import recipe_from_table
 from seeupo.errors import ModelError, RunError, UserError
-from seeupo.evaluation.evaluate import run_evaluation
+from seeupo.evaluation.evaluate import evaluate
 from seeupo.models.loading import load_policy
 from seeupo.models.logprobs import padded_logprobs
 from seeupo.models.lora.adapters import LoraSettings
@@ -23,8 +23,8 @@ from seeupo.runs.export import export
 from seeupo.runs.reader import read_run
 from seeupo.runs.run_directory import RunDirectory
 from seeupo.runs.trajectory_files import read_trajectories
-from seeupo.training.loop import Interrupted
-from seeupo.training.train import resume, train
+from seeupo.training.interrupts import Interrupted
+from seeupo.training.run import resume, train
 from seeupo.types import turns_of
 from training.small_runs import small
 from training.test_ahead import versions
@@ -82,9 +82,7 @@ def test_policy_folder_has_all_adapters(run_dir):
 
 def test_evaluation_samples_with_the_adapters(run_dir, tmp_path):
     """The final evaluation of the run, repeated from its policy folder, has the same scores."""
-    evaluation, _ = run_evaluation(
-        out=tmp_path / "result.json", resume=False, policy=str(run_dir), tasks=4, attempts=2, k=2, seed=3
-    )
+    evaluation = evaluate(run_dir, out=tmp_path / "result.json", tasks=4, attempts=2, k=2, seed=3)
     stored = read_run(run_dir).evaluations[-1].evaluation
     scores = [{key: each.score for key, each in found.results.items()} for found in (evaluation, stored)]
     assert len(scores[0]) == 8
@@ -93,7 +91,7 @@ def test_evaluation_samples_with_the_adapters(run_dir, tmp_path):
 
 def test_resumed_run_is_the_same(run_dir, tmp_path):
     with pytest.raises(Interrupted):
-        train(RECIPE, run_dir=tmp_path / "run", pause=InterruptAt(57))
+        train(RECIPE, run_dir=tmp_path / "run", callback=InterruptAt(57))
     resume(tmp_path / "run")
     for name in ("turn_1", "turn_2"):
         files = [each / "policy" / name / "adapter_model.safetensors" for each in (run_dir, tmp_path / "run")]
@@ -105,7 +103,7 @@ def test_critic_with_turn_adapters_resumes_exactly(tmp_path, backbone):
     recipe = replace(RECIPE, algorithm=PPO(), critic=replace(RECIPE.critic, backbone=backbone))
     whole = train(recipe, run_dir=tmp_path / "whole").run_dir
     with pytest.raises(Interrupted):
-        train(recipe, run_dir=tmp_path / "run", pause=InterruptAt(57))
+        train(recipe, run_dir=tmp_path / "run", callback=InterruptAt(57))
     resume(tmp_path / "run")
     assert metrics(tmp_path / "run") == metrics(whole)
     last = Path("checkpoints") / "00002"

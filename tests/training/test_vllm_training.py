@@ -9,7 +9,7 @@ from seeupo.config.schema import TinySettings
 from seeupo.distributed.remote_samplers import RemoteSamplers
 from seeupo.errors import TrainingError
 from seeupo.models.lora.adapters import LoraSettings
-from seeupo.training.train import train
+from seeupo.training.run import train
 from training.small_runs import small
 from training.test_cluster_training import assert_complete, kill_a_sampler
 from training.test_shared_placement import check_order, record_order

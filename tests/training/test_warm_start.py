@@ -8,14 +8,15 @@ import pytest
 import torch
 
 from engines.examples import engine, trajectories
+from seeupo.callbacks import Callback
 from seeupo.config.schema import TinySettings, WarmStartSettings
-from seeupo.display.train_display import result_line
 from seeupo.errors import TrainingError
 from seeupo.models.lora.adapters import LoraSettings
 from seeupo.report.write import write_report
 from seeupo.runs.trajectory_files import write_trajectories
+from seeupo.training.run import train
 from seeupo.training.setup import build
-from seeupo.training.train import train
+from seeupo.training.train_display import result_line
 from seeupo.training.warm_start import (
     Demonstrations,
     LogLikelihood,
@@ -30,7 +31,7 @@ from training.small_runs import small
 def test_a_demonstration_has_the_policys_prompts_and_tokens():
     recipe = small(warm_start={"noisy": 0.0, "episodes": 6})
     with build(recipe) as components:
-        demonstrations = load_demonstrations(recipe, components, lambda done: None)
+        demonstrations = load_demonstrations(recipe, components)
         decode = components.runner.chat.decode
         for demonstration in demonstrations.demonstrations:
             first, last = demonstration[0], demonstration[-1]
@@ -47,7 +48,7 @@ def test_demonstrations_depend_on_the_seed():
     def batches(seed):
         recipe = small(run={"seed": seed})
         with build(recipe) as components:
-            demonstrations = load_demonstrations(recipe, components, lambda done: None)
+            demonstrations = load_demonstrations(recipe, components)
             return demonstrations.batch(0), demonstrations.batch(7)
 
     assert batches(1) == batches(1)
@@ -65,7 +66,7 @@ def test_every_demonstration_comes_once_per_pass():
 def test_training_makes_demonstrations_likely():
     recipe = small(warm_start={"batches": 60})
     with build(recipe) as components:
-        demonstrations = load_demonstrations(recipe, components, lambda done: None)
+        demonstrations = load_demonstrations(recipe, components)
         components.engine.set_optimizer(warm_start_optimizer(recipe.warm_start))
         losses = []
         for step in range(60):
@@ -140,8 +141,16 @@ def test_unreadable_files_are_refused(tmp_path, name, problem):
     (tmp_path / "damaged").write_bytes(gzip.compress(f"{header}\n{{}}\n".encode()))
     recipe = small(warm_start={"file": str(tmp_path / name)})
     with build(recipe) as components, pytest.raises(TrainingError, match=problem) as caught:
-        load_demonstrations(recipe, components, lambda done: None)
+        load_demonstrations(recipe, components)
     assert "\n" not in str(caught.value)
+
+
+class Progress(Callback):
+    def __init__(self):
+        self.done = []
+
+    def on_progress(self, done, text=""):
+        self.done.append(done)
 
 
 def test_every_format_is_read_and_progress_is_reported(tmp_path):
@@ -150,10 +159,10 @@ def test_every_format_is_read_and_progress_is_reported(tmp_path):
     (tmp_path / "pairs").write_text("\n".join(map(json.dumps, pairs)))
     (tmp_path / "chats").write_bytes(gzip.compress("\n".join(map(json.dumps, chats)).encode()))
     for path, count in ((tmp_path / "pairs", 3), (tmp_path / "chats", 2), (written(tmp_path / "own", 1.0), 1)):
-        recipe, seen = small(warm_start={"file": str(path)}, model={"tiny": TinySettings(words=False)}), []
+        recipe, progress = small(warm_start={"file": str(path)}, model={"tiny": TinySettings(words=False)}), Progress()
         with build(recipe) as components:
-            assert len(load_demonstrations(recipe, components, seen.append).demonstrations) == count
-        assert seen == list(range(1, count + 1))
+            assert len(load_demonstrations(recipe, components, progress).demonstrations) == count
+        assert progress.done == list(range(1, count + 1))
 
 
 def test_a_warm_start_alone_gives_a_policy_that_another_run_continues(tmp_path):

@@ -18,8 +18,8 @@ from seeupo.errors import EnvUnavailable, ModelError
 from seeupo.planning.memory import GIB, RESERVE, packed_tokens
 from seeupo.planning.plan import Limits, Plan, gib, gpus_of, make_plan
 from seeupo.planning.shapes import ModelShape, shape_of
+from seeupo.training.preparation import default_recipe
 from seeupo.training.setup import open_pool
-from seeupo.training.train import default_recipe
 from seeupo.utils.text import counted
 
 ASSUMED_MEMORY = 80

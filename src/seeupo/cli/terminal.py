@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 import click
 
-from seeupo.display.terminal import Terminal
+from seeupo.utils.terminal import Terminal
 from seeupo.utils.text import one_line, visible
 
 __all__ = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
@@ -14,23 +14,15 @@ from seeupo.cli.trust import permissions_for
 from seeupo.config.loader import parse_value, read_recipe
 from seeupo.config.schema import DEFAULT_ITERATIONS, Recipe
 from seeupo.core.statistics import format_estimate
-from seeupo.display.train_display import make_display, result_line
 from seeupo.envs.trust import Permissions, named_code
 from seeupo.errors import TrainingError
 from seeupo.runs.run_directory import REPORT, RunDirectory
-from seeupo.training.interrupts import interruptible
-from seeupo.training.loop import Interrupted
-from seeupo.training.train import (
-    TrainingResult,
-    default_recipe,
-    next_run_dir,
-    resume_run,
-    resumed_recipe,
-    train,
-    with_iterations,
-)
+from seeupo.training.interrupts import Interrupted
+from seeupo.training.preparation import default_recipe, next_run_dir, resumed_recipe
+from seeupo.training.run import TrainingResult, resume, train
+from seeupo.training.train_display import make_display, result_line
 
-SECTIONS = tuple(each.name for each in fields(Recipe))
+SECTIONS = tuple(section.name for section in fields(Recipe))
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
 
@@ -62,47 +54,38 @@ def run_training(
     accept_changes: bool,
     trust: Sequence[str],
     unsandboxed: bool,
-    on_finish: Callable[[Path], None],
 ) -> int:
     """Train or resume with a progress display, and return the exit code."""
     pairs = parse_overrides(overrides)
     if resumed is not None:
         if recipe_name is not None or out is not None:
             raise TrainingError("--resume uses the run's own recipe and directory; leave out RECIPE and --out")
-        run, path = RunDirectory.open(resumed), resumed
-        recipe, changes = resumed_recipe(run, pairs, accept_changes=accept_changes)
+        path = resumed
+        recipe, _ = resumed_recipe(RunDirectory.open(resumed), pairs, accept_changes=accept_changes)
     else:
         recipe_name = recipe_name or default_recipe(dict(pairs).get("environment.name"))
         recipe = read_recipe(recipe_name, pairs)
-        path = out or next_run_dir(Path(recipe_name).stem)
+        path = out or next_run_dir(recipe_name)
     permissions = permissions_of(recipe, pairs, trust, unsandboxed=unsandboxed)
-    recipe = with_iterations(recipe, None, permissions)
-    title = f"{recipe.model.name} on {recipe.environment.name}: {path}"
-    display = make_display(Terminal(stderr=True), title=title, iterations=recipe.run.total_iterations)
+    display = make_display(Terminal(stderr=True))
     try:
-        with interruptible(display.on_note) as pause:
-            if resumed is not None:
-                result = resume_run(
-                    run, recipe, changes, permissions=permissions, callback=display, pause=pause, on_finish=on_finish
-                )
-            else:
-                result = train(
-                    recipe,
-                    run_dir=path,
-                    trust=permissions.trust,
-                    unsandboxed=unsandboxed,
-                    callback=display,
-                    pause=pause,
-                    on_finish=on_finish,
-                )
-    except Interrupted:
-        note(f"Stopped and saved. Resume with: seeupo train --resume {path}{trust_flags(recipe)}")
+        if resumed is None:
+            result = train(recipe, run_dir=path, trust=permissions.trust, unsandboxed=unsandboxed, progress=display)
+        else:
+            result = resume(
+                path,
+                changes={key: parse_value(value) for key, value in pairs},
+                accept_changes=accept_changes,
+                trust=permissions.trust,
+                unsandboxed=unsandboxed,
+                progress=display,
+            )
+    except KeyboardInterrupt as stop:
+        stopped = "Stopped and saved. Resume"
+        if not isinstance(stop, Interrupted):
+            stopped = "Stopped. Resume from the last checkpoint"
+        note(f"{stopped} with: seeupo train --resume {path}{trust_flags(recipe)}")
         return INTERRUPTED
-    except KeyboardInterrupt:
-        note(f"Stopped. Resume from the last checkpoint with: seeupo train --resume {path}{trust_flags(recipe)}")
-        return INTERRUPTED
-    finally:
-        display.close()
     show_result(result, recipe)
     return 0
 

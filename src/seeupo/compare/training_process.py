@@ -18,13 +18,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
+from seeupo.callbacks import Callback
 from seeupo.compare.result_store import RunResult, code_version, weights_digest, write_result
 from seeupo.config.loader import parse_file, recipe_from_table
 from seeupo.config.schema import Recipe
 from seeupo.errors import TrainingError, UserError, first_line
 from seeupo.runs.run_directory import RECIPE, RunDirectory
-from seeupo.training.callbacks import NullCallback
-from seeupo.training.train import resume, train
+from seeupo.training.run import resume, train
 from seeupo.utils.text import one_line
 
 Send = Callable[[Mapping[str, Any]], None]
@@ -32,7 +32,7 @@ DIGITS = 6
 """Digits of rewards in a result."""
 
 
-class Reporter(NullCallback):
+class Reporter(Callback):
     """Sends the progress of a run to the parent."""
 
     def __init__(self, send: Send) -> None:
@@ -52,7 +52,7 @@ def train_run(job: Mapping[str, Any], send: Send) -> None:
         recipe = replace(recipe, model=replace(recipe.model, name=job["policy"]))
     start = "" if job["policy"] is None else weights_digest(Path(job["policy"]))
     work = Path(job["work"])
-    options = {"trust": job["trust"], "unsandboxed": job["unsandboxed"], "callback": Reporter(send)}
+    options = {"trust": job["trust"], "unsandboxed": job["unsandboxed"], "callback": Reporter(send), "progress": False}
     diverged = None
     try:
         summary = _train_or_resume(recipe, work, options)

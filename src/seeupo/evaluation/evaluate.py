@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from seeupo.callbacks import Callback
 from seeupo.config.loader import read_recipe
 from seeupo.envs.pool.first_task import try_task
 from seeupo.envs.pool.pool import EnvPool
@@ -18,19 +19,17 @@ from seeupo.envs.trust import NOTHING_ALLOWED, Permissions, strings_in
 from seeupo.errors import EvaluationError
 from seeupo.evaluation.endpoint import Endpoint
 from seeupo.evaluation.policies import EvaluatedPolicy, ModelPolicy, endpoint_policy, expert_policy, random_policy
-from seeupo.evaluation.results import Evaluation, EvaluationPlan, panel_of, planned_attempts
+from seeupo.evaluation.results import Evaluation, EvaluationPlan, panel_of
 from seeupo.models.loading import load_policy
 from seeupo.protocols import EnvFactory
 from seeupo.rollout.chat import ChatFormat
+from seeupo.rollout.groups import group_attempts
 from seeupo.rollout.runner import Runner, RunnerSettings, make_runner
 from seeupo.rollout.template import Template
 from seeupo.runs.run_directory import RECIPE, RunDirectory, refuse_links
 from seeupo.types import Attempt, SamplingParameters, Trajectory
-from seeupo.utils.renames import renamed_arguments
 
 SECONDS_BETWEEN_WRITES = 5.0
-OnProgress = Callable[[int, int, float | None], None]
-"""Called with the number of finished attempts, of all attempts, and the mean score so far."""
 NO_ENVIRONMENT = "no environment: name one with --env (`seeupo envs list` shows them), or pass a factory in Python"
 
 
@@ -102,7 +101,7 @@ def run_settings(policy: str) -> dict[str, Any]:
     if not (Path(policy) / RECIPE).is_file():
         return {}
     refuse_links(Path(policy))
-    recipe = read_recipe(str(Path(policy) / RECIPE), migrate=True)
+    recipe = read_recipe(str(Path(policy) / RECIPE))
     return {
         "environment": recipe.environment.name,
         "options": recipe.environment.options,
@@ -133,51 +132,15 @@ def model_of(policy: str, checkpoint: int | None = None) -> str:
     return str(run.policy_path)
 
 
-def run_evaluation(
-    *,
-    out: Path | None,
-    resume: bool,
-    on_progress: OnProgress = lambda *_: None,
-    on_note: Callable[[str], None] = lambda _: None,
-    **given: Any,
-) -> tuple[Evaluation, Path]:
-    """Run every attempt that has no score yet, and write the result file.
-
-    An error or interrupt keeps the finished attempts in the file; `on_note` is called with a message that says so.
-    """
-    options = resolve_options(**given)
-    if options.environment is None:
-        raise EvaluationError(NO_ENVIRONMENT)
-    if (options.policy is None) == (options.endpoint is None):
-        raise EvaluationError("expected either a policy, or --endpoint URL with --model NAME")
-    if options.endpoint is not None and options.model is None:
-        raise EvaluationError("--endpoint needs the name of a model: add --model NAME")
-    with open_pool(options) as pool:
-        plan, attempts = evaluation_plan(options, pool)
-        path = out or Path("runs/eval") / f"{_slug(options.name)}-{_slug(pool.name)}-{plan.split}.json"
-        evaluation = _start_or_resume(plan, path, resume=resume)
-        if missing := evaluation.missing(attempts):
-            try_task(pool, attempts[0].task)
-            try:
-                with policy_for(options, pool) as policy:
-                    _run(evaluation, policy, missing, path, on_progress)
-            except BaseException:
-                if evaluation.results:
-                    evaluation.write(path)
-                    on_note(f"{len(evaluation.results)} finished attempts are kept in {path}; continue with --resume")
-                raise
-        evaluation.write(path)
-    return evaluation, path
-
-
-@renamed_arguments(samples="attempts")
 def evaluate(
-    policy: Path | str,
+    policy: Path | str | None = None,
     environment: EnvFactory | EnvSpec | str | None = None,
     *,
     split: str | None = None,
     options: Mapping[str, Any] | None = None,
     checkpoint: int | Literal["best"] | None = None,
+    endpoint: str | None = None,
+    model: str | None = None,
     trust: Collection[str] = (),
     unsandboxed: bool = False,
     tasks: int | None = None,
@@ -188,19 +151,25 @@ def evaluate(
     max_turns: int | None = None,
     plain: bool | None = None,
     seed: int = 0,
+    concurrency: int | None = None,
+    out: Path | str | None = None,
+    resume: bool = False,
+    callback: Callback | None = None,
 ) -> Evaluation:
-    """Evaluate a policy like `seeupo eval`, without a result file.
+    """Evaluate a policy like `seeupo eval`: avg@k and pass@k over the tasks of a split.
 
     Settings that are not given are those of the run if the policy is a run directory, else the defaults of
     `seeupo eval`.
 
     Args:
-        policy: Run directory, model folder or name, `expert` or `random`.
+        policy: Run directory, model folder or name, `expert` or `random`; None with an endpoint.
         environment: Name, "module:Factory", `EnvSpec` or factory object of the environment; a run directory has its
             own.
         split: Task split; the last one by default.
         options: Options of a named environment.
         checkpoint: Checkpoint of a run directory, by its number or "best"; the final policy by default.
+        endpoint: OpenAI-compatible server, up to /v1, whose model is evaluated instead of `policy`.
+        model: Name of the model at the endpoint.
         trust: Code that the settings of a run may name; other code is refused. What `environment` and `options` name
             is trusted.
         unsandboxed: Run environment workers without a sandbox.
@@ -212,12 +181,21 @@ def evaluate(
         max_turns: Maximum number of turns.
         plain: Use the plain template, without reasoning.
         seed: Random seed.
+        concurrency: Number of concurrent episodes.
+        out: Result file, kept up to date during the evaluation; none by default.
+        resume: Complete an existing result file: run what is missing or has failed.
+        callback: Observes progress and trajectories.
+
+    Returns:
+        The evaluation: its plan, the result of every attempt, and `summary()` with the estimates.
     """
     named = environment if isinstance(environment, str) else None
     resolved = resolve_options(
-        policy=str(policy),
+        policy=None if policy is None else str(policy),
         checkpoint=checkpoint,
         environment=named,
+        endpoint=endpoint,
+        model=model,
         split=split,
         options=dict(options or {}),
         permissions=Permissions((*trust, *strings_in([named, options])), unsandboxed),
@@ -229,17 +207,81 @@ def evaluate(
         max_turns=max_turns,
         plain=plain,
         seed=seed,
+        concurrency=concurrency,
     )
     if environment is not None and not isinstance(environment, str):
         resolved = replace(resolved, options=dict(options or {}))  # those of the run belong to its named environment
-    with open_pool(resolved, environment) as pool:
-        plan, planned = evaluation_plan(resolved, pool)
-        try_task(pool, planned[0].task)
-        evaluation = Evaluation(plan, {})
-        with policy_for(resolved, pool) as evaluated:
-            for result in evaluated.run(planned):
-                evaluation.add(result)
-    return evaluation
+    path = None if out is None else Path(out)
+    return run_evaluation(resolved, environment, out=path, resume=resume, callback=callback)[0]
+
+
+def run_evaluation(
+    options: EvaluationOptions,
+    environment: EnvFactory | EnvSpec | str | None = None,
+    *,
+    out: Path | None = None,
+    folder: Path | None = None,
+    resume: bool = False,
+    callback: Callback | None = None,
+) -> tuple[Evaluation, Path | None]:
+    """Run every attempt that has no score yet; return the evaluation, and its result file if there is one.
+
+    An error or interrupt keeps the finished attempts in the result file, and a note to the callback says so.
+
+    Args:
+        environment: Environment that replaces the one of the options.
+        out: Result file.
+        folder: Folder of the result file, which is named after policy, environment and split, if `out` is not given.
+        resume: Complete an existing result file.
+    """
+    callback = callback or Callback()
+    if environment is None and options.environment is None:
+        raise EvaluationError(NO_ENVIRONMENT)
+    if (options.policy is None) == (options.endpoint is None):
+        raise EvaluationError("expected either a policy, or --endpoint URL with --model NAME")
+    if options.endpoint is not None and options.model is None:
+        raise EvaluationError("--endpoint needs the name of a model: add --model NAME")
+    with open_pool(options, environment) as pool:
+        plan, attempts = evaluation_plan(options, pool)
+        if out is None and folder is not None:
+            out = folder / f"{_slug(options.name)}-{_slug(pool.name)}-{plan.split}.json"
+        evaluation = Evaluation(plan, {}) if out is None else _start_or_resume(plan, out, resume=resume)
+        if missing := evaluation.missing(attempts):
+            try_task(pool, attempts[0].task)
+            callback.on_phase("evaluation", len(missing))
+            try:
+                with policy_for(options, pool, callback) as policy:
+                    run_attempts(evaluation, policy, missing, callback, out=out)
+            except BaseException:
+                if evaluation.results and out is not None:
+                    evaluation.write(out)
+                    callback.on_note(
+                        f"{len(evaluation.results)} finished attempts are kept in {out}; continue with --resume"
+                    )
+                raise
+        if out is not None:
+            evaluation.write(out)
+    return evaluation, out
+
+
+def run_attempts(
+    evaluation: Evaluation,
+    policy: EvaluatedPolicy,
+    attempts: Sequence[Attempt],
+    callback: Callback,
+    *,
+    out: Path | None = None,
+) -> None:
+    """Run attempts and add their results to the evaluation, writing its result file every few seconds."""
+    written = time.monotonic()
+    scores = list[float]()
+    for done, result in enumerate(policy.run(attempts), 1):
+        evaluation.add(result)
+        scores += [] if result.score is None else [result.score]
+        callback.on_progress(done, f"score {sum(scores) / len(scores):.3f}" if scores else "")
+        if out is not None and time.monotonic() - written > SECONDS_BETWEEN_WRITES:
+            evaluation.write(out)
+            written = time.monotonic()
 
 
 def open_pool(
@@ -275,7 +317,7 @@ def evaluation_plan(options: EvaluationOptions, pool: EnvPool) -> tuple[Evaluati
         sampling=options.sampling,
         panel=panel_of(tasks),
     )
-    return plan, planned_attempts(tasks, options.attempts, options.seed)
+    return plan, group_attempts(tasks, options.attempts, options.seed)
 
 
 def _start_or_resume(plan: EvaluationPlan, path: Path, *, resume: bool) -> Evaluation:
@@ -288,22 +330,8 @@ def _start_or_resume(plan: EvaluationPlan, path: Path, *, resume: bool) -> Evalu
     return evaluation
 
 
-def _run(
-    evaluation: Evaluation, policy: EvaluatedPolicy, attempts: Sequence[Attempt], path: Path, on_progress: OnProgress
-) -> None:
-    """Run attempts and add their results, writing the file every few seconds."""
-    written, scores = time.monotonic(), list[float]()
-    for done, result in enumerate(policy.run(attempts), 1):
-        evaluation.add(result)
-        scores += [] if result.score is None else [result.score]
-        on_progress(done, len(attempts), sum(scores) / len(scores) if scores else None)
-        if time.monotonic() - written > SECONDS_BETWEEN_WRITES:
-            evaluation.write(path)
-            written = time.monotonic()
-
-
 @contextmanager
-def policy_for(options: EvaluationOptions, pool: EnvPool) -> Iterator[EvaluatedPolicy]:
+def policy_for(options: EvaluationOptions, pool: EnvPool, callback: Callback) -> Iterator[EvaluatedPolicy]:
     """Provide the policy to evaluate."""
     if options.policy == "expert":
         yield expert_policy(pool, options.max_turns)
@@ -321,7 +349,7 @@ def policy_for(options: EvaluationOptions, pool: EnvPool) -> Iterator[EvaluatedP
         ) as policy:
             yield policy
     else:
-        yield ModelPolicy(model_runner(options, pool))
+        yield ModelPolicy(model_runner(options, pool), callback)
 
 
 def model_runner(options: EvaluationOptions, pool: EnvPool) -> Runner:

@@ -7,9 +7,10 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from seeupo.callbacks import Callback
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.errors import EvaluationError
 from seeupo.evaluation.endpoint import Endpoint
@@ -29,15 +30,15 @@ class EvaluatedPolicy(Protocol):
 
 @dataclass(frozen=True)
 class ModelPolicy:
-    """A model in this process, through the episode runner. `on_trajectory` receives each trajectory."""
+    """A model in this process, through the episode runner; `callback` observes its trajectories."""
 
     runner: Runner
-    on_trajectory: Callable[[Trajectory], None] = lambda trajectory: None
+    callback: Callback = field(default_factory=Callback)
 
     def run(self, attempts: Sequence[Attempt]) -> Iterator[AttemptResult]:
         by_id = {attempt.id: attempt for attempt in attempts}
         for trajectory in self.runner.run(attempts):
-            self.on_trajectory(trajectory)
+            self.callback.on_trajectory(trajectory)
             yield attempt_result(by_id[trajectory.id], trajectory)
 
 

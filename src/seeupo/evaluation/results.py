@@ -21,7 +21,6 @@ from seeupo.errors import EvaluationError
 from seeupo.types import Attempt, Task
 from seeupo.utils.atomic_files import write_text
 from seeupo.utils.plain_files import read_plain
-from seeupo.utils.seeds import derive_seed
 
 T = TypeVar("T")
 FORMAT, VERSION = "seeupo-evaluation", 2
@@ -89,15 +88,6 @@ def panel_of(tasks: Sequence[Task]) -> str:
     """Return a hash of the tasks: their ids, kinds, seeds and payloads, in order."""
     entries = [[task.id, task.kind, task.seed, task.payload] for task in tasks]
     return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def planned_attempts(tasks: Sequence[Task], attempts: int, seed: int) -> list[Attempt]:
-    """Return all attempts, task by task; the seed of each depends on its task and index only."""
-    return [
-        Attempt(f"{task.id}#{index}", task.id, task, derive_seed(seed, task.id, index), index)
-        for task in tasks
-        for index in range(attempts)
-    ]
 
 
 @dataclass
@@ -173,7 +163,7 @@ class Evaluation:
     def read(cls, path: Path) -> Evaluation:
         try:
             record = json.loads(read_plain(path.resolve()))
-            if record["format"] != FORMAT or record["version"] > VERSION:
+            if record["format"] != FORMAT or record["version"] != VERSION:
                 raise ValueError(f"format {record['format']!r}, version {record['version']}")
             results = [_checked(AttemptResult, entry) for entry in record["episodes"]]
             for result in results:
@@ -222,21 +212,18 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-RENAMED = {"samples": "attempts", "sample": "attempt", "cut_responses": "truncated_responses"}
-"""Fields of version 1."""
 FIELD_TYPES: Mapping[type, Mapping[str, Any]] = {kind: get_type_hints(kind) for kind in (AttemptResult, EvaluationPlan)}
 
 
 def _checked(kind: type[T], record: Mapping[str, Any]) -> T:
-    """Return a record of either version as a dataclass; raise `TypeError` if a field has another type."""
-    values = {RENAMED.get(name, name): value for name, value in record.items()}
+    """Return a record as a dataclass; raise `TypeError` if a field has another type."""
     for name, hint in FIELD_TYPES[kind].items():
-        value = values.get(name)
-        if name in values and not any(fits(value, each) for each in choices(hint) or (dict,)):
+        value = record.get(name)
+        if name in record and not any(fits(value, choice) for choice in choices(hint) or (dict,)):
             raise TypeError(f"{name} is {type(value).__name__}")
         if isinstance(value, int | float) and not -(2**63) <= value < 2**63:
             raise TypeError(f"{name} is not finite or too large")
-    return kind(**values)
+    return kind(**record)
 
 
 VERDICTS = {

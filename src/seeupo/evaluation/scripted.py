@@ -11,6 +11,7 @@ from functools import partial
 from itertools import starmap
 from typing import Any, Literal, TypeVar
 
+from seeupo.callbacks import Callback
 from seeupo.envs.failures import EnvFailure
 from seeupo.envs.pool.episode import PooledExpert
 from seeupo.envs.pool.first_task import try_task
@@ -27,8 +28,6 @@ MAX_TURNS = 300
 
 TRIED_FIRST = 5
 """Number of episodes of a check that run first; if all of them fail in the same way, the others are skipped."""
-OnProgress = Callable[[int, int, str], None]
-"""Called with the number of finished episodes, of all episodes, and the split and policy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,12 +91,13 @@ def check_environment(
     policies: Sequence[ScriptedPolicy],
     *,
     tasks: int | None = None,
-    on_progress: OnProgress = lambda *_: None,
+    callback: Callback | None = None,
 ) -> Iterator[CheckResult]:
     """Run each policy on the first `tasks` tasks of each split; skip the expert if the environment has none.
 
     One task is tried first: an environment that fails it raises `EnvError`.
     """
+    callback = callback or Callback()
     first = next((split for split in splits if pool.tasks(split)), splits[0])
     try_task(pool, pool.first_tasks(first, tasks)[0])
     for split in splits:
@@ -107,6 +107,7 @@ def check_environment(
         for policy in policies:
             if policy == "expert" and chosen and pool.expert(chosen[0]) is None:
                 continue
+            callback.on_phase(f"{split}, {policy}", len(attempts))
             started = time.perf_counter()
             episodes = list[AttemptResult]()
             for part in (attempts[:TRIED_FIRST], attempts[TRIED_FIRST:]):
@@ -114,7 +115,7 @@ def check_environment(
                     break
                 for episode in run_rollouts(scripted_rollout(pool, attempt, policy) for attempt in part):
                     episodes.append(episode)
-                    on_progress(len(episodes), len(attempts), f"{split}, {policy}")
+                    callback.on_progress(len(episodes))
             yield CheckResult(
                 split=split,
                 policy=policy,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +67,7 @@ def load_policy(
     *,
     device: str = "auto",
     dtype: str = "float32",
-    tiny: TinyConfig | None = None,
+    tiny: TinyConfig | Mapping[str, Any] | None = None,
     merge: bool = True,
     frozen: bool = False,
 ) -> LoadedPolicy:
@@ -77,9 +77,11 @@ def load_policy(
     Remote code is never run, and weights are read from safetensors only. Nothing has been run on a GPU.
 
     Args:
+        name_or_path: "tiny", a name of `seeupo models list`, a folder, or a Hugging Face id.
         device: PyTorch device; "auto" is the GPU if there is one, and the CPU otherwise.
         dtype: Data type of the computation: "float32", "bfloat16" or "float64". Weights are float32 for "bfloat16" too,
             because small updates would be lost in it.
+        tiny: Size and vocabulary of a new `tiny` model, such as {"width": 64, "words": pool.vocabulary()}.
         frozen: The weights are not trained, except for adapters: "bfloat16" then is their data type as well.
         merge: Merge an adapter into the weights of its base model; otherwise the caller adds it.
     """
@@ -88,7 +90,7 @@ def load_policy(
     target = resolve_device(device)
     adapter = base = turns = None
     if name_or_path == "tiny":
-        config = tiny or TinyConfig()
+        config = tiny if isinstance(tiny, TinyConfig) else TinyConfig(**(tiny or {}))
         tokenizer: PreTrainedTokenizerBase = tiny_tokenizer(config)
         model: PreTrainedModel = tiny_model(config, tokenizer)  # type: ignore[arg-type]
         source = repr(config)

@@ -43,8 +43,7 @@ def score_intervals(
     scores = [[row.score for row in group if row.score is not None] for group in groups]
     rewards = [[row.reward for row in group if row.reward is not None] for group in groups]
     return IterationScores(
-        # Format version 1 stored shaped rewards as scores: there, a success is 1.5.
-        success=_interval([[float(score >= 1.0) for score in group] for group in scores if group], 0.0, 1.0),
+        success=_interval([[float(score == 1.0) for score in group] for group in scores if group], 0.0, 1.0),
         reward=_interval([group for group in rewards if group], low, high),
     )
 

@@ -14,8 +14,9 @@ from seeupo.evaluation.results import VERDICTS, compare, verdict_of
 from seeupo.report.curves import curves, evaluation_k, evaluation_summaries, turn_maps, turn_records
 from seeupo.report.packing import rounded
 from seeupo.report.selection import Selection
+from seeupo.runs.alarms import Alarms, untrained_warning
+from seeupo.runs.metric_history import GAP_BOUNDS
 from seeupo.runs.reader import StoredEvaluation, StoredRun
-from seeupo.training.alarms import GAP_BOUNDS, Alarms, untrained_warning
 from seeupo.utils.numbers import finite_number
 from seeupo.utils.text import counted
 

@@ -46,7 +46,7 @@ def trajectory_view(
                 "observation": observations[index],
                 "prompt_tokens": int(turn["shared"]) + len(turn["prompt"]),
                 "action_tokens": len(turn["action"]),
-                "reward": rounded(turn["reward"]),
+                "reward": rounded(turn.get("reward", 0.0)),
                 "logprob_before": _sum(turn["logprobs"]),
                 "logprob_after": _sum((credits.get(index) or {}).get("new_logprobs")),
                 "credit": _credit(credits[index], positions[index]) if index in credits else None,

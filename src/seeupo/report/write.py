@@ -31,15 +31,22 @@ class ReportSummary:
     missing: tuple[tuple[str, ...], ...]
 
 
-def write_report(runs: Sequence[Path], out: Path, *, max_bytes: int = 25_000_000) -> ReportSummary:
+def write_report(
+    runs: Path | str | Sequence[Path | str], out: Path | str, *, max_bytes: int = 25_000_000
+) -> ReportSummary:
     """Write the report of one or more runs to `out`, completely or not at all.
 
     Args:
-        runs: Run directories; they may be incomplete or damaged.
+        runs: Run directory, or several, which may be incomplete or damaged.
         out: The HTML file to write.
         max_bytes: Limit for the data of the runs in the file.
+
+    Returns:
+        Size, sentences about the runs, and the number of trajectories that are in the file.
     """
-    with report_chunks(runs, max_bytes=max_bytes) as (overview, chunks):
+    run_dirs = [Path(runs)] if isinstance(runs, Path | str) else [Path(run) for run in runs]
+    out = Path(out)
+    with report_chunks(run_dirs, max_bytes=max_bytes) as (overview, chunks):
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
             write_page(out, chunks)

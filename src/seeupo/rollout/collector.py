@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from seeupo.callbacks import Callback
 from seeupo.config.schema import CollectSettings
 from seeupo.errors import TrainingError
+from seeupo.rollout.groups import check_versions, has_equal_rewards
 from seeupo.rollout.runner import Runner
 from seeupo.types import Attempt, Task, Trajectory
 from seeupo.utils.seeds import derive_seed
@@ -51,33 +53,31 @@ class Collector:
             is chosen again.
     """
 
-    def __init__(
-        self,
-        runner: Runner,
-        tasks: Sequence[Task],
-        settings: CollectSettings,
-        *,
-        seed: int,
-        on_progress: Callable[[int], None] = lambda _: None,
-    ) -> None:
-        self.runner, self.tasks, self.settings, self.seed, self.on_progress = runner, tasks, settings, seed, on_progress
+    def __init__(self, runner: Runner, tasks: Sequence[Task], settings: CollectSettings, *, seed: int) -> None:
+        self.runner = runner
+        self.tasks = tasks
+        self.settings = settings
+        self.seed = seed
         self.drawn = 0
         self._passes = ShuffledPasses(len(tasks), f"{seed}/tasks")
 
-    def collect(self, iteration: int, *, policy_version: int) -> Collected:
+    def collect(self, iteration: int, *, policy_version: int, callback: Callback | None = None) -> Collected:
         """Sample the groups of an iteration; the same iteration and `drawn` give the same attempts.
 
-        `policy_version` is the version of the weights that every turn must have been sampled with.
+        Args:
+            policy_version: Version of the weights that every turn must have been sampled with.
+            callback: Observes trajectories and progress.
         """
+        callback = callback or Callback()
         collected = Collected()
         names = [f"{iteration:05d}-{number:03d}" for number in range(self.settings.tasks)]
-        self._add_groups(names, collected)
+        self._add_groups(names, collected, callback)
         for round_ in range(1, self.settings.equal_rounds + 1):
             equal = [name for name, group in collected.groups.items() if has_equal_rewards(group)]
             for name in equal:
                 del collected.groups[name]
             collected.replaced += len(equal)
-            self._add_groups([f"{name.partition('~')[0]}~{round_}" for name in equal], collected)
+            self._add_groups([f"{name.partition('~')[0]}~{round_}" for name in equal], collected, callback)
         if not collected.groups:
             problem = (
                 f"every group of iteration {iteration} had a failed episode, in {self.settings.failed_rounds + 1} "
@@ -87,12 +87,12 @@ class Collector:
         check_versions(collected.trajectories, policy_version)
         return collected
 
-    def _add_groups(self, names: Sequence[str], collected: Collected) -> None:
+    def _add_groups(self, names: Sequence[str], collected: Collected, callback: Callback) -> None:
         """Add a group of the next task for each name; a group with a failed episode is resampled."""
         missing = dict(zip(names, self._next_tasks(len(names)), strict=True))
         for round_ in range(self.settings.failed_rounds + 1):
             collected.resampled += len(missing) if round_ else 0
-            groups = self._sample_groups(missing, round_)
+            groups = self._sample_groups(missing, round_, callback)
             collected.work = dict(Counter(collected.work) + self.runner.work)
             for name, group in groups.items():
                 failures = [trajectory.failure for trajectory in group if trajectory.failure is not None]
@@ -106,40 +106,26 @@ class Collector:
                 return
         collected.dropped += len(missing)
 
-    def _sample_groups(self, wanted: Mapping[str, Task], round_: int) -> dict[str, tuple[Trajectory, ...]]:
+    def _sample_groups(
+        self, wanted: Mapping[str, Task], round_: int, callback: Callback
+    ) -> dict[str, tuple[Trajectory, ...]]:
         suffix = f"r{round_}" if round_ else ""
         attempts = [
             Attempt(id_ := f"{name}-{member}{suffix}", name, task, derive_seed(self.seed, id_), member)
             for name, task in wanted.items()
             for member in range(self.settings.group_size)
         ]
-        found: dict[str, list[Trajectory]] = {name: [] for name in wanted}
+        groups: dict[str, list[Trajectory]] = {name: [] for name in wanted}
         for done, trajectory in enumerate(self.runner.run(attempts), 1):
-            found[trajectory.group].append(with_reward(trajectory, self.settings))
-            self.on_progress(done)
-        return {name: tuple(sorted(group, key=lambda each: each.id)) for name, group in found.items()}
+            groups[trajectory.group].append(with_reward(trajectory, self.settings))
+            callback.on_trajectory(groups[trajectory.group][-1])
+            callback.on_progress(done)
+        return {name: tuple(sorted(group, key=lambda trajectory: trajectory.id)) for name, group in groups.items()}
 
     def _next_tasks(self, count: int) -> list[Task]:
         positions = range(self.drawn, self.drawn + count)
         self.drawn += count
         return [self.tasks[self._passes[position]] for position in positions]
-
-
-def has_equal_rewards(group: Iterable[Trajectory]) -> bool:
-    """Return whether all rewards of a group are equal, so that its advantages are 0."""
-    return len({trajectory.reward for trajectory in group}) <= 1
-
-
-def check_versions(trajectories: Iterable[Trajectory], version: int) -> None:
-    """Raise unless every turn was sampled with this version of the weights."""
-    for trajectory in trajectories:
-        for turn in trajectory.turns:
-            if turn.policy_version != version:
-                raise RuntimeError(
-                    f"turn {turn.index + 1} of trajectory {turn.trajectory} was sampled with version "
-                    f"{turn.policy_version} of the weights; expected version {version}. Call sampler.sync after every "
-                    "update."
-                )
 
 
 def with_reward(trajectory: Trajectory, settings: CollectSettings) -> Trajectory:

@@ -105,9 +105,11 @@ class EnvResult(NamedTuple):
 
 
 class Runner:
-    """Runs attempts with a sampler and a pool of environments. `make_runner` assembles one.
+    """Runs attempts with a sampler and a pool of environments; `Runner.for_policy` makes one of a loaded policy.
 
     Attributes:
+        sampler: Samples the actions. Call `sampler.sync(engine, version)` after every change of the weights.
+        pool: Environments of the episodes.
         sampling_seconds: Time of the last run in the sampler.
         work: What the sampler computed in the last run, summed over its completions.
     """
@@ -125,6 +127,39 @@ class Runner:
         self._to_sample: list[RunningEpisode] = []
         self._sampling: dict[str, RunningEpisode] = {}
         self._finished: list[Trajectory] = []
+
+    @classmethod
+    def for_policy(
+        cls,
+        policy: LoadedPolicy,
+        pool: EnvPool,
+        *,
+        parameters: SamplingParameters | None = None,
+        max_turns: int = 10,
+        concurrency: int = 64,
+        reasoning: bool = False,
+        training: bool = True,
+    ) -> Runner:
+        """Return a runner of a loaded policy in an environment, with a sampler in this process.
+
+        If an engine trains the policy, make the engine first: the sampler then shares its model.
+
+        Args:
+            policy: Policy of `load_policy`.
+            pool: Environments of the episodes.
+            parameters: Length and temperature of a response, and other sampling parameters.
+            max_turns: T, the maximum number of turns in an episode, which is then scored in its current state.
+            concurrency: Maximum number of concurrent episodes.
+            reasoning: Ask for a thought before each action, which later prompts omit.
+            training: Refuse truncated sampling, whose log-probs are not those of the policy.
+        """
+        settings = RunnerSettings(
+            parameters=parameters or SamplingParameters(),
+            max_turns=max_turns,
+            concurrency=concurrency,
+            deterministic=True,
+        )
+        return make_runner(policy, pool, Template(reasoning=reasoning), settings, training=training)
 
     def run(self, attempts: Iterable[Attempt]) -> Iterator[Trajectory]:
         """Yield trajectories as they finish. An infrastructure failure gives a failed trajectory without a score."""

@@ -17,7 +17,6 @@ from seeupo.runs.run_directory import (
     ENV_INFO,
     EVALUATIONS,
     METRICS,
-    OLD_ENV_INFO,
     POLICY,
     RECIPE,
     SUMMARY,
@@ -29,12 +28,6 @@ TRAJECTORY_FILE = re.compile(r"([0-9]{5,})\.jsonl\.gz")
 EVALUATION_FILE = re.compile(r"([0-9]{5,})\.json")
 MAX_LISTED = 3
 """Number of missing iterations that are listed before "and N more"."""
-RENAMED_METRICS = {
-    "cut_responses": "truncated_responses",
-    "live_samples": "live_turns",
-    "used_samples": "used_turns",
-}
-"""Metrics of run format 1, with their current names."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +41,7 @@ class StoredEvaluation:
 
 @dataclass(frozen=True, kw_only=True)
 class StoredRun:
-    """The contents of a run directory, with the names of the current run format.
+    """The contents of a run directory.
 
     Attributes:
         path: The run directory, as given.
@@ -103,7 +96,7 @@ def read_run(path: Path) -> StoredRun:
     """
     if not path.is_dir():
         raise RunError(f"{path} {'is a file' if path.exists() else 'does not exist'}; expected a run directory")
-    if not any((path / name).is_file() for name in (RECIPE, ENV_INFO, OLD_ENV_INFO, METRICS)):
+    if not any((path / name).is_file() for name in (RECIPE, ENV_INFO, METRICS)):
         raise RunError(
             f"{path} is not a run directory: it has no {RECIPE}, {ENV_INFO} or {METRICS}. Name the directory of a run."
         )
@@ -116,7 +109,7 @@ def read_run(path: Path) -> StoredRun:
         path=path,
         name=path.resolve().name,
         recipe=_table(path / RECIPE, missing),
-        env_info=_env_info(path, missing),
+        env_info=_table(path / ENV_INFO, missing),
         summary=_table(path / SUMMARY, missing) if (path / SUMMARY).exists() else {},
         ended=(path / SUMMARY).exists(),
         records=_records(path / METRICS, missing),
@@ -128,15 +121,6 @@ def read_run(path: Path) -> StoredRun:
     )
     missing.extend(_missing_parts(run))
     return run
-
-
-def _env_info(path: Path, missing: list[str]) -> dict[str, Any]:
-    """Return the environment info of either run format, with the names of the current one."""
-    old = (path / OLD_ENV_INFO).exists()
-    info = _table(path / (OLD_ENV_INFO if old else ENV_INFO), missing)
-    if old and "own_environment" in info:
-        info["custom_environment"] = info.pop("own_environment")
-    return info
 
 
 def _missing_parts(run: StoredRun) -> list[str]:
@@ -212,7 +196,7 @@ def _records(path: Path, missing: list[str]) -> dict[str, list[dict[str, Any]]]:
     damaged = 0
     for number, line in enumerate(complete.split(b"\n") if complete else ()):
         try:
-            record = _current_names(json.loads(line))
+            record = json.loads(line)
             kind, iteration = record["kind"], record["iteration"]
             if not isinstance(kind, str) or type(iteration) is not int or iteration < 0:
                 raise ValueError
@@ -223,14 +207,6 @@ def _records(path: Path, missing: list[str]) -> dict[str, list[dict[str, Any]]]:
     if damaged:
         missing.append(f"{path.name} has {damaged} damaged line{'s' if damaged > 1 else ''}, skipped.")
     return {kind: [records[key] for key in sorted(records)] for kind, records in found.items()}
-
-
-def _current_names(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record of either run format, with the names of the current one."""
-    renamed = {RENAMED_METRICS.get(name, name): value for name, value in record.items()}
-    if isinstance(turns := renamed.get("turns"), list):
-        renamed["turns"] = [_current_names(turn) if isinstance(turn, dict) else turn for turn in turns]
-    return renamed
 
 
 def _evaluations(directory: Path, missing: list[str]) -> list[StoredEvaluation]:

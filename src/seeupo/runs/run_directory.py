@@ -27,17 +27,16 @@ from seeupo.types import Trajectory
 from seeupo.utils.atomic_files import atomic_write, sync_folder, write_text
 from seeupo.utils.plain_files import read_plain
 
-RECIPE, ENV_INFO, METRICS, SUMMARY, LOCK = "recipe.toml", "env_info.json", "metrics.jsonl", "summary.json", ".lock"
-REPORT, POLICY = "report.html", "policy"
-TRAJECTORIES, EVALUATIONS, CHECKPOINTS, TRACKERS = (
-    "trajectories",
-    "evaluations",
-    "checkpoints",
-    ("tensorboard", "wandb"),
-)
+RECIPE = "recipe.toml"
+ENV_INFO = "env_info.json"
+METRICS = "metrics.jsonl"
+SUMMARY = "summary.json"
+LOCK = ".lock"
+REPORT = "report.html"
+POLICY = "policy"
+TRAJECTORIES, EVALUATIONS, CHECKPOINTS = "trajectories", "evaluations", "checkpoints"
+TRACKERS = ("tensorboard", "wandb")
 FORMAT, VERSION = "seeupo-run", 2
-OLD_ENV_INFO = "facts.json"
-"""The name of env_info.json in format version 1, which can be read but not resumed."""
 NUMBERED = re.compile(r"([0-9]{5,})\..+")
 
 
@@ -63,9 +62,9 @@ class RunDirectory:
         try:
             if target.is_dir() and any(target.iterdir()):
                 raise RunError(occupied)
-            if files := [each for each in (target, *target.parents) if each.exists() and not each.is_dir()]:
+            if files := [place for place in (target, *target.parents) if place.exists() and not place.is_dir()]:
                 raise RunError(f"cannot create the run {path}: {files[0].name} is a file; choose another directory")
-            created = [each for each in (target, *target.parents) if not each.exists()]
+            created = [folder for folder in (target, *target.parents) if not folder.exists()]
             target.parent.mkdir(parents=True, exist_ok=True)
             partial.mkdir()
             write_text(partial / ENV_INFO, described)
@@ -86,9 +85,8 @@ class RunDirectory:
         """Open an existing run."""
         if not path.is_dir():
             raise RunError(f"{path} {'is a file' if path.exists() else 'does not exist'}; expected a run directory")
-        info = ENV_INFO if not (path / OLD_ENV_INFO).is_file() else OLD_ENV_INFO
         refuse_links(path)
-        if missing := [name for name in (RECIPE, info) if not (path / name).is_file()]:
+        if missing := [name for name in (RECIPE, ENV_INFO) if not (path / name).is_file()]:
             raise RunError(f"{path} is not a run directory: it has no {' and no '.join(missing)}")
         return cls(path)
 
@@ -112,14 +110,6 @@ class RunDirectory:
                         folder.rmdir()
             raise
 
-    def check_resumable(self) -> None:
-        """Raise if the run was written in an older format, which can be evaluated and reported but not resumed."""
-        if not (self.path / ENV_INFO).is_file():
-            raise RunError(
-                f"{self.path} was written by an older version of seeupo (run format 1) and cannot be resumed; "
-                "`seeupo eval` and `seeupo report` still read it"
-            )
-
     def env_info(self) -> dict[str, Any]:
         """Return versions, hardware, task panel, and the recipe with its changes since the run started."""
         path = self.path / ENV_INFO
@@ -128,9 +118,10 @@ class RunDirectory:
             version = int(info["version"])
         except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             raise RunError(f"{path} cannot be read: {error}; restore the file of this run") from error
-        if version > VERSION:
+        if version != VERSION:
             raise RunError(
-                f"{self.path} has run format {version}; this version of seeupo reads up to {VERSION}. Upgrade seeupo."
+                f"{self.path} has run format {version}; this version of seeupo reads {VERSION}. Use the version that "
+                "wrote it."
             )
         return info
 
@@ -311,7 +302,7 @@ def refuse_links(run_dir: Path) -> None:
 
     The directory itself may be one. Checkpoints are verified file by file when they are loaded.
     """
-    parts = [RECIPE, ENV_INFO, OLD_ENV_INFO, METRICS, SUMMARY, LOCK, f"{LOCK}-owner"]
+    parts = [RECIPE, ENV_INFO, METRICS, SUMMARY, LOCK, f"{LOCK}-owner"]
     paths = [run_dir / name for name in (*parts, TRAJECTORIES, EVALUATIONS, CHECKPOINTS, POLICY, *TRACKERS)]
     for name in (TRAJECTORIES, EVALUATIONS, POLICY):
         with suppress(OSError):

@@ -9,10 +9,9 @@
 `prompt`. `failure` is null or {"kind", "message"}. `credit` is null or {"advantage", "turns": [{"turn", "ratio",
 "carried_before", "carried_after", "clipped", "new_logprobs"}]}.
 
-`response` and `observation` are null for turns without text. Version 2 had no outcome and no rewards and states of
-turns, which are read as null, 0 and "". Version 1 had no score beside the reward, named the turns `samples`, and kept
-all text in one list `texts`. Both are still read. Files grow by whole gzip members, so an interrupt
-can only cost the last one. `seeupo.runs.gzip_lines` has the limits of size.
+`response` and `observation` are null for turns without text. Version 2 had no outcome, and no reward and state of a
+turn. Files grow by whole gzip members, so an interrupt can only
+cost the last one. `seeupo.runs.gzip_lines` has the limits of size.
 """
 
 from __future__ import annotations
@@ -37,8 +36,6 @@ MAX_TOKENS = 20_000_000
 """Tokens in all turns of a trajectory: shared prompts make a short line stand for many."""
 MAX_FILE_TOKENS = 2**28
 """Tokens in all prompts of a file."""
-NO_STEPS: Mapping[str, Any] = {"reward": 0.0, "state_key": ""}
-"""Fields of turns that versions 1 and 2 did not have."""
 MALFORMED = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError)
 """Exceptions of parsing a record that another program has written."""
 
@@ -58,7 +55,7 @@ def read_trajectories(path: Path) -> Iterator[Trajectory]:
     tokens = 0
     for number, line in enumerate(islice(_lines(path), 1, None), 2):
         try:
-            trajectory = from_json(upgraded(json.loads(line)))
+            trajectory = from_json(json.loads(line))
         except MALFORMED as error:
             raise TrajectoryFileError(f"{path}, line {number}: {type(error).__name__}: {error}") from None
         tokens += sum(len(turn.prompt_ids) for turn in trajectory.turns)
@@ -84,8 +81,8 @@ def parse_header(line: str | bytes) -> dict[str, Any]:
     header = json.loads(line)
     if header["format"] != FORMAT:
         raise ValueError(f"format {header['format']!r}; expected {FORMAT!r}")
-    if not 1 <= header["version"] <= VERSION:
-        raise ValueError(f"format version {header['version']}; this version of seeupo reads 1 to {VERSION}")
+    if not 2 <= header["version"] <= VERSION:
+        raise ValueError(f"format version {header['version']}; this version of seeupo reads 2 to {VERSION}")
     return dict(header)
 
 
@@ -103,7 +100,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def to_json(trajectory: Trajectory) -> dict[str, Any]:
-    """Return a trajectory as a JSON record of the current version."""
+    """Return a trajectory as a JSON record."""
     failure = trajectory.failure
     return {
         "id": trajectory.id,
@@ -143,37 +140,8 @@ def _turns_to_json(trajectory: Trajectory) -> Iterator[dict[str, Any]]:
         before = turn.prompt_ids + turn.action_ids
 
 
-def upgraded(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a record of any version as one of the current version."""
-    if "samples" not in record:
-        if "outcome" in record:
-            return record
-        turns = [{**turn, **NO_STEPS} for turn in record["turns"]]
-        return {**record, "outcome": None, "turns": turns}
-    texts, timings, failure = list(record["texts"]), dict(record["timings"]), None
-    if record["status"] != "ok":  # the message was the last text
-        message = texts.pop() if texts else ""
-        failure = {"kind": FailureKind.OTHER.value, "message": message.removeprefix("[failed: ").removesuffix("]")}
-    opening, *rest = texts or [""]
-    responses, observations = chain(rest[::2], repeat(None)), chain(rest[1::2], repeat(""))
-    return {
-        **{name: record[name] for name in ("id", "group", "task", "multiplicity", "stop", "credit")},
-        "score": record["reward"],
-        "reward": 0.0 if record["reward"] is None else record["reward"],
-        "outcome": None,
-        "failure": failure,
-        "truncated_responses": int(timings.pop("cut_responses", 0)),
-        "timings": timings,
-        "opening": opening,
-        "turns": [
-            {**turn, "policy_version": None, **NO_STEPS, "response": response, "observation": observation}
-            for turn, response, observation in zip(record["samples"], responses, observations, strict=False)
-        ],
-    }
-
-
 def from_json(record: Mapping[str, Any]) -> Trajectory:
-    """Return the trajectory of a JSON record of the current version.
+    """Return the trajectory of a JSON record.
 
     Raises:
         Exception: One of `MALFORMED`.
@@ -185,7 +153,7 @@ def from_json(record: Mapping[str, Any]) -> Trajectory:
         action = tuple(entry["action"])
         logprobs = None if entry["logprobs"] is None else _numbers(entry["logprobs"], "logprobs")
         version = None if entry["policy_version"] is None else _count(entry["policy_version"], "policy_version")
-        reward, state = _number(entry["reward"], "reward"), _text(entry["state_key"], "state_key")
+        reward, state = _number(entry.get("reward", 0.0), "reward"), _text(entry.get("state_key", ""), "state_key")
         turns.append(Turn(_text(record["id"], "id"), index, prompt, action, logprobs, version, reward, state))
         if entry["response"] is not None:
             texts.append(TurnText(_text(entry["response"], "response"), _text(entry["observation"], "observation")))
@@ -203,7 +171,7 @@ def from_json(record: Mapping[str, Any]) -> Trajectory:
         turns=tuple(turns),
         reward=_number(record["reward"], "reward"),
         score=None if record["score"] is None else _number(record["score"], "score"),
-        outcome=None if record["outcome"] is None else _number(record["outcome"], "outcome"),
+        outcome=None if record.get("outcome") is None else _number(record["outcome"], "outcome"),
         multiplicity=_number(record["multiplicity"], "multiplicity"),
         stop=StopReason(record["stop"]),
         failure=None if failure is None else _failure_from_json(failure),

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from seeupo.runs.gzip_lines import LimitExceeded, read_gzip_lines
-from seeupo.runs.trajectory_files import MALFORMED, parse_header, upgraded
+from seeupo.runs.trajectory_files import MALFORMED, parse_header
 from seeupo.utils.numbers import finite_number
 
 MAX_PARSED_BYTES = 8_000_000
@@ -45,10 +45,10 @@ class TrajectoryRow(NamedTuple):
     content: Mapping[str, Any] | bytes
 
     def record(self) -> Mapping[str, Any]:
-        """Return the whole record, in the current format version."""
+        """Return the whole record."""
         if not isinstance(self.content, bytes):
             return self.content
-        return upgraded(json.loads(zlib.decompress(self.content)))
+        return dict(json.loads(zlib.decompress(self.content)))
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def read_rows(path: Path) -> TrajectoryRows:
             size += len(line)
             # At this level compression takes less time than parsing.
             compressed = zlib.compress(line, level=1) if size >= MAX_PARSED_BYTES else None
-            row = _row(upgraded(json.loads(line)), compressed)
+            row = _row(json.loads(line), compressed)
             groups.setdefault(row.group, []).append(row)
             count += 1
     except LimitExceeded as error:

@@ -27,12 +27,10 @@ class AheadCollector:
     def __init__(self, collector: Collector) -> None:
         self.collector = collector
         self.collected: Collected | None = None
-        self.active = False
 
     @contextmanager
     def collecting(self, iteration: int, *, policy_version: int) -> Iterator[None]:
         """Sample the groups of an iteration during the context, and wait for them at its end."""
-        self.active = True
         with ThreadPoolExecutor(1) as thread:
             future = thread.submit(self.collector.collect, iteration, policy_version=policy_version)
             try:
@@ -44,7 +42,6 @@ class AheadCollector:
                 raise
             finally:
                 wait([future])
-                self.active = False
             self.collected = future.result()
 
     def take(self) -> Collected | None:

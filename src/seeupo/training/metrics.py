@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from seeupo.protocols import TrainEngine
-from seeupo.rollout.collector import Collected, has_equal_rewards
+from seeupo.rollout.collector import Collected
+from seeupo.rollout.groups import has_equal_rewards
 from seeupo.types import Task, Trajectory, Update, turns_of
 
 GAP_TRAJECTORIES = 4

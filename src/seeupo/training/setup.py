@@ -67,11 +67,62 @@ class Components:
     test_tasks: Sequence[Task]
 
 
+@dataclass(frozen=True)
+class Placement:
+    """Where the parts of a run are: in this process, or in Ray actors.
+
+    Attributes:
+        ranks: Number of Ray actors that train; 0 if the engine is in this process.
+        samplers: Number of Ray actors that sample; 0 if the sampler is in this process.
+        shared: Whether ranks and sampler processes share their GPUs.
+        device: Device of the model.
+        lag: Whether an update and the next sampling run at the same time.
+    """
+
+    ranks: int
+    samplers: int
+    shared: bool
+    device: torch.device
+    lag: bool
+
+    @classmethod
+    def from_recipe(cls, recipe: Recipe) -> Placement:
+        return cls(
+            ranks=recipe.engine.trainers if recipe.engine.kind == "cluster" else 0,
+            samplers=recipe.sampler.count,
+            shared=recipe.sampler.placement == "shared" and recipe.sampler.count > 0,
+            device=resolve_device(recipe.model.device),
+            lag=recipe.collect.lag > 0,
+        )
+
+    @property
+    def uses_ray(self) -> bool:
+        return self.ranks > 0 or self.samplers > 0
+
+    @property
+    def loading_device(self) -> str | None:
+        """Device that this process loads the policy on; None for the recipe's. Without an engine and a sampler of its
+        own, it needs no memory of a GPU.
+        """
+        return "cpu" if self.ranks and self.samplers else None
+
+    @property
+    def sampler_shares_model(self) -> bool:
+        """Whether a sampler in this process uses the engine's model: not during an update, which changes it."""
+        return not self.ranks and not self.lag
+
+    @property
+    def sampler_loads_model(self) -> bool:
+        """Whether a sampler in this process needs a model beside the engine's."""
+        return not self.ranks and self.lag
+
+
 @contextmanager
 def build(
     recipe: Recipe, environment: EnvFactory | EnvSpec | None = None, permissions: Permissions = NOTHING_ALLOWED
 ) -> Iterator[Components]:
     """Build a run's components; `environment` replaces the one that the recipe names."""
+    placement = Placement.from_recipe(recipe)
     with ExitStack() as stack:
         stack.enter_context(num_threads(recipe.run.threads))
         pool = stack.enter_context(open_pool(recipe, environment, permissions))
@@ -79,42 +130,51 @@ def build(
         train_tasks = pool.first_tasks(recipe.environment.train_split, None)
         test_tasks = pool.first_tasks(recipe.environment.test_split, recipe.evaluation.tasks)
         first = try_task(pool, train_tasks[0])
+
         load = model_loader(recipe.model, pool, train_tasks, seed=recipe.run.seed)
-        # With processes of their own for training and sampling, this one needs no memory of a GPU.
-        apart = recipe.engine.kind == "cluster" and recipe.sampler.count > 0
-        policy = load(device="cpu") if apart else load()
+        policy = load() if placement.loading_device is None else load(device=placement.loading_device)
         prompt = "\n".join(message.content for message in first.messages)
         check_text(policy.tokenizer, prompt, f"the first prompt of {pool.name}")
-        if recipe.engine.kind == "cluster" or recipe.sampler.count:
-            processes = recipe.engine.trainers + recipe.sampler.count
-            own = resolve_device(recipe.model.device) if recipe.engine.kind == "local" else None
-            stack.enter_context(ray_cluster(recipe.engine.address, processes=processes, own_device=own))
-            stack.callback(pool.close)  # before Ray ends
-            pool.spread({node: partial(RemoteWorker, node=node) for node in other_nodes()})
-        shared = None
-        if recipe.sampler.placement == "shared" and recipe.sampler.count:
-            shared = stack.enter_context(closing(shared_placement(recipe)))
-        sampler = start_samplers(recipe, policy, load, stack, shared) if recipe.sampler.count else None
-        if sampler is not None and shared is not None:
-            sampler.release()  # it measures its share of the memory before the trainers take theirs
+
+        if placement.uses_ray:
+            start_ray(recipe, placement, pool, stack)
+        shared = stack.enter_context(closing(shared_placement(recipe))) if placement.shared else None
+        sampler: Sampler | None = None
+        if placement.samplers:
+            sampler = start_samplers(recipe, policy, load, stack, shared)
+            if placement.shared:
+                sampler.release()  # it measures its share of the memory before the ranks take theirs
         engine: TrainableEngine
-        if recipe.engine.kind == "cluster":
+        if placement.ranks:
             engine = stack.enter_context(closing(make_cluster_engine(recipe, load, policy, shared)))
         else:
             engine = make_engine(recipe, policy)
         if sampler is None:
-            # Sampling during an update needs weights that the update does not change.
-            copied = recipe.collect.lag and recipe.engine.kind == "local"
-            shares = recipe.engine.kind == "local" and not copied
-            sampler = make_sampler(
-                policy if shares else sampled_copy(load() if copied else policy, lora_settings(recipe)),
-                max_rows=recipe.agent.concurrency,
-                speculation=recipe.sampler.speculation,
-            )
+            sampler = sampler_in_process(recipe, placement, policy, load)
+
         template, settings = template_of(recipe.agent), runner_settings(recipe)
         runner = make_runner(policy, pool, template, settings, training=True, sampler=sampler)
         runner.sampler.sync(engine, 0)
         yield Components(pool, engine, runner.sampler, runner, model_info(policy), train_tasks, test_tasks)
+
+
+def start_ray(recipe: Recipe, placement: Placement, pool: EnvPool, stack: ExitStack) -> None:
+    """Start or join a Ray cluster for the run, and use the environment workers of its other nodes."""
+    processes = recipe.engine.trainers + placement.samplers
+    own_device = None if placement.ranks else placement.device
+    stack.enter_context(ray_cluster(recipe.engine.address, processes=processes, own_device=own_device))
+    stack.callback(pool.close)  # before Ray ends
+    pool.spread({node: partial(RemoteWorker, node=node) for node in other_nodes()})
+
+
+def sampler_in_process(
+    recipe: Recipe, placement: Placement, policy: LoadedPolicy, load: partial[LoadedPolicy]
+) -> Sampler:
+    """Return the sampler of this process."""
+    model = policy
+    if not placement.sampler_shares_model:
+        model = sampled_copy(load() if placement.sampler_loads_model else policy, lora_settings(recipe))
+    return make_sampler(model, max_rows=recipe.agent.concurrency, speculation=recipe.sampler.speculation)
 
 
 def check_step_rewards(recipe: Recipe, pool: EnvPool) -> None:

@@ -7,26 +7,24 @@ import json
 import os
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from seeupo.callbacks import Callback
 from seeupo.config.schema import TrackerSettings
 from seeupo.errors import TrackerError
-from seeupo.training.callbacks import NullCallback, TrainingCallback
 from seeupo.utils.atomic_files import write_text
 
 
-def make_trackers(
-    settings: TrackerSettings, run_dir: Path, *, name: str, config: Mapping[str, Any]
-) -> list[TrainingCallback]:
+def make_trackers(settings: TrackerSettings, run_dir: Path, *, name: str, config: Mapping[str, Any]) -> list[Callback]:
     """Return the trackers that the settings enable. They write into the run directory and resume with the run.
 
     Args:
         name: Name of the run.
         config: Recipe of the run as a JSON-compatible mapping.
     """
-    trackers: list[TrainingCallback] = []
+    trackers: list[Callback] = []
     if settings.tensorboard:
         trackers.append(TensorBoard(run_dir / "tensorboard", config))
     if settings.wandb is not None:
@@ -56,35 +54,36 @@ def _flatten(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, floa
             yield name, float(value)
 
 
-class Tracker(NullCallback, ABC):
-    """Writes each record once: those that a resumed run replays are skipped if this tracker has written them before."""
+class Tracker(Callback, ABC):
+    """Writes records. A tracker that is new in a resumed run writes the earlier ones, too."""
 
-    def __init__(self, *, resumed: bool) -> None:
-        self._skip_replayed = resumed
+    def __init__(self, *, existing: bool) -> None:
+        self._existing = existing
+
+    def on_resume(self, records: Sequence[Mapping[str, Any]]) -> None:
+        if not self._existing:
+            for record in records:
+                self.on_record(record)
 
     def on_phase(self, name: str, total: int | None = None) -> None:
-        self._skip_replayed = False
-
-    def on_record(self, record: Mapping[str, Any]) -> None:
-        if not self._skip_replayed:
-            self._write(record)
+        self._existing = True
 
     @abstractmethod
-    def _write(self, record: Mapping[str, Any]) -> None:
-        """Write a record that has not been written before."""
+    def on_record(self, record: Mapping[str, Any]) -> None:
+        """Write a record."""
 
 
 class TensorBoard(Tracker):
     """Writes TensorBoard event files with the iteration as the step."""
 
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
-        super().__init__(resumed=folder.exists())
+        super().__init__(existing=folder.exists())
         _package("tensorboard")
         self._make_writer = _package("torch.utils.tensorboard", extra="tensorboard").SummaryWriter
         self._folder, self._config = folder, config
         self._writers: dict[Path, Any] = {}
 
-    def _write(self, record: Mapping[str, Any]) -> None:
+    def on_record(self, record: Mapping[str, Any]) -> None:
         if record["kind"] == "warm_start":
             # In one directory with the iterations, purging from iteration 11 on would hide warm-start steps after 10.
             folder, step = self._folder / "warm_start", int(record["step"])
@@ -103,7 +102,7 @@ class TensorBoard(Tracker):
             self._writers[folder].add_text("recipe", f"<pre>{text}</pre>", step)
         return self._writers[folder]
 
-    def close(self) -> None:
+    def on_end(self) -> None:
         for writer in self._writers.values():
             writer.close()
 
@@ -116,7 +115,7 @@ class WeightsAndBiases(Tracker):
 
     def __init__(self, project: str, mode: str, run_dir: Path, name: str, config: Mapping[str, Any]) -> None:
         id_file = run_dir / "wandb" / "run-id"
-        super().__init__(resumed=id_file.exists())
+        super().__init__(existing=id_file.exists())
         offline = mode == "offline"
         if offline:
             # Nothing leaves the machine offline, W&B's error reports included.
@@ -146,10 +145,10 @@ class WeightsAndBiases(Tracker):
         self._run.define_metric("*", step_metric="iteration")
         self._run.define_metric("warm_start/*", step_metric="warm_start/step")
 
-    def _write(self, record: Mapping[str, Any]) -> None:
+    def on_record(self, record: Mapping[str, Any]) -> None:
         self._run.log({**scalars(record), "iteration": record["iteration"]})
 
-    def close(self) -> None:
+    def on_end(self) -> None:
         self._run.finish()
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,14 +13,16 @@ import torch
 from torch import Tensor
 
 from seeupo.algorithms.common.batch import action_mask
+from seeupo.callbacks import Callback
 from seeupo.config.schema import Recipe, WarmStartSettings
 from seeupo.engines.optimizer import OptimizerSettings
-from seeupo.envs.pool.pool import EnvPool, Mistakes
+from seeupo.envs.pool.pool import Mistakes
 from seeupo.errors import DemonstrationFileError, TrainingError, TrajectoryFileError
 from seeupo.evaluation.scripted import Rollout, recorded_rollout, run_rollouts
 from seeupo.models.tokenizer_check import check_text
-from seeupo.protocols import TrainEngine
+from seeupo.protocols import TrainableEngine
 from seeupo.rollout.chat import ChatFormat
+from seeupo.rollout.runner import Runner
 from seeupo.rollout.template import Conversation, Template
 from seeupo.runs.demonstration_files import data_format
 from seeupo.runs.trajectory_files import read_trajectories
@@ -84,8 +87,9 @@ class Demonstrations:
             distinct.setdefault(tokens, demonstration)
         return [demonstration for tokens, demonstration in distinct.items() if totals[tokens] > 1]
 
-    def train_step(self, engine: TrainEngine, step: int) -> float:
-        """Take one optimizer step and return the loss per token before it."""
+    def train_step(self, engine: TrainableEngine, step: int) -> float:
+        """Take the optimizer step with this number, from 0, and return the loss per token before it."""
+        engine.begin_iteration(step)
         turns = self.batch(step)
         if self.one_adapter:
             turns = [replace(turn, index=0) for turn in turns]
@@ -93,33 +97,85 @@ class Demonstrations:
         return -engine.step(turns, LogLikelihood(), normalizer=tokens).values["objective"]
 
 
-def load_demonstrations(recipe: Recipe, components: Components, on_progress: Callable[[int], None]) -> Demonstrations:
+def imitate(
+    engine: TrainableEngine,
+    runner: Runner,
+    tasks: Sequence[Task],
+    *,
+    then: OptimizerSettings,
+    episodes: int = 1024,
+    batches: int = 100,
+    batch_episodes: int = 32,
+    learning_rate: float = 1e-4,
+    noisy: float = 0.0,
+    mistakes: Mapping[str, float] | None = None,
+    seed: int = 0,
+    callback: Callback | None = None,
+) -> float:
+    """Train a policy on demonstrations of the environment's expert: supervised learning before reinforcement learning.
+
+    A policy that never succeeds has nothing to reinforce. Call `runner.sampler.sync` afterwards, as after any change of
+    the weights.
+
+    Args:
+        engine: Trains the policy.
+        runner: Its environment, chat format and template give the demonstrations; it samples nothing.
+        tasks: Tasks to demonstrate, drawn with replacement.
+        then: Optimizer of the engine afterwards, with fresh moments.
+        episodes: Number of demonstrations.
+        batches: Number of optimizer steps.
+        batch_episodes: Number of demonstrations per step.
+        learning_rate: Peak learning rate; it decays to 0 along a cosine.
+        noisy: Fraction of demonstrations with mistakes, from which the expert recovers.
+        mistakes: Rate of each mistake, by the environment's names; its defaults if not given.
+        seed: Random seed.
+        callback: Observes the progress.
+
+    Returns:
+        The loss per token at the last step.
+    """
+    callback = callback or Callback()
+    settings = WarmStartSettings(
+        episodes=episodes,
+        noisy=noisy,
+        mistakes=mistakes or {},
+        batches=batches,
+        batch_episodes=batch_episodes,
+        learning_rate=learning_rate,
+    )
+    callback.on_phase("demonstrations", episodes)
+    demonstrations = Demonstrations(
+        demonstrate(runner, tasks, settings, max_turns=runner.settings.max_turns, seed=seed, callback=callback),
+        settings,
+        seed=seed,
+    )
+    engine.set_optimizer(warm_start_optimizer(settings))
+    callback.on_phase("warm start", batches)
+    loss = math.nan
+    for step in range(batches):
+        loss = demonstrations.train_step(engine, step)
+        callback.on_progress(step + 1, f"loss {loss:.3f}")
+    engine.set_optimizer(then)
+    return loss
+
+
+def load_demonstrations(recipe: Recipe, components: Components, callback: Callback | None = None) -> Demonstrations:
     """Return the demonstrations of a recipe: from a file, or from the environment's expert."""
-    settings, seed = recipe.warm_start, recipe.run.seed
-    runner, found = components.runner, dict[int, Demonstration]()
+    settings, seed, runner = recipe.warm_start, recipe.run.seed, components.runner
+    callback, demonstrations = callback or Callback(), list[Demonstration]()
     assert settings is not None
     if settings.file is not None:
-        path, chosen = Path(settings.file), list[Demonstration]()
+        path = Path(settings.file)
         for demonstration in read_demonstrations(path, settings, runner.chat, runner.template, components.model):
-            chosen.append(demonstration)
-            on_progress(len(chosen))
+            demonstrations.append(demonstration)
+            callback.on_progress(len(demonstrations))
     else:
-        rollouts = demonstrate(
-            components.pool,
-            components.train_tasks,
-            runner.chat,
-            runner.template,
-            settings,
-            max_turns=recipe.agent.max_turns,
-            seed=seed,
+        demonstrations = demonstrate(
+            runner, components.train_tasks, settings, max_turns=recipe.agent.max_turns, seed=seed, callback=callback
         )
-        for number, demonstration in rollouts:
-            found[number] = demonstration
-            on_progress(len(found))
-        chosen = [found[number] for number in sorted(found)]
-    check_lengths(chosen, components.model.context_length)
-    lora = recipe.model.lora
-    return Demonstrations(chosen, settings, seed=seed, one_adapter=lora is not None and lora.per_turn is not None)
+    check_lengths(demonstrations, components.model.context_length)
+    one_adapter = recipe.model.lora is not None and recipe.model.lora.per_turn is not None
+    return Demonstrations(demonstrations, settings, seed=seed, one_adapter=one_adapter)
 
 
 def check_lengths(demonstrations: list[Demonstration], context: int) -> None:
@@ -133,19 +189,19 @@ def check_lengths(demonstrations: list[Demonstration], context: int) -> None:
 
 
 def demonstrate(
-    pool: EnvPool,
+    runner: Runner,
     tasks: Sequence[Task],
-    chat: ChatFormat,
-    template: Template,
     settings: WarmStartSettings,
     *,
     max_turns: int,
     seed: int,
-) -> Iterator[tuple[int, Demonstration]]:
-    """Run the environment's expert, in part with mistakes, and yield numbered demonstrations as they finish.
+    callback: Callback,
+) -> list[Demonstration]:
+    """Run the environment's expert, in part with mistakes, and return its demonstrations.
 
-    The numbers define the order of training, which must not depend on which episode finishes first.
+    They are in the order of training, which must not depend on which episode finishes first.
     """
+    pool, chat, template = runner.pool, runner.chat, runner.template
     generator = random.Random(f"{seed}/demonstrations")
     plans = [
         (number, generator.choice(tasks), generator.getrandbits(31), generator.random() < settings.noisy)
@@ -176,7 +232,11 @@ def demonstrate(
                 conversation.add(ids, seen[index + 1])
         return number, tuple(turns)
 
-    return run_rollouts(demonstration(*plan) for plan in plans)
+    finished: dict[int, Demonstration] = {}
+    for number, turns in run_rollouts(demonstration(*plan) for plan in plans):
+        finished[number] = turns
+        callback.on_progress(len(finished))
+    return [finished[number] for number in range(settings.episodes)]
 
 
 def read_demonstrations(
@@ -196,19 +256,19 @@ def read_demonstrations(
 def read_trajectory_demonstrations(path: Path, settings: WarmStartSettings, *, vocab_size: int) -> list[Demonstration]:
     """Read demonstrations from a trajectory file: those with enough reward, in the tokens of the file."""
     try:
-        trajectories = [each for each in read_trajectories(path.resolve()) if each.failure is None]
+        trajectories = [trajectory for trajectory in read_trajectories(path.resolve()) if trajectory.failure is None]
     except TrajectoryFileError as error:
         raise TrainingError(f"warm_start.file cannot be read: {error}; name a file of trajectories of a run") from None
-    chosen = [each.turns for each in trajectories if each.reward >= settings.min_reward and each.turns]
-    if not chosen:
+    demonstrations = [tau.turns for tau in trajectories if tau.reward >= settings.min_reward and tau.turns]
+    if not demonstrations:
         raise TrainingError(
             f"warm_start.file: none of the {len(trajectories)} trajectories in {path} has a reward of at least "
             f"{settings.min_reward}; lower warm_start.min_reward"
         )
-    highest = max(token for turns in chosen for turn in turns for token in (*turn.prompt_ids, *turn.action_ids))
+    highest = max(token for turns in demonstrations for turn in turns for token in (*turn.prompt_ids, *turn.action_ids))
     if highest >= vocab_size:
         raise TrainingError(
             f"warm_start.file: {path} contains token {highest}; the model's vocabulary has {vocab_size}. "
             "It was written with another tokenizer: use a file of this model."
         )
-    return chosen
+    return demonstrations

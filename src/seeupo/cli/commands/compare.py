@@ -60,7 +60,7 @@ def compare_command(
     if dry_run:
         return
     execution = Execution(jobs, permissions_of(recipe, (), trust, unsandboxed=unsandboxed), keep_runs)
-    from seeupo.display.compare_display import CompareDisplay
+    from seeupo.compare.compare_display import CompareDisplay
 
     try:
         with CompareDisplay(Terminal(stderr=True), comparison.counts()) as display:

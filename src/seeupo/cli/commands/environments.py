@@ -101,10 +101,10 @@ def check_env(
         policies: Sequence[ScriptedPolicy] = ("expert",) if extra else ("expert", "no-op")
         with (
             EnvPool(name, options=chosen_options, workers=workers, trust=typed, unsandboxed=unsandboxed) as pool,
-            ProgressBar("check") as bar,
+            ProgressBar() as bar,
         ):
             chosen = splits or pool.splits
-            for result in check_environment(pool, chosen, policies, tasks=tasks, on_progress=bar.show):
+            for result in check_environment(pool, chosen, policies, tasks=tasks, callback=bar):
                 if result.problem is not None and (result.failures or not extra):
                     problems.append(result.problem)
                 records.append({"options": chosen_options, **result.to_json()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,11 +10,16 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from seeupo.callbacks import Callback
 from seeupo.cli.options import checkpoint_option, env_options, renamed_option, trust_options
 from seeupo.cli.terminal import Terminal, echo, echo_json
 
 if TYPE_CHECKING:
     from seeupo.evaluation.results import Evaluation
+
+
+RESULTS = Path("runs/eval")
+"""Folder of result files without --out."""
 
 
 @click.command("eval")
@@ -48,7 +54,14 @@ if TYPE_CHECKING:
     help="Compare two result files, paired over tasks, and exit.",
 )  # fmt: skip
 def eval_command(
-    compare: tuple[Path, Path] | None, as_json: bool, trust: tuple[str, ...], unsandboxed: bool, **options: Any
+    *,
+    compare: tuple[Path, Path] | None,
+    out: Path | None,
+    resume: bool,
+    as_json: bool,
+    trust: tuple[str, ...],
+    unsandboxed: bool,
+    **options: Any,
 ) -> None:
     """Evaluate POLICY in an environment: avg@k and pass@k with confidence intervals.
 
@@ -61,28 +74,28 @@ def eval_command(
     if compare is not None:
         show_comparison(*compare, as_json=as_json)
         return
-    given = {name: value for name, value in options.items() if name not in ("out", "resume")}
-    resolved = resolve_options(**given)
-    options["permissions"] = permissions_for(
+    resolved = resolve_options(**options)
+    permissions = permissions_for(
         resolved.environment,
         resolved.options,
         trust=trust,
         typed=[options["environment"], options["options"]],
         unsandboxed=unsandboxed,
     )
-    with ProgressBar("score   -") as bar:
-        evaluation, path = run_evaluation(**options, on_progress=bar.update, on_note=bar.note)
+    resolved = replace(resolved, permissions=permissions)
+    with ProgressBar() as bar:
+        evaluation, path = run_evaluation(resolved, out=out, folder=RESULTS, resume=resume, callback=bar)
     show_summary(evaluation, path, as_json=as_json)
 
 
-class ProgressBar:
+class ProgressBar(Callback):
     """A progress bar on standard error, shown on a terminal only."""
 
-    def __init__(self, description: str) -> None:
+    def __init__(self) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         console = Terminal(stderr=True)
         self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._task = self._progress.add_task(description, total=None)
+        self._task = self._progress.add_task("", total=None)
 
     def __enter__(self) -> ProgressBar:
         self._progress.start()
@@ -91,18 +104,17 @@ class ProgressBar:
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def note(self, text: str) -> None:
+    def on_phase(self, name: str, total: int | None = None) -> None:
+        self._progress.update(self._task, completed=0, total=total, description=name)
+
+    def on_progress(self, done: int, text: str = "") -> None:
+        self._progress.update(self._task, completed=done, description=text or None)
+
+    def on_note(self, text: str) -> None:
         self._progress.console.print(text, soft_wrap=True)
 
-    def show(self, done: int, total: int, description: str) -> None:
-        self._progress.update(self._task, completed=done, total=total, description=description)
 
-    def update(self, done: int, total: int, mean_score: float | None) -> None:
-        """Show the mean score so far."""
-        self.show(done, total, f"score {'  -' if mean_score is None else f'{mean_score:.3f}'}")
-
-
-def show_summary(evaluation: Evaluation, path: Path, *, as_json: bool) -> None:
+def show_summary(evaluation: Evaluation, path: Path | None, *, as_json: bool) -> None:
     """Print the scores of an evaluation, overall and per kind of task."""
     from seeupo.core.statistics import format_estimate
 

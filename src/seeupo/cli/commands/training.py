@@ -40,7 +40,6 @@ def train_command(
     --environment.name my_module:MyFactory.
     Ctrl-C finishes the current step and saves; a second Ctrl-C stops at once.
     """
-    from seeupo.api import write_run_report
     from seeupo.cli.plan_command import show_plan
     from seeupo.cli.train_command import run_training
 
@@ -61,7 +60,6 @@ def train_command(
                 accept_changes=accept_changes,
                 trust=trust,
                 unsandboxed=unsandboxed,
-                on_finish=write_run_report,
             )
         )
 

@@ -6,7 +6,7 @@ import pytest
 
 from seeupo.algorithms import SeeUPO
 from seeupo.config.schema import Recipe, WarmStartSettings
-from seeupo.training.alarms import Alarms, untrained_warning
+from seeupo.runs.alarms import Alarms, untrained_warning
 
 
 def healthy(**changes) -> dict:

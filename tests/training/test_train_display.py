@@ -4,9 +4,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from seeupo.display import train_display
-from seeupo.display.terminal import Terminal
-from seeupo.display.train_display import (
+from seeupo.errors import UserError
+from seeupo.training import train_display
+from seeupo.training.train_display import (
     LiveDisplay,
     NotebookDisplay,
     PlainDisplay,
@@ -15,7 +15,7 @@ from seeupo.display.train_display import (
     result_line,
     save_screenshot,
 )
-from seeupo.errors import UserError
+from seeupo.utils.terminal import Terminal
 
 ESCAPE = "\x1b"
 
@@ -180,7 +180,7 @@ def test_a_terminal_gets_a_live_display_with_notes_above_it():
     display.on_progress(4)
     display.on_record(iteration(1))
     display.on_note("[bold]no markup[/bold] :smile: \x1b[31mno codes\x07")
-    display.close()
+    display.on_end()
     text = console.export_text()
     assert r"note: [bold]no markup[/bold] :smile: \x1b[31mno codes\x07" in text
     assert ESCAPE not in text
@@ -215,7 +215,7 @@ def test_limited_consoles_get_plain_lines(console):
     display = make_display(console, title="naïve", iterations=3, clock=Clock())
     assert isinstance(display, PlainDisplay)
     display.on_note("\u2013 \ud800")
-    display.close()
+    display.on_end()
 
 
 def test_plain_lines_are_one_per_record_and_never_wrap():
@@ -227,8 +227,8 @@ def test_plain_lines_are_one_per_record_and_never_wrap():
     display.on_record(iteration(1))
     display.on_record(minimal(2))
     display.on_note("[bold]look[/bold] \x1b[31m" + "long " * 30)
-    display.close()
-    display.close()
+    display.on_end()
+    display.on_end()
     lines = out.getvalue().splitlines()
     assert lines[:4] == [
         "pocket: 2 iterations",
@@ -248,16 +248,14 @@ def test_a_run_that_ends_with_an_error_prints_no_last_line():
     try:
         raise UserError("the environment is broken")
     except UserError:
-        display.close()
-    display.close()
+        display.on_end()
+    display.on_end()
     assert out.getvalue().splitlines() == ["pocket: 2 iterations"]
 
 
 def test_replayed_records_of_a_resumed_run_are_neither_printed_nor_timed():
     display, out, clock = plain(iterations=12)
-    for number in range(1, 11):
-        display.on_record(iteration(number))
-    display.on_record(evaluation(10))
+    display.on_resume([*map(iteration, range(1, 11)), evaluation(10)])
     display.on_phase("collecting")
     clock.now = 4.0
     display.on_record(iteration(11))
@@ -362,7 +360,7 @@ def test_a_notebook_gets_the_status_as_html_a_few_times_per_second():
     assert "iteration 1 of 100" in cell.shown[-1]
     assert r"note: [bold]no markup[/bold] &lt;b&gt;\x1b[31mno codes" in cell.shown[-1]
     assert "collecting" in cell.shown[-1]
-    display.close()
+    display.on_end()
     assert "collecting" not in cell.shown[-1]
 
 

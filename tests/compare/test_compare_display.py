@@ -4,8 +4,8 @@ from io import StringIO
 from types import SimpleNamespace
 
 from compare.small_study import made_result
-from seeupo.display.compare_display import CompareDisplay
-from seeupo.display.terminal import Terminal
+from seeupo.compare.compare_display import CompareDisplay
+from seeupo.utils.terminal import Terminal
 
 
 def shown(**options):

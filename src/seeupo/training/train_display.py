@@ -1,4 +1,7 @@
-"""Progress displays of a training run: a live status on a terminal or in a notebook, plain log lines elsewhere."""
+"""Progress displays of a training run: a live status on a terminal or in a notebook, plain log lines elsewhere.
+
+`seeupo.train` shows them as well as the command line.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,14 @@ from rich.console import Console, ConsoleOptions
 from rich.live import Live
 from rich.text import Text
 
+from seeupo.callbacks import Callback
+from seeupo.config.schema import Recipe
 from seeupo.core.statistics import format_estimate
-from seeupo.display.terminal import Terminal
 from seeupo.errors import UserError
 from seeupo.evaluation.results import VERDICTS, verdict_of
-from seeupo.training.alarms import number
-from seeupo.training.callbacks import TrainingCallback
+from seeupo.runs.metric_history import number
 from seeupo.utils.atomic_files import write_text
+from seeupo.utils.terminal import Terminal
 from seeupo.utils.text import counted, one_line
 
 Clock = Callable[[], float]
@@ -35,14 +39,15 @@ REPEAT_SECONDS = 120.0
 NOTEBOOK_SECONDS = 0.25
 
 
-def make_display(console: Console, *, title: str, iterations: int, clock: Clock = time.monotonic) -> TrainingCallback:
-    """Return the display that the console supports, with `title` above it."""
+def make_display(console: Console, *, title: str = "", iterations: int = 0, clock: Clock = time.monotonic) -> Callback:
+    """Return the display that the console supports. Title and iterations are those of the run when it starts."""
+    status = Status(title, iterations, clock)
     if console.is_jupyter:
-        return NotebookDisplay(show_in_notebook, Status(title, iterations, clock), clock)
+        return NotebookDisplay(show_in_notebook, status, clock)
     # Sparklines and bars need Unicode, and a dumb terminal cannot move its cursor.
     if console.is_terminal and not console.is_dumb_terminal and not console.options.ascii_only:
-        return LiveDisplay(console, Status(title, iterations, clock))
-    return PlainDisplay(console, Status(title, iterations, clock))
+        return LiveDisplay(console, status)
+    return PlainDisplay(console, status)
 
 
 class Status:
@@ -52,7 +57,9 @@ class Status:
     """
 
     def __init__(self, title: str, iterations: int, clock: Clock) -> None:
-        self.title, self.iterations, self._clock = one_line(title), iterations, clock
+        self.title = one_line(title)
+        self.iterations = iterations
+        self._clock = clock
         self.iteration = 0
         self.name = self.text = ""
         self.total: int | None = None
@@ -64,13 +71,16 @@ class Status:
         self._started = self._phase_started = self._last_ended = clock()
         self._first_started: float | None = None
         self._timed_iterations = 0
-        self.replaying = True
-        """Whether records are those of an earlier part of a resumed run."""
+
+    def on_resume(self, records: Sequence[Mapping[str, Any]]) -> None:
+        self.iteration = 0
+        self.successes, self.evaluations = (), ()
+        for record in records:
+            self._add(record)
 
     def on_phase(self, name: str, total: int | None = None) -> None:
         self.name, self.total, self.done, self.text = one_line(name), total, 0, ""
         self._phase_started = self._clock()
-        self.replaying = False
         if name == "collecting" and self._first_started is None:
             self._first_started = self._phase_started
 
@@ -78,15 +88,18 @@ class Status:
         self.done, self.text = done, one_line(text)
 
     def on_record(self, record: Mapping[str, Any]) -> None:
+        self._add(record)
+        if record.get("kind") == "iteration":
+            self._timed_iterations += 1
+            self._last_ended = self._clock()
+
+    def _add(self, record: Mapping[str, Any]) -> None:
         self.iteration = max(self.iteration, int(record.get("iteration", 0)))
         kind = record.get("kind")
         if kind == "iteration":
             self.successes = (*self.successes, float(record["success"]))
             self.turns = tuple(sorted(record.get("turns") or (), key=lambda turn: turn["turn"])) or self.turns
             self.tokens_per_second = number(record.get("timings") or {}, "tokens_per_second")
-            if not self.replaying:
-                self._timed_iterations += 1
-                self._last_ended = self._clock()
         elif kind == "evaluation":
             self.evaluations = (*self.evaluations[:1], dict(record))
         elif kind == "warm_start":
@@ -167,16 +180,20 @@ class Status:
             yield _no_wrap(row)
 
 
-class LiveDisplay:
-    """Renders the status in place, from the first phase on; notes scroll above it."""
+class Display(Callback):
+    """Keeps the status of a run up to date."""
 
-    def __init__(self, console: Console, status: Status) -> None:
-        self._console, self._status = console, status
-        # What a callback prints appears above the status, unless it goes to a file.
-        self._live = Live(status, console=console, refresh_per_second=4, redirect_stdout=sys.stdout.isatty())
+    def __init__(self, status: Status) -> None:
+        self._status = status
+
+    def on_start(self, recipe: Recipe, run_dir: Path) -> None:
+        self._status.title = one_line(f"{recipe.model.name} on {recipe.environment.name}: {run_dir}")
+        self._status.iterations = recipe.run.total_iterations
+
+    def on_resume(self, records: Sequence[Mapping[str, Any]]) -> None:
+        self._status.on_resume(records)
 
     def on_phase(self, name: str, total: int | None = None) -> None:
-        self._live.start()  # not before: a run that is refused shows only the refusal
         self._status.on_phase(name, total)
 
     def on_progress(self, done: int, text: str = "") -> None:
@@ -185,10 +202,24 @@ class LiveDisplay:
     def on_record(self, record: Mapping[str, Any]) -> None:
         self._status.on_record(record)
 
+
+class LiveDisplay(Display):
+    """Renders the status in place, from the first phase on; notes scroll above it."""
+
+    def __init__(self, console: Console, status: Status) -> None:
+        super().__init__(status)
+        self._console = console
+        # What a callback prints appears above the status, unless it goes to a file.
+        self._live = Live(status, console=console, refresh_per_second=4, redirect_stdout=sys.stdout.isatty())
+
+    def on_phase(self, name: str, total: int | None = None) -> None:
+        self._live.start()  # not before: a run that is refused shows only the refusal
+        super().on_phase(name, total)
+
     def on_note(self, text: str) -> None:
         self._console.print(Text.assemble(("note: ", "bold yellow"), one_line(text)))
 
-    def close(self) -> None:
+    def on_end(self) -> None:
         self._status.on_phase("")
         self._live.stop()
 
@@ -204,33 +235,38 @@ def show_in_notebook(html: str) -> Callable[[str], None]:
     return lambda text: handle.update(notebook.HTML(text))
 
 
-class NotebookDisplay:
+class NotebookDisplay(Display):
     """Renders the status in the output of a notebook cell, below the notes, a few times per second at most."""
 
     def __init__(self, show: Show, status: Status, clock: Clock) -> None:
-        self._status, self._clock = status, clock
+        super().__init__(status)
+        self._clock = clock
         self._notes: list[str] = []
         self._drawn = clock()
         self._replace = show(self._html())
 
+    def on_start(self, recipe: Recipe, run_dir: Path) -> None:
+        super().on_start(recipe, run_dir)
+        self._draw()
+
     def on_phase(self, name: str, total: int | None = None) -> None:
-        self._status.on_phase(name, total)
+        super().on_phase(name, total)
         self._draw()
 
     def on_progress(self, done: int, text: str = "") -> None:
-        self._status.on_progress(done, text)
+        super().on_progress(done, text)
         if self._clock() - self._drawn >= NOTEBOOK_SECONDS:
             self._draw()
 
     def on_record(self, record: Mapping[str, Any]) -> None:
-        self._status.on_record(record)
+        super().on_record(record)
         self._draw()
 
     def on_note(self, text: str) -> None:
         self._notes.append(f"note: {text}")
         self._draw()
 
-    def close(self) -> None:
+    def on_end(self) -> None:
         self.on_phase("")
 
     def _draw(self) -> None:
@@ -248,49 +284,53 @@ class NotebookDisplay:
         return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
 
 
-class PlainDisplay:
+class PlainDisplay(Display):
     """Prints one line per event, from the first phase on, for logs, pipes and terminals without cursor control."""
 
     def __init__(self, console: Console, status: Status) -> None:
-        self._console, self._status = console, status
-        self._every = 1 if status.iterations <= 20 else max(1, round(status.iterations / 50))
-        self._started = self._closed = False
+        super().__init__(status)
+        self._console = console
+        self._started = self._resumed = self._ended = False
         self._long_phases: set[str] = set()
         self._due = LONG_PHASE_SECONDS  # seconds of the phase at which its next line is printed
+
+    def on_resume(self, records: Sequence[Mapping[str, Any]]) -> None:
+        super().on_resume(records)
+        self._resumed = True
 
     def on_phase(self, name: str, total: int | None = None) -> None:
         if not self._started:  # not before: a run that is refused shows only the refusal
             self._started = True
             self._print(f"{self._status.title}: {counted(self._status.iterations, 'iteration')}")
         self._print_long_phase()
-        if self._status.replaying and self._status.iteration:
+        if self._resumed and self._status.iteration:
             self._print(f"resumed after iteration {self._status.iteration}")
-        self._status.on_phase(name, total)
+        self._resumed = False
+        super().on_phase(name, total)
         self._due = LONG_PHASE_SECONDS * (6 if name in self._long_phases else 1)
 
     def on_progress(self, done: int, text: str = "") -> None:
-        self._status.on_progress(done, text)
+        super().on_progress(done, text)
         self._print_long_phase()
 
     def on_record(self, record: Mapping[str, Any]) -> None:
-        self._status.on_record(record)
-        if self._status.replaying:
-            return
+        super().on_record(record)
+        every = 1 if self._status.iterations <= 20 else max(1, round(self._status.iterations / 50))
         kind, iteration = record.get("kind"), record.get("iteration", 0)
         if kind == "evaluation":
             failures = f", {record['failures']} failed" if record.get("failures") else ""
             estimates = f"{_estimate(record, 'avg@')}, {_estimate(record, 'pass@')}"
             self._print(f"{self._time()} evaluation after iteration {iteration}: {estimates}{failures}")
-        elif kind == "iteration" and (iteration % self._every == 0 or iteration in (1, self._status.iterations)):
+        elif kind == "iteration" and (iteration % every == 0 or iteration in (1, self._status.iterations)):
             self._print(f"{self._time()} iteration {iteration} of {self._status.iterations}: {self._iteration(record)}")
 
     def on_note(self, text: str) -> None:
         self._print(f"note: {text}")
 
-    def close(self) -> None:
-        if self._closed or not self._started:
+    def on_end(self) -> None:
+        if self._ended or not self._started:
             return
-        self._closed = True
+        self._ended = True
         if isinstance(sys.exception(), UserError):  # the error itself is printed next
             return
         self._print_long_phase()

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from seeupo.runs.metric_history import History, Record, all_equal, mean, number, turn_values
 from seeupo.utils.text import counted
 
-Record = Mapping[str, Any]
-WINDOW = 20
-"""Number of iterations that alarms look back at most."""
 COOLDOWN = 30
 """Number of iterations in which an alarm is not repeated."""
-GAP_BOUNDS = {"float64": 1e-3, "float32": 1e-3, "bfloat16": 0.05}
-"""Highest expected `sampler_gap` by the data type of the computation; see docs/reference/metrics.md."""
 
 
 @dataclass(frozen=True)
@@ -29,58 +23,25 @@ class Alarm:
     Attributes:
         value: Value after the latest iteration; None if unknown, which changes nothing.
         threshold, clear: High values are bad if `threshold` is the higher of the two, low values otherwise.
-        message: Text for the user, from the value and the latest records.
+        message: Text for the user, which may contain {value}, {success} of the latest iteration and {history}; or a
+            function that returns it.
     """
 
     value: Callable[[History], float | None]
     threshold: float
     clear: float
-    message: Callable[[float, History], str]
+    message: str | Callable[[float, History], str]
+
+    def text(self, value: float, history: History) -> str:
+        if isinstance(self.message, str):
+            return self.message.format(value=value, success=history.latest["success"], history=history)
+        return self.message(value, history)
 
     def is_bad(self, value: float) -> bool:
         return value > self.threshold if self.threshold > self.clear else value < self.threshold
 
     def is_good(self, value: float) -> bool:
         return value < self.clear if self.threshold > self.clear else value > self.clear
-
-
-class History:
-    """Records of the latest iterations, with a few statistics of the whole run."""
-
-    def __init__(self, dtype: str) -> None:
-        self.dtype, self.gap_bound = dtype, GAP_BOUNDS[dtype]
-        self._records: deque[Record] = deque(maxlen=WINDOW)
-        self._first_entropies: list[float] = []
-        self.best_success = 0.0
-        self.iterations_all_equal = 0
-
-    def add(self, record: Record) -> None:
-        self._records.append(record)
-        entropy = number(record, "entropy")
-        if entropy is not None and len(self._first_entropies) < 5:
-            self._first_entropies.append(entropy)
-        if (recent := self.mean_success(10)) is not None:
-            self.best_success = max(self.best_success, recent)
-        if (equal := all_equal(record)) is not None:
-            self.iterations_all_equal = self.iterations_all_equal + 1 if equal else 0
-
-    @property
-    def latest(self) -> Record:
-        return self._records[-1]
-
-    @property
-    def first_entropy(self) -> float | None:
-        """Mean entropy of the first five iterations; None before the fifth."""
-        return mean(self._first_entropies) if len(self._first_entropies) == 5 else None
-
-    def last(self, count: int) -> list[Record] | None:
-        """Return the records of the last `count` iterations; None if there are fewer."""
-        return list(self._records)[-count:] if len(self._records) >= count else None
-
-    def mean_success(self, count: int) -> float | None:
-        """Return the mean success rate of the last `count` iterations; None if there are fewer."""
-        records = self.last(count)
-        return None if records is None else mean([float(record["success"]) for record in records])
 
 
 class Alarms:
@@ -114,34 +75,8 @@ class Alarms:
                 iteration = int(record["iteration"])
                 if iteration - self._reported.get(alarm, -COOLDOWN) >= COOLDOWN:
                     self._reported[alarm] = iteration
-                    messages.append(f"iteration {iteration}: {alarm.message(value, self._history)}")
+                    messages.append(f"iteration {iteration}: {alarm.text(value, self._history)}")
         return messages
-
-
-def number(record: Record, key: str) -> float | None:
-    """Return a number of a record; None if it is missing or not a number."""
-    value = record.get(key)
-    try:
-        return float(value) if isinstance(value, int | float) else None
-    except OverflowError:  # an integer beyond the range of floats
-        return None
-
-
-def mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
-def turn_values(records: Iterable[Record], key: str) -> list[float]:
-    """Return all values of a per-turn metric."""
-    return [
-        value for record in records for turn in record.get("turns") or () if (value := number(turn, key)) is not None
-    ]
-
-
-def all_equal(record: Record) -> bool | None:
-    """Return whether all rewards were equal within each group; None if unknown."""
-    dead, groups = number(record, "dead_groups"), number(record, "groups")
-    return None if dead is None or not groups else dead >= groups
 
 
 def per_episode(key: str) -> Callable[[History], float | None]:
@@ -189,8 +124,9 @@ def dead_group_message(share: float, history: History) -> str:
 
 def steps_missing(history: History) -> float | None:
     """Return the number of iterations without an optimizer step among the last five."""
-    found = [idle for record in (history.last(5) or [history.latest]) if (idle := _is_idle(record)) is not None]
-    return float(sum(found)) if found else None
+    idle = [_is_idle(record) for record in history.last(5) or [history.latest]]
+    known = [without_step for without_step in idle if without_step is not None]
+    return float(sum(known)) if known else None
 
 
 def steps_missing_message(count: float, history: History) -> str:
@@ -202,22 +138,24 @@ def steps_missing_message(count: float, history: History) -> str:
 
 
 def _is_idle(record: Record) -> bool | None:
-    found = record.get("algorithm") or {}
-    steps = number(found, "optimizer_steps")
+    metrics = record.get("algorithm") or {}
+    steps = number(metrics, "optimizer_steps")
     # While a critic warms up, the policy is not updated on purpose.
-    return all_equal(record) if steps is None else steps == 0 and not number(found, "critic_steps")
+    return all_equal(record) if steps is None else steps == 0 and not number(metrics, "critic_steps")
 
 
 def untrained_warning(records: Iterable[Record]) -> str | None:
     """Return a warning if a run has made no optimizer step in any of its iterations."""
-    known = list(records)
-    found = [record for record in known if record.get("kind") == "iteration"]
-    algorithms = [record.get("algorithm") for record in found]
-    steps = [number(each, "optimizer_steps") if isinstance(each, Mapping) else None for each in algorithms]
+    records = list(records)
+    iterations = [record for record in records if record.get("kind") == "iteration"]
+    metrics = [record.get("algorithm") for record in iterations]
+    steps = [number(values, "optimizer_steps") if isinstance(values, Mapping) else None for values in metrics]
     if not steps or any(count != 0 for count in steps):  # an algorithm that does not count its steps may have made some
         return None
-    reason = "all rewards of each group were equal" if all(map(all_equal, found)) else "no trajectory could be used"
-    warmed = any(record.get("kind") == "warm_start" for record in known)
+    reason = (
+        "all rewards of each group were equal" if all(map(all_equal, iterations)) else "no trajectory could be used"
+    )
+    warmed = any(record.get("kind") == "warm_start" for record in records)
     start = "Raise warm_start.batches" if warmed else "Start with demonstrations ([warm_start])"
     return (
         f"no optimizer step was made in {counted(len(steps), 'iteration')} ({reason}): training did not change the "
@@ -248,7 +186,7 @@ def entropy_message(over_floor: float, history: History) -> str:
 
 def success_over_best(history: History) -> float | None:
     """Return the success rate of the last 10 iterations relative to the best such rate."""
-    recent = history.mean_success(10)
+    recent = history.recent_success
     # Near 0, a ratio is noise.
     return None if recent is None or history.best_success < 0.05 else recent / history.best_success
 
@@ -278,14 +216,14 @@ def lowest_gain(history: History) -> tuple[float, int, float] | None:
 
     The gain in standard errors, the turn from 0, and the mean gain per iteration.
     """
-    found: dict[int, list[tuple[float, float]]] = {}
+    gains: dict[int, list[tuple[float, float]]] = {}
     for record in history.last(5) or ():
         for turn in record.get("turns") or ():
             gain, error = number(turn, "expected_gain"), number(turn, "expected_gain_se")
             if gain is not None and error is not None and isinstance(turn.get("turn"), int):
-                found.setdefault(turn["turn"], []).append((gain, error))
+                gains.setdefault(turn["turn"], []).append((gain, error))
     scores = []
-    for turn, values in found.items():
+    for turn, values in gains.items():
         total, error = sum(gain for gain, _ in values), math.hypot(*(error for _, error in values))
         if len(values) == 5 and error > 0:
             scores.append((total / error, turn, total / len(values)))
@@ -330,12 +268,10 @@ ALARMS = (
         lambda history: float(history.iterations_all_equal),
         threshold=9.5,
         clear=0.5,
-        message=lambda count, history: (
-            f"all rewards of each group were equal for {count:.0f} iterations in a row, at success "
-            f"{history.latest['success']:.2f}: training cannot progress, because it learns from differences between "
-            "attempts at the same task. If no task is solved, start with demonstrations (warm_start.batches) or easier "
-            "tasks (environment.options); if all are solved, stop or use harder ones."
-        ),
+        message="all rewards of each group were equal for {value:.0f} iterations in a row, at success {success:.2f}: "
+        "training cannot progress, because it learns from differences between attempts at the same task. If no task is "
+        "solved, start with demonstrations (warm_start.batches) or easier tasks (environment.options); if all are "
+        "solved, stop or use harder ones.",
     ),
     Alarm(steps_missing, threshold=0.75, clear=0.25, message=steps_missing_message),
     Alarm(dead_group_share, threshold=0.7, clear=0.6, message=dead_group_message),
@@ -344,47 +280,39 @@ ALARMS = (
         success_over_best,
         threshold=0.5,
         clear=0.7,
-        message=lambda share, history: (
-            f"success over the last 10 iterations is {history.mean_success(10):.2f}, {share:.0%} of its best, "
-            f"{history.best_success:.2f}: the policy has collapsed. The best checkpoint is kept. Start again with a "
-            "lower optimizer.learning_rate, or a penalty for leaving the reference policy (algorithm.kl_coef, for "
-            "example 0.002)."
-        ),
+        message="success over the last 10 iterations is {history.recent_success:.2f}, {value:.0%} of its best, "
+        "{history.best_success:.2f}: the policy has collapsed. The best checkpoint is kept. Start again with a lower "
+        "optimizer.learning_rate, or a penalty for leaving the reference policy (algorithm.kl_coef, for example "
+        "0.002).",
     ),
     Alarm(
         max_carry,
         threshold=10.0,
         clear=5.0,
-        message=lambda carry, history: (
-            f"the carried advantage M reached {carry:.3g} times A, more than 10: a few trajectories dominate the "
-            "updates of the turns that are updated last. Lower optimizer.learning_rate, bound the factors of M "
-            '(algorithm.carry_clip, for example [0.5, 0.5]), or use algorithm.ratio = "length_normalized" if it is '
-            '"product".'
-        ),
+        message="the carried advantage M reached {value:.3g} times A, more than 10: a few trajectories dominate the "
+        "updates of the turns that are updated last. Lower optimizer.learning_rate, bound the factors of M "
+        '(algorithm.carry_clip, for example [0.5, 0.5]), or use algorithm.ratio = "length_normalized" if it is '
+        '"product".',
     ),
     Alarm(
         max_clip_fraction,
         threshold=1e-9,
         clear=1e-3,
-        message=lambda fraction, history: (
-            "clip_fraction was 0 in every turn of the last 20 iterations: the clip has no effect, and only the step "
-            "size limits an update. This is fine if success rises steadily or algorithm.clip is off. If success rises "
-            "slowly, raise optimizer.learning_rate; if it is unstable, narrow algorithm.clip (length-normalized ratios "
-            "stay close to 1: GSPO uses about 3e-4)."
-        ),
+        message="clip_fraction was 0 in every turn of the last 20 iterations: the clip has no effect, and only the "
+        "step size limits an update. This is fine if success rises steadily or algorithm.clip is off. If success rises "
+        "slowly, raise optimizer.learning_rate; if it is unstable, narrow algorithm.clip (length-normalized ratios "
+        "stay close to 1: GSPO uses about 3e-4).",
     ),
     Alarm(
         mean_clip_fraction,
         threshold=0.5,
         clear=0.4,
-        message=lambda fraction, history: (
-            f"clip_fraction was {fraction:.2f} on average over the last 5 iterations: more than half of the turns "
-            "end outside the clip range, so steps are larger than it is meant to allow. Lower optimizer.learning_rate "
-            "or widen algorithm.clip."
-        ),
+        message="clip_fraction was {value:.2f} on average over the last 5 iterations: more than half of the turns "
+        "end outside the clip range, so steps are larger than it is meant to allow. Lower optimizer.learning_rate "
+        "or widen algorithm.clip.",
     ),
     Alarm(
-        lambda history: None if (found := lowest_gain(history)) is None else found[0],
+        lambda history: None if (gain := lowest_gain(history)) is None else gain[0],
         threshold=-3.0,
         clear=-1.0,
         message=gain_message,
@@ -393,30 +321,24 @@ ALARMS = (
         non_finite_norms,
         threshold=0.75,
         clear=0.25,
-        message=lambda count, history: (
-            "a gradient norm is not finite: the weights can no longer be trusted. Start again with "
-            'a lower optimizer.learning_rate, set optimizer.max_grad_norm, or use model.dtype = "float32".'
-        ),
+        message="a gradient norm is not finite: the weights can no longer be trusted. Start again with "
+        'a lower optimizer.learning_rate, set optimizer.max_grad_norm, or use model.dtype = "float32".',
     ),
     Alarm(gap_over_bound, threshold=1.0, clear=0.5, message=gap_message),
     Alarm(
         per_episode("failed_episodes"),
         threshold=0.05,
         clear=0.025,
-        message=lambda share, history: (
-            f"infrastructure failures ended {share:.1%} of the episodes, more than 5%: the remaining tasks may be a "
-            "biased selection. A note gives the last failure. Try fewer environment.workers, a lower "
-            "agent.concurrency or a longer agent.episode_seconds, and run `seeupo envs check`."
-        ),
+        message="infrastructure failures ended {value:.1%} of the episodes, more than 5%: the remaining tasks may be a "
+        "biased selection. A note gives the last failure. Try fewer environment.workers, a lower "
+        "agent.concurrency or a longer agent.episode_seconds, and run `seeupo envs check`.",
     ),
     Alarm(
         per_episode("truncated_responses"),
         threshold=0.2,
         clear=0.1,
-        message=lambda count, history: (
-            f"{count:.2f} responses per episode were truncated at agent.max_tokens, more than 0.2: a truncated "
-            "response is rarely a valid action. Raise agent.max_tokens; if responses do not end, train longer on "
-            "demonstrations (warm_start.batches)."
-        ),
+        message="{value:.2f} responses per episode were truncated at agent.max_tokens, more than 0.2: a truncated "
+        "response is rarely a valid action. Raise agent.max_tokens; if responses do not end, train longer on "
+        "demonstrations (warm_start.batches).",
     ),
 )

@@ -1,0 +1,83 @@
+"""The latest metrics of a run, for alarms. See docs/reference/metrics.md."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+Record = Mapping[str, Any]
+WINDOW = 20
+"""Number of iterations that alarms look back at most."""
+GAP_BOUNDS = {"float64": 1e-3, "float32": 1e-3, "bfloat16": 0.05}
+"""Highest expected `sampler_gap` by the data type of the computation; see docs/reference/metrics.md."""
+
+
+class History:
+    """Records of the latest iterations, with a few statistics of the whole run."""
+
+    def __init__(self, dtype: str) -> None:
+        self.dtype, self.gap_bound = dtype, GAP_BOUNDS[dtype]
+        self._records: deque[Record] = deque(maxlen=WINDOW)
+        self._first_entropies: list[float] = []
+        self.best_success = 0.0
+        self.iterations_all_equal = 0
+
+    def add(self, record: Record) -> None:
+        self._records.append(record)
+        entropy = number(record, "entropy")
+        if entropy is not None and len(self._first_entropies) < 5:
+            self._first_entropies.append(entropy)
+        if self.recent_success is not None:
+            self.best_success = max(self.best_success, self.recent_success)
+        if (equal := all_equal(record)) is not None:
+            self.iterations_all_equal = self.iterations_all_equal + 1 if equal else 0
+
+    @property
+    def latest(self) -> Record:
+        return self._records[-1]
+
+    @property
+    def recent_success(self) -> float | None:
+        """Mean success rate of the last 10 iterations; None if there are fewer."""
+        return self.mean_success(10)
+
+    @property
+    def first_entropy(self) -> float | None:
+        """Mean entropy of the first five iterations; None before the fifth."""
+        return mean(self._first_entropies) if len(self._first_entropies) == 5 else None
+
+    def last(self, count: int) -> list[Record] | None:
+        """Return the records of the last `count` iterations; None if there are fewer."""
+        return list(self._records)[-count:] if len(self._records) >= count else None
+
+    def mean_success(self, count: int) -> float | None:
+        """Return the mean success rate of the last `count` iterations; None if there are fewer."""
+        records = self.last(count)
+        return None if records is None else mean([float(record["success"]) for record in records])
+
+
+def number(record: Record, key: str) -> float | None:
+    """Return a number of a record; None if it is missing or not a number."""
+    value = record.get(key)
+    try:
+        return float(value) if isinstance(value, int | float) else None
+    except OverflowError:  # an integer beyond the range of floats
+        return None
+
+
+def mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def turn_values(records: Iterable[Record], key: str) -> list[float]:
+    """Return all values of a per-turn metric."""
+    return [
+        value for record in records for turn in record.get("turns") or () if (value := number(turn, key)) is not None
+    ]
+
+
+def all_equal(record: Record) -> bool | None:
+    """Return whether all rewards were equal within each group; None if unknown."""
+    dead, groups = number(record, "dead_groups"), number(record, "groups")
+    return None if dead is None or not groups else dead >= groups

@@ -1,0 +1,44 @@
+"""Callbacks about notes: alarms become notes, and without a display notes are logged."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from seeupo.callbacks import Callback
+from seeupo.config.schema import Recipe
+from seeupo.runs.alarms import Alarms
+from seeupo.utils.text import one_line
+
+LOGGER = logging.getLogger("seeupo")
+
+
+class AlarmNotes(Callback):
+    """Checks every record of a run for problems, and calls `notify` with the messages of its alarms."""
+
+    def __init__(self, notify: Callable[[str], None]) -> None:
+        self.notify = notify
+        self._dtype = "float32"
+        self._alarms = Alarms()
+
+    def on_start(self, recipe: Recipe, run_dir: Path) -> None:
+        self._dtype = recipe.model.dtype
+        self._alarms = Alarms(self._dtype)
+
+    def on_resume(self, records: Sequence[Mapping[str, Any]]) -> None:
+        self._alarms = Alarms(self._dtype)
+        for record in records:
+            self._alarms.check(record)
+
+    def on_record(self, record: Mapping[str, Any]) -> None:
+        for message in self._alarms.check(record):
+            self.notify(message)
+
+
+class LoggedNotes(Callback):
+    """Logs the notes of a run that has no display."""
+
+    def on_note(self, text: str) -> None:
+        LOGGER.warning("%s", one_line(text))
