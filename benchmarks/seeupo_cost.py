@@ -124,7 +124,7 @@ def seconds_of(way: str, policy: LoadedPolicy, trajectories: list[Trajectory]) -
         engine = LocalEngine(policy, settings, row_tokens=6000, batch_tokens=6000)
     started = time.process_time()
     if way.startswith("SeeUPO"):
-        SeeUPO(drift_every=0).update(engine, trajectories)
+        SeeUPO().update(engine, trajectories)
     else:
         grpo(engine, trajectories)
     seconds = time.process_time() - started

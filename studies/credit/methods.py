@@ -40,7 +40,7 @@ class Method:
 
 
 def seeupo(order: Order, *, carry: bool = True) -> SeeUPO:
-    return SeeUPO(order=order, ratio="product", clip=None, carry=carry, drift_every=0)
+    return SeeUPO(order=order, ratio="product", clip=None, carry=carry)
 
 
 def ppo(level: str, error: float) -> Method:

@@ -24,7 +24,7 @@ STEP_SIZES = (1.0, 3.0, 10.0)
 
 
 def sweep(order: Order, *, carry: bool = True) -> SeeUPO:
-    return SeeUPO(order=order, normalize="none", ratio="product", epochs=INNER_STEPS, carry=carry, drift_every=0)
+    return SeeUPO(order=order, normalize="none", ratio="product", epochs=INNER_STEPS, carry=carry)
 
 
 def trajectory_advantages(_: ExactEngine, trajectories: Sequence[Trajectory]) -> dict[TurnKey, float]:

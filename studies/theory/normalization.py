@@ -54,7 +54,7 @@ def gspo_drift(rewards: Tensor, old: Tensor, new: Tensor, deviation: float) -> f
 
 
 def seeupo(normalize: Normalize, *, steps: int = 1) -> SeeUPO:
-    return SeeUPO(normalize=normalize, ratio="product", epochs=steps, drift_every=0)
+    return SeeUPO(normalize=normalize, ratio="product", epochs=steps)
 
 
 def group_deviation_drift(scale: Scale) -> Claim:

@@ -52,7 +52,6 @@ def exact_seeupo(order: Order, rule: UpdateRule, *, steps: int = 1, carry: bool 
         clip=clip_of(rule),
         epochs=steps,
         carry=carry,
-        drift_every=0,
     )
 
 
@@ -267,7 +266,7 @@ def clip_fractions(scale: Scale) -> dict[str, dict[str, float]]:
             generator = scale.generator("clip fraction")
             problem = random_bandit(generator, contexts=1, actions=32, turns=2, tokens_per_turn=5)
             engine = ExactEngine(problem, random_network(problem, generator), GradientAscent(rate))
-            update = SeeUPO(ratio=ratio, drift_every=0).update(engine, engine.enumerate())
+            update = SeeUPO(ratio=ratio).update(engine, engine.enumerate())
             bound = [turn.values["clip_fraction"] for turn in update.metrics if turn.agent is not None]
             fractions[ratio][f"{rate:g}"] = sum(bound) / len(bound)
     return fractions

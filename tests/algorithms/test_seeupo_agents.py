@@ -71,7 +71,7 @@ def test_one_turn_per_agent_is_algorithm_1_bit_for_bit(dtype, kl_coef):
 
 def test_one_turn_per_agent_computes_nothing_more():
     engine = SpyingEngine(network_engine(ragged_problem()))
-    SeeUPO(drift_every=0, epochs=2).update(engine, sampled(engine))
+    SeeUPO(epochs=2).update(engine, sampled(engine))
     assert [kind for kind, _ in engine.calls] == ["current", *["step", "step", "current"] * 3]
 
 
@@ -205,7 +205,7 @@ def test_larger_agents_learn_more_slowly():
             policy = TablePolicy(torch.zeros(problem.num_nodes, 2, dtype=F64))
             engine = ExactEngine(problem, policy, GradientAscent(rate))
             assert engine.expected_return() == pytest.approx(0.0625)
-            algorithm = SeeUPO(turns_per_agent=turns_per_agent, ratio="product", normalize="none", drift_every=0)
+            algorithm = SeeUPO(turns_per_agent=turns_per_agent, ratio="product", normalize="none")
             for iteration in range(1, 6):
                 algorithm.update(engine, engine.enumerate())
                 if iteration in (1, 5):

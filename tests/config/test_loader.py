@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from seeupo.algorithms import ALGORITHMS, GRPO, SeeUPO
+from seeupo.algorithms.common.trust_region import TrustRegionSettings
 from seeupo.config import loader
 from seeupo.config.keys import _recipe_keys, alternatives, keys_of
 from seeupo.config.loader import (
@@ -179,13 +180,6 @@ def test_migration_leaves_new_keys_overrides_and_mistakes_alone(path):
         read_recipe(str(path), migrate=True)
 
 
-@pytest.mark.parametrize(("switch", "iterations"), [("true", 1), ("false", 0)])
-def test_a_switch_that_became_a_number_of_iterations_is_migrated(path, switch, iterations):
-    (line,) = problems_of_file(path, f"[algorithm]\nmeasure_drift = {switch}\n")
-    assert "algorithm.measure_drift was renamed to algorithm.drift_every" in line
-    assert read_recipe(str(path), migrate=True).algorithm.drift_every == iterations
-
-
 def test_recipe_of_an_old_run_directory_is_migrated(tmp_path):
     (tmp_path / "recipe.toml").write_text(OLD)
     assert run_settings(str(tmp_path))["max_turns"] == 3
@@ -202,14 +196,14 @@ def test_overrides_are_toml_or_unquoted_strings(overridden):
         ("environment.options.size", "3"),
         ("environment.options.deep.list", "[1, 'a']"),
         ("algorithm.clip", "none"),
-        ("algorithm.carry_clip", "[0.1, 0.2]"),
+        ("algorithm.trust_region.kl", "0.2"),
         ("optimizer.trainable", '["lm_head"]'),
         ("agent.reasoning", "false"),
         ("optimizer.learning_rate", "1"),
         text="[algorithm]\norder = 'random'\n[agent]\nmax_turns = 2\nmax_tokens = 3\n",
     )
     assert recipe == Recipe(
-        algorithm=SeeUPO(order="natural", clip=None, carry_clip=(0.1, 0.2)),
+        algorithm=SeeUPO(order="natural", clip=None, trust_region=TrustRegionSettings(kl=0.2)),
         agent=AgentSettings(max_turns=6, max_tokens=3, reasoning=False),
         environment=EnvironmentSettings(options={"surface": "natural", "size": 3, "deep": {"list": [1, "a"]}}),
         optimizer=OptimizerSettings(trainable=("lm_head",), learning_rate=1.0),

@@ -35,7 +35,7 @@ def test_values_are_converted_to_their_types():
             "run": {"seed": 3, "target": 1, "max_minutes": "none"},
             "model": {"lora": {"targets": ["q_proj", "v_proj"]}, "dtype": "bfloat16"},
             "environment": {"options": {"surface": "natural", "sizes": [1, 2], "none": "none"}},
-            "algorithm": {"name": "seeupo", "clip": [0, 0.3], "carry_ratio": "product"},
+            "algorithm": {"name": "seeupo", "clip": [0, 0.3], "ratio": "product"},
             "collect": {"shape": "none"},
             "warm_start": {"mistakes": {"slip": 1, "forget": 0.5}, "file": "none"},
         }
@@ -44,7 +44,7 @@ def test_values_are_converted_to_their_types():
         run=RunSettings(seed=3, target=1.0),
         model=ModelSettings(lora=LoraSettings(targets=("q_proj", "v_proj")), dtype="bfloat16"),
         environment=EnvironmentSettings(options={"surface": "natural", "sizes": [1, 2], "none": "none"}),
-        algorithm=SeeUPO(clip=(0.0, 0.3), carry_ratio="product"),
+        algorithm=SeeUPO(clip=(0.0, 0.3), ratio="product"),
         warm_start=WarmStartSettings(mistakes={"slip": 1.0, "forget": 0.5}),
     )
     assert isinstance(recipe.run.target, float)

@@ -171,18 +171,3 @@ def test_gae_rejects_invalid_arguments(change, message):
     }
     with pytest.raises(ValueError, match=message):
         gae(**arguments | change)
-
-
-def test_sample_deviations_divide_by_one_member_less():
-    rewards = torch.tensor([1.0, 0.0, 0.0, 0.5, 0.25, 0.0, 3.0], dtype=torch.float64)
-    groups = torch.tensor([0, 0, 0, 1, 1, 1, 2])
-    found = group_advantages(rewards, groups, normalize="group", sample_deviation=True)
-    for members in ([0, 1, 2], [3, 4, 5]):
-        own = rewards[members]
-        torch.testing.assert_close(found[members], (own - own.mean()) / own.std(correction=1))
-    assert found[6] == 0
-    centered = group_advantages(rewards, groups, normalize="none")
-    found = group_advantages(rewards, groups, normalize="batch", sample_deviation=True)
-    torch.testing.assert_close(found, centered / centered.std(correction=1))
-    with pytest.raises(ValueError, match="sample_deviation"):
-        group_advantages(rewards, groups, weights=torch.full((7,), 0.5), sample_deviation=True)

@@ -31,12 +31,6 @@ def test_an_impossible_action_sets_m_to_zero():
     assert carried.weights(torch.tensor([0])).tolist() == [0.0]
 
 
-def test_clip_bounds_each_factor():
-    carried = CarriedAdvantage(vector(1.0, 1.0, 1.0))
-    carried.absorb(torch.tensor([0, 1, 2]), vector(1.0, -1.0, 0.1), clip=(0.2, 0.3))
-    torch.testing.assert_close(carried.weights(torch.tensor([0, 1, 2])), vector(1.3, 0.8, math.exp(0.1)))
-
-
 @given(st.permutations(range(6)), st.permutations(range(6)))
 def test_the_order_of_rows_does_not_matter(first, second):
     log_ratio = torch.linspace(-1, 1, 6, dtype=torch.float64)
@@ -79,33 +73,3 @@ def test_zero_stays_zero_and_overflow_is_an_error():
 def test_non_finite_advantages_are_rejected():
     with pytest.raises(ValueError, match=r"advantages\[1\] = inf"):
         CarriedAdvantage(vector(0.0, math.inf))
-
-
-def test_the_total_clip_bounds_the_product_when_it_is_used():
-    carried = CarriedAdvantage(torch.tensor([2.0, -1.0, 0.0], dtype=torch.float64), total_clip=(0.2, 0.2))
-    rows = torch.arange(3)
-    for factor in (1.2, 1.2):
-        carried.absorb(rows, torch.full((3,), factor, dtype=torch.float64).log())
-    assert carried.weights(rows).tolist() == pytest.approx([2.4, -1.2, 0.0])  # 1.44 is above the range
-    carried.absorb(rows, torch.full((3,), 0.8, dtype=torch.float64).log())
-    assert carried.weights(rows).tolist() == pytest.approx([2 * 1.152, -1.152, 0.0])  # the product itself is kept
-    carried.absorb(rows, torch.full((3,), 0.5, dtype=torch.float64).log())
-    assert carried.weights(rows[:2]).tolist() == pytest.approx([1.6, -0.8])
-
-
-def test_shuffled_weights_permute_the_multipliers_within_each_sign():
-    advantages = vector(1.0, 2.0, 4.0, 0.0, -1.0, -2.0, -4.0)
-    multipliers = vector(1.1, 1.2, 1.3, 7.0, 0.7, 0.8, 0.9)
-    carried = CarriedAdvantage(advantages)
-    carried.absorb(torch.arange(7), multipliers.log())
-    rows = torch.tensor([6, 1, 3, 0, 2, 5, 4])
-    used, orders = advantages[rows], set()
-    for seed in range(200):
-        weights = carried.shuffled_weights(rows, torch.Generator().manual_seed(seed))
-        found = weights / used
-        assert weights[2] == 0
-        assert sorted(found[used > 0].tolist()) == pytest.approx([1.1, 1.2, 1.3])
-        assert sorted(found[used < 0].tolist()) == pytest.approx([0.7, 0.8, 0.9])
-        orders.add((tuple(found[used > 0].argsort().tolist()), tuple(found[used < 0].argsort().tolist())))
-    assert len(orders) == 36  # all pairs of permutations
-    assert carried.weights(torch.arange(7)).tolist() == pytest.approx((advantages * multipliers).tolist())

@@ -25,7 +25,7 @@ CASES = {
     "seeupo-region": (SeeUPO(trust_region=REGION, turns_per_agent=2), {}),
     "seeupo-region-lora": (SeeUPO(trust_region=REGION), {"lora": LoraSettings(rank=2)}),
     "seeupo-adapters": (
-        SeeUPO(kl_coef=0.01, trust_region=REGION, turns_per_agent=2, drift_every=0),
+        SeeUPO(kl_coef=0.01, trust_region=REGION, turns_per_agent=2),
         {"reference": True, "lora": LoraSettings(rank=2, per_turn=2, turns_per_agent=2)},
     ),
     "grpo-adapters": (GRPO(), {"reference": True, "lora": LoraSettings(rank=2, per_turn=3, layers=1)}),

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from engines.examples import engine, objective_for, policy, request, run, trajectories
-from seeupo.algorithms import SeeUPO
 from seeupo.engines.local import LocalEngine
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.inference import make_sampler
@@ -15,6 +14,7 @@ from seeupo.models.logprobs import padded_logprobs
 from seeupo.models.lora.adapters import LoraSettings, add_adapters
 from seeupo.models.lora.turn_adapters import TurnAdapters, activate
 from seeupo.types import Turn, turns_of
+from studies.variants import MeasuredDrift
 
 LORA = LoraSettings(rank=2, alpha=4, per_turn=3)
 
@@ -82,7 +82,7 @@ def test_sweep_equals_a_loop_with_one_model_per_turn():
     options = {"lora": LORA, "beta1": 0.0, "weight_decay": 0.0, "max_grad_norm": None, "learning_rate": 1e-2}
     local, plain = distinct(engine(**options)), distinct(engine(**options))
     data = trajectories()
-    algorithm = SeeUPO(ratio="product", clip=(0.2, 0.2), drift_every=1)
+    algorithm = MeasuredDrift(ratio="product", clip=(0.2, 0.2), drift_every=1)
     update = algorithm.update(local, data)
 
     rewards = torch.tensor([tau.reward for tau in data], dtype=torch.float64).view(2, 4)

@@ -144,7 +144,7 @@ def check_seeupo_with_one_turn(ledger: Ledger, seed: int) -> None:
         epsilon=WIDE[0],
         epsilon_high=WIDE[1],
     )
-    update = SeeUPO(clip=WIDE, epochs=2, kl_coef=KL, drift_every=0).update(engine, batch.trajectories)
+    update = SeeUPO(clip=WIDE, epochs=2, kl_coef=KL).update(engine, batch.trajectories)
     inputs = score(ledger, trainer, advantages_of(update.trajectories, batch.mask))
     compare_steps(ledger, "SeeUPO with one turn, as GSPO", engine.steps, trainer, inputs)
 

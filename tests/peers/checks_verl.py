@@ -184,7 +184,7 @@ def check_gspo(ledger: Ledger, seed: int) -> None:
 def check_seeupo_with_one_turn(ledger: Ledger, seed: int) -> None:
     batch = random_batch(seed, ledger.dtype)
     engine = TableEngine(batch)
-    algorithm = SeeUPO(normalize="group", clip=WIDE, epochs=2, kl_coef=KL, drift_every=0)
+    algorithm = SeeUPO(normalize="group", clip=WIDE, epochs=2, kl_coef=KL)
     update = algorithm.update(engine, batch.trajectories)
     advantages = grpo_advantages(ledger, batch, advantages_of(update.trajectories, batch.mask))
     what = "SeeUPO with one turn, as GSPO"

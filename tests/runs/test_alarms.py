@@ -58,7 +58,7 @@ CASES = {
     "dead, failed": ({"dead_groups": 8, "success": 0.02}, 5, "fail in every attempt", "80%", "warm_start.batches"),
     "dead, mixed": ({"dead_groups": 8, "success": 0.5}, 5, "always or never", "80%", "collect.equal_rounds"),
     "entropy": ({"entropy": 0.009}, 1, "entropy is", "0.009", "algorithm.entropy_coef"),
-    "carry": (turns(carry_max=12.5), 1, "M reached", "12.5", "algorithm.carry_clip"),
+    "carry": (turns(carry_max=12.5), 1, "M reached", "12.5", "algorithm.trust_region"),
     "clip always": ({"turns": [{"turn": 0, **turn(clip_fraction=0.6)}]}, 5, "more than half", "0.60", "algorithm.clip"),
     "gap": ({"sampler_gap": 0.002}, 1, "the 0.001 that rounding explains in float32", "0.002", "latest weights"),
     "failed": ({"failed_episodes": 6}, 1, "infrastructure", "6.0%", "agent.concurrency"),

@@ -1,5 +1,8 @@
-"""Training algorithms, one file each, on the TrainEngine protocol."""
+"""Training algorithms, one file each, and what an algorithm of your own is made of."""
 
+from seeupo.algorithms.common.base import BaseAlgorithm
+from seeupo.algorithms.common.batch import Batch
+from seeupo.algorithms.common.objective import RatioObjective, SequenceObjective, TokenObjective, TrajectoryObjective
 from seeupo.algorithms.gigpo import GiGPO
 from seeupo.algorithms.grpo import GRPO
 from seeupo.algorithms.gspo import GSPO
@@ -8,7 +11,8 @@ from seeupo.algorithms.ppo import PPO
 from seeupo.algorithms.reinforce_pp import ReinforcePP
 from seeupo.algorithms.rloo import RLOO
 from seeupo.algorithms.seeupo import SeeUPO
-from seeupo.protocols import Algorithm
+from seeupo.protocols import Algorithm, TrainEngine
+from seeupo.types import Update
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "seeupo": SeeUPO,
@@ -21,4 +25,22 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "mt_grpo": MTGRPO,
 }
 
-__all__ = ["ALGORITHMS", "GRPO", "GSPO", "MTGRPO", "PPO", "RLOO", "GiGPO", "ReinforcePP", "SeeUPO"]
+__all__ = [
+    "ALGORITHMS",
+    "GRPO",
+    "GSPO",
+    "MTGRPO",
+    "PPO",
+    "RLOO",
+    "BaseAlgorithm",
+    "Batch",
+    "GiGPO",
+    "RatioObjective",
+    "ReinforcePP",
+    "SeeUPO",
+    "SequenceObjective",
+    "TokenObjective",
+    "TrainEngine",
+    "TrajectoryObjective",
+    "Update",
+]

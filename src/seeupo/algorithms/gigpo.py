@@ -30,7 +30,9 @@ from seeupo.types import TurnKey, Update
 
 @dataclass(frozen=True, kw_only=True)
 class GiGPO(BaseAlgorithm):
-    """Options of GiGPO. The defaults are those of its paper: weight 1, discount 0.95, KL 0.01, several mini-batches.
+    """GRPO that also compares turns that start from the same state.
+
+    The defaults are those of its paper: weight 1, discount 0.95, KL 0.01, several mini-batches.
 
     Attributes:
         state_weight: Weight w of the advantage among turns that start from the same state; 0 is GRPO.

@@ -26,7 +26,9 @@ from seeupo.types import Update
 
 @dataclass(frozen=True, kw_only=True)
 class GRPO(BaseAlgorithm):
-    """Options of GRPO. The defaults are those of its paper: one step per iteration, beta = 0.04.
+    """Clipped token ratios with advantages relative to the group.
+
+    The defaults are those of its paper: one step per iteration, beta = 0.04.
 
     Attributes:
         deviation_term: Divide advantages by the standard deviation of their group's rewards; False as in Dr. GRPO.

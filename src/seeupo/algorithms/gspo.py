@@ -28,7 +28,9 @@ Level = Literal["trajectory", "turn"]
 
 @dataclass(frozen=True, kw_only=True)
 class GSPO(BaseAlgorithm):
-    """Options of GSPO. The defaults are those of its paper: four mini-batches, clip range (3e-4, 4e-4).
+    """GRPO with one clipped, length-normalized ratio per trajectory or turn.
+
+    The defaults are those of its paper: four mini-batches, clip range (3e-4, 4e-4).
 
     Attributes:
         level: Unit that has one ratio: a whole "trajectory", or each "turn".

@@ -30,7 +30,9 @@ from seeupo.types import TurnKey, Update
 
 @dataclass(frozen=True, kw_only=True)
 class MTGRPO(BaseAlgorithm):
-    """Options of MT-GRPO. It uses step rewards, so set collect.reward = "score_and_steps".
+    """GRPO with an advantage per turn, from step rewards and the outcome.
+
+    It uses step rewards, so set collect.reward = "score_and_steps".
 
     Attributes:
         outcome_weight: lambda, the weight of the outcome's advantage in every turn before the last.

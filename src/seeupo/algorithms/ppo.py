@@ -51,7 +51,9 @@ TRUNCATED = (StopReason.TURN_LIMIT, StopReason.CONTEXT_LIMIT, StopReason.FORCED)
 
 @dataclass(frozen=True, kw_only=True)
 class PPO(BaseAlgorithm):
-    """Options of PPO. It needs an engine with a critic, which the recipe section `critic` configures.
+    """Clipped ratios of tokens or turns, with advantages estimated by a critic.
+
+    The section `critic` of a recipe configures the critic.
 
     Attributes:
         level: Steps of the episode, each with one advantage, ratio and value: every "token", or every "turn".

@@ -32,7 +32,7 @@ from seeupo.types import Update
 
 @dataclass(frozen=True, kw_only=True)
 class ReinforcePP(BaseAlgorithm):
-    """Options of REINFORCE++ with baseline.
+    """Clipped token ratios with a group baseline and one scale of advantages for the whole batch.
 
     Attributes:
         kl_reward_coef: Weight of the per-token KL penalty to the reference policy in the reward; 0 for none.

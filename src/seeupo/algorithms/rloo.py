@@ -23,7 +23,7 @@ from seeupo.types import Update
 
 @dataclass(frozen=True, kw_only=True)
 class RLOO(BaseAlgorithm):
-    """Options of RLOO. There is no clip by default."""
+    """REINFORCE on whole trajectories with a leave-one-out baseline; no clip by default."""
 
     clip: Clip | None = None
 

@@ -26,7 +26,6 @@ from seeupo.protocols import Algorithm
 
 RENAMED: Mapping[str, str] = {
     "evaluation.samples": "evaluation.attempts",
-    "algorithm.measure_drift": "algorithm.drift_every",
 }
 """Old dotted keys and the keys of the same section that replaced them."""
 REMOVED: Mapping[str, str] = {

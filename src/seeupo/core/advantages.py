@@ -30,7 +30,6 @@ def group_advantages(
     normalize: Normalize = "batch",
     baseline: Baseline = "mean",
     weights: Tensor | None = None,
-    sample_deviation: bool = False,
 ) -> Tensor:
     """Return group-relative advantages [N] of rewards [N]: the reward minus its group's baseline.
 
@@ -41,7 +40,6 @@ def group_advantages(
             by the population standard deviation of all advantages, whose mean is 0 by construction.
         baseline: "mean" of the group, or "leave_one_out", the mean of the other members.
         weights: [N] probabilities or multiplicities of the rows, for means and standard deviations.
-        sample_deviation: Divide by the deviation of a sample (n - 1) instead of the population (n).
 
     A standard deviation below 1e-8 gives zeros, and a group with equal rewards gives exactly 0 under every option.
     Computed in float64, returned in the dtype of the rewards.
@@ -58,9 +56,8 @@ def group_advantages(
     dtype, rewards = rewards.dtype, rewards.double()
     if weights is None:
         weights = torch.ones_like(rewards)
-    elif baseline == "leave_one_out" or sample_deviation:
-        option, fix = ("sample_deviation=True", "False") if sample_deviation else ("baseline='leave_one_out'", "'mean'")
-        raise ValueError(f"weights cannot be combined with {option}; use {option.partition('=')[0]}={fix}")
+    elif baseline == "leave_one_out":
+        raise ValueError("weights cannot be combined with baseline='leave_one_out'; use baseline='mean'")
     else:
         check_shape("weights", weights, rewards.shape, like="rewards")
         check_finite("weights", weights)
@@ -87,13 +84,10 @@ def group_advantages(
             )
         advantages = advantages * (total / (total - 1))[group]
 
-    missing = int(sample_deviation)  # of n members; a group of one has no deviation
     if normalize == "group":
-        members = (total - missing).clamp(min=missing)
-        deviation = (per_group_sum(weights * (rewards - mean[group]) ** 2) / members).sqrt()[group]
+        deviation = (per_group_sum(weights * (rewards - mean[group]) ** 2) / total).sqrt()[group]
     elif normalize == "batch":
-        members = (weights.sum() - missing).clamp(min=missing)
-        deviation = ((weights * advantages**2).sum() / members).sqrt().expand_as(advantages)
+        deviation = ((weights * advantages**2).sum() / weights.sum()).sqrt().expand_as(advantages)
     else:
         deviation = torch.ones_like(advantages)
     advantages = torch.where(deviation < NO_SPREAD, 0.0, advantages / deviation.clamp(min=NO_SPREAD))

@@ -114,8 +114,7 @@ def _update_tokens(recipe: Recipe, tokens: Tokens) -> float:
     if isinstance(algorithm, SeeUPO):
         # One more for the ratio after the update, and before it with a trust region or one ratio for several turns.
         before = (algorithm.trust_region is not None) + (algorithm.turns_per_agent > 1) * epochs
-        passes += tokens.by_turn * (step * epochs + 1 + before)
-        return passes + (tokens.once / algorithm.drift_every if algorithm.drift_every else 0)
+        return passes + tokens.by_turn * (step * epochs + 1 + before)
     if "critic" in algorithm.needs:
         passes += tokens.once * (1 + step * epochs)
     return passes + tokens.once * step * epochs

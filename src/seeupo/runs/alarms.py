@@ -290,9 +290,8 @@ ALARMS = (
         threshold=10.0,
         clear=5.0,
         message="the carried advantage M reached {value:.3g} times A, more than 10: a few trajectories dominate the "
-        "updates of the turns that are updated last. Lower optimizer.learning_rate, bound the factors of M "
-        '(algorithm.carry_clip, for example [0.5, 0.5]), or use algorithm.ratio = "length_normalized" if it is '
-        '"product".',
+        "updates of the turns that are updated last. Lower optimizer.learning_rate, set algorithm.trust_region, or "
+        'use algorithm.ratio = "length_normalized" if it is "product".',
     ),
     Alarm(
         max_clip_fraction,

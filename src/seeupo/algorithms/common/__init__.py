@@ -1,1 +1,1 @@
-"""Parts that several algorithms share: batches of turns, objectives, optimizer steps, records and cards."""
+"""Parts that several algorithms share: batches of turns, objectives, optimizer steps, and records."""

@@ -1,4 +1,4 @@
-"""Options, optimizer steps and metrics that all algorithms except SeeUPO share.
+"""Options that all algorithms share, and the optimizer steps and metrics of all except SeeUPO.
 
 An algorithm's own file defines its advantages and the ratio that it clips.
 """
@@ -16,7 +16,14 @@ from torch import Tensor
 from seeupo.algorithms.common.batch import Batch, LogProbs, by_key
 from seeupo.algorithms.common.behavior import behavior_logprobs, importance_metrics, importance_weights
 from seeupo.algorithms.common.objective import RatioObjective
-from seeupo.algorithms.common.records import iteration_metrics, mean_of_steps, turn_metrics, turn_records, with_credit
+from seeupo.algorithms.common.records import (
+    TakenSteps,
+    iteration_metrics,
+    mean_of_steps,
+    turn_metrics,
+    turn_record,
+    with_credit,
+)
 from seeupo.core.checks import Clip, check_at_least, check_choice, check_clip, check_count
 from seeupo.protocols import Need, TrainEngine
 from seeupo.types import ON_POLICY, Behavior, StepMetrics, Trajectory, Turn, TurnKey, Update
@@ -37,38 +44,65 @@ class ObjectiveInputs(TypedDict):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BaseAlgorithm(ABC):
-    """Base class of the algorithms that update all turns together.
+class RatioAlgorithm:
+    """Options of all algorithms.
 
     Attributes:
         clip: Clip range (low, high): ratios are clipped to [1 - low, 1 + high]; none for no clip.
         kl_coef: Weight of the KL penalty to the reference policy in the loss (k3 estimator); 0 for none.
         entropy_coef: Weight of the mean token entropy; 0 for none.
-        epochs: Number of passes over the trajectories.
-        minibatches: Number of optimizer steps per epoch, each on a random part of the trajectories. A fraction is drawn
-            at random in each iteration: 3.5 means 3 or 4.
-        split: "trajectory": a step uses all turns of its trajectories; "turn": separate steps for each turn, from the
-            last to the first, as in SeeUPO.
+        epochs: Number of passes over the trajectories; in SeeUPO over each turn pool.
     """
 
     clip: Clip | None = (0.2, 0.2)
     kl_coef: float = 0.0
     entropy_coef: float = 0.0
     epochs: int = 1
-    minibatches: float = 1
-    split: Split = "trajectory"
 
     def __post_init__(self) -> None:
         check_clip("clip", self.clip)
         for name in ("kl_coef", "entropy_coef"):
             check_at_least(name, getattr(self, name), 0)
         check_count("epochs", self.epochs, 1)
-        check_at_least("minibatches", self.minibatches, 1)
-        check_choice("split", self.split, get_args(Split))
 
     @property
     def needs(self) -> frozenset[Need]:
+        """Features that the engine must have: a reference policy for a KL penalty."""
         return frozenset({"reference"} if self.kl_coef else ())
+
+    def objective_inputs(self, engine: TrainEngine, batch: Batch, turns: Sequence[Turn]) -> ObjectiveInputs:
+        """Return log pi_{theta_k} of the turns, that of the reference if needed, and the options of the objective."""
+        reference = turns if "reference" in self.needs else ()
+        old = behavior_logprobs(engine, turns, batch.behavior)
+        return {
+            "old": old,
+            "importance": importance_weights(turns, old, batch.behavior),
+            "reference": by_key(reference, engine.logprobs(reference, policy="reference")) if reference else {},
+            "multiplicities": batch.multiplicities,
+            "clip": self.clip,
+            "kl_coef": self.kl_coef,
+            "entropy_coef": self.entropy_coef,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class BaseAlgorithm(RatioAlgorithm, ABC):
+    """Base class of the algorithms that update all turns together.
+
+    Attributes:
+        minibatches: Number of optimizer steps per epoch, each on a random part of the trajectories. A fraction is drawn
+            at random in each iteration: 3.5 means 3 or 4.
+        split: "trajectory": a step uses all turns of its trajectories; "turn": separate steps for each turn, from the
+            last to the first, as in SeeUPO.
+    """
+
+    minibatches: float = 1
+    split: Split = "trajectory"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least("minibatches", self.minibatches, 1)
+        check_choice("split", self.split, get_args(Split))
 
     def update(
         self,
@@ -84,20 +118,6 @@ class BaseAlgorithm(ABC):
     @abstractmethod
     def improve(self, engine: TrainEngine, batch: Batch, generator: torch.Generator | None) -> Update:
         """Estimate advantages, maximize an objective by steps of the engine, and return metrics and credit."""
-
-    def objective_inputs(self, engine: TrainEngine, batch: Batch, turns: Sequence[Turn]) -> ObjectiveInputs:
-        """Return log pi_{theta_k} of the turns, that of the reference if needed, and the options of the objective."""
-        reference = turns if "reference" in self.needs else ()
-        old = behavior_logprobs(engine, turns, batch.behavior)
-        return {
-            "old": old,
-            "importance": importance_weights(turns, old, batch.behavior),
-            "reference": by_key(reference, engine.logprobs(reference, policy="reference")) if reference else {},
-            "multiplicities": batch.multiplicities,
-            "clip": self.clip,
-            "kl_coef": self.kl_coef,
-            "entropy_coef": self.entropy_coef,
-        }
 
     def turns_with_gradient(self, batch: Batch, weights: Tensor | Mapping[TurnKey, float]) -> list[Turn]:
         """Return the turns that have a gradient; those of weight 0 have one only with a KL or entropy term.
@@ -149,11 +169,16 @@ class BaseAlgorithm(ABC):
         steps: list[StepMetrics] = []
         for t, part, normalizer in self.step_batches(batch, turns, generator):
             # Recorded log-probs may be older than the weights: then the other turns' ratios do not start at 1.
-            moved = batch.behavior.recorded or len(steps) > 0
-            step_objective = objective.for_step(current, part) if moved else objective
+            step_objective = objective.for_step(current, part, batch.behavior.recorded or len(steps) > 0)
             steps.append(engine.step(part, step_objective, normalizer=normalizer, agent=t))
 
-        records = turn_records(batch, turns, objective, current(turns) if turns else {}, steps)
+        new = current(turns) if turns else {}
+        updated = {turn.key for turn in turns}
+        records = []
+        for t, pool in enumerate(batch.pools):
+            if used := [turn for turn in pool if turn.key in updated]:
+                taken = TakenSteps(steps=[step for step in steps if step.agent == t], new=new)
+                records.append(turn_record(batch, t, pool, used, objective, taken=taken))
         overall = iteration_metrics(batch, advantages, len(steps)) | mean_of_steps(steps) | (extra_metrics or {})
         overall |= importance_metrics(objective.importance)
         metrics = [

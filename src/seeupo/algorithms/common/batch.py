@@ -69,7 +69,6 @@ class Batch:
         baseline: Baseline,
         *,
         rewards: Sequence[float] | None = None,
-        sample_deviation: bool = False,
     ) -> Tensor:
         """Return the group-relative advantage A [N] of each trajectory, in float64, or of these rewards instead."""
         if rewards is None:
@@ -83,7 +82,6 @@ class Batch:
             normalize=normalize,
             baseline=baseline,
             weights=None if (self.counts == 1).all() else self.counts,
-            sample_deviation=sample_deviation,
         )
 
     def advantage_scale(self, normalize: Normalize, baseline: Baseline) -> float | None:
@@ -139,9 +137,9 @@ class Batch:
             parts = list(torch.randperm(len(names), generator=generator).tensor_split(count))
         for part in parts:
             # A dict keeps the order, and with it the last digit of the sum, the same in every process.
-            chosen = {names[index]: self.multiplicities[names[index]] for index in part.tolist()}
-            if batch := [turn for turn in turns if turn.trajectory in chosen]:
-                yield batch, sum(chosen.values())
+            multiplicities = {names[index]: self.multiplicities[names[index]] for index in part.tolist()}
+            if minibatch := [turn for turn in turns if turn.trajectory in multiplicities]:
+                yield minibatch, sum(multiplicities.values())
 
 
 def _check_trainable(trajectory: Trajectory) -> None:

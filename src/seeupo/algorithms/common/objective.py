@@ -91,8 +91,14 @@ class RatioObjective(ABC):
     def effect(self, turns: Sequence[Turn], new: LogProbs) -> UpdateEffect:
         """Return the effect of an update that gave the turns new log-probs."""
 
-    def for_step(self, current: Callable[[Sequence[Turn]], LogProbs], turns: Sequence[Turn]) -> Self:
-        """Return the objective for a later step on these turns; `current` computes log-probs at that time."""
+    def for_step(self, current: Callable[[Sequence[Turn]], LogProbs], turns: Sequence[Turn], moved: bool) -> Self:
+        """Return the objective for a step on these turns.
+
+        Args:
+            current: Computes log-probs under the current weights.
+            turns: Turns of the step.
+            moved: True if the weights may differ from theta_k.
+        """
         return self
 
     def __call__(self, logprobs_NL: Tensor, entropies_NL: Tensor | None, turns: Sequence[Turn]) -> Tensor:
@@ -200,10 +206,10 @@ class TrajectoryObjective(RatioObjective):
     ratio: Ratio = "length_normalized"
     other_log_ratio: Mapping[TurnKey, float] = field(default_factory=dict)
 
-    def for_step(self, current: Callable[[Sequence[Turn]], LogProbs], turns: Sequence[Turn]) -> Self:
+    def for_step(self, current: Callable[[Sequence[Turn]], LogProbs], turns: Sequence[Turn], moved: bool) -> Self:
         names = dict.fromkeys(turn.trajectory for turn in turns)
-        if all(len(self.turns[name]) == 1 for name in names):
-            return self  # no trajectory has other turns
+        if not moved or all(len(self.turns[name]) == 1 for name in names):
+            return self  # all ratios are 1, or no trajectory has other turns
         all_turns = [turn for name in names for turn in self.turns[name]]
         log_ratio = self._log_ratios(all_turns, current(all_turns))
         totals = {name: sum(log_ratio[turn.key] for turn in self.turns[name]) for name in names}
@@ -229,7 +235,7 @@ class TrajectoryObjective(RatioObjective):
         per_turn = self._log_ratios(all_turns, new)
         log_ratio = torch.tensor(
             [
-                sum(per_turn[each.key] for each in self.turns[turn.trajectory]) / self._length(turn.trajectory)
+                sum(per_turn[other.key] for other in self.turns[turn.trajectory]) / self._length(turn.trajectory)
                 for turn in turns
             ],
             dtype=torch.float64,

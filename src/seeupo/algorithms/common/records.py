@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -15,50 +15,70 @@ from seeupo.types import Credit, StepMetrics, Trajectory, Turn, TurnCredit
 
 
 @dataclass(frozen=True, kw_only=True)
+class TakenSteps:
+    """The optimizer steps on one pool.
+
+    Attributes:
+        steps: Metrics of the steps.
+        new: Log-probs after them.
+        region: Metrics of the trust region: `step_scale`, `pool_kl` and `surrogate_gain`; empty without one.
+    """
+
+    steps: Sequence[StepMetrics]
+    new: LogProbs
+    region: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class TurnRecord:
     """The n updated actions of one pool. An action is one turn, or all turns of a virtual agent in a trajectory.
 
     Attributes:
         index: Turn index of the pool, or the virtual agent.
-        turns: The updated turns.
-        live: Size of the pool, turns of weight 0 included.
+        actions: The updated actions [n], as turns.
+        live: Size of the pool in turns, those of weight 0 included.
         members: Indices [n] of the actions' trajectories in the batch.
         effect: Weights, ratios and clipping [n].
-        new: Log-probs after the update.
-        steps: Metrics of the optimizer steps on this pool alone.
+        taken: The optimizer steps on this pool alone, and the log-probs after them.
         after: M [n] after the update; None for algorithms that carry nothing from turn to turn.
     """
 
     index: int
-    turns: Sequence[Turn]
+    actions: Sequence[Sequence[Turn]]
     live: int
     members: Tensor
     effect: UpdateEffect
-    new: LogProbs
-    steps: Sequence[StepMetrics] = ()
+    taken: TakenSteps
     after: Tensor | None = None
 
+    @property
+    def turns(self) -> list[Turn]:
+        """The updated turns."""
+        return [turn for turns in self.actions for turn in turns]
 
-def turn_records(
-    batch: Batch, turns: Sequence[Turn], objective: RatioObjective, new: LogProbs, steps: Sequence[StepMetrics]
-) -> list[TurnRecord]:
-    """Return one record per pool that was trained on."""
-    used = {turn.key for turn in turns}
-    records = []
-    for t, pool in enumerate(batch.pools):
-        if members := [turn for turn in pool if turn.key in used]:
-            records.append(
-                TurnRecord(
-                    index=t,
-                    turns=members,
-                    live=len(pool),
-                    members=batch.members(members),
-                    effect=objective.effect(members, new),
-                    new=new,
-                    steps=[step for step in steps if step.agent == t],
-                )
-            )
-    return records
+
+def turn_record(
+    batch: Batch,
+    index: int,
+    pool: Sequence[Turn],
+    used: Sequence[Turn],
+    objective: RatioObjective,
+    *,
+    taken: TakenSteps,
+    after: Tensor | None = None,
+) -> TurnRecord:
+    """Return the record of a pool, of which the turns `used` were updated."""
+    actions = list(by_trajectory(used).values())
+    first_turns = [turns[0] for turns in actions]
+    return TurnRecord(
+        index=index,
+        actions=actions,
+        live=len(pool),
+        members=batch.members(first_turns),
+        effect=objective.effect(first_turns, taken.new),
+        taken=taken,
+        after=after,
+    )
 
 
 def turn_metrics(batch: Batch, record: TurnRecord, old: LogProbs, reference: LogProbs) -> dict[str, float]:
@@ -71,12 +91,13 @@ def turn_metrics(batch: Batch, record: TurnRecord, old: LogProbs, reference: Log
         "ratio_min": float(ratio.min()),
         "ratio_max": float(ratio.max()),
         "clip_fraction": mean_and_sd(record.effect.clipped, counts)[0],
-        **mean_of_steps(record.steps),
+        **mean_of_steps(record.taken.steps),
+        **record.taken.region,
         # The tokens were sampled from theta_k, so k3 estimates KL(theta_k || new policy), per token.
-        "kl": _mean_kl(batch, record.turns, old, record.new),
+        "kl": _mean_kl(batch, record.turns, old, record.taken.new),
     }
     if reference:
-        values["kl_reference"] = _mean_kl(batch, record.turns, record.new, reference)
+        values["kl_reference"] = _mean_kl(batch, record.turns, record.taken.new, reference)
     return values
 
 
@@ -114,7 +135,7 @@ def with_credit(batch: Batch, advantages: Tensor, records: Sequence[TurnRecord])
     for record in records:
         after = [None] * len(record.members) if record.after is None else record.after.tolist()
         columns = zip(
-            by_trajectory(record.turns).values(),
+            record.actions,
             record.members.tolist(),
             record.effect.log_ratio.exp().tolist(),
             record.effect.weights.tolist(),
@@ -124,7 +145,7 @@ def with_credit(batch: Batch, advantages: Tensor, records: Sequence[TurnRecord])
         )
         for turns, member, ratio, weight, carried_after, clipped in columns:
             for turn in turns:
-                logprobs = tuple(record.new[turn.key].tolist())
+                logprobs = tuple(record.taken.new[turn.key].tolist())
                 credits[member].append(TurnCredit(turn.index, ratio, weight, carried_after, clipped, logprobs))
     return tuple(
         replace(trajectory, credit=Credit(advantage, tuple(credit)))

@@ -1,4 +1,4 @@
-"""The update of one virtual agent: optimizer steps on its pool, shrunk until they are within a trust region.
+"""A trust region around theta_k: the optimizer steps of one virtual agent are shrunk until they are within it.
 
     theta = before + alpha * (after - before),     alpha = 1, 1/2, 1/4, ...
 
@@ -9,14 +9,15 @@ before its steps, because other agents' steps moved shared weights, is skipped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from seeupo.algorithms.common.batch import LogProbs, action_mask, by_key, padded
 from seeupo.algorithms.common.objective import TrajectoryObjective, action_log_ratio
+from seeupo.algorithms.common.records import TakenSteps
 from seeupo.core import k3
 from seeupo.core.checks import OptionError, check_at_least, check_count
 from seeupo.protocols import TrainEngine
@@ -42,94 +43,69 @@ class TrustRegionSettings:
         check_count("backtracks", self.backtracks, 0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class TakenSteps:
-    """The optimizer steps of one agent, as far as they were kept.
+def take_within(
+    region: TrustRegionSettings,
+    steps: Iterable[StepMetrics],
+    engine: TrainEngine,
+    objective: TrajectoryObjective,
+    *,
+    pool: Sequence[Turn],
+    start: LogProbs,
+    total: float,
+) -> TakenSteps:
+    """Take an agent's optimizer steps, and shrink them until they are within the trust region.
 
-    Attributes:
-        steps: Metrics of the steps; empty if the agent was skipped.
-        new: Log-probs of the measured turns at the weights that were kept.
-        metrics: `step_scale` (alpha), `pool_kl` and `surrogate_gain`; empty without a trust region.
-    """
-
-    steps: Sequence[StepMetrics]
-    new: LogProbs
-    metrics: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PoolUpdate:
-    """The update of one virtual agent on its pool.
-
-    Attributes:
-        parts: Turns and normalizer of each optimizer step.
-        turns: Turns whose log-probs are measured: with a trust region all of the pool, those with M = 0 included.
+    Args:
+        region: The limits.
+        steps: The steps, which are taken as they are iterated over.
+        engine: The engine that takes them.
+        objective: What they maximize.
+        pool: All turns of the agent, those with M = 0 included.
+        start: Log-probs of the pool before the steps.
         total: Number of trajectories in the batch, by multiplicity.
-        moved: Whether the weights may already differ from theta_k.
     """
+    if "shrink" not in engine.capabilities:
+        raise TypeError(f'{type(engine).__name__} lacks the capability "shrink", which a trust region needs')
 
-    engine: TrainEngine
-    objective: TrajectoryObjective
-    agent: int
-    parts: Sequence[tuple[Sequence[Turn], float]]
-    turns: Sequence[Turn]
-    total: float
-    moved: bool
+    def kept(steps: Sequence[StepMetrics], new: LogProbs, scale: float) -> TakenSteps:
+        gain = surrogate_gain(objective, new, start, total)
+        metrics = {"step_scale": scale, "pool_kl": pool_kl(objective, pool, new), "surrogate_gain": gain}
+        return TakenSteps(steps=steps, new=new, region=metrics)
 
-    def run(self, region: TrustRegionSettings | None) -> TakenSteps:
-        """Take the optimizer steps, and shrink them until they are within the trust region; none keeps them in full."""
-        if region is None:
-            return TakenSteps(steps=self._take_steps(), new=self._logprobs(self.turns))
-        if "shrink" not in self.engine.capabilities:
-            raise TypeError(f'{type(self.engine).__name__} lacks the capability "shrink", which a trust region needs')
-        start = self._logprobs(self.turns) if self.moved else self.objective.old
+    if pool_kl(objective, pool, start) > region.kl:
+        return kept((), start, 0.0)
+    with engine.shrinkable_steps() as shrink:
+        taken = list(steps)
+        for halvings in range(region.backtracks + 1):
+            if halvings:
+                shrink(0.5)
+            new = by_key(pool, engine.logprobs(pool))
+            # Both comparisons are false for nan.
+            if pool_kl(objective, pool, new) <= region.kl and surrogate_gain(objective, new, start, total) >= 0:
+                return kept(taken, new, 0.5**halvings)
+        shrink(0.0)
+    return kept(taken, start, 0.0)
 
-        def kept(steps: Sequence[StepMetrics], new: LogProbs, scale: float) -> TakenSteps:
-            metrics = {"step_scale": scale, "pool_kl": self.kl(new), "surrogate_gain": self.gain(new, start)}
-            return TakenSteps(steps=steps, new=new, metrics=metrics)
 
-        if self.kl(start) > region.kl:
-            return kept((), start, 0.0)
-        with self.engine.shrinkable_steps() as shrink:
-            steps = self._take_steps()
-            for halvings in range(region.backtracks + 1):
-                if halvings:
-                    shrink(0.5)
-                new = self._logprobs(self.turns)
-                # Both comparisons are false for nan.
-                if self.kl(new) <= region.kl and self.gain(new, start) >= 0:
-                    return kept(steps, new, 0.5**halvings)
-            shrink(0.0)
-        return kept(steps, start, 0.0)
+def pool_kl(objective: TrajectoryObjective, pool: Sequence[Turn], new: LogProbs) -> float:
+    """Return the mean over turns of the k3 estimates of KL(theta_k || theta), summed over their tokens."""
+    counts_N = _counts(objective, (turn.trajectory for turn in pool))
+    kl_NL = k3(padded(pool, objective.old).double(), padded(pool, new).double())
+    kl_N = torch.where(action_mask(pool), kl_NL, 0.0).sum(1)
+    return float((counts_N * kl_N).sum() / counts_N.sum())
 
-    def kl(self, new: LogProbs) -> float:
-        """Return the mean over turns of the k3 estimates of KL(theta_k || theta), summed over their tokens."""
-        counts_N = self._counts(turn.trajectory for turn in self.turns)
-        kl_NL = k3(padded(self.turns, self.objective.old).double(), padded(self.turns, new).double())
-        kl_N = torch.where(action_mask(self.turns), kl_NL, 0.0).sum(1)
-        return float((counts_N * kl_N).sum() / counts_N.sum())
 
-    def gain(self, new: LogProbs, start: LogProbs) -> float:
-        """Return the unclipped mean[r M] over all trajectories minus its value at the log-probs `start`."""
-        actions, old = self.objective.turns, self.objective.old
-        weights = torch.tensor([self.objective.advantages[name] for name in actions], dtype=torch.float64)
-        after, before = (
-            action_log_ratio(actions.values(), logprobs, old, self.objective.ratio).exp() for logprobs in (new, start)
-        )
-        # M = 0 adds 0 for any ratio: 0 * inf would be nan.
-        gains = torch.where(weights == 0, 0.0, weights * (after - before))
-        return float((self._counts(actions) * gains).sum() / self.total)
+def surrogate_gain(objective: TrajectoryObjective, new: LogProbs, start: LogProbs, total: float) -> float:
+    """Return the unclipped mean[r M] over all trajectories minus its value at the log-probs `start`."""
+    weights = torch.tensor([objective.advantages[name] for name in objective.turns], dtype=torch.float64)
+    after, before = (
+        action_log_ratio(objective.turns.values(), logprobs, objective.old, objective.ratio).exp()
+        for logprobs in (new, start)
+    )
+    # M = 0 adds 0 for any ratio: 0 * inf would be nan.
+    gains = torch.where(weights == 0, 0.0, weights * (after - before))
+    return float((_counts(objective, objective.turns) * gains).sum() / total)
 
-    def _take_steps(self) -> list[StepMetrics]:
-        steps: list[StepMetrics] = []
-        for part, normalizer in self.parts:
-            moved = self.moved or len(steps) > 0
-            objective = self.objective.for_step(self._logprobs, part) if moved else self.objective
-            steps.append(self.engine.step(part, objective, normalizer=normalizer, agent=self.agent))
-        return steps
 
-    def _logprobs(self, turns: Sequence[Turn]) -> LogProbs:
-        return by_key(turns, self.engine.logprobs(turns))
-
-    def _counts(self, trajectories: Iterable[str]) -> Tensor:
-        return torch.tensor([self.objective.multiplicities[name] for name in trajectories], dtype=torch.float64)
+def _counts(objective: TrajectoryObjective, trajectories: Iterable[str]) -> Tensor:
+    return torch.tensor([objective.multiplicities[name] for name in trajectories], dtype=torch.float64)

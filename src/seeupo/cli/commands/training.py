@@ -182,12 +182,12 @@ def show_schema() -> None:
 
 @click.group()
 def algorithms() -> None:
-    """Compare the training algorithms: idea, guarantees and cost."""
+    """List the training algorithms and show their formulas and options."""
 
 
 @algorithms.command("list")
 def list_algorithms() -> None:
-    """List the algorithms with their components, guarantees and cost."""
+    """List the algorithms, each in one line."""
     from seeupo.cli.algorithm_cards import show_list
 
     show_list(Terminal())
@@ -196,7 +196,7 @@ def list_algorithms() -> None:
 @algorithms.command("show")
 @click.argument("name")
 def show_algorithm(name: str) -> None:
-    """Print the card of an algorithm: idea, formula, guarantees, cost, when to use it, and all options."""
+    """Print the method, formula and options of an algorithm."""
     from seeupo.algorithms import ALGORITHMS
     from seeupo.cli.algorithm_cards import show_algorithm
     from seeupo.errors import UserError, suggest
