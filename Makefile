@@ -30,7 +30,7 @@ test: lint
 
 nightly: lint
 	$(PYTEST) -m nightly
-	$(PYTEST) --hypothesis-profile nightly tests/fuzz $$(grep -rl 'hypothesis' --include 'test_*.py' tests)
+	$(PYTEST) --hypothesis-profile nightly $$(grep -rl 'hypothesis' --include 'test_*.py' tests)
 	$(MAKE) peers
 	$(MAKE) fuzz MINUTES=$(or $(MINUTES),20)
 
