@@ -233,6 +233,8 @@ def test_completion_of_old_weights_is_an_error(samplers):
 class DirectEngine:
     """Sends weights to the samplers' actors itself, as the cluster engine does between GPUs."""
 
+    capabilities = frozenset({"send"})
+
     def __init__(self, local):
         self.local, self.sent = local, []
 
@@ -275,7 +277,7 @@ def test_direct_transfer_replaces_lost_samplers_at_the_next_sync(samplers):
         run(remote, many_requests(4))
     remote.sync(source, 2)
     assert largest_difference(local, remote) < 1e-10
-    with pytest.raises(TypeError, match="LocalEngine cannot send weights"):
+    with pytest.raises(TypeError, match='LocalEngine lacks the capability "send"'):
         remote.sync(local, 3)
 
 

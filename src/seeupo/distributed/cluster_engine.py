@@ -51,7 +51,8 @@ class ClusterEngine:
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        return frozenset({"shrink"} if self.plan.options.get("critic") is None else {"shrink", "critic"})
+        has_critic = self.plan.options.get("critic") is not None
+        return frozenset({"send", "shrink", "critic"} if has_critic else {"send", "shrink"})
 
     def logprobs(self, turns: Sequence[Turn], *, policy: Literal["current", "reference"] = "current") -> list[Tensor]:
         self.tokens += number_of_tokens(turns)

@@ -16,7 +16,7 @@ from seeupo.distributed.ray_cluster import reserve, wait_for_bundles
 from seeupo.distributed.vllm_sampler import CHUNK_BYTES, chunks
 from seeupo.errors import EngineLost, TrainingError, UserError, first_line
 from seeupo.inference.settings import SamplerSettings
-from seeupo.protocols import Sampler, WeightSource
+from seeupo.protocols import Sampler, TrainableEngine, WeightSource
 from seeupo.types import Completion, GenerationRequest, Turn
 
 WORK_SECONDS = 0.1
@@ -57,8 +57,8 @@ def direct_transfer(
     return DirectTransfer("ipc" if settings.placement == "shared" else "nccl", settings.tensor_parallel, dtype)
 
 
-class DirectSource(WeightSource, Protocol):
-    """An engine that sends weights from its GPUs to those of samplers."""
+class DirectSource(TrainableEngine, Protocol):
+    """A train engine with the capability "send": it sends weights from its GPUs to those of samplers."""
 
     def send_weights(self, samplers: Mapping[int, Any], version: int, transfer: DirectTransfer) -> None:
         """Replace the weights of the samplers' Ray actors, which are given by their numbers."""
@@ -220,7 +220,7 @@ class RemoteSamplers:
             del self._unfinished[name]
         return [self._finished.pop(name) for name in ready]
 
-    def sync(self, engine: WeightSource, version: int) -> None:
+    def sync(self, engine: TrainableEngine, version: int) -> None:
         """Load the engine's weights in all samplers; replacements that are still starting get them later."""
         if self._unfinished:
             raise RuntimeError("weights cannot change while requests are being sampled; poll until all have finished")
@@ -383,12 +383,10 @@ class RemoteSamplers:
     def _present(self) -> list[Slot]:
         return [slot for slot in self._slots if not slot.away] or self._slots
 
-    def _send(self, engine: WeightSource, version: int, transfer: DirectTransfer) -> None:
+    def _send(self, engine: TrainableEngine, version: int, transfer: DirectTransfer) -> None:
         """Have the engine send its weights to all samplers that have started."""
-        if not hasattr(engine, "send_weights"):
-            raise TypeError(
-                f"{type(engine).__name__} cannot send weights to GPUs; expected an engine with send_weights"
-            )
+        if "send" not in engine.capabilities:
+            raise TypeError(f'{type(engine).__name__} lacks the capability "send", which a direct transfer needs')
         source = cast("DirectSource", engine)
         started = [slot for slot in self._slots if slot.call is None]
         source.send_weights({slot.number: slot.actor for slot in started}, version, transfer)
