@@ -1,6 +1,6 @@
 """Variants of SeeUPO for studies: a replica of the authors' public code, controls of M, and a measurement of the drift.
 
-A recipe or a study file names them as `algorithm.name = "studies.variants:ShuffledCarry"`.
+A recipe or a study file names them as `algorithm.name = "studies/variants.py:ShuffledCarry"`.
 """
 
 from __future__ import annotations

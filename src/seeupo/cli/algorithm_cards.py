@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from seeupo.algorithms import ALGORITHMS
+from seeupo.config.algorithms import load_class, plugin_names
 from seeupo.config.keys import describe_type, keys_of
 from seeupo.config.reference import attributes, summary
 from seeupo.config.toml import toml
@@ -47,8 +48,8 @@ class AlgorithmCard:
 
 
 def algorithm_card(name: str) -> AlgorithmCard:
-    """Return the card of a registered algorithm."""
-    algorithm = ALGORITHMS[name]
+    """Return the card of an algorithm: a shipped one, that of an installed package, or a class."""
+    algorithm = load_class(name)
     meanings = attributes(algorithm)
     options = []
     for key in keys_of(algorithm).values():
@@ -64,11 +65,13 @@ def algorithm_card(name: str) -> AlgorithmCard:
 
 
 def show_list(console: Console) -> None:
-    """Print one line per algorithm: what it does, and what it needs."""
+    """Print one line per algorithm: what it does, and what it needs. Those of installed packages are not imported."""
     table = Table("name", "needs", "method", box=None, pad_edge=False)
     for name in ALGORITHMS:
         card = algorithm_card(name)
         table.add_row(name, ", ".join(card.needs), card.summary.removesuffix("."))
+    for name in plugin_names():
+        table.add_row(name, "", "of an installed package")
     console.print(table)
 
 
