@@ -276,10 +276,10 @@ class LocalEngine:
 
     def export(self, path: Path) -> None:
         model, full = self.policy.model, self.sharding.full
-        weights = self._on_first_rank(self.weights())
+        weights = self.first_rank_copy(self.weights())
         base = {}
         if self._adapters is not None:
-            base = self._on_first_rank((name, full(weight)) for name, weight in base_weights(model).items())
+            base = self.first_rank_copy((name, full(weight)) for name, weight in base_weights(model).items())
         if self.sharding.rank != 0:
             return
         if self._adapters is None:
@@ -289,7 +289,7 @@ class LocalEngine:
             self.policy.tokenizer.save_pretrained(path)
             save_model(plain_model(model, base), self.policy.tokenizer, path / BASE)
 
-    def _on_first_rank(self, weights: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    def first_rank_copy(self, weights: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
         """Return weights, which all ranks gather one after another, in the memory of rank 0."""
         return {name: weight.cpu() for name, weight in weights if self.sharding.rank == 0}
 
