@@ -19,6 +19,7 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "cache"
 
 
+@pytest.mark.nightly
 def test_check_downloads_the_model_and_generates_an_answer(cache):
     command = [sys.executable, "-m", "seeupo", "models", "check", "smollm2-135m"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
