@@ -78,7 +78,7 @@ def start_samplers(
 def lora_settings(recipe: Recipe) -> LoraSettings | None:
     """Return the settings of the adapters with the turns that share one."""
     lora = recipe.model.lora
-    return None if lora is None else replace(lora, turns_per_agent=getattr(recipe.algorithm, "turns_per_agent", 1))
+    return None if lora is None else replace(lora, turns_per_agent=recipe.algorithm.options.get("turns_per_agent", 1))
 
 
 def sampled_copy(policy: LoadedPolicy, lora: LoraSettings | None) -> LoadedPolicy:
