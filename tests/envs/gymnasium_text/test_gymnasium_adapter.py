@@ -225,7 +225,6 @@ def test_the_wrapped_environment_is_closed():
         ({"make": "subprocess:getoutput"}, "'subprocess:getoutput' is not usable as environment"),
         ({"make": "subprocess:Popen"}, "'subprocess:Popen' is not usable as environment"),
         ({"make": 3}, "make=3: expected a callable"),
-        ({"make": Coin, "rewards": "mean"}, "rewards='mean'"),
         ({"make": Coin, "worst": 1.0}, "worst=1.0, best=1.0"),
         ({"make": Coin, "best": math.nan}, "best=nan"),
         ({"make": Coin, "success": math.inf}, "success=inf"),
@@ -242,6 +241,8 @@ def test_the_registry_can_check_the_options():
     check_options(GymnasiumTextFactory, {"make": "a:b", "arguments": {"c": 1}, "success": 1, "rewards": "last"})
     with pytest.raises(EnvError, match="'make' is required"):
         check_options(GymnasiumTextFactory, {})
+    with pytest.raises(EnvError, match="rewards='mean': expected 'sum' or 'last' or 'terminal'"):
+        check_options(GymnasiumTextFactory, {"make": "a:b", "rewards": "mean"})
 
 
 def test_experts_are_given_by_name_or_as_callables():

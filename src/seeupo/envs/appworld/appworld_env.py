@@ -1,11 +1,11 @@
-"""AppWorld as an environment: run the code in each action on AppWorld's server and keep the state of the apps."""
+"""AppWorld as an environment: run the code in each action and keep the state of the apps."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from seeupo.envs.appworld.code_block import first_code_block
-from seeupo.envs.appworld.engine_client import Engine, EngineLost, NoAnswer
+from seeupo.envs.appworld.engine_client import Engine, EngineLost, NoOutput
 from seeupo.envs.appworld.prompt import first_messages
 from seeupo.envs.observation import cut
 from seeupo.types import Message, StepResult, Task
@@ -47,7 +47,7 @@ class AppWorldEnv:
         for again in (False, True):
             try:
                 printed, completed = self._execute(code)
-            except NoAnswer as error:
+            except NoOutput as error:
                 self._restore()
                 return observation(f"Error: {error}. All effects of the code are undone.")
             except EngineLost:
@@ -77,10 +77,7 @@ class AppWorldEnv:
         """Return what the code printed and whether the task is completed, and keep the state of the apps."""
         # The engine stops code with an exception, which the code may catch, so there is a second limit.
         grace = max(self.execution_seconds / 4, SHORTEST_GRACE_SECONDS)
-        limit = self.execution_seconds + grace
-        printed = self.engine.post("/execute", {"task_id": self.task, "code": code}, seconds=limit)
-        if not isinstance(printed, str):
-            raise EngineLost("the server's answer is malformed")
+        printed = self.engine.execute(code, seconds=self.execution_seconds + grace)
         state = self.engine.state()
         self.changes = state["changes"]
         return printed, state["completed"]

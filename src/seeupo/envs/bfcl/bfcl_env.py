@@ -7,6 +7,7 @@ without calls ends the user turn, and the next user message follows. The officia
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from seeupo.envs.bfcl import official, tools
@@ -14,7 +15,8 @@ from seeupo.envs.bfcl.calls import PARSERS, ActionFormat, DecodeError, parse_pyt
 from seeupo.envs.bfcl.execution import Backends
 from seeupo.envs.bfcl.tools import Documentation, Function
 from seeupo.envs.observation import cut
-from seeupo.errors import EnvError, suggest
+from seeupo.envs.options import check_range
+from seeupo.errors import EnvError
 from seeupo.protocols import Expert
 from seeupo.types import Message, StepResult, Task, Tool
 
@@ -27,30 +29,20 @@ BASE_SPLITS = {
 """Slices of the category base. train and test are those of the paper's public code: tasks of other apps."""
 
 
+@dataclass(kw_only=True, eq=False)
 class BfclEnv:
     """Runs one conversation at a time, on its own backends."""
 
-    def __init__(
-        self,
-        *,
-        action_format: ActionFormat,
-        documentation: Documentation,
-        max_steps: int | None,
-        steps_per_user_turn: int,
-        max_observation: int,
-        turn_reward: float,
-        end_at_mistake: bool,
-    ) -> None:
-        self.action_format = action_format
-        self.documentation = documentation
-        self.max_steps = max_steps
-        self.steps_per_user_turn = steps_per_user_turn
-        self.max_observation = max_observation
-        self.turn_reward = turn_reward
-        self.end_at_mistake = end_at_mistake
-        self._backends: Backends | None = None
-        self._stop: str | None = None
-        self._verdict = "valid"
+    action_format: ActionFormat
+    documentation: Documentation
+    max_steps: int | None
+    steps_per_user_turn: int
+    max_observation: int
+    turn_reward: float
+    end_at_mistake: bool
+    _backends: Backends | None = field(default=None, init=False)
+    _stop: str | None = field(default=None, init=False)
+    _verdict: str = field(default="valid", init=False)
 
     def reset(self, task: Task, *, seed: int) -> StepResult:
         """Return the system prompt, if there is one, and the first user message. The seed is not used."""
@@ -194,15 +186,10 @@ class BfclFactory:
         turn_reward: float = 0.0,
         end_at_mistake: bool = False,
     ) -> None:
-        if not 0 <= turn_reward <= 1:
-            raise EnvError(f"option turn_reward={turn_reward}: expected a number from 0 to 1")
-        for name, value in (
-            ("max_steps", max_steps),
-            ("steps_per_user_turn", steps_per_user_turn),
-            ("max_observation", max_observation),
-        ):
-            if value is not None and value < 1:
-                raise EnvError(f"option {name}={value}: expected at least 1")
+        check_range("turn_reward", turn_reward, 0, 1)
+        check_range("max_steps", 1 if max_steps is None else max_steps, 1)
+        check_range("steps_per_user_turn", steps_per_user_turn, 1)
+        check_range("max_observation", max_observation, 1)
         self._expert_step = expert_step
         self._apps = None if apps is None else known_apps(apps)
         self._options: dict[str, Any] = {
@@ -226,8 +213,6 @@ class BfclFactory:
 
     def tasks(self, split: str) -> Sequence[Task]:
         """Return tasks with their official ids; the kind is the category and the involved classes."""
-        if split not in self.splits:
-            raise EnvError(f"bfcl has no split {split!r}; {suggest(split, self.splits)}")
         category = "base" if split in BASE_SPLITS else split
         ids = official.task_ids(category)[BASE_SPLITS.get(split, slice(None))]
         return [
