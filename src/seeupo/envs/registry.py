@@ -41,8 +41,6 @@ class EnvSpec:
         separate_judge: Whether scores, tasks and experts come from a separate worker (role "judge") that no action
             reaches. The `Env` then has `save() -> JSON` instead of `score`, and the factory `judge(task, saved)`.
         episodes_per_worker: Number of concurrent episodes per worker; None for no limit.
-        ceiling_options: Options under which even the expert cannot solve every task; `seeupo envs check` reports how
-            many it solves.
         code_options: Options that name code, which runs only if the user trusts it.
         file_options: Options that name files, which workers may read.
         limits: Resource limits of each worker.
@@ -60,7 +58,6 @@ class EnvSpec:
     runs_model_code: bool = False
     separate_judge: bool = False
     episodes_per_worker: int | None = None
-    ceiling_options: tuple[Mapping[str, Any], ...] = ()
     code_options: tuple[str, ...] = ()
     file_options: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
@@ -88,7 +85,6 @@ SPECS: tuple[EnvSpec, ...] = (
         tasks="4 x 200",
         factory="seeupo.envs.bfcl.bfcl_env:BfclFactory",
         requirements=("bfcl-eval==2026.3.23", "filelock==3.20.0", "mpmath==1.3.0"),
-        ceiling_options=({"max_steps": 10, "expert_step": "turn"}, {"max_steps": 10, "expert_step": "call"}),
     ),
     EnvSpec(
         name="appworld",

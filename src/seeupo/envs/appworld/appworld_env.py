@@ -18,10 +18,9 @@ HALTED = "Error: this code brought the apps to a halt, so the task ends here, as
 class AppWorldEnv:
     """An `Env` with `save` instead of `score`, because scores must not be computed where model code runs."""
 
-    def __init__(self, engine: Engine, *, execution_seconds: int, observation_characters: int) -> None:
+    def __init__(self, engine: Engine, *, execution_seconds: int) -> None:
         self.engine = engine
         self.execution_seconds = execution_seconds
-        self.observation_characters = observation_characters
         self.task = ""
         self.executed: list[str] = []
         self.changes: dict[str, list[str]] = {}
@@ -57,8 +56,8 @@ class AppWorldEnv:
             else:
                 break
         self.executed.append(code)
-        output = cut(printed.rstrip(), self.observation_characters)
-        return StepResult((Message("user", f"Output:\n```\n{output}\n```"),), terminated=completed)
+        output = f"Output:\n```\n{cut(printed.rstrip())}\n```"
+        return StepResult((Message("user", output),), terminated=completed)
 
     def save(self) -> dict[str, list[str]]:
         """Return the episode's changes to each app's database, for `AppWorldFactory.judge`."""

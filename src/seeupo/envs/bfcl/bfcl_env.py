@@ -20,6 +20,8 @@ from seeupo.errors import EnvError
 from seeupo.protocols import Expert
 from seeupo.types import Message, StepResult, Task, Tool
 
+LONGEST_RESULT = 40_000
+"""Number of characters of a result that are shown; the longest one of a correct solution has 31,706."""
 BASE_SPLITS = {
     "train": slice(0, 100),
     "test": slice(100, 200),
@@ -36,8 +38,6 @@ class BfclEnv:
     action_format: ActionFormat
     documentation: Documentation
     max_steps: int | None
-    steps_per_user_turn: int
-    max_observation: int
     turn_reward: float
     end_at_mistake: bool
     _backends: Backends | None = field(default=None, init=False)
@@ -72,8 +72,8 @@ class BfclEnv:
         if calls:
             results = [self._backends.execute(call) for call in calls]
             self._calls[-1].append([result.checked for result in results])
-            messages = tuple(Message("tool", cut(result.text, self.max_observation)) for result in results)
-            if len(self._calls[-1]) > self.steps_per_user_turn:
+            messages = tuple(Message("tool", cut(result.text, LONGEST_RESULT)) for result in results)
+            if len(self._calls[-1]) > official.STEPS_PER_USER_TURN:
                 self._stop = "steps_per_user_turn"
         else:
             step_reward, messages = self._check_user_turn(), ()
@@ -161,10 +161,6 @@ class BfclFactory:
             `<tool_call>` tags, with the functions offered as tools, which the chat template formats.
         documentation: Level of detail of the function descriptions, see `tools.py`.
         max_steps: Maximum number of steps of an episode; an unfinished conversation scores 0. The paper uses 10.
-        steps_per_user_turn: Maximum number of steps in one user turn; exceeding it ends the episode with score 0.
-            Officially 20.
-        max_observation: Maximum length of one result in characters. The longest result of a correct solution has
-            31,706, in long_context.
         expert_step: Calls that the expert makes in one step: all of a user turn, or one.
         apps: Apps that tasks may use, by the names of their classes; tasks that use others are left out.
         turn_reward: Step reward of a user turn if the official checker accepts it and all before it. It is not part
@@ -179,8 +175,6 @@ class BfclFactory:
         action_format: ActionFormat = "python",
         documentation: Documentation = "official",
         max_steps: int | None = None,
-        steps_per_user_turn: int = official.STEPS_PER_USER_TURN,
-        max_observation: int = 40_000,
         expert_step: Literal["turn", "call"] = "turn",
         apps: Sequence[str] | None = None,
         turn_reward: float = 0.0,
@@ -188,16 +182,12 @@ class BfclFactory:
     ) -> None:
         check_range("turn_reward", turn_reward, 0, 1)
         check_range("max_steps", 1 if max_steps is None else max_steps, 1)
-        check_range("steps_per_user_turn", steps_per_user_turn, 1)
-        check_range("max_observation", max_observation, 1)
         self._expert_step = expert_step
         self._apps = None if apps is None else known_apps(apps)
         self._options: dict[str, Any] = {
             "action_format": action_format,
             "documentation": documentation,
             "max_steps": max_steps,
-            "steps_per_user_turn": steps_per_user_turn,
-            "max_observation": max_observation,
             "turn_reward": turn_reward,
             "end_at_mistake": end_at_mistake,
         }

@@ -62,7 +62,7 @@ class GymnasiumTextEnv:
         text, reward, terminated, truncated, info = unpack(
             answer, ("observation", "reward", "terminated", "truncated", "info"), "step"
         )
-        reward = finite(reward)
+        reward = float(reward)
         self._over = bool(terminated or truncated)
         if self._over or not self._terminal_only:
             self._rewards.append(reward)
@@ -183,16 +183,6 @@ def observation(text: Any) -> Message:
     if not isinstance(text, str):
         raise TypeError(f"observation is {type(text).__name__}; expected str. Use a wrapper to convert it.")
     return Message("user", cut(text))
-
-
-def finite(reward: Any) -> float:
-    try:
-        number = float(reward)
-    except (TypeError, ValueError):
-        raise TypeError(f"reward is {reward!r}; expected a number") from None
-    if not math.isfinite(number):
-        raise ValueError(f"reward is {number}; expected a finite number")
-    return number
 
 
 def json_entries(info: Any) -> dict[str, Any]:

@@ -175,7 +175,6 @@ def restrict(limits: Mapping[str, int | None], *, user: int | None) -> None:
         drop_capabilities()
     kinds = {
         "memory_bytes": resource.RLIMIT_AS,
-        "cpu_seconds": resource.RLIMIT_CPU,
         "file_bytes": resource.RLIMIT_FSIZE,
         "open_files": resource.RLIMIT_NOFILE,
         "processes": resource.RLIMIT_NPROC,
