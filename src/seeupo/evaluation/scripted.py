@@ -66,7 +66,9 @@ class CheckResult:
         if self.failures:
             return f"split {self.split}: {len(self.failures)} of {count} episodes of the {who} failed"
         expected = "all" if self.policy == "expert" else "none, because it does nothing"
-        return f"split {self.split}: the {who} solved {self.solved} of {count} tasks; expected {expected}"
+        wrong = next(episode.task for episode in self.episodes if (episode.score == 1.0) != (self.policy == "expert"))
+        solved = f"split {self.split}: the {who} solved {self.solved} of {count} tasks; expected {expected}"
+        return f"{solved}. See task {wrong}"
 
     def to_json(self) -> dict[str, Any]:
         scores = [episode.score for episode in self.episodes if episode.score is not None]
