@@ -6,12 +6,14 @@ PYTEST := $(BIN)/pytest -n auto --maxprocesses 4
 SETUP := .venv/.set-up
 
 VLLM := build/vllm
+COMPAT = build/compat-$(patsubst python%,%,$(notdir $(PYTHON)))
 
-.PHONY: help test nightly vllm-test lint train theory credit envs peers fuzz wheel-check clean
+.PHONY: help test nightly compat vllm-test lint train theory credit envs peers fuzz wheel-check clean
 
 help:
 	@echo "make test         set up, lint, type-check and test"
 	@echo "make nightly      run what takes long: many more random inputs, studies, comparisons with other libraries"
+	@echo "make compat       test with another Python, in an environment of its own: make compat PYTHON=python3.13"
 	@echo "make vllm-test    test sampling with vLLM on CPUs, in an environment of its own"
 	@echo "make train        set up and train an agent on this machine, in a few minutes"
 	@echo "make theory       measure the paper's claims and refresh studies/theory"
@@ -28,9 +30,12 @@ test: lint
 
 nightly: lint
 	$(PYTEST) -m nightly
-	$(PYTEST) --hypothesis-profile nightly tests/fuzz $$(grep -rl 'hypothesis' --include 'test_*.py' tests)
+	$(PYTEST) --hypothesis-profile nightly $$(grep -rl 'hypothesis' --include 'test_*.py' tests)
 	$(MAKE) peers
 	$(MAKE) fuzz MINUTES=$(or $(MINUTES),20)
+
+compat: $(COMPAT)/.set-up
+	$(COMPAT)/bin/pytest -n auto --maxprocesses 4 -m 'not nightly and not cluster and not vllm' $(TESTS)
 
 vllm-test: $(VLLM)/.set-up
 	$(VLLM)/bin/pytest -n 0 -m vllm $$(grep -rl 'mark\.vllm' --include 'test_*.py' tests)
@@ -80,6 +85,14 @@ $(SETUP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet -c constraints.txt torch
 	$(BIN)/pip install --quiet -c constraints.txt --editable '.[dev]'
+	@touch $@
+
+# Neither Ray nor a browser: tests that need them are skipped. On some versions torch brings its GPU packages, 10 GB.
+$(COMPAT)/.set-up: pyproject.toml constraints.txt
+	$(PYTHON) -m venv --clear $(COMPAT)
+	$(COMPAT)/bin/pip install --quiet -c constraints.txt torch
+	$(COMPAT)/bin/pip install --quiet -c constraints.txt hatchling hypothesis pytest pytest-timeout pytest-xdist \
+	    --editable '.[figures,lora,smollm2,tensorboard]'
 	@touch $@
 
 # vLLM is not in .venv because its dependencies are many and tightly pinned. What it installs for images and sound is

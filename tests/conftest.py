@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+from collections import Counter
 
 os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
 
@@ -26,6 +27,13 @@ settings.load_profile("quick")
 
 # A shell that runs the tests in the background has them ignore interrupts, and with them all programs that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say what was skipped, in one line per reason."""
+    reports = terminalreporter.stats.get("skipped", ())
+    for reason, count in Counter(report.longrepr[2].removeprefix("Skipped: ") for report in reports).most_common():
+        terminalreporter.write_line(f"SKIPPED [{count}] {reason}")
 
 
 HEAD_CPUS = 8

@@ -30,10 +30,11 @@ if TYPE_CHECKING:
     from seeupo.engines.optimizer import OptimizerSettings
 
 
-Capability = Literal["critic", "shrink", "trunk"]
+Capability = Literal["critic", "send", "shrink", "trunk"]
 """What an engine may be able to do besides log-probs and steps.
 
-"critic" has the methods of `CriticEngine`, "shrink" is `shrinkable_steps`, "trunk" is `TrainableEngine.keep_trunk`.
+"critic" has the methods of `CriticEngine`, "send" is `send_weights` of the cluster engine, "shrink" is
+`shrinkable_steps`, "trunk" is `TrainableEngine.keep_trunk`.
 """
 
 
@@ -174,7 +175,7 @@ class Sampler(Protocol):
     def poll(self) -> list[Completion]:
         """Do some work and return the completions that have finished."""
 
-    def sync(self, engine: WeightSource, version: int) -> None:
+    def sync(self, engine: TrainableEngine, version: int) -> None:
         """Load the engine's current weights as `version`; only while no request is queued.
 
         Weights that share memory with the engine's are not copied.

@@ -45,7 +45,7 @@ def test_the_example_trains_from_a_recipe(registered, tmp_path):
     (tmp_path / "small.toml").write_text(recipe_to_toml(small(run={"iterations": 2})))
     overrides = [("algorithm.name", "reinforce"), ("algorithm.minibatches", "2")]
     recipe = read_recipe(str(tmp_path / "small.toml"), overrides)
-    assert recipe.algorithm == registered(minibatches=2)
+    assert recipe.algorithm.build() == registered(minibatches=2)
     result = train(recipe, run_dir=tmp_path / "run")
     assert result.reason == "2 iterations done"
     assert result.summary["optimizer_steps"] > 0

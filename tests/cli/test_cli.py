@@ -27,7 +27,6 @@ def test_version_and_help():
         (["compare", "smoke", "--jobs", "0"], "Invalid value for '--jobs'"),
         (["compare", "smoke", "--speed", "9"], "No such option"),
         (["algorithms", "show"], "Missing argument 'NAME'"),
-        (["eval", "expert", "--env", "pocket", "--samples", "2"], "--samples was renamed to --attempts"),
         (["train", "--dry-run", "--resume", "run"], "--resume"),
     ],
 )

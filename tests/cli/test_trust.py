@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from seeupo.cli import main
 from seeupo.cli.trust import permissions_for
 from seeupo.config.loader import read_recipe, recipe_to_toml
-from seeupo.envs.trust import TrustError
+from seeupo.envs.trust import TrustError, named_code
 
 PAYLOAD = """
 import contextlib
@@ -122,7 +122,7 @@ def test_a_terminal_is_asked(strangers, monkeypatch, capsys, answer):
     options = {"train": "rows.jsonl", "reward": "payload.py:exact"}
 
     def ask():
-        return permissions_for("dataset", options, trust=(), typed=[], unsandboxed=False)
+        return permissions_for(named_code("dataset", options), trust=(), typed=[], unsandboxed=False)
 
     if answer:
         assert ask().trust == ("payload.py:exact",)

@@ -3,25 +3,29 @@
 import pytest
 
 from compare.small_study import made_result
-from seeupo.algorithms import GRPO, PPO, SeeUPO
 from seeupo.compare.matching import Cost, known_cost, measured_cost, unit_of
+from seeupo.config.algorithms import AlgorithmSettings
+
+
+def settings(name, **options):
+    return AlgorithmSettings(name=name, options=options)
 
 
 def test_each_algorithm_has_a_unit():
-    assert [unit_of(each, "optimizer_steps") for each in (SeeUPO(), GRPO(), PPO())] == [
+    assert [unit_of(settings(name), "optimizer_steps") for name in ("seeupo", "grpo", "ppo")] == [
         "steps_per_turn",
         "minibatches",
         "minibatches",
     ]
-    assert unit_of(GRPO(), "tokens") == unit_of(SeeUPO(), "seconds") == "epochs"
-    assert unit_of(GRPO(), "none") is None
+    assert unit_of(settings("grpo"), "tokens") == unit_of(settings("seeupo"), "seconds") == "epochs"
+    assert unit_of(settings("grpo"), "none") is None
 
 
 def test_steps_of_turn_by_turn_updates_must_be_measured():
-    assert known_cost(GRPO(epochs=2), "optimizer_steps") == Cost(0.0, 2.0)
-    assert known_cost(GRPO(split="turn"), "optimizer_steps") is None
-    assert known_cost(SeeUPO(), "optimizer_steps") is None
-    assert known_cost(GRPO(), "tokens") is None
+    assert known_cost(settings("grpo", epochs=2), "optimizer_steps") == Cost(0.0, 2.0)
+    assert known_cost(settings("grpo", split="turn"), "optimizer_steps") is None
+    assert known_cost(settings("seeupo"), "optimizer_steps") is None
+    assert known_cost(settings("grpo"), "tokens") is None
 
 
 def test_nearest_number_of_units():

@@ -21,8 +21,8 @@ def planner(folder, **sections):
 def test_arms_share_everything_except_their_own_settings(tmp_path):
     plan = planner(tmp_path, algorithm=SeeUPO(clip=None))
     one, other = plan.run("seeupo", 5, {}), plan.run("grpo", 5, {"optimizer.learning_rate": 0.5})
-    assert one.recipe.algorithm == SeeUPO()  # nothing is inherited
-    assert other.recipe.algorithm == GRPO(kl_coef=0.0)
+    assert one.recipe.algorithm.build() == SeeUPO()  # nothing is inherited
+    assert other.recipe.algorithm.build() == GRPO(kl_coef=0.0)
     assert other.recipe.optimizer.learning_rate == 0.5
     assert replace(other.recipe, algorithm=SeeUPO(), optimizer=one.recipe.optimizer) == one.recipe
     assert one.warm_start == other.warm_start

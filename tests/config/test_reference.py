@@ -78,7 +78,7 @@ def test_every_key_has_a_row():
     for name, key in keys_of(Recipe).items():
         assert name in rows(page, "## Sections")
         section = ALGORITHMS["seeupo"] if name == "algorithm" else None
-        for part in (section, key.hint, *getattr(key.hint, "__args__", ())):
+        for part in (section, *getattr(key.hint, "__args__", ()), key.hint if section is None else None):
             if part is not None and hasattr(part, "__dataclass_fields__"):
                 heading = '### algorithm, name = "seeupo"' if name == "algorithm" else f"## {name}"
                 wanted = [inner for inner, entry in keys_of(part).items() if entry.set_by is None]
@@ -122,7 +122,7 @@ def settings_of(recipe) -> dict[str, object]:
         prefix, section = pending.pop()
         for each in fields(section):
             value = getattr(section, each.name)
-            if is_dataclass(value):
+            if is_dataclass(value) and each.name != "made_by":
                 found[f"{prefix}{each.name}"] = value
                 pending.append((f"{prefix}{each.name}.", value))
     return found

@@ -9,7 +9,8 @@ import pytest
 
 from engines.examples import engine, many_requests, policy, request, run
 from inference.test_sync import largest_difference, train
-from seeupo.distributed.remote_samplers import DirectTransfer, RemoteSamplers, direct_transfer
+from seeupo.distributed.direct_transfer import DirectTransfer, direct_transfer
+from seeupo.distributed.remote_samplers import RemoteSamplers
 from seeupo.errors import EngineLost, ModelError, TrainingError
 from seeupo.inference.local_sampler import LocalSampler
 from seeupo.inference.settings import SamplerSettings
@@ -233,6 +234,8 @@ def test_completion_of_old_weights_is_an_error(samplers):
 class DirectEngine:
     """Sends weights to the samplers' actors itself, as the cluster engine does between GPUs."""
 
+    capabilities = frozenset({"send"})
+
     def __init__(self, local):
         self.local, self.sent = local, []
 
@@ -275,7 +278,7 @@ def test_direct_transfer_replaces_lost_samplers_at_the_next_sync(samplers):
         run(remote, many_requests(4))
     remote.sync(source, 2)
     assert largest_difference(local, remote) < 1e-10
-    with pytest.raises(TypeError, match="LocalEngine cannot send weights"):
+    with pytest.raises(TypeError, match='LocalEngine lacks the capability "send"'):
         remote.sync(local, 3)
 
 
@@ -304,7 +307,7 @@ def test_close_is_idempotent_and_frees_the_reserved_resources(samplers):
     import ray
 
     remote = samplers()
-    bundles = remote._own_bundles
+    bundles = remote._bundles.group
     assert ray.util.placement_group_table(bundles)["state"] == "CREATED"
     remote.close()
     remote.close()

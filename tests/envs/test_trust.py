@@ -96,14 +96,6 @@ def test_recipes_and_runs_cannot_trust_code_themselves(trap, name, options, code
         evaluate(trap)
 
 
-def test_a_run_whose_switch_was_off_can_still_be_read(tmp_path):
-    (tmp_path / "recipe.toml").write_text('[environment]\nname = "pocket"\nunsandboxed = false\n')
-    assert read_recipe(str(tmp_path / "recipe.toml")).environment.name == "pocket"
-    (tmp_path / "recipe.toml").write_text("[environment]\nunsandboxed = true\n")
-    with pytest.raises(ConfigError, match="cannot switch off the sandbox"):
-        read_recipe(str(tmp_path / "recipe.toml"))
-
-
 @pytest.mark.filterwarnings("ignore:environments run without a sandbox")
 def test_trusted_code_must_declare_itself(tmp_path, monkeypatch):
     (tmp_path / "rows.jsonl").write_text('{"prompt": "2 + 2", "answer": "4"}\n')
@@ -158,7 +150,7 @@ def test_a_project_cannot_hide_installed_packages(tmp_path, monkeypatch):
 
 def test_environments_that_name_no_code_need_no_consent():
     assert named_code("pocket", {"difficulty": "a:b"}) == ()
-    assert untrusted_code("appworld", {}, ()) == ()
+    assert untrusted_code(named_code("appworld", {}), ()) == ()
     assert named_code(object(), {"make": "a:b"}) == ()
 
 

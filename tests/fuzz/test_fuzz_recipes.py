@@ -38,15 +38,15 @@ def check(read):
         assert recipe_from_table(recipe_to_table(recipe)) == recipe
 
 
-def read_file(content, overrides=(), *, migrate=False):
+def read_file(content, overrides=()):
     path = scratch() / "recipe.toml"
     path.write_bytes(content)
-    return read_recipe(str(path), overrides, migrate=migrate)
+    return read_recipe(str(path), overrides)
 
 
-@given(st.sampled_from(FILES).flatmap(damaged_text), st.booleans())
-def test_damaged_files_are_read_or_rejected(content, migrate):
-    check(lambda: read_file(content, migrate=migrate))
+@given(st.sampled_from(FILES).flatmap(damaged_text))
+def test_damaged_files_are_read_or_rejected(content):
+    check(lambda: read_file(content))
 
 
 @given(st.sampled_from(TABLES).flatmap(lambda table: mutated(table, most=4)))
@@ -85,7 +85,7 @@ def test_any_override_is_read_or_rejected(text, overrides):
     check(lambda: read_file(text.encode(), overrides))
 
 
-@given(st.lists(st.tuples(st.sampled_from(KEYS), TOML_VALUES), max_size=4), st.booleans())
-def test_files_of_odd_values_are_read_or_rejected(lines, migrate):
+@given(st.lists(st.tuples(st.sampled_from(KEYS), TOML_VALUES), max_size=4))
+def test_files_of_odd_values_are_read_or_rejected(lines):
     content = "\n".join(f"{key} = {value}" for key, value in lines)
-    check(lambda: read_file(content.encode(), migrate=migrate))
+    check(lambda: read_file(content.encode()))

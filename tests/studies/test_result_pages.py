@@ -1,6 +1,5 @@
 """The tables on the result pages are generated from the result files."""
 
-import importlib.util
 import json
 import re
 from pathlib import Path
@@ -12,10 +11,9 @@ from seeupo.compare.markdown import markdown, overview
 from seeupo.compare.sentences import interval_text
 from seeupo.core.run_statistics import mean_of_runs, p_value
 from seeupo.evaluation.results import Evaluation, compare
-from studies import reliability
+from studies import bfcl_results, reliability
 
-ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "studies/results"
+RESULTS = Path(__file__).parents[2] / "studies/results"
 COMPARISONS = sorted(RESULTS.glob("*/comparison.json"))
 
 
@@ -77,52 +75,44 @@ def test_runs_of_the_default_recipe():
     assert "\n".join(list(reliability.markdown(read("tiny-pocket.json")))[2:]) in page("recipes.md")
 
 
-@pytest.fixture
-def script():
-    """The script that makes the table of BFCL."""
-    specification = importlib.util.spec_from_file_location("bfcl_results", ROOT / "benchmarks/bfcl_results.py")
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
-
 def evaluation(name):
     return Evaluation.read(RESULTS / f"{name}.json")
 
 
 @pytest.mark.parametrize("folder", ["smollm2-bfcl", "smollm2-bfcl/trading-warm-start", "smollm2-bfcl/end-at-mistake"])
-def test_tables_of_bfcl(script, folder):
-    assert "\n".join(script.table(read(f"{folder}/results.json"))) in page("recipes.md")
+def test_tables_of_bfcl(folder):
+    assert "\n".join(bfcl_results.table(read(f"{folder}/results.json"))) in page("recipes.md")
 
 
-def test_stages_of_bfcl_have_the_scores_of_their_evaluations(script):
+def test_stages_of_bfcl_have_the_scores_of_their_evaluations():
     for name, stage in read("smollm2-bfcl/results.json").items():
         result = evaluation(f"smollm2-bfcl/{name.replace(' ', '-')}")
-        assert {score: stage["scores"][score] for score in script.SCORES} == {
-            score: result.summary()[score] for score in script.SCORES
+        assert {score: stage["scores"][score] for score in bfcl_results.SCORES} == {
+            score: result.summary()[score] for score in bfcl_results.SCORES
         }
         if name != "warm start":
             difference = compare(evaluation("smollm2-bfcl/warm-start"), result)
-            assert all(stage["difference"][score] == difference[score] for score in script.SCORES)
+            assert all(stage["difference"][score] == difference[score] for score in bfcl_results.SCORES)
 
 
 @pytest.mark.parametrize(
     ("kind", "k", "label"),
     [("training-tasks", 4, "training tasks, avg@4"), ("greedy", 1, "held-out tasks, greedy")],
 )
-def test_scores_of_bfcl_on_training_tasks_and_without_sampling(script, kind, k, label):
+def test_scores_of_bfcl_on_training_tasks_and_without_sampling(kind, k, label):
     runs = [evaluation(f"smollm2-bfcl/{kind}-{name}") for name in ("warm-start", "seeupo", "grpo")]
-    assert script.row(label, [script.interval(run.summary()[f"avg@{k}"]) for run in runs]) in page("recipes.md")
-    differences = [script.interval(compare(runs[0], run)[f"avg@{k}"], sign="+") for run in runs[1:]]
-    assert script.row(f"{label}, difference to the warm start", ["", *differences]) in page("recipes.md")
+    cells = [bfcl_results.interval(run.summary()[f"avg@{k}"]) for run in runs]
+    assert bfcl_results.row(label, cells) in page("recipes.md")
+    differences = [bfcl_results.interval(compare(runs[0], run)[f"avg@{k}"], sign="+") for run in runs[1:]]
+    assert bfcl_results.row(f"{label}, difference to the warm start", ["", *differences]) in page("recipes.md")
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_scores_with_a_pretrained_model(script, seed):
+def test_scores_with_a_pretrained_model(seed):
     names = (f"compare-smollm2-pocket/evaluations/{name}-{seed}" for name in ("warm-start", "seeupo", "grpo"))
     runs = [evaluation(name) for name in names]
-    cells = [script.interval(run.summary()["avg@4"]) for run in runs]
-    difference = script.interval(compare(*runs[1:])["avg@4"], sign="+")
+    cells = [bfcl_results.interval(run.summary()["avg@4"]) for run in runs]
+    difference = bfcl_results.interval(compare(*runs[1:])["avg@4"], sign="+")
     assert f"| {seed} | {' | '.join(cells)} | {difference} |" in page("recipes.md")
 
 

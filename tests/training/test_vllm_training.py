@@ -15,9 +15,7 @@ from training.test_cluster_training import assert_complete, kill_a_sampler
 from training.test_shared_placement import check_order, record_order
 
 pytestmark = [pytest.mark.vllm, pytest.mark.usefixtures("ray_on_this_machine")]
-pytest.importorskip(
-    "vllm", reason="vLLM is not installed: make vllm-test runs these tests in an environment that has it"
-)
+pytest.importorskip("vllm", reason="vLLM is not installed; `make vllm-test` runs these tests")
 
 CLUSTER = {"kind": "cluster", "trainers": 2, "call_seconds": 600}
 VLLM = {"kind": "vllm", "count": 1}

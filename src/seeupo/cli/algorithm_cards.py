@@ -11,6 +11,7 @@ from rich.text import Text
 
 from seeupo.algorithms import ALGORITHMS
 from seeupo.algorithms.common.cards import CARDS, AlgorithmCard, Cost
+from seeupo.config.algorithms import load_class, plugin_names
 from seeupo.config.keys import describe_type, keys_of
 from seeupo.config.reference import attributes, summary
 from seeupo.config.toml import toml
@@ -38,7 +39,7 @@ class Option:
 
 def options(name: str) -> list[Option]:
     """Return the options of an algorithm, those shared with other algorithms first."""
-    algorithm = ALGORITHMS[name]
+    algorithm = load_class(name)
     meanings = attributes(algorithm)
     return [
         Option(
@@ -56,7 +57,7 @@ def show_list(console: Console) -> None:
     table = Table(box=None, pad_edge=False)
     for column in ("name", "advantage", "update", "level", "converges", "forward", "backward"):
         table.add_column(column, no_wrap=True)
-    for name in ALGORITHMS:
+    for name in (*ALGORITHMS, *plugin_names()):
         if (card := CARDS.get(name)) is None:
             table.add_row(name)
             continue
@@ -74,7 +75,7 @@ def show_algorithm(name: str, console: Console) -> None:
     """Print the card and the options of one algorithm; without a card, the summary of its class."""
     card = CARDS.get(name)
     if card is None:
-        console.print(Text.assemble((name, "bold"), f"  {summary(ALGORITHMS[name])}"))
+        console.print(Text.assemble((name, "bold"), f"  {summary(load_class(name))}"))
     else:
         console.print(Text.assemble((card.title, "bold"), f"  algorithm.name = {toml(name)}"))
         _print_block("Idea", card.idea, console)

@@ -68,16 +68,6 @@ unsandboxed_option = click.option(
 )
 
 
-def renamed_option(old: str, new: str) -> Callable[[F], F]:
-    """Reject the former name of an option with an error that names the current one."""
-
-    def refuse(_: click.Context, __: click.Parameter, value: str | None) -> None:
-        if value is not None:
-            raise click.UsageError(f"{old} was renamed to {new}")
-
-    return click.option(old, hidden=True, expose_value=False, callback=refuse)
-
-
 def check_outputs(json_file: Path | None, report_dir: Path | None) -> None:
     """Check before the work starts whether its results can be written."""
     if json_file and not json_file.resolve().parent.is_dir():

@@ -39,9 +39,10 @@ def show_plan(
     """Print what a recipe needs and whether it fits; with `dry_run`, after the resolved recipe."""
     pairs = parse_overrides(overrides)
     recipe = read_recipe(recipe_name or default_recipe(dict(pairs).get("environment.name")), pairs)
+    permissions = permissions_of(recipe, pairs, trust, unsandboxed=unsandboxed)
+    recipe = recipe.with_code(permissions.trust)
     if dry_run:
         echo_text(recipe_to_toml(recipe))
-    permissions = permissions_of(recipe, pairs, trust, unsandboxed=unsandboxed)
     missing: list[str] = []
     recipe, words, environment = _open_environment(recipe, permissions, missing)
     try:

@@ -11,14 +11,15 @@ from rich.table import Table
 
 from seeupo.cli.terminal import Terminal, echo, note
 from seeupo.cli.trust import permissions_for
+from seeupo.config.algorithms import algorithm_code
 from seeupo.config.loader import parse_value, read_recipe
 from seeupo.config.schema import DEFAULT_ITERATIONS, Recipe
 from seeupo.core.statistics import format_estimate
 from seeupo.envs.trust import Permissions, named_code
 from seeupo.errors import TrainingError
-from seeupo.runs.run_directory import REPORT, RunDirectory
+from seeupo.runs.run_directory import RECIPE, REPORT, RunDirectory
 from seeupo.training.interrupts import Interrupted
-from seeupo.training.preparation import default_recipe, next_run_dir, resumed_recipe
+from seeupo.training.preparation import default_recipe, next_run_dir
 from seeupo.training.run import TrainingResult, resume, train
 from seeupo.training.train_display import make_display, result_line
 
@@ -61,7 +62,7 @@ def run_training(
         if recipe_name is not None or out is not None:
             raise TrainingError("--resume uses the run's own recipe and directory; leave out RECIPE and --out")
         path = resumed
-        recipe, _ = resumed_recipe(RunDirectory.open(resumed), pairs, accept_changes=accept_changes)
+        recipe = read_recipe(str(RunDirectory.open(resumed).path / RECIPE), pairs)
     else:
         recipe_name = recipe_name or default_recipe(dict(pairs).get("environment.name"))
         recipe = read_recipe(recipe_name, pairs)
@@ -92,17 +93,22 @@ def run_training(
 
 def trust_flags(recipe: Recipe) -> str:
     """Return the options with which later commands trust the code that the recipe names."""
-    settings = recipe.environment
-    return "".join(f" --trust {shlex.quote(code)}" for code in named_code(settings.name, settings.options))
+    return "".join(f" --trust {shlex.quote(code)}" for code in recipe.code)
 
 
 def permissions_of(
     recipe: Recipe, pairs: Sequence[tuple[str, str]], trust: Sequence[str], *, unsandboxed: bool
 ) -> Permissions:
-    """Return what the user allows. Overrides of [environment] were typed, so code that they name is trusted."""
-    typed = [parse_value(value) for key, value in pairs if key.partition(".")[0] == "environment"]
+    """Return what the user allows. Code that overrides name is trusted, because the user typed it."""
+    typed = [parse_value(value) for key, value in pairs if key.partition(".")[0] in ("environment", "algorithm")]
     settings = recipe.environment
-    return permissions_for(settings.name, settings.options, trust=trust, typed=typed, unsandboxed=unsandboxed)
+    return permissions_for(
+        named_code(settings.name, settings.options),
+        in_process=algorithm_code(recipe.algorithm),
+        trust=trust,
+        typed=typed,
+        unsandboxed=unsandboxed,
+    )
 
 
 def show_result(result: TrainingResult, recipe: Recipe) -> None:

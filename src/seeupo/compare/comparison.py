@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -61,9 +61,9 @@ class Tuning:
 class Comparison:
     """A study with its results so far. Later phases depend on the results of earlier ones."""
 
-    def __init__(self, study: Study, recipe: Recipe, store: Store) -> None:
+    def __init__(self, study: Study, recipe: Recipe, store: Store, trust: Collection[str] = ()) -> None:
         self.study, self.recipe, self.store = study, recipe, store
-        self.planner = Planner(study, recipe)
+        self.planner = Planner(study, recipe, trust)
         algorithms = {arm: self.planner.run(arm, study.seeds[0], {}).recipe.algorithm for arm in study.arms}
         check_units(study, algorithms)
         self.units = {arm: unit_of(algorithm, study.match) for arm, algorithm in algorithms.items()}

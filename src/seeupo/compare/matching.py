@@ -8,14 +8,13 @@ Numbers of mini-batches may be fractions.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 from seeupo.compare.result_store import RunResult
 from seeupo.compare.study_file import Match, Study
+from seeupo.config.algorithms import AlgorithmSettings
 from seeupo.config.changes import flat
 from seeupo.errors import ConfigError
-from seeupo.protocols import Algorithm
 
 UNITS: Mapping[str, tuple[str, ...]] = {
     "optimizer_steps": ("minibatches", "steps_per_turn"),
@@ -51,13 +50,12 @@ class Cost:
         return round(units, 2) if fractional and abs(units - round(units)) > 0.02 else round(units)
 
 
-def unit_of(algorithm: Algorithm, match: Match) -> str | None:
+def unit_of(algorithm: AlgorithmSettings, match: Match) -> str | None:
     """Return the option of an algorithm that is used to match it; None if it has none."""
-    names = {option.name for option in fields(algorithm)}  # type: ignore[arg-type]
-    return next((name for name in UNITS[match] if name in names), None)
+    return next((name for name in UNITS[match] if name in algorithm.options), None)
 
 
-def check_units(study: Study, algorithms: Mapping[str, Algorithm]) -> None:
+def check_units(study: Study, algorithms: Mapping[str, AlgorithmSettings]) -> None:
     """Raise if an arm sets the option that the match chooses, or if tuning would change what an arm spends."""
     if study.match != "none":
         for key, _ in flat(study.grid):
@@ -71,10 +69,10 @@ def check_units(study: Study, algorithms: Mapping[str, Algorithm]) -> None:
             raise ConfigError([f"{problem} Leave it out, or set match = 'none'."])
 
 
-def known_cost(algorithm: Any, match: Match) -> Cost | None:
+def known_cost(algorithm: AlgorithmSettings, match: Match) -> Cost | None:
     """Return the cost of an arm that takes a fixed number of optimizer steps; None if it must be measured."""
-    if match == "optimizer_steps" and getattr(algorithm, "split", None) == "trajectory":
-        return Cost(0.0, float(algorithm.epochs))
+    if match == "optimizer_steps" and algorithm.options.get("split") == "trajectory":
+        return Cost(0.0, float(algorithm.options["epochs"]))
     return None
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from typing import Any, ClassVar
 
-from seeupo.algorithms import SeeUPO
 from seeupo.compare.study_file import Study
+from seeupo.config.algorithms import AlgorithmSettings
 from seeupo.config.changes import flat, recipe_changes
 from seeupo.config.loader import recipe_from_table, recipe_to_table
 from seeupo.config.schema import CollectSettings, Recipe
@@ -67,10 +67,10 @@ class PlannedRun:
 
 
 class Planner:
-    """Makes the runs of a study."""
+    """Makes the runs of a study. `trust` are the references to code that its arms may name as algorithms."""
 
-    def __init__(self, study: Study, recipe: Recipe) -> None:
-        self.study, self.recipe = study, recipe
+    def __init__(self, study: Study, recipe: Recipe, trust: Collection[str] = ()) -> None:
+        self.study, self.recipe, self.trust = study, recipe, trust
 
     def warm_start(self, seed: int) -> WarmStart | None:
         """Return the warm start of a seed; None if the recipe has none, so that runs start from its model."""
@@ -82,7 +82,7 @@ class Planner:
             run=replace(recipe.run, iterations=0, seed=seed),
             evaluation=replace(recipe.evaluation, every=0, before=True),
             collect=CollectSettings(),
-            algorithm=SeeUPO(),
+            algorithm=AlgorithmSettings(),
             optimizer=OptimizerSettings(),
             critic=CriticSettings(),
         )
@@ -105,7 +105,7 @@ class Planner:
             table["warm_start"] = "none"
             table["evaluation"]["before"] = False  # the warm start was evaluated
         try:
-            recipe = recipe_from_table(table)
+            recipe = recipe_from_table(table).with_code(self.trust)
         except ConfigError as error:
             raise ConfigError([f"arms.{arm}: {problem}" for problem in error.problems]) from None
         return PlannedRun(arm, seed, dict(settings), recipe, warm_start)
@@ -125,7 +125,7 @@ class Planner:
 
 def identity(recipe: Recipe) -> list[list[Any]]:
     """Return the settings of a recipe that differ from their defaults; new options with a default do not change it."""
-    default = recipe_to_table(Recipe(algorithm=type(recipe.algorithm)()))
+    default = _default_table(recipe)
     changed = recipe_changes(default, recipe_to_table(recipe))
     name = recipe_to_table(recipe)["algorithm"]["name"]
     return [["algorithm.name", name], *sorted([change.key, change.new] for change in changed)]
@@ -136,7 +136,7 @@ def differences(run: PlannedRun, recipe: Recipe) -> Iterator[tuple[str, Any]]:
     table = recipe_to_table(run.recipe)
     yield "algorithm.name", table["algorithm"]["name"]
     arm = {key: value for key, value in dict(flat(table)).items() if key.startswith("algorithm.")}
-    default = dict(flat({"algorithm": recipe_to_table(Recipe(algorithm=type(run.recipe.algorithm)()))["algorithm"]}))
+    default = dict(flat({"algorithm": _default_table(run.recipe)["algorithm"]}))
     yield from ((key, value) for key, value in arm.items() if default.get(key) != value)
     base = recipe_to_table(recipe)
     for change in recipe_changes(base, table):
@@ -144,6 +144,11 @@ def differences(run: PlannedRun, recipe: Recipe) -> Iterator[tuple[str, Any]]:
             continue
         if change.key.partition(".")[0] not in ("algorithm", "run", "warm_start", "evaluation"):
             yield change.key, change.new
+
+
+def _default_table(recipe: Recipe) -> dict[str, Any]:
+    """Return the defaults of all settings, with those of the recipe's algorithm."""
+    return recipe_to_table(Recipe(algorithm=replace(recipe.algorithm, options={})))
 
 
 def _set(table: dict[str, Any], key: str, value: Any) -> None:

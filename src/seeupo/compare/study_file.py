@@ -13,6 +13,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from seeupo.config.algorithms import is_reference
 from seeupo.config.changes import flat
 from seeupo.config.keys import keys_of
 from seeupo.config.loader import file_text, is_path, parse_file, read_recipe
@@ -73,6 +74,12 @@ class Study:
             raise OptionError("tuning_seeds", [], "at least one seed, because there is a [grid]")
         self._check_arms()
         self._check_grid()
+
+    @property
+    def algorithm_code(self) -> list[str]:
+        """References to code that the arms name as their algorithms."""
+        names = {str(arm["algorithm"]["name"]) for arm in self.arms.values()}
+        return sorted(name for name in names if is_reference(name))
 
     def _check_arms(self) -> None:
         if len(self.arms) < 2:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, is_dataclass
 from typing import Any, Literal, get_args, get_origin
 
-from seeupo.config.keys import REGISTRIES, Key, alternatives, keys_of, registered_name, takes_none
+from seeupo.config.keys import REGISTRIES, Key, alternatives, keys_of, takes_none
 from seeupo.config.reference import attributes, summary
 from seeupo.config.schema import Recipe
 
@@ -35,19 +35,19 @@ def _section(section: Any) -> dict[str, Any]:
 
 def _key(key: Key) -> dict[str, Any]:
     if key.hint in REGISTRIES:
-        return _selected(REGISTRIES[key.hint], key.default)
+        return _selected(REGISTRIES[key.hint], key.default.name)
     if key.default is MISSING or is_dataclass(key.default):
         return _type(key.hint)
     return {**_type(key.hint), "default": "none" if key.default is None else key.default}
 
 
-def _selected(registry: Mapping[str, type], default: Any) -> dict[str, Any]:
+def _selected(registry: Mapping[str, type], default: str) -> dict[str, Any]:
     """Return one schema per registered class; only the default's `name` may be left out."""
     choices = []
     for name, entry in registry.items():
         schema = _section(entry)
         schema["properties"] = {"name": {"const": name}, **schema["properties"]}
-        schema["required"] += [] if name == registered_name(registry, default) else ["name"]
+        schema["required"] += [] if name == default else ["name"]
         choices.append(schema)
     return {"oneOf": choices}
 

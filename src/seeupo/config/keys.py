@@ -10,11 +10,11 @@ from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from seeupo.algorithms import ALGORITHMS
-from seeupo.config.schema import REMOVED, RENAMED, Recipe
+from seeupo.config.algorithms import AlgorithmSettings
+from seeupo.config.schema import Recipe
 from seeupo.config.toml import dotted, format_value
-from seeupo.protocols import Algorithm
 
-REGISTRIES: Mapping[Any, Mapping[str, type]] = {Algorithm: ALGORITHMS}
+REGISTRIES: Mapping[Any, Mapping[str, type]] = {AlgorithmSettings: ALGORITHMS}
 """A field of such a type is a table whose key `name` selects a class; the other keys are the fields of that class."""
 
 
@@ -63,7 +63,7 @@ def takes_none(hint: Any) -> bool:
 def sections_of(hint: Any) -> list[Any]:
     """Return the dataclasses that a table of this type may describe."""
     parts = alternatives(hint)
-    return [part for part in parts if is_dataclass(part)] + [
+    return [part for part in parts if is_dataclass(part) and part not in REGISTRIES] + [
         entry for part in parts for entry in REGISTRIES.get(part, {}).values()
     ]
 
@@ -74,10 +74,6 @@ def hint_at(path: Sequence[str]) -> Any:
     for name in path:
         hint = next((keys[name].hint for section in sections_of(hint) if name in (keys := keys_of(section))), Any)
     return hint
-
-
-def registered_name(registry: Mapping[str, type], value: object) -> str | None:
-    return next((name for name, entry in registry.items() if type(value) is entry), None)
 
 
 def describe_type(hint: Any) -> str:
@@ -109,10 +105,6 @@ def _plural(hint: Any) -> str:
 def explain_unknown(name: str, section: Any, prefix: str, *, is_table: bool) -> str:
     """Return the problem with a `name` that the dataclass `section`, at the dotted key `prefix`, does not have."""
     path = dotted(prefix, name)
-    if path in REMOVED:
-        return f"{path}: {REMOVED[path]}."
-    if path in RENAMED:
-        return f"{path} was renamed to {RENAMED[path]}."
     kind = "section" if is_table and prefix == "" else "key"
     return f"{path}: unknown {kind}; {_suggest_key(name, section, prefix)}"
 

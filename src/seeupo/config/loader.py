@@ -14,9 +14,9 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from seeupo.config.keys import REGISTRIES, alternatives, hint_at, keys_of, registered_name, takes_none
+from seeupo.config.keys import REGISTRIES, alternatives, hint_at, keys_of, takes_none
 from seeupo.config.reader import Reader
-from seeupo.config.schema import REMOVED, RENAMED, Recipe
+from seeupo.config.schema import Recipe
 from seeupo.config.toml import MAX_CHARACTERS, dotted, format_value, parse_toml, toml_lines
 from seeupo.errors import ConfigError, suggest
 from seeupo.utils.text import one_line
@@ -37,7 +37,7 @@ def recipe_text(name: str) -> str:
     return (_shipped() / f"{name}.toml").read_text(encoding="utf-8")
 
 
-def read_recipe(name_or_path: str, overrides: Sequence[tuple[str, str]] = (), *, migrate: bool = False) -> Recipe:
+def read_recipe(name_or_path: str, overrides: Sequence[tuple[str, str]] = ()) -> Recipe:
     """Return the recipe of a shipped name or of a TOML file.
 
     Args:
@@ -45,13 +45,9 @@ def read_recipe(name_or_path: str, overrides: Sequence[tuple[str, str]] = (), *,
         overrides: Dotted keys and their values as on a command line: TOML, or a string that needs no quotes. Another
             algorithm.name drops the options that the recipe has for its own algorithm, and another environment.name
             those for its own environment.
-        migrate: Accept keys that were renamed since the file was written, for recipes of old run directories.
     """
     text = file_text(name_or_path) if is_path(name_or_path) else recipe_text(name_or_path)
     table = parse_file(text, name_or_path)
-    _drop_removed_switches(table)
-    if migrate:
-        _rename_keys(table)
     _change_algorithm(table, dict(overrides).get("algorithm.name"))
     _change_environment(table, dict(overrides).get("environment.name"))
     return _recipe(table, [problem for key, value in overrides if (problem := _override(table, key, value))])
@@ -135,28 +131,6 @@ def parse_file(text: str, source: str) -> dict[str, Any]:
     raise ConfigError([f"{one_line(source)}, {problem}"])
 
 
-def _rename_keys(table: dict[str, Any]) -> None:
-    """Move values to the keys that replaced theirs; both are in the same section.
-
-    A switch that became a number of iterations is 1 for every iteration and 0 for never.
-    """
-    for old, new in RENAMED.items():
-        section, _, name = old.rpartition(".")
-        values = table.get(section)
-        if isinstance(values, dict) and name in values:
-            value = values.pop(name)
-            values.setdefault(new.rpartition(".")[2], int(value) if isinstance(value, bool) else value)
-
-
-def _drop_removed_switches(table: dict[str, Any]) -> None:
-    """Remove switches that no longer exist if they are off: older run directories list all keys."""
-    for key in REMOVED:
-        section, _, name = key.rpartition(".")
-        values = table.get(section)
-        if isinstance(values, dict) and values.get(name) is False:
-            del values[name]
-
-
 # Overrides.
 
 
@@ -212,11 +186,8 @@ def _table(section: Any, prefix: str, problems: list[str]) -> dict[str, Any]:
         if entry.set_by is not None:
             continue
         if entry.hint in REGISTRIES:
-            registry = REGISTRIES[entry.hint]
-            if (name := registered_name(registry, value)) is None:
-                problems.append(f"{path}: {type(value).__name__} is not registered; available: {', '.join(registry)}")
-            else:
-                table[entry.name] = {"name": name, **_table(value, path, problems)}
+            options = value.options if value.made_by is None else _table(value.build(), path, problems)
+            table[entry.name] = {"name": value.name, **options}
         elif is_dataclass(value):
             table[entry.name] = _table(value, path, problems)
         elif takes_none(entry.hint) and value == "none":

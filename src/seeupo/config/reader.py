@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, is_dataclass
 from typing import Any, get_args, get_origin
 
+from seeupo.config.algorithms import AlgorithmSettings, is_reference, plugin_names
 from seeupo.config.keys import (
     REGISTRIES,
     Key,
@@ -14,7 +15,6 @@ from seeupo.config.keys import (
     describe_type,
     explain_unknown,
     keys_of,
-    registered_name,
     takes_none,
 )
 from seeupo.config.toml import dotted, format_value
@@ -89,12 +89,17 @@ class Reader:
             return self._reject(
                 value, key, f"table with a name{f'. Write {key}.name = {format_value(value)}' if known else ''}"
             )
-        name = value.get("name", registered_name(registry, entry.default))
-        if not isinstance(name, str) or name not in registry:
-            hint = suggest(name[:60], list(registry)) if isinstance(name, str) else f"expected {', '.join(registry)}"
-            self.problems.append(f"{key}.name = {format_value(name)}: unknown name; {hint}")
-            return None
-        return self.section(registry[name], {other: value[other] for other in value if other != "name"}, key)
+        name = value.get("name", entry.default.name)
+        options = {option: value[option] for option in value if option != "name"}
+        if isinstance(name, str) and name in registry:
+            algorithm = self.section(registry[name], options, key)
+            return None if algorithm is None else AlgorithmSettings.from_algorithm(algorithm)
+        if isinstance(name, str) and (is_reference(name) or name in plugin_names()):
+            return AlgorithmSettings(name=self.storable(name, f"{key}.name"), options=self.storable(options, key))
+        names = [*registry, *plugin_names()]
+        hint = suggest(name[:60], names) if isinstance(name, str) else f"expected {', '.join(names)}"
+        self.problems.append(f"{key}.name = {format_value(name)}: unknown name; {hint}")
+        return None
 
     def value(self, hint: Any, value: Any, key: str) -> Any:
         """Return the value converted to the type; None, and a problem, if it does not fit."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import MISSING, is_dataclass
 from typing import Any
 
-from seeupo.config.keys import REGISTRIES, Key, alternatives, describe_type, keys_of, registered_name
+from seeupo.config.keys import REGISTRIES, Key, alternatives, describe_type, keys_of
 from seeupo.config.loader import recipe_from_table
 from seeupo.config.schema import Recipe
 from seeupo.config.toml import toml
@@ -90,15 +90,17 @@ def _sections(section: Any, prefix: str) -> Iterator[str]:
         heading = "##" if prefix == "" else "###"
         if key.hint in REGISTRIES:
             registry = REGISTRIES[key.hint]
-            default = registered_name(registry, key.default)
+            default = key.default.name
             names = ", ".join(f"`{toml(entry)}`" for entry in registry)
             yield f"\n{heading} {name}\n"
             yield f"`name` is one of {names}; default: `{toml(default)}`. The other keys depend on it."
+            yield 'An algorithm of another package is named by its entry point, or by its class: "module:Class" or'
+            yield '"path/to/file.py:Class".'
             for entry, picked in registry.items():
                 yield from _section(picked, f"{heading}# {name}, name = {toml(entry)}")
                 yield from _sections(picked, f"{name}.")
         for part in alternatives(key.hint):
-            if is_dataclass(part):
+            if is_dataclass(part) and part not in REGISTRIES:
                 yield from _section(part, f"{heading} {name}")
                 yield from _sections(part, f"{name}.")
 

@@ -8,32 +8,21 @@ Defaults are chosen for a real model; `seeupo recipes list` shows complete recip
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from seeupo.algorithms import SeeUPO
 from seeupo.algorithms.common.mismatch import MismatchSettings
+from seeupo.config.algorithms import AlgorithmSettings, algorithm_code, load_algorithm
 from seeupo.core.checks import OptionError, check_at_least, check_choice, check_count, check_unit_interval
 from seeupo.distributed.settings import EngineSettings
 from seeupo.distributed.vllm_adapters import MAX_RANK
 from seeupo.engines.local_critic import CriticSettings
 from seeupo.engines.optimizer import OptimizerSettings
+from seeupo.envs.trust import named_code
 from seeupo.inference.settings import SamplerSettings
 from seeupo.models.lora.adapters import LoraSettings
 from seeupo.models.tiny import TinyConfig
-from seeupo.protocols import Algorithm
-
-RENAMED: Mapping[str, str] = {
-    "evaluation.samples": "evaluation.attempts",
-    "algorithm.measure_drift": "algorithm.drift_every",
-}
-"""Old dotted keys and the keys of the same section that replaced them."""
-REMOVED: Mapping[str, str] = {
-    "environment.unsandboxed": "a recipe cannot switch off the sandbox. Remove it; use the option --unsandboxed",
-}
-"""Old dotted keys that were switches, and what to do instead. False is still accepted, as it was the default."""
-
 
 DEFAULT_ITERATIONS = 100
 
@@ -360,7 +349,7 @@ class Recipe:
     """A training run.
 
     Attributes:
-        algorithm: Algorithm, selected by `name`, and its options.
+        algorithm: Algorithm, selected by `name`, and its options. An algorithm object becomes its settings.
         critic: Critic of the algorithms that need one (ppo); ignored by the others.
         engine: Processes that train: this one, or ranks of a cluster.
         sampler: Processes that sample.
@@ -373,7 +362,7 @@ class Recipe:
     environment: EnvironmentSettings = field(default_factory=EnvironmentSettings)
     agent: AgentSettings = field(default_factory=AgentSettings)
     collect: CollectSettings = field(default_factory=CollectSettings)
-    algorithm: Algorithm = field(default_factory=SeeUPO)
+    algorithm: AlgorithmSettings = field(default_factory=AlgorithmSettings)
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     critic: CriticSettings = field(default_factory=CriticSettings)
     engine: EngineSettings = field(default_factory=EngineSettings)
@@ -383,6 +372,15 @@ class Recipe:
     warm_start: WarmStartSettings | None = None
     trackers: TrackerSettings = field(default_factory=TrackerSettings)
 
+    @property
+    def code(self) -> tuple[str, ...]:
+        """References to code that the recipe names, which runs only with the user's consent."""
+        return (*named_code(self.environment.name, self.environment.options), *algorithm_code(self.algorithm))
+
+    def with_code(self, trust: Collection[str]) -> Recipe:
+        """Return the recipe with the class of its algorithm loaded; `TrustError` if that needs consent."""
+        return replace(self, algorithm=load_algorithm(self.algorithm, trust))
+
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Recipe:
         """Return the recipe that nested tables describe, as in a TOML file, with defaults for missing keys."""
@@ -391,6 +389,9 @@ class Recipe:
         return recipe_from_table(table)
 
     def __post_init__(self) -> None:
+        algorithm: Any = self.algorithm
+        if not isinstance(algorithm, AlgorithmSettings):
+            object.__setattr__(self, "algorithm", AlgorithmSettings.from_algorithm(algorithm))
         if self.model.lora is not None and self.optimizer.trainable:
             raise ValueError("model.lora and optimizer.trainable: expected at most one of them. Leave one out.")
         lora = self.model.lora

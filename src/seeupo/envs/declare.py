@@ -21,9 +21,14 @@ class Role(StrEnum):
     REWARD = "reward function"
     ENV = "environment"
     EXPERT = "expert"
+    ALGORITHM = "training algorithm"
 
 
-METHODS = {Role.FACTORY: ("tasks", "make"), Role.ENV: ("reset", "step")}
+METHODS = {
+    Role.FACTORY: ("tasks", "make"),
+    Role.ENV: ("reset", "step"),
+    Role.ALGORITHM: ("needs", "update"),
+}
 """Attributes by which the classes of a role are recognized."""
 DECORATORS = {Role.REWARD: "reward_function", Role.ENV: "env_maker", Role.EXPERT: "expert_maker"}
 

@@ -66,9 +66,13 @@ def reference_to(factory: object) -> str:
 
     "(...)" follows if its class takes arguments that may differ from their defaults.
     """
-    kind = type(factory)
-    module = _main_module() if kind.__module__ == "__main__" else kind.__module__
-    return f"{module}:{kind.__qualname__}{'' if _has_default_arguments(factory) else ARGUMENTS}"
+    return class_reference(type(factory)) + ("" if _has_default_arguments(factory) else ARGUMENTS)
+
+
+def class_reference(made_by: type) -> str:
+    """Return the name of a class: "module:Class", or "script.py:Class" for one of the main program."""
+    module = _main_module() if made_by.__module__ == "__main__" else made_by.__module__
+    return f"{module}:{made_by.__qualname__}"
 
 
 def same_environment(one: str, other: str) -> bool:
@@ -116,11 +120,12 @@ def packages_for(reference: str) -> list[Path]:
 
 
 def load_file(path: Path) -> ModuleType:
-    """Run a Python file as a module, without adding it to `sys.modules`."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    """Run a Python file as a module; in `sys.modules`, where dataclasses look for it, it has a name of its own."""
+    spec = importlib.util.spec_from_file_location(f"{path.stem} of {path.parent.absolute()}", path)
     if spec is None or spec.loader is None or not path.is_file():
         raise EnvError(f"file {path} does not exist")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
 

@@ -1,4 +1,4 @@
-"""Consent to run code that an environment's settings name.
+"""Consent to run code that settings name: environments and algorithms.
 
 A recipe or a run directory may come from a stranger, so it is data: the code that it names is imported only if the user
 trusts it on the command line or from Python.
@@ -17,10 +17,10 @@ from seeupo.errors import UserError
 
 @dataclass(frozen=True)
 class Permissions:
-    """What the user allows an environment.
+    """What the user allows.
 
     Attributes:
-        trust: Code that the environment's settings may name.
+        trust: Code that settings may name.
         unsandboxed: Run workers without a sandbox.
     """
 
@@ -43,7 +43,7 @@ class TrustError(UserError):
         named = " and ".join(repr(reference) for reference in references)
         flags = " ".join(f"--trust {reference}" for reference in references)
         super().__init__(
-            f"the environment's settings name code to run, {named}; it runs only with your consent. "
+            f"the settings name code to run, {named}; it runs only with your consent. "
             f"Read the code first, then add {flags} on the command line, or trust={list(references)!r} in Python"
         )
 
@@ -57,15 +57,15 @@ def named_code(environment: object, options: Mapping[str, Any]) -> tuple[str, ..
     return (*named, *(value for name in spec.code_options if isinstance(value := options.get(name), str)))
 
 
-def untrusted_code(environment: object, options: Mapping[str, Any], trusted: Collection[str]) -> tuple[str, ...]:
+def untrusted_code(code: Collection[str], trusted: Collection[str]) -> tuple[str, ...]:
     """Return the references that are not among the trusted ones."""
     accepted = {canonical(reference) for reference in trusted}
-    return tuple(each for each in named_code(environment, options) if canonical(each) not in accepted)
+    return tuple(reference for reference in code if canonical(reference) not in accepted)
 
 
-def check_trust(environment: object, options: Mapping[str, Any], trusted: Collection[str]) -> None:
-    """Raise `TrustError` if the settings of an environment name code that is not trusted."""
-    if untrusted := untrusted_code(environment, options, trusted):
+def check_trust(code: Collection[str], trusted: Collection[str]) -> None:
+    """Raise `TrustError` if settings name code that is not trusted."""
+    if untrusted := untrusted_code(code, trusted):
         raise TrustError(untrusted)
 
 

@@ -82,7 +82,7 @@ def _parts(shape: ModelShape, recipe: Recipe) -> Iterator[Part]:
     yield sharded("weights", shape.parameters * stored + adapters * FLOAT)
     yield sharded("gradients", sum(trained) * max(FLOAT, stored), transient=True)
     yield sharded("optimizer", moments * sum(trained) * max(FLOAT, stored))
-    if getattr(recipe.algorithm, "trust_region", None) is not None:
+    if recipe.algorithm.options.get("trust_region") is not None:
         yield sharded("weights before a step", sum(trained) * max(FLOAT, stored), transient=True)
     if "reference" in recipe.algorithm.needs:
         copied = stored if model.reference_dtype is None else BYTES[model.reference_dtype]
@@ -111,7 +111,8 @@ def _parts(shape: ModelShape, recipe: Recipe) -> Iterator[Part]:
 
 def virtual_agents(recipe: Recipe) -> int:
     """Return the number of virtual agents of an episode at the turn limit."""
-    return math.ceil(recipe.agent.max_turns / getattr(recipe.algorithm, "turns_per_agent", 1))
+    per_agent: int = recipe.algorithm.options.get("turns_per_agent", 1)
+    return math.ceil(recipe.agent.max_turns / per_agent)
 
 
 def _kept_activations(shape: ModelShape, recipe: Recipe) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from seeupo.algorithms import SeeUPO
 from seeupo.config.schema import Recipe
 from seeupo.planning.memory import cache_bytes_per_token, sampler_weights, virtual_agents
 from seeupo.planning.shapes import ModelShape
@@ -72,7 +71,7 @@ def iteration_tokens(shape: ModelShape, recipe: Recipe) -> Tokens:
     trajectories = recipe.collect.tasks * recipe.collect.group_size
     copies = 1 - 1 / recipe.collect.group_size  # of the first prompt, which all but one trajectory share
     # Turns of one virtual agent share the prompt of its last turn.
-    per_agent = getattr(recipe.algorithm, "turns_per_agent", 1)
+    per_agent = recipe.algorithm.options.get("turns_per_agent", 1)
     pools = sum(min(first + per_agent, turns) for first in range(0, turns, per_agent)) / turns
     return Tokens(
         sampled=trajectories * turns * response,
@@ -105,17 +104,18 @@ def _forward_operations(shape: ModelShape, context: float) -> float:
 
 def _update_tokens(recipe: Recipe, tokens: Tokens) -> float:
     """Return the tokens of all passes of an update, in forward passes: a backward pass costs as much as one or two."""
-    algorithm, model = recipe.algorithm, recipe.model
+    options, model = recipe.algorithm.options, recipe.model
     step = 1 + (1 if model.lora is not None else 2) + (1 if model.gradient_checkpointing else 0)
-    epochs = getattr(algorithm, "epochs", 1)
+    epochs: int = options.get("epochs", 1)
     passes = tokens.once  # log-probs of the policy that sampled
-    if "reference" in algorithm.needs:
+    if "reference" in recipe.algorithm.needs:
         passes += tokens.once
-    if isinstance(algorithm, SeeUPO):
+    if recipe.algorithm.name == "seeupo":
         # One more for the ratio after the update, and before it with a trust region or one ratio for several turns.
-        before = (algorithm.trust_region is not None) + (algorithm.turns_per_agent > 1) * epochs
+        before: int = (options["trust_region"] is not None) + (options["turns_per_agent"] > 1) * epochs
+        drift_every: int = options["drift_every"]
         passes += tokens.by_turn * (step * epochs + 1 + before)
-        return passes + (tokens.once / algorithm.drift_every if algorithm.drift_every else 0)
-    if "critic" in algorithm.needs:
+        return passes + (tokens.once / drift_every if drift_every else 0)
+    if "critic" in recipe.algorithm.needs:
         passes += tokens.once * (1 + step * epochs)
     return passes + tokens.once * step * epochs

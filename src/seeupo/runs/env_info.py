@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ import torch
 
 import seeupo
 
-PACKAGES = ("torch", "transformers", "numpy")
 GIT_SECONDS = 10
 
 
@@ -26,7 +25,8 @@ def collect_env_info() -> dict[str, Any]:
         "versions": {
             "python": platform.python_version(),
             "seeupo": seeupo.__version__,
-            **{package: _version(package) for package in PACKAGES},
+            "torch": str(torch.__version__),  # unlike the package's metadata, it always names the build
+            **{package: version(package) for package in ("transformers", "numpy")},
         },
         "platform": {"system": platform.system(), "release": platform.release(), "machine": platform.machine()},
         "cores": _cores(),
@@ -58,13 +58,6 @@ def _git(folder: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.decode(errors="replace") if done.returncode == 0 else None
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _cores() -> int:

@@ -60,6 +60,7 @@ class Loop:
         self.components = components
         self.run_dir = run_dir
         self.callback = callback or Callback()
+        self.algorithm = recipe.algorithm.build()
         self.engine = components.engine
         self.sampler = components.sampler
         self.progress = Progress()
@@ -152,9 +153,7 @@ class Loop:
         tokens_before = self.engine.tokens
         generator = torch.Generator().manual_seed(derive_seed(self.recipe.run.seed, f"update {iteration}"))
         with progress.clock("update"), self._collecting_ahead():
-            update = self.recipe.algorithm.update(
-                self.engine, collected.trajectories, generator=generator, behavior=behavior
-            )
+            update = self.algorithm.update(self.engine, collected.trajectories, generator=generator, behavior=behavior)
         check_finite(update)
         progress.iteration = iteration
         progress.drawn = self.collector.drawn

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -81,18 +81,19 @@ def as_overrides(changes: Mapping[str, Any] | None) -> list[tuple[str, str]]:
 
 
 def resumed_recipe(
-    run: RunDirectory, overrides: Sequence[tuple[str, str]], *, accept_changes: bool
+    run: RunDirectory, overrides: Sequence[tuple[str, str]], *, accept_changes: bool, trust: Collection[str] = ()
 ) -> tuple[Recipe, list[Change]]:
     """Return the recipe to resume a run with, and its differences from the recipe that the run has used so far.
 
     Args:
         overrides: Keys and values as on a command line.
         accept_changes: Whether settings other than the run's length may differ.
+        trust: Code that the recipe may name.
     """
     path = str(run.path / RECIPE)
     recorded = run.recorded_recipe()
-    recipe = with_threads(read_recipe(path, overrides))
-    used = with_threads(read_recipe(path) if recorded is None else recipe_from_table(recorded))
+    recipe = with_threads(read_recipe(path, overrides)).with_code(trust)
+    used = with_threads(read_recipe(path) if recorded is None else recipe_from_table(recorded)).with_code(trust)
     changes = recipe_changes(recipe_to_table(used), recipe_to_table(recipe))
     typed = [key for key, _ in overrides]
     checked = changes

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from seeupo.callbacks import Callback, CallbackList
+from seeupo.config.algorithms import algorithm_code
 from seeupo.config.changes import Change, recipe_changes
 from seeupo.config.loader import read_recipe, recipe_to_table, recipe_to_toml
 from seeupo.config.schema import Recipe
 from seeupo.envs.registry import EnvSpec
-from seeupo.envs.trust import Permissions, named_code
+from seeupo.envs.trust import Permissions
 from seeupo.errors import EngineLost, ReportError, RunError, TrainingError, first_line
 from seeupo.evaluation.results import panel_of
 from seeupo.protocols import EnvFactory
@@ -87,7 +88,8 @@ def train(
         run_dir: New or empty run directory; the next free one in `runs` by default.
         environment: Environment that replaces the recipe's: a name, "module:Factory", an `EnvSpec`, or a factory
             object, which is trusted and runs in this process.
-        trust: Code that the recipe may name, such as "rewards.py:exact"; a recipe that names other code is refused.
+        trust: Code that the recipe may name, such as "rewards.py:exact" or "mine:MyAlgorithm"; a recipe that names
+            other code is refused.
         unsandboxed: Run environment workers without a sandbox.
         callback: Observes the run, besides the display.
         progress: Show progress on standard error: a live display on a terminal or in a notebook, plain lines elsewhere.
@@ -100,14 +102,14 @@ def train(
         recipe = default_recipe(environment)
     path = Path(run_dir) if run_dir is not None else next_run_dir(recipe)
     recipe = with_threads(read_recipe(recipe) if isinstance(recipe, str) else recipe)
-    recipe, factory, permissions = choose_environment(recipe, environment, Permissions(tuple(trust), unsandboxed))
+    recipe, factory, permissions = choose_environment(
+        recipe.with_code(trust), environment, Permissions(tuple(trust), unsandboxed)
+    )
     recipe = with_iterations(recipe, factory, permissions)
     with _observed(callback, progress=progress) as callbacks, build(recipe, factory, permissions) as components:
         env_info = {
             **collect_env_info(),
-            "trusted_code": named_code(
-                recipe.environment.name if factory is None else factory, recipe.environment.options
-            ),
+            "trusted_code": recipe.code if factory is None else algorithm_code(recipe.algorithm),
             "unsandboxed": unsandboxed,
             "panel": panel_of(components.test_tasks),
             "model": recipe.model.name,
@@ -145,7 +147,7 @@ def resume(
         The result of the whole run, as from `train`.
     """
     run = RunDirectory.open(Path(run_dir))
-    changed, differences = resumed_recipe(run, as_overrides(changes), accept_changes=accept_changes)
+    changed, differences = resumed_recipe(run, as_overrides(changes), accept_changes=accept_changes, trust=trust)
     recipe, factory, permissions = choose_environment(changed, environment, Permissions(tuple(trust), unsandboxed))
     differences += recipe_changes(recipe_to_table(changed), recipe_to_table(recipe))
     recipe = with_iterations(recipe, factory, permissions)

@@ -10,8 +10,9 @@ from functools import partial
 from pathlib import Path
 
 from seeupo.config.schema import Recipe
-from seeupo.distributed.placement import SharedPlacement
-from seeupo.distributed.remote_samplers import RemoteSamplers, direct_transfer
+from seeupo.distributed.direct_transfer import direct_transfer
+from seeupo.distributed.placement import Bundles
+from seeupo.distributed.remote_samplers import RemoteSamplers
 from seeupo.distributed.vllm_sampler import VllmOptions, VllmSampler
 from seeupo.inference import make_sampler
 from seeupo.inference.sampling import StopCriteria
@@ -25,7 +26,7 @@ Load = Callable[[], LoadedPolicy]
 
 
 def start_samplers(
-    recipe: Recipe, policy: LoadedPolicy, load: Load, stack: ExitStack, shared: SharedPlacement | None
+    recipe: Recipe, policy: LoadedPolicy, load: Load, stack: ExitStack, shared: Bundles | None
 ) -> Sampler:
     """Return the samplers of a recipe in Ray actors, which are stopped with the stack.
 
@@ -77,7 +78,7 @@ def start_samplers(
 def lora_settings(recipe: Recipe) -> LoraSettings | None:
     """Return the settings of the adapters with the turns that share one."""
     lora = recipe.model.lora
-    return None if lora is None else replace(lora, turns_per_agent=getattr(recipe.algorithm, "turns_per_agent", 1))
+    return None if lora is None else replace(lora, turns_per_agent=recipe.algorithm.options.get("turns_per_agent", 1))
 
 
 def sampled_copy(policy: LoadedPolicy, lora: LoraSettings | None) -> LoadedPolicy:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import seeupo
-from seeupo.algorithms import ALGORITHMS
 from seeupo.config.schema import Recipe
 from seeupo.evaluation.results import Evaluation, compare
 from seeupo.runs.alarms import untrained_warning
@@ -20,14 +19,13 @@ def summarize(
     """Return the contents of summary.json; docs/reference/run-directory.md explains them."""
     after = Evaluation.read(run.evaluation_path(progress.evaluated))
     before = Evaluation.read(path) if (path := run.evaluation_path(0)).exists() else None
-    names = {algorithm: name for name, algorithm in ALGORITHMS.items()}
     untrained = untrained_warning(run.metrics())
     return {
         "reason": reason,
         "warnings": [] if untrained is None else [untrained],
         "model": recipe.model.name,
         "environment": components.pool.name,
-        "algorithm": names.get(type(recipe.algorithm), type(recipe.algorithm).__name__),
+        "algorithm": recipe.algorithm.name,
         "iterations": progress.iteration,
         "optimizer_steps": progress.optimizer_steps,
         "k": recipe.evaluation.k,

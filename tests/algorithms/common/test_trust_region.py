@@ -198,9 +198,9 @@ def test_invalid_options_are_rejected(options, message):
 def test_a_recipe_sets_the_trust_region():
     for key, value in (("algorithm.trust_region.kl", "0.02"), ("algorithm.trust_region", "{kl = 0.02}")):
         recipe = read_recipe("tiny-pocket", [(key, value)])
-        assert recipe.algorithm.trust_region == TrustRegionSettings(kl=0.02)
+        assert recipe.algorithm.options["trust_region"] == TrustRegionSettings(kl=0.02)
         assert recipe_from_table(recipe_to_table(recipe)) == recipe
-    assert read_recipe("tiny-pocket").algorithm.trust_region is None
+    assert read_recipe("tiny-pocket").algorithm.options["trust_region"] is None
     with pytest.raises(ConfigError, match=r"algorithm\.trust_region\.kl = 0.0: expected a number above 0"):
         read_recipe("tiny-pocket", [("algorithm.trust_region.kl", "0")])
 

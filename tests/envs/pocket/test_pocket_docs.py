@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from envs.pocket.examples import transcript
-from seeupo.envs.pocket import MistakeRates, PocketFactory
-from seeupo.envs.pocket.apps import TOOLS
+from seeupo.envs.pocket import PocketFactory
 from seeupo.envs.pocket.kinds import KINDS
 
 PAGE = (Path(__file__).parents[3] / "docs/environments/pocket.md").read_text()
@@ -37,14 +36,3 @@ def test_kinds_and_their_tools():
     for name, kind in KINDS.items():
         tools = " ".join(step.tool for step in kind.steps).replace("channel", "mail/text")
         assert rows[name][1:4:2] == [str(len(kind.steps)), tools]
-
-
-def test_figures():
-    assert f"all words of the terse surface: {len(PocketFactory().vocabulary())}," in PAGE
-    assert len(TOOLS) - 1 == 15
-    assert "fifteen tools" in PAGE
-    rates = MistakeRates()
-    assert f"`wrong_choice` ({rates.wrong_choice}," in PAGE
-    others = {rates.wrong_word, rates.skipped_lookup, rates.stops_early, rates.wrong_tool}
-    assert others == {0.05}
-    assert "(0.05 each, per call)" in PAGE

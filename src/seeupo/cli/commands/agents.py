@@ -37,11 +37,15 @@ def show_agent(
     """Run one episode and print its tokens: prompt, thought and action, and which are trained on."""
     from seeupo.cli.token_view import print_tokens
     from seeupo.cli.trust import permissions_for
+    from seeupo.envs.trust import named_code
     from seeupo.evaluation.evaluate import one_episode, resolve_options
 
     resolved = resolve_options(policy=model, environment=environment, options=options)
     overrides["permissions"] = permissions_for(
-        resolved.environment, resolved.options, trust=trust, typed=[environment, options], unsandboxed=unsandboxed
+        () if resolved.environment is None else named_code(resolved.environment, resolved.options),
+        trust=trust,
+        typed=[environment, options],
+        unsandboxed=unsandboxed,
     )
     chat, trajectory = one_episode(model, environment, options, **overrides)
     print_tokens(trajectory, chat, Terminal())

@@ -45,21 +45,31 @@ def compare_command(
     tuned on the same grid, starts from the same policies and spends equally. Stop it at any moment and run the same
     command again to continue.
     """
-    from seeupo.cli.train_command import INTERRUPTED, permissions_of
+    from seeupo.cli.train_command import INTERRUPTED
+    from seeupo.cli.trust import permissions_for
     from seeupo.compare.comparison import Comparison
     from seeupo.compare.execution import Execution, run_comparison
     from seeupo.compare.result_store import PACKED, Store
     from seeupo.compare.study_file import read_study
+    from seeupo.envs.trust import named_code
 
     name = Path(study).name.removesuffix(".toml")
     read, recipe = read_study(study)
     directory = out or Path("runs") / f"compare-{name}"
-    comparison = Comparison(read, recipe, Store(directory, any_revision=any_revision))
+    settings = recipe.environment
+    permissions = permissions_for(
+        named_code(settings.name, settings.options),
+        in_process=read.algorithm_code,
+        trust=trust,
+        typed=(),
+        unsandboxed=unsandboxed,
+    )
+    comparison = Comparison(read, recipe, Store(directory, any_revision=any_revision), permissions.trust)
     jobs = jobs or max(1, (os.cpu_count() or 1) // read.threads)
     show_outline(comparison, directory, jobs, dry_run=dry_run)
     if dry_run:
         return
-    execution = Execution(jobs, permissions_of(recipe, (), trust, unsandboxed=unsandboxed), keep_runs)
+    execution = Execution(jobs, permissions, keep_runs)
     from seeupo.compare.compare_display import CompareDisplay
 
     try:

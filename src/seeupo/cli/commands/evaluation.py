@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from seeupo.callbacks import Callback
-from seeupo.cli.options import checkpoint_option, env_options, renamed_option, trust_options
+from seeupo.cli.options import checkpoint_option, env_options, trust_options
 from seeupo.cli.terminal import Terminal, echo, echo_json
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ RESULTS = Path("runs/eval")
 @click.option(
     "--attempts", type=click.IntRange(min=1), default=4, show_default=True, help="Number of attempts per task."
 )
-@renamed_option("--samples", "--attempts")
 @click.option("-k", type=click.IntRange(min=1), default=4, show_default=True, help="k in avg@k and pass@k.")
 @click.option(
     "--temperature", type=click.FloatRange(min=0),
@@ -69,6 +68,7 @@ def eval_command(
     and with its own settings by default. The API key of an endpoint is read from OPENAI_API_KEY.
     """
     from seeupo.cli.trust import permissions_for
+    from seeupo.envs.trust import named_code
     from seeupo.evaluation.evaluate import resolve_options, run_evaluation
 
     if compare is not None:
@@ -76,8 +76,7 @@ def eval_command(
         return
     resolved = resolve_options(**options)
     permissions = permissions_for(
-        resolved.environment,
-        resolved.options,
+        () if resolved.environment is None else named_code(resolved.environment, resolved.options),
         trust=trust,
         typed=[options["environment"], options["options"]],
         unsandboxed=unsandboxed,

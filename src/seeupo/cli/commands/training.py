@@ -196,11 +196,16 @@ def list_algorithms() -> None:
 @algorithms.command("show")
 @click.argument("name")
 def show_algorithm(name: str) -> None:
-    """Print the card of an algorithm: idea, formula, guarantees, cost, when to use it, and all options."""
+    """Print the card of an algorithm: idea, formula, guarantees, cost, when to use it, and all options.
+
+    NAME may be that of an installed package's algorithm, or a class: module:Class or path/to/file.py:Class.
+    """
     from seeupo.algorithms import ALGORITHMS
     from seeupo.cli.algorithm_cards import show_algorithm
+    from seeupo.config.algorithms import is_reference, plugin_names
     from seeupo.errors import UserError, suggest
 
-    if name not in ALGORITHMS:
-        raise UserError(f"unknown algorithm {name[:60]!r}; {suggest(name[:60].lower(), list(ALGORITHMS))}")
+    known = [*ALGORITHMS, *plugin_names()]
+    if name not in known and not is_reference(name):
+        raise UserError(f"unknown algorithm {name[:60]!r}; {suggest(name[:60].lower(), known)}")
     show_algorithm(name, Terminal())

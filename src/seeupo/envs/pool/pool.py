@@ -25,7 +25,7 @@ from seeupo.envs.pool.slot import Session, Slot, StartWorker
 from seeupo.envs.pool.wire import expect, task_from_json, task_to_json
 from seeupo.envs.pool.worker import Launch
 from seeupo.envs.registry import EnvSpec
-from seeupo.envs.trust import check_trust
+from seeupo.envs.trust import check_trust, named_code
 from seeupo.errors import EnvError, suggest
 from seeupo.protocols import EnvFactory
 from seeupo.types import StepResult, Task
@@ -72,7 +72,7 @@ class EnvPool:
         """
         if workers is not None and workers < 1:
             raise EnvError(f"workers={workers}: expected at least 1")
-        check_trust(environment, options or {}, trust)
+        check_trust(named_code(environment, options or {}), trust)
         plan = plan_pool(environment, options or {}, limits, unsandboxed=unsandboxed)
         self.name = plan.name
         default = min(8, os.cpu_count() or 1) if isinstance(plan.run, Launch) else 1

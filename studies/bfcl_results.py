@@ -1,6 +1,6 @@
 """Held-out scores of runs on BFCL from one warm start, and why episodes fail: their first wrong user turn.
 
-    python benchmarks/bfcl_results.py runs/warm-start runs/seeupo runs/grpo --json results.json
+    python studies/bfcl_results.py runs/warm-start runs/seeupo runs/grpo --json results.json
 
 Prints a table with a column for the warm start and one for the last evaluation of each run. Episodes are replayed, and
 their first wrong user turn is compared with the reference. The share of right user turns of an episode counts those
