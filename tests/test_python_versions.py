@@ -15,7 +15,8 @@ from engines.examples import engine
 from seeupo import protocols
 from seeupo.algorithms import ALGORITHMS
 from seeupo.distributed.cluster_engine import ClusterEngine
-from seeupo.distributed.remote_samplers import DirectSource, RemoteSamplers
+from seeupo.distributed.direct_transfer import DirectSource
+from seeupo.distributed.remote_samplers import RemoteSamplers
 from seeupo.distributed.vllm_sampler import VllmSampler
 from seeupo.engines.local import LocalEngine
 from seeupo.inference.local_sampler import LocalSampler

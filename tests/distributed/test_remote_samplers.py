@@ -9,7 +9,8 @@ import pytest
 
 from engines.examples import engine, many_requests, policy, request, run
 from inference.test_sync import largest_difference, train
-from seeupo.distributed.remote_samplers import DirectTransfer, RemoteSamplers, direct_transfer
+from seeupo.distributed.direct_transfer import DirectTransfer, direct_transfer
+from seeupo.distributed.remote_samplers import RemoteSamplers
 from seeupo.errors import EngineLost, ModelError, TrainingError
 from seeupo.inference.local_sampler import LocalSampler
 from seeupo.inference.settings import SamplerSettings
@@ -306,7 +307,7 @@ def test_close_is_idempotent_and_frees_the_reserved_resources(samplers):
     import ray
 
     remote = samplers()
-    bundles = remote._own_bundles
+    bundles = remote._bundles.group
     assert ray.util.placement_group_table(bundles)["state"] == "CREATED"
     remote.close()
     remote.close()

@@ -10,8 +10,8 @@ import torch
 from engines.examples import engine
 from inference.test_sync import train
 from seeupo.distributed.cluster_engine import ClusterEngine
+from seeupo.distributed.direct_transfer import DirectTransfer
 from seeupo.distributed.rank import Rank, RankPlan
-from seeupo.distributed.remote_samplers import DirectTransfer
 from seeupo.distributed.vllm_sampler import VllmSampler
 from seeupo.models.lora.adapters import LoraSettings
 

@@ -87,7 +87,7 @@ def test_critic_resumes_exactly_after_save_and_load(tmp_path, backbone):
     assert fit(one, 2) == fit(other, 2)
     assert torch.equal(torch.cat(one.values(BATCH)), torch.cat(other.values(BATCH)))
     engine().save(tmp_path / "plain")
-    with pytest.raises(ValueError, match="has no critic"):
+    with pytest.raises(ValueError, match="has no critic/"):
         other.load(tmp_path / "plain")
 
 
@@ -108,5 +108,5 @@ def test_invalid_critics_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"optimizer\.trainable"):
         CriticSettings(optimizer=CriticOptimizerSettings(trainable=("norm",)))
     with_critic("policy").save(tmp_path / "saved")
-    with pytest.raises(ValueError, match="different critic"):
+    with pytest.raises(ValueError, match="has no critic/backbone"):
         with_critic("own").load(tmp_path / "saved")

@@ -1,5 +1,3 @@
-import copy
-
 import torch
 
 from seeupo.engines.optimizer import Optimizer, OptimizerSettings
@@ -16,23 +14,33 @@ def set_gradients(parameters, seed):
         parameter.grad = torch.randn(4, 3, generator=generator, dtype=torch.float64)
 
 
-def test_a_state_that_another_implementation_of_adamw_saved_is_continued():
-    """Checkpoints of earlier versions are from PyTorch's loop over the parameters."""
+def test_fused_steps_equal_those_of_a_loop_over_the_parameters():
     settings = OptimizerSettings(learning_rate=0.1, weight_decay=0.1, max_grad_norm=None)
     loop, ours = parameters(), parameters()
-    plain = torch.optim.AdamW(loop.values(), lr=0.1, weight_decay=0.1, foreach=False)
+    plain, optimizer = (
+        torch.optim.AdamW(loop.values(), lr=0.1, weight_decay=0.1, foreach=False),
+        Optimizer(ours, settings),
+    )
     for seed in range(3):
         set_gradients(loop, seed)
+        set_gradients(ours, seed)
         plain.step()
-        if seed == 1:
-            saved = {None: copy.deepcopy(plain.state_dict())}
-            weights = {name: parameter.detach().clone() for name, parameter in loop.items()}
-    for name, parameter in ours.items():
-        parameter.data.copy_(weights[name])
-    optimizer = Optimizer(ours, settings)
-    optimizer.load_state(saved)
-    set_gradients(ours, 2)
-    optimizer.step(0, None, owner="the policy")
+        optimizer.step(0, None, owner="the policy")
     assert optimizer.by_agent[None].param_groups[0]["fused"] is True
     for name, parameter in ours.items():
         torch.testing.assert_close(parameter, loop[name], rtol=0, atol=1e-12)
+
+
+def test_moments_are_continued_under_other_settings():
+    ours, others = parameters(), parameters()
+    optimizer = Optimizer(ours, OptimizerSettings(learning_rate=0.1))
+    set_gradients(ours, 0)
+    optimizer.step(0, None, owner="the policy")
+    saved = {name: tensor.clone() for name, tensor in optimizer.tensors().items()}
+    continued = Optimizer(others, OptimizerSettings(learning_rate=0.05, weight_decay=0.5))
+    for name, tensor in continued.prepare(saved).items():
+        tensor.copy_(saved[name])
+    assert {name: tensor.tolist() for name, tensor in continued.tensors().items()} == {
+        name: tensor.tolist() for name, tensor in saved.items()
+    }
+    assert [group["weight_decay"] for group in continued.by_agent[None].param_groups] == [0.5]

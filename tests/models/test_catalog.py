@@ -11,8 +11,6 @@ from seeupo.cli import main
 from seeupo.errors import ModelError
 from seeupo.models import catalog
 from seeupo.models.catalog import CATALOG, fetch
-from seeupo.models.loading import load_policy
-from seeupo.models.tiny import TinyConfig, tiny_model, tiny_tokenizer
 
 
 @pytest.fixture
@@ -41,7 +39,7 @@ def test_check_downloads_the_model_and_generates_an_answer(cache):
 def test_downloaded_models_are_not_downloaded_again(cache, monkeypatch):
     folder = cache / "models" / "smollm2-135m"
     folder.mkdir(parents=True)
-    (folder / "source.json").write_text('{"origin": "package"}')
+    (folder / "source.json").write_text("{}")
     monkeypatch.setattr(catalog, "_download", lambda *_: pytest.fail("downloaded again"))
     assert fetch("smollm2-135m") == folder
 
@@ -97,28 +95,3 @@ def test_unknown_models_are_refused_on_the_command_line(cache):
         assert result.exit_code == 1
         assert message in result.output
     assert "not downloaded (93 MB)" in CliRunner().invoke(main, ["models", "list"]).output
-
-
-def test_fetch_from_hub_replaces_the_packaged_weights(cache, monkeypatch, tmp_path):
-    hub = tmp_path / "hub"
-    tokenizer = tiny_tokenizer(TinyConfig())
-    tiny_model(TinyConfig(), tokenizer).save_pretrained(hub)
-    tokenizer.save_pretrained(hub)
-    monkeypatch.setitem(CATALOG, "smollm2-135m", replace(CATALOG["smollm2-135m"], hub_id=str(hub)))
-    folder = cache / "models" / "smollm2-135m"
-    folder.mkdir(parents=True)
-    (folder / "source.json").write_text('{"origin": "package"}')
-    done = CliRunner().invoke(main, ["models", "fetch", "smollm2-135m", "--from-hub"])
-    assert done.exit_code == 0, done.output
-    assert "original weights from the model hub" in (folder / "source.json").read_text()
-    assert load_policy("smollm2-135m").model.config.hidden_size == TinyConfig().width
-    assert [path.name for path in (cache / "models").iterdir()] == ["smollm2-135m"]
-
-
-def test_unreachable_hub_names_the_packaged_weights(cache, monkeypatch, tmp_path):
-    monkeypatch.setitem(CATALOG, "smollm2-135m", replace(CATALOG["smollm2-135m"], hub_id=str(tmp_path / "nowhere")))
-    done = CliRunner().invoke(main, ["models", "fetch", "smollm2-135m", "--from-hub"])
-    assert done.exit_code == 1
-    assert "cannot be downloaded from the model hub" in done.output
-    assert "seeupo models fetch smollm2-135m" in done.output
-    assert list((cache / "models").iterdir()) == []

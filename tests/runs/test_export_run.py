@@ -97,7 +97,7 @@ def test_exported_policies_have_the_logprobs_of_the_engine(runs, tmp_path, kind,
         files = {path.name for path in (tmp_path / name).iterdir()}
         assert files >= FILES
         assert ("adapter_config.json" in files) == (kind != "full" and not merge)
-        assert not files & {"optimizer.pt", "state.json", "manifest.json", "adapters.safetensors"}
+        assert not files & {"state", "state.json", "manifest.json", "engine.json"}
         card = (tmp_path / name / "README.md").read_text()
         assert f"{iteration} iterations" in card
         assert ("PeftModel" in card) == ("adapter_config.json" in files)

@@ -82,8 +82,8 @@ class DuringUpdate(Callback):
         original = RankGroup.call
 
         def call(group, method, *arguments, **options):
-            if method == "begin_iteration":
-                self.current = arguments[0]
+            if arguments[:1] == ("begin_iteration",):
+                self.current = arguments[1]
             # A warm start computes no log-probs, so this is an iteration of the algorithm.
             if method == "logprobs" and self.current == iteration and not self.done:
                 self.done = True

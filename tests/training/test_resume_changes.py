@@ -4,7 +4,6 @@ import json
 import shutil
 
 import pytest
-import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
@@ -112,10 +111,8 @@ def test_the_optimizer_can_be_changed_by_options_and_from_python(run, tmp_path):
     assert {(each["key"], each["new"]) for each in result.summary["changes"]} == set(changes.items())
     assert read_recipe(str(again / "recipe.toml")).optimizer.weight_decay == 0.5
     for folder in (run, again):
-        state = torch.load(folder / "checkpoints" / "00002" / "optimizer.pt", weights_only=True)
-        groups = state["optimizers"][None]["param_groups"]
-        assert [group["weight_decay"] for group in groups] == [0.5, 0.0]
-        assert {group["lr"] for group in groups} == {5e-5}
+        records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        assert [record["learning_rate"] for record in records if "learning_rate" in record] == [1e-3, 5e-5]
     assert (run / "policy" / "model.safetensors").read_bytes() == (again / "policy" / "model.safetensors").read_bytes()
 
 
@@ -199,8 +196,16 @@ def other_vocabulary(files):
     save_file(weights, files / "model.safetensors")
 
 
-def pickled_code(files):
-    torch.save({"iteration": 1, "optimizers": print}, files / "optimizer.pt")
+def cut_state(files):
+    path = files / "state" / "state.safetensors"
+    path.write_bytes(path.read_bytes()[:-10])
+
+
+def other_moments(files):
+    path = files / "state" / "state.safetensors"
+    state = load_file(path)
+    name = next(name for name in state if name.endswith("exp_avg_sq"))
+    save_file({**state, name: state[name][:1].clone()}, path)
 
 
 def other_state(files):
@@ -211,7 +216,7 @@ def other_iteration(files):
     return {"iteration": 7}
 
 
-@pytest.mark.parametrize("change", [cut, other_vocabulary, pickled_code, other_state, other_iteration])
+@pytest.mark.parametrize("change", [cut, other_vocabulary, cut_state, other_moments, other_state, other_iteration])
 def test_checkpoints_that_do_not_fit_are_one_line(run, change):
     rewrite_checkpoint(run, change)
     result = cli("train", "--resume", run, "--run.iterations", "2")

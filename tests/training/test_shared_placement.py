@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from seeupo.distributed.rank_group import RankGroup
-from seeupo.distributed.remote_samplers import RemoteSamplers, SamplerActor
+from seeupo.distributed.remote_samplers import RemoteSamplers
+from seeupo.distributed.sampler_actor import SamplerActor
 from seeupo.training.run import train
 from training.small_runs import small
 from waiting import wait_until
@@ -56,7 +57,7 @@ def test_samplers_release_before_every_update_and_return_at_the_sync(tmp_path, m
 
     def started(self, slot):
         start(self, slot)
-        groups.append(self.shared.group)
+        groups.append(self._bundles.group)
 
     monkeypatch.setattr(RemoteSamplers, "_start", started)
     recipe = small(run={"iterations": 2}, evaluation={"every": 0}, engine=CLUSTER, sampler=SHARED)

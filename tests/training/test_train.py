@@ -177,7 +177,7 @@ def test_a_critic_resumes_exactly(tmp_path, model, critic):
     resume(tmp_path / "run")
     assert weights(tmp_path / "run") == weights(undisturbed)
     assert metrics(tmp_path / "run") == metrics(undisturbed)
-    last = Path("checkpoints") / "00003" / "critic" / "critic.safetensors"
+    last = Path("checkpoints") / "00003" / "state" / "state.safetensors"
     assert (tmp_path / "run" / last).read_bytes() == (undisturbed / last).read_bytes()
 
 

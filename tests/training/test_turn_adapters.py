@@ -66,7 +66,7 @@ def test_exported_adapters_have_the_log_probs_of_the_engine_in_peft(run_dir, tmp
     card = (exported.path / "README.md").read_text()
     assert "a = min(ceil(t / 2), 2)" in card
     assert "range(2, 3)" in card
-    assert not list(exported.path.rglob("adapters.safetensors"))
+    assert not list(exported.path.rglob("state.safetensors"))
     with pytest.raises(RunError, match="one adapter per turn, which cannot be merged"):
         export(run_dir, tmp_path / "merged", merge=True)
 
@@ -107,7 +107,7 @@ def test_critic_with_turn_adapters_resumes_exactly(tmp_path, backbone):
     resume(tmp_path / "run")
     assert metrics(tmp_path / "run") == metrics(whole)
     last = Path("checkpoints") / "00002"
-    for file in (last / "turn_2" / "adapter_model.safetensors", last / "critic" / "critic.safetensors"):
+    for file in (last / "turn_2" / "adapter_model.safetensors", last / "state" / "state.safetensors"):
         assert (tmp_path / "run" / file).read_bytes() == (whole / file).read_bytes()
 
 

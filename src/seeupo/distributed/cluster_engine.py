@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor
 
+from seeupo.distributed.direct_transfer import DirectSource, DirectTransfer
 from seeupo.distributed.partition import partition
 from seeupo.distributed.rank import RankPlan
 from seeupo.distributed.rank_group import RankGroup
-from seeupo.distributed.remote_samplers import DirectSource, DirectTransfer
 from seeupo.engines.local import trajectory_values
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.errors import TrainingError
@@ -36,8 +36,12 @@ class ClusterEngine:
     """
 
     def __init__(self, plan: RankPlan, start: Callable[[], RankGroup], *, packing: Packing, restarts: int = 3) -> None:
-        self.plan, self.packing, self.restarts = plan, packing, restarts
-        self.optimizer, self.iteration, self.tokens = plan.optimizer, 0, 0
+        self.plan = plan
+        self.packing = packing
+        self.restarts = restarts
+        self.optimizer = plan.optimizer
+        self.iteration = 0
+        self.tokens = 0
         self._start = start
         self._restarted = 0
         self._connected: tuple[RankGroup, dict[int, Any]] | None = None
@@ -66,9 +70,12 @@ class ClusterEngine:
 
     @contextmanager
     def shrinkable_steps(self) -> Iterator[Callable[[float], None]]:
+        def shrink(factor: float) -> None:
+            self._ranks.call("shrink_steps", factor)
+
         self._ranks.call("begin_shrinkable_steps")
         try:
-            yield self._shrink_steps
+            yield shrink
         finally:
             if self._ranks.is_alive:
                 self._ranks.call("end_shrinkable_steps")
@@ -81,30 +88,30 @@ class ClusterEngine:
 
     def begin_iteration(self, iteration: int) -> None:
         self.iteration = iteration
-        self._ranks.call("begin_iteration", iteration)
+        self._ranks.call("run", "begin_iteration", iteration)
 
     def learning_rate(self, iteration: int) -> float:
         return self.optimizer.rate_at(iteration)
 
     def set_optimizer(self, settings: OptimizerSettings) -> None:
         self.optimizer = settings
-        self._ranks.call("set_optimizer", settings)
+        self._ranks.call("run", "set_optimizer", settings)
 
     def snapshot_reference(self) -> None:
-        self._ranks.call("snapshot_reference")
+        self._ranks.call("run", "snapshot_reference")
 
     def reset_critic(self) -> None:
-        self._ranks.call("reset_critic")
+        self._ranks.call("run", "reset_critic")
 
     def copy_first_adapter(self) -> None:
-        self._ranks.call("copy_first_adapter")
+        self._ranks.call("run", "copy_first_adapter")
 
     def keep_trunk(self, turns: Sequence[Turn]) -> None:
         raise TypeError("ranks keep hidden states during an iteration only; this engine lacks the capability trunk")
 
     def save(self, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
-        self._ranks.call("save", path.absolute())
+        self._ranks.call("run", "save", path.absolute())
         self._restarted = 0
 
     def load(self, path: Path) -> None:
@@ -117,11 +124,11 @@ class ClusterEngine:
                     "Look for the reason in Ray's logs, then continue with --resume"
                 )
             self._ranks = self._build()
-            self._ranks.call("set_optimizer", self.optimizer)
-        self._ranks.call("load", path.absolute())
+            self._ranks.call("run", "set_optimizer", self.optimizer)
+        self._ranks.call("run", "load", path.absolute())
 
     def export(self, path: Path) -> None:
-        self._ranks.call("export", path.absolute())
+        self._ranks.call("run", "export", path.absolute())
 
     def owns(self, model: object) -> bool:
         return False
@@ -145,19 +152,16 @@ class ClusterEngine:
         """Stop all ranks."""
         self._ranks.close()
 
-    def _shrink_steps(self, factor: float) -> None:
-        self._ranks.call("shrink_steps", factor)
-
     def _split(self, method: str, turns: Sequence[Turn], *arguments: Any) -> list[Any]:
         """Call a method of every rank with its share of the turns."""
         parts = partition(turns, self._ranks.count, self.packing, row_tokens=self.info["row_tokens"])
         return self._ranks.call(method, *arguments, part=lambda rank: [turns[index] for index in parts[rank]])
 
     def _by_turn(self, method: str, turns: Sequence[Turn], *arguments: Any) -> list[Tensor]:
-        found: dict[TurnKey, Tensor] = {}
+        rows: dict[TurnKey, Tensor] = {}
         for part in self._split(method, turns, *arguments):
-            found |= part
-        return [found[turn.key] for turn in turns]
+            rows |= part
+        return [rows[turn.key] for turn in turns]
 
 
 def _shared(value: object) -> Any:
@@ -167,10 +171,10 @@ def _shared(value: object) -> Any:
     return ray.put(value)
 
 
-def _sum_over_ranks(found: Sequence[StepMetrics], name: str) -> StepMetrics:
+def _sum_over_ranks(by_rank: Sequence[StepMetrics], name: str) -> StepMetrics:
     """Return the metrics of a step: `name` is a sum over turns, the others are the same on all ranks."""
-    total = sum(metrics.values[name] for metrics in found)
-    return StepMetrics(found[0].agent, {**found[0].values, name: total})
+    total = sum(metrics.values[name] for metrics in by_rank)
+    return StepMetrics(by_rank[0].agent, {**by_rank[0].values, name: total})
 
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Trainers and samplers that share GPUs: one Ray placement group for both."""
+"""Resources of a Ray cluster: for trainers or samplers alone, or for both on the same GPUs."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from seeupo.distributed.ray_cluster import START_SECONDS, reserve
 
 
 @dataclass(frozen=True)
-class SharedPlacement:
-    """Bundles of resources, each with the GPUs of one sampler and of the ranks that train on them.
+class Bundles:
+    """Bundles of resources: of one process each, or each with the GPUs of one sampler and of the ranks that share them.
 
     Ray cannot give two processes the same GPUs if one of them uses several. So ranks reserve the GPUs, and a sampler,
     which reserves none, is told which devices are those of its bundle. A bundle is always on one node.
 
     Attributes:
         group: Ray placement group.
-        ranks_per_bundle: Number of ranks in each bundle, as many as the GPUs of a sampler.
-        devices: GPUs of each bundle, as CUDA_VISIBLE_DEVICES names them on its node; empty on CPUs.
+        ranks_per_bundle: Number of ranks in each bundle: as many as the GPUs of a sampler that shares them.
+        devices: GPUs of each bundle, as CUDA_VISIBLE_DEVICES names them on its node; empty if Ray chooses them.
     """
 
     group: Any
-    ranks_per_bundle: int
-    devices: tuple[tuple[str, ...], ...]
+    ranks_per_bundle: int = 1
+    devices: tuple[tuple[str, ...], ...] = ()
 
     def close(self) -> None:
         """Free the resources."""
@@ -32,7 +32,12 @@ class SharedPlacement:
         remove_placement_group(self.group)
 
 
-def reserve_shared(trainers: int, samplers: int, *, tensor_parallel: int, on_gpu: bool) -> SharedPlacement:
+def reserve_separate(count: int, gpus: float) -> Bundles:
+    """Reserve resources for a number of processes with a number of GPUs each."""
+    return Bundles(reserve([{"CPU": 1} | ({"GPU": gpus} if gpus else {})] * count))
+
+
+def reserve_shared(trainers: int, samplers: int, *, tensor_parallel: int, on_gpu: bool) -> Bundles:
     """Reserve resources for ranks and for samplers of `tensor_parallel` GPUs each on the same devices.
 
     Args:
@@ -48,7 +53,7 @@ def reserve_shared(trainers: int, samplers: int, *, tensor_parallel: int, on_gpu
         ]
     )
     devices = _devices(group, count, tensor_parallel) if on_gpu else ()
-    return SharedPlacement(group, tensor_parallel, devices)
+    return Bundles(group, tensor_parallel, devices)
 
 
 def _devices(group: Any, count: int, gpus: int) -> tuple[tuple[str, ...], ...]:
@@ -57,13 +62,13 @@ def _devices(group: Any, count: int, gpus: int) -> tuple[tuple[str, ...], ...]:
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     task: Any = ray.remote(_reserved_gpus)
-    found = [
+    tasks = [
         task.options(
             num_cpus=0, num_gpus=gpus, scheduling_strategy=PlacementGroupSchedulingStrategy(group, number)
         ).remote()
         for number in range(count)
     ]
-    return tuple(ray.get(found, timeout=START_SECONDS))
+    return tuple(ray.get(tasks, timeout=START_SECONDS))
 
 
 def _reserved_gpus() -> tuple[str, ...]:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -134,38 +133,15 @@ class Rank:
     def step_critic(self, turns: Sequence[Turn], loss: CriticLoss, normalizer: float) -> StepMetrics:
         return self.engine.step_critic(turns, loss, normalizer=normalizer)
 
-    def begin_iteration(self, iteration: int) -> None:
-        self.engine.begin_iteration(iteration)
-
-    def set_optimizer(self, settings: OptimizerSettings) -> None:
-        self.engine.set_optimizer(settings)
-
-    def snapshot_reference(self) -> None:
-        self.engine.snapshot_reference()
-
-    def reset_critic(self) -> None:
-        self.engine.reset_critic()
-
-    def copy_first_adapter(self) -> None:
-        self.engine.copy_first_adapter()
-
-    def save(self, path: Path) -> None:
-        self.engine.save(path)
-
-    def load(self, path: Path) -> None:
-        self.engine.load(path)
-
-    def export(self, path: Path) -> None:
-        self.engine.export(path)
+    def run(self, method: str, *arguments: Any) -> None:
+        """Call a method of the engine that all ranks carry out in the same way."""
+        getattr(self.engine, method)(*arguments)
 
     def weights(self) -> dict[str, Tensor] | None:
         """Gather all weights on the CPU; only rank 0 keeps them."""
         torch.cuda.empty_cache()  # a sampler on the same GPU may need what the update has used
-        found: dict[str, Tensor] = {}
-        for name, weight in self.engine.weights():
-            if self.number == 0:
-                found[name] = weight.cpu()
-        return found if self.number == 0 else None
+        weights = self.engine.first_rank_copy(self.engine.weights())
+        return weights if self.number == 0 else None
 
     def connect_samplers(self, plan: Any) -> None:
         """Prepare to send weights to vLLM samplers on GPUs; `plan` is a `TransferPlan`."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from seeupo.distributed.placement import SharedPlacement
+from seeupo.distributed.placement import Bundles, reserve_separate
 from seeupo.distributed.rank import Rank
-from seeupo.distributed.ray_cluster import START_SECONDS, node_by_node, reserve
+from seeupo.distributed.ray_cluster import START_SECONDS, node_by_node
 from seeupo.errors import EngineLost, first_line
 
 DEATH_SECONDS = 10.0
@@ -27,26 +27,20 @@ class RankGroup:
         shared: Resources that samplers use as well; None reserves some for the ranks alone.
     """
 
-    def __init__(
-        self, count: int, *, gpus: float = 0, call_seconds: float, shared: SharedPlacement | None = None
-    ) -> None:
+    def __init__(self, count: int, *, gpus: float = 0, call_seconds: float, shared: Bundles | None = None) -> None:
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         self.count, self.call_seconds = count, call_seconds
-        self._own_bundles: Any = None
-        if shared is None:
-            self._own_bundles = reserve([{"CPU": 1} | ({"GPU": gpus} if gpus else {})] * count)
-        bundles, ranks_per_bundle = (
-            (self._own_bundles, 1) if shared is None else (shared.group, shared.ranks_per_bundle)
-        )
-        bundle_of_rank = [bundle for bundle in node_by_node(bundles) for _ in range(ranks_per_bundle)]
+        bundles = shared or reserve_separate(count, gpus)
+        self._reserved = bundles if shared is None else None
+        bundle_of_rank = [bundle for bundle in node_by_node(bundles.group) for _ in range(bundles.ranks_per_bundle)]
         actor: Any = ray.remote(Rank)
         self._actors = [
             actor.options(
                 num_cpus=1,
                 num_gpus=gpus,
-                scheduling_strategy=PlacementGroupSchedulingStrategy(bundles, bundle),
+                scheduling_strategy=PlacementGroupSchedulingStrategy(bundles.group, bundle),
             ).remote(number, count)
             for number, bundle in enumerate(bundle_of_rank)
         ]
@@ -66,12 +60,11 @@ class RankGroup:
     def close(self) -> None:
         """Stop all ranks; idempotent."""
         import ray
-        from ray.util.placement_group import remove_placement_group
 
         for actor in self._actors:
             ray.kill(actor)
-        if self._actors and self._own_bundles is not None:
-            remove_placement_group(self._own_bundles)
+        if self._actors and self._reserved is not None:
+            self._reserved.close()
         self._actors = []
 
     @property

@@ -2,123 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from torch import Tensor
-
-from seeupo.core.checks import check_at_least, check_count
-from seeupo.distributed.placement import SharedPlacement
-from seeupo.distributed.ray_cluster import reserve, wait_for_bundles
-from seeupo.distributed.vllm_sampler import CHUNK_BYTES, chunks
+from seeupo.distributed.direct_transfer import DirectSource, DirectTransfer
+from seeupo.distributed.placement import Bundles, reserve_separate
+from seeupo.distributed.ray_cluster import wait_for_bundles
+from seeupo.distributed.sampler_actor import FETCH_SECONDS, SamplerActor, store_weights
 from seeupo.errors import EngineLost, TrainingError, UserError, first_line
-from seeupo.inference.settings import SamplerSettings
-from seeupo.protocols import Sampler, TrainableEngine, WeightSource
+from seeupo.protocols import Sampler, TrainableEngine
 from seeupo.types import Completion, GenerationRequest, Turn
 
 WORK_SECONDS = 0.1
 """Time after which an actor returns to take new requests, or earlier if a request has finished."""
 POLL_SECONDS = 0.5
 """Time limit of a poll, in which no actor may have finished anything."""
-FETCH_SECONDS = 300.0
-"""Time limit for weights or completions to arrive from another node."""
-
 OUTDATED = -1
 """Version of weights from before the last sync. A warm start changes the weights of version 0, too."""
-
-
-@dataclass(frozen=True)
-class DirectTransfer:
-    """A transfer of weights from the GPUs of a cluster engine to those of vLLM samplers.
-
-    Attributes:
-        backend: Backend of vLLM's weight transfer: "nccl" between GPUs, "ipc" on GPUs that trainers and samplers share.
-        workers: Number of GPUs per sampler.
-        dtype: Data type of the samplers.
-    """
-
-    backend: Literal["nccl", "ipc"]
-    workers: int
-    dtype: str
-
-
-def direct_transfer(
-    settings: SamplerSettings, *, cluster: bool, device: str, dtype: str, per_turn: bool = False
-) -> DirectTransfer | None:
-    """Return how weights reach vLLM samplers on the GPUs of a cluster; None if they go through Ray's object store.
-
-    With one adapter per turn (`per_turn`), only adapters are sent, which are small and which vLLM reads from files.
-    """
-    if settings.kind != "vllm" or not cluster or not device.startswith("cuda") or per_turn:
-        return None
-    return DirectTransfer("ipc" if settings.placement == "shared" else "nccl", settings.tensor_parallel, dtype)
-
-
-class DirectSource(TrainableEngine, Protocol):
-    """A train engine with the capability "send": it sends weights from its GPUs to those of samplers."""
-
-    def send_weights(self, samplers: Mapping[int, Any], version: int, transfer: DirectTransfer) -> None:
-        """Replace the weights of the samplers' Ray actors, which are given by their numbers."""
-
-
-class SamplerActor:
-    """The body of a Ray actor with a sampler, made by a picklable function."""
-
-    def __init__(self) -> None:
-        self._sampler: Any = None
-        self._unfinished = 0
-
-    def start(
-        self, make: Callable[[], Sampler], weights: Sequence[Any] | None, version: int, devices: Sequence[str]
-    ) -> None:
-        """Make the sampler, on these GPUs if Ray has not chosen them.
-
-        This is not done in the constructor, whose errors Ray reports without their type.
-        """
-        if devices:
-            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
-        self._sampler = make()
-        if weights is not None:
-            self.load(weights, version)
-
-    def load(self, weights: Sequence[Any], version: int) -> None:
-        """Load weights from Ray's object store."""
-        self._sampler.sync(StoredWeights(weights), version)
-
-    def work(self, requests: Sequence[GenerationRequest], seconds: float) -> list[Completion]:
-        """Sample until a request has finished or the time is over."""
-        for request in requests:
-            self._sampler.submit(request)
-        self._unfinished += len(requests)
-        finished: list[Completion] = []
-        end = time.monotonic() + seconds
-        while self._unfinished and not finished and time.monotonic() < end:
-            finished = self._sampler.poll()
-        self._unfinished -= len(finished)
-        return finished
-
-    def call(self, method: str, *arguments: Any) -> Any:
-        """Call another method of the sampler."""
-        return getattr(self._sampler, method)(*arguments)
-
-
-@dataclass
-class StoredWeights:
-    """Weights in Ray's object store, in chunks."""
-
-    chunks: Sequence[Any]
-
-    def owns(self, model: object) -> bool:
-        return False
-
-    def weights(self) -> Iterator[tuple[str, Tensor]]:
-        import ray
-
-        for chunk in self.chunks:
-            yield from ray.get(chunk, timeout=FETCH_SECONDS)
 
 
 @dataclass(eq=False)
@@ -178,28 +80,27 @@ class RemoteSamplers:
         count: int,
         *,
         gpus: float = 0,
-        shared: SharedPlacement | None = None,
+        shared: Bundles | None = None,
         lockstep: bool = False,
         direct: DirectTransfer | None = None,
         restarts: int = 3,
         start_seconds: float = 900.0,
         call_seconds: float = 600.0,
     ) -> None:
-        check_count("count", count, 1)
-        check_count("restarts", restarts, 0)
-        check_at_least("start_seconds", start_seconds, 1)
-        check_at_least("call_seconds", call_seconds, 1)
-        self.make, self.gpus, self.shared, self.lockstep, self.direct = make, gpus, shared, lockstep, direct
-        self.restarts, self.start_seconds, self.call_seconds = restarts, start_seconds, call_seconds
+        self.make = make
+        self.gpus = gpus
+        self.lockstep = lockstep
+        self.direct = direct
+        self.restarts = restarts
+        self.start_seconds = start_seconds
+        self.call_seconds = call_seconds
         self.version = 0
         self._weights: list[Any] | None = None
         self._unfinished: dict[str, GenerationRequest] = {}
         self._finished: dict[str, Completion] = {}
         self._episodes: dict[str, Slot] = {}
-        self._own_bundles: Any = None
-        if shared is None:
-            self._own_bundles = reserve([{"CPU": 1} | ({"GPU": gpus} if gpus else {})] * count)
-        self._bundles = self._own_bundles if shared is None else shared.group
+        self._bundles = shared or reserve_separate(count, gpus)
+        self._reserved = self._bundles if shared is None else None
         self._slots = [Slot(number) for number in range(count)]
         for slot in self._slots:
             self._start(slot)
@@ -227,7 +128,7 @@ class RemoteSamplers:
         self._episodes.clear()
         self._wait_for_samplers()
         if self.direct is None:
-            self._weights = _put(engine)
+            self._weights = store_weights(engine)
             self.version = version
             for slot in self._slots:
                 if slot.version is not None:
@@ -253,22 +154,21 @@ class RemoteSamplers:
     def close(self) -> None:
         """Stop all actors; idempotent."""
         import ray
-        from ray.util.placement_group import remove_placement_group
 
         slots, self._slots = self._slots, []
         if not ray.is_initialized():  # the actors have ended with the cluster
             return
         for slot in slots:
             _kill(slot)
-        if self._own_bundles is not None:
-            remove_placement_group(self._own_bundles)
-            self._own_bundles = None
+        if self._reserved is not None:
+            self._reserved.close()
+            self._reserved = None
 
     def _assign(self, request: GenerationRequest) -> None:
         present = self._present()
         slot = self._episodes.get(request.episode) if request.episode is not None else None
         if slot is None or slot not in present:
-            slot = min(present, key=lambda each: each.load)
+            slot = min(present, key=lambda candidate: candidate.load)
         if request.episode is not None:
             self._episodes[request.episode] = slot
         slot.waiting.append(request)
@@ -331,8 +231,8 @@ class RemoteSamplers:
             )
         del slot.running[completion.id]
         self._finished[completion.id] = completion
-        for each in self._slots:
-            each.losses = 0
+        for other in self._slots:
+            other.losses = 0
 
     def _replace(self, slot: Slot, reason: str) -> None:
         """Start another actor, and give the requests of the lost one to samplers that run."""
@@ -345,10 +245,12 @@ class RemoteSamplers:
                 f"time: {reason}. Look for the cause in Ray's logs, for example memory that a sampler lacks"
             )
         requests = [*slot.running.values(), *slot.waiting]
-        slot.running, slot.waiting, slot.away = {}, [], True
-        all_away = all(each.away for each in self._slots)
+        slot.running = {}
+        slot.waiting = []
+        slot.away = True
+        all_away = all(other.away for other in self._slots)
         if all_away:
-            wait_for_bundles(self._bundles, 1)  # if nodes were lost, the others may not have room for a sampler
+            wait_for_bundles(self._bundles.group, 1)  # if nodes were lost, the others may not have room for a sampler
         self._start(slot)
         if requests and self.direct and all_away:
             self._unfinished.clear()
@@ -365,10 +267,10 @@ class RemoteSamplers:
         slot.actor = actor.options(
             num_cpus=1,
             num_gpus=self.gpus,
-            scheduling_strategy=PlacementGroupSchedulingStrategy(self._bundles, slot.number),
+            scheduling_strategy=PlacementGroupSchedulingStrategy(self._bundles.group, slot.number),
         ).remote()
         slot.version, slot.loading = None, self.version
-        devices = self.shared.devices[slot.number] if self.shared is not None and self.shared.devices else ()
+        devices = self._bundles.devices[slot.number] if self._bundles.devices else ()
         self._call(slot, "start", self.make, self._weights, self.version, devices, seconds=self.start_seconds)
 
     def _call(self, slot: Slot, method: str, *arguments: Any, seconds: float) -> None:
@@ -393,14 +295,6 @@ class RemoteSamplers:
         self.version = version
         for slot in started:
             slot.version, slot.away = version, False
-
-
-def _put(engine: WeightSource) -> list[Any]:
-    """Put an engine's weights into Ray's object store, in chunks, and return references to them."""
-    import ray
-
-    on_cpu = ((name, weight.detach().cpu()) for name, weight in engine.weights())
-    return [ray.put(chunk) for chunk in chunks(on_cpu, CHUNK_BYTES)]
 
 
 def _kill(slot: Slot) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -18,9 +18,9 @@ from seeupo.engines.batches import TRUNK_BYTES, Batches
 from seeupo.engines.local_critic import CriticSettings, LocalCritic
 from seeupo.engines.optimizer import Optimizer, OptimizerSettings, trainable_names
 from seeupo.engines.reference_policy import ReferencePolicy, fill
-from seeupo.engines.sharded_state import is_sharded, load_sharded, save_sharded
 from seeupo.engines.sharding import Sharding, SingleProcess
 from seeupo.engines.shrinking import shrinkable
+from seeupo.engines.training_state import load_state, save_state
 from seeupo.models.loading import LoadedPolicy
 from seeupo.models.logprobs import action_logprobs
 from seeupo.models.lora.adapter_folders import BASE, write_base_name
@@ -43,12 +43,8 @@ from seeupo.models.scope import ModelScope
 from seeupo.protocols import Capability, CriticEngine, CriticLoss, Objective, TrainableEngine
 from seeupo.types import StepMetrics, Trajectory, Turn, number_of_tokens, turns_of
 
-ADAPTERS = "adapters.safetensors"
-"""File of the adapters, by parameter name."""
-REFERENCE = "reference.safetensors"
-"""File of the reference policy, by parameter name: its weights, or only its adapters."""
-CRITIC = "critic"
-"""Directory of the critic."""
+POLICY = "policy/"
+"""Prefix of the policy's weights in a checkpoint."""
 
 
 class LocalEngine:
@@ -137,8 +133,8 @@ class LocalEngine:
     def _load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         model, parameters = self.policy.model, dict(self.policy.model.named_parameters())
         names = {name.replace(ADAPTED, "."): name for name in parameters}
-        found = {names[name]: self.sharding.part(weight, parameters[names[name]]) for name, weight in weights}
-        fill(model, found)
+        parts = {names[name]: self.sharding.part(weight, parameters[names[name]]) for name, weight in weights}
+        fill(model, parts)
 
     def set_optimizer(self, settings: OptimizerSettings) -> None:
         self.settings = settings
@@ -223,63 +219,64 @@ class LocalEngine:
         return StepMetrics(None, metrics)
 
     def save(self, path: Path) -> None:
-        if not isinstance(self.sharding, SingleProcess):
-            self._save_sharded(path)
-            return
+        tensors = self._state_tensors()
+        rank = None if isinstance(self.sharding, SingleProcess) else self.sharding.rank
+        if rank is not None:
+            self.export(path)  # so that a checkpoint is a model folder, whichever engine wrote it
+        else:
+            self._write_policy(path)
+            if self.lora is None:  # the weights are in the model's own files
+                tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(POLICY)}
+        for prefix, optimizer in self._optimizers().items():
+            tensors |= {prefix + name: tensor for name, tensor in optimizer.tensors().items()}
+        save_state(path, tensors, {"iteration": self.iteration}, rank=rank)
+
+    def _write_policy(self, path: Path) -> None:
+        """Write the policy as a folder that transformers or peft can load; adapters are not merged."""
+        model, tokenizer, base = self.policy.model, self.policy.tokenizer, self.policy.base
         if self._adapters is None:
-            save_model(self.policy.model, self.policy.tokenizer, path)
-        if self.lora is not None:
-            save_file({name: p.detach().contiguous() for name, p in self._trained.items()}, path / ADAPTERS)
-            if self._adapters is None:
-                write_base_name(path, self.policy.base or BASE)
-            else:
-                write_turn_adapters(path, self.policy.model, self._trained, base=self.policy.base)
-                self.policy.tokenizer.save_pretrained(path)
-            if self.policy.base is None:  # nothing else could make the adapters usable
-                save_model(base_model(self.policy.model), self.policy.tokenizer, path / BASE)
-        if self._reference is not None:
-            save_file(
-                {name: weight.contiguous() for name, weight in self._reference.tensors().items()}, path / REFERENCE
-            )
-        state = {"iteration": self.iteration, "optimizers": self._optimizer.state()}
-        if self._critic is not None:
-            state["critic"] = self._critic.save(path / CRITIC)
-        torch.save(state, path / "optimizer.pt")
+            save_model(model, tokenizer, path)
+        else:
+            write_turn_adapters(path, model, self._trained, base=base)
+            tokenizer.save_pretrained(path)
+        if self.lora is not None and self._adapters is None:
+            write_base_name(path, base or BASE)
+        if self.lora is not None and base is None:  # nothing else could make the adapters usable
+            save_model(base_model(model), tokenizer, path / BASE)
 
     def load(self, path: Path) -> None:
-        if is_sharded(path):
-            self._load_sharded(path)
-        else:
-            self._load_model(path)
+        def prepare(names: list[str]) -> dict[str, Tensor]:
+            """Return the tensors of the engine that the checkpoint fills; it must have all of them."""
+            tensors = self._state_tensors()
+            if self.lora is None and not any(name.startswith(POLICY) for name in names):
+                self._load_weights(self._model_files(path))
+                tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(POLICY)}
+            if missing := tensors.keys() - set(names):
+                raise ValueError(f"{path} has no {min(missing)}; expected a checkpoint of this model and settings")
+            for prefix, optimizer in self._optimizers().items():
+                moments = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+                tensors |= {prefix + name: tensor for name, tensor in optimizer.prepare(moments).items()}
+            return tensors
+
+        self.iteration = load_state(path, prepare)["iteration"]
         self._batches.reset(self._trained.values())
 
-    def _load_model(self, path: Path) -> None:
-        if not isinstance(self.sharding, SingleProcess):
-            raise ValueError(f"{path} is from the local engine; ranks load what ranks wrote. Use engine.kind = 'local'")
+    def _model_files(self, path: Path) -> Iterator[tuple[str, Tensor]]:
+        """Yield the weights of a model folder, which must have all that this model has."""
         weights: dict[str, Tensor] = {}
-        files = [path / ADAPTERS] if self.lora is not None else sorted(path.glob("model*.safetensors"))
-        for file in files:
-            if not file.exists():
-                raise ValueError(f"{path} has no adapters; expected the checkpoint of an engine with lora")
+        for file in sorted(path.glob("model*.safetensors")):
             weights |= load_file(file)
-        expected = self._trained if self.lora is not None else dict(self.policy.model.named_parameters())
-        if missing := expected.keys() - weights.keys():
-            raise ValueError(f"{path} has no weights for {min(missing)}; expected a checkpoint of this model")
-        fill(self.policy.model, weights)
-        if self._reference is not None:
-            self._reference.restore(load_file(path / REFERENCE))
-        saved = torch.load(path / "optimizer.pt", weights_only=True, map_location="cpu")  # moved by the optimizer
-        self.iteration = saved["iteration"]
-        self._optimizer.load_state(saved["optimizers"])
-        if self._critic is not None:
-            self._critic.load(path / CRITIC, saved.get("critic", {}))
+        for name, _ in self.policy.model.named_parameters():
+            if name not in weights:
+                raise ValueError(f"{path} has no weights for {name}; expected a checkpoint of this model")
+            yield name, weights[name]
 
     def export(self, path: Path) -> None:
         model, full = self.policy.model, self.sharding.full
-        weights = self._on_first_rank(self.weights())
+        weights = self.first_rank_copy(self.weights())
         base = {}
         if self._adapters is not None:
-            base = self._on_first_rank((name, full(weight)) for name, weight in base_weights(model).items())
+            base = self.first_rank_copy((name, full(weight)) for name, weight in base_weights(model).items())
         if self.sharding.rank != 0:
             return
         if self._adapters is None:
@@ -289,7 +286,7 @@ class LocalEngine:
             self.policy.tokenizer.save_pretrained(path)
             save_model(plain_model(model, base), self.policy.tokenizer, path / BASE)
 
-    def _on_first_rank(self, weights: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    def first_rank_copy(self, weights: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
         """Return weights, which all ranks gather one after another, in the memory of rank 0."""
         return {name: weight.cpu() for name, weight in weights if self.sharding.rank == 0}
 
@@ -305,33 +302,15 @@ class LocalEngine:
         adapters = ((name, weight) for name, weight in self.policy.model.named_parameters() if is_adapter(name))
         return ((name, self.sharding.full(weight.detach())) for name, weight in adapters)
 
-    def _save_sharded(self, path: Path) -> None:
-        tensors = {**self._state_tensors(), **{f"moments/{n}": t for n, t in self._optimizer.tensors().items()}}
-        if self._critic is not None:
-            tensors |= {f"critic_moments/{n}": t for n, t in self._critic.optimizer.tensors().items()}
-        save_sharded(path, tensors, {"iteration": self.iteration}, rank=self.sharding.rank)
-        self.export(path)  # so that a checkpoint is a model folder, whichever engine wrote it
-
-    def _load_sharded(self, path: Path) -> None:
-        def prepare(names: Iterable[str]) -> dict[str, Tensor]:
-            """Return the tensors of the engine that the checkpoint fills; it must have all of them."""
-            tensors, names = self._state_tensors(), list(names)
-            if missing := tensors.keys() - set(names):
-                raise ValueError(f"{path} has no {min(missing)}; expected a checkpoint of this model and settings")
-            optimizers = {"moments": self._optimizer}
-            if self._critic is not None:
-                optimizers["critic_moments"] = self._critic.optimizer
-            for prefix, optimizer in optimizers.items():
-                own = [name.removeprefix(f"{prefix}/") for name in names if name.startswith(f"{prefix}/")]
-                tensors |= {f"{prefix}/{name}": tensor for name, tensor in optimizer.prepare(own).items()}
-            return tensors
-
-        self.iteration = load_sharded(path, prepare)["iteration"]
+    def _optimizers(self) -> dict[str, Optimizer]:
+        """Return the optimizers by the prefix of their moments in a checkpoint."""
+        critic = {} if self._critic is None else {"critic_moments/": self._critic.optimizer}
+        return {"moments/": self._optimizer, **critic}
 
     def _state_tensors(self) -> dict[str, Tensor]:
         """Return the weights that a checkpoint holds: trained ones, the reference policy's and the critic's."""
         trained = self._trained if self.lora is not None else dict(self.policy.model.named_parameters())
-        tensors = {f"policy/{name}": parameter.detach() for name, parameter in trained.items()}
+        tensors = {f"{POLICY}{name}": parameter.detach() for name, parameter in trained.items()}
         if self._reference is not None:
             tensors |= {f"reference/{name}": tensor for name, tensor in self._reference.tensors().items()}
         if self._critic is not None:

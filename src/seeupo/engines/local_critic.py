@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from seeupo.core.checks import OptionError, check_choice
@@ -21,8 +19,6 @@ from seeupo.models.scope import ModelScope
 from seeupo.models.value_head import Backbone, Critic
 from seeupo.protocols import CriticLoss
 from seeupo.types import Turn
-
-WEIGHTS = "critic.safetensors"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,20 +109,3 @@ class LocalCritic:
             (part * (self.sharding.ranks / normalizer)).backward()
             total += float(part.detach()) / normalizer
         return {**self.optimizer.step(iteration, None, owner="the critic"), "critic_loss": total}
-
-    def save(self, path: Path) -> dict[str, Any]:
-        """Write the weights and return the optimizer state."""
-        path.mkdir(parents=True, exist_ok=True)
-        save_file({name: p.detach().contiguous() for name, p in self.trained.items()}, path / WEIGHTS)
-        return {"moments": self.optimizer.state()}
-
-    def load(self, path: Path, state: dict[str, Any]) -> None:
-        """Restore the weights and the optimizer state."""
-        file = path / WEIGHTS
-        if not file.exists():
-            raise ValueError(f"{path} has no critic; expected the checkpoint of an engine with a critic")
-        weights = load_file(file)
-        if weights.keys() != self.trained.keys():
-            raise ValueError(f"{path} is from a different critic; expected backbone={self.settings.backbone!r}")
-        fill(self.critic, weights)
-        self.optimizer.load_state(state["moments"])

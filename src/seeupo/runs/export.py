@@ -28,7 +28,7 @@ from seeupo.utils.atomic_files import sync, sync_folder
 
 CARD_FILE = "README.md"
 MODEL_SUFFIXES = {".json", ".safetensors", ".jinja", ".txt", ".model", ".md"}
-TRAINING_FILES = {"state.json", "manifest.json", "adapters.safetensors", "reference.safetensors"}
+TRAINING_FILES = {"state.json", "manifest.json", "engine.json"}
 """Files of a checkpoint that only a resumed run needs."""
 
 

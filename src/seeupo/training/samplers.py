@@ -10,8 +10,9 @@ from functools import partial
 from pathlib import Path
 
 from seeupo.config.schema import Recipe
-from seeupo.distributed.placement import SharedPlacement
-from seeupo.distributed.remote_samplers import RemoteSamplers, direct_transfer
+from seeupo.distributed.direct_transfer import direct_transfer
+from seeupo.distributed.placement import Bundles
+from seeupo.distributed.remote_samplers import RemoteSamplers
 from seeupo.distributed.vllm_sampler import VllmOptions, VllmSampler
 from seeupo.inference import make_sampler
 from seeupo.inference.sampling import StopCriteria
@@ -25,7 +26,7 @@ Load = Callable[[], LoadedPolicy]
 
 
 def start_samplers(
-    recipe: Recipe, policy: LoadedPolicy, load: Load, stack: ExitStack, shared: SharedPlacement | None
+    recipe: Recipe, policy: LoadedPolicy, load: Load, stack: ExitStack, shared: Bundles | None
 ) -> Sampler:
     """Return the samplers of a recipe in Ray actors, which are stopped with the stack.
 

@@ -14,7 +14,7 @@ import torch
 from seeupo.config.schema import AgentSettings, ModelSettings, Recipe
 from seeupo.distributed.cluster_engine import ClusterEngine
 from seeupo.distributed.env_workers import RemoteWorker
-from seeupo.distributed.placement import SharedPlacement, reserve_shared
+from seeupo.distributed.placement import Bundles, reserve_shared
 from seeupo.distributed.rank import RankPlan
 from seeupo.distributed.rank_group import RankGroup
 from seeupo.distributed.ray_cluster import other_nodes, ray_cluster
@@ -207,7 +207,7 @@ def make_engine(recipe: Recipe, policy: LoadedPolicy) -> LocalEngine:
         raise TrainingError(f"{recipe.model.name} cannot be trained with these settings: {error}") from None
 
 
-def shared_placement(recipe: Recipe) -> SharedPlacement:
+def shared_placement(recipe: Recipe) -> Bundles:
     """Reserve the resources that trainers and samplers share."""
     return reserve_shared(
         recipe.engine.trainers,
@@ -218,7 +218,7 @@ def shared_placement(recipe: Recipe) -> SharedPlacement:
 
 
 def make_cluster_engine(
-    recipe: Recipe, load: Callable[[], LoadedPolicy], policy: LoadedPolicy, shared: SharedPlacement | None = None
+    recipe: Recipe, load: Callable[[], LoadedPolicy], policy: LoadedPolicy, shared: Bundles | None = None
 ) -> ClusterEngine:
     """Return the engine that trains in Ray actors, each of which loads the policy itself."""
     settings, on_gpu = recipe.engine, resolve_device(recipe.model.device).type == "cuda"

