@@ -31,7 +31,6 @@ EXCEPTIONS = {
         "seeupo.algorithms.common.base", "seeupo.algorithms.common.batch", "seeupo.algorithms.common.objective",
         "seeupo.core.checks", "seeupo.protocols", "seeupo.types",
     },
-    "docs/environments/gymnasium.md": {"seeupo.envs.gymnasium_text"},
 }  # fmt: skip
 """Modules that a page imports besides. Remove an entry when its page does without; add none."""
 

@@ -156,7 +156,7 @@ def test_check_says_why_it_exits_with_1(file):
     assert result.exit_code == 1
     assert result.stderr.splitlines() == [
         "Error: wrong_env:EasyFactory did not pass the check",
-        "  split test: the no-op policy solved 2 of 2 tasks; expected none, because it does nothing",
+        "  split test: the no-op policy solved 2 of 2 tasks; expected none, because it does nothing. See task test-0",
     ]
     as_json = run("envs", "check", "wrong_env:EasyFactory", "--split", "test", "--json")
     assert '"passed": false' in as_json.stdout

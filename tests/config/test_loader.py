@@ -1,6 +1,6 @@
 import math
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from seeupo.algorithms import ALGORITHMS, GRPO, SeeUPO
 from seeupo.algorithms.common.trust_region import TrustRegionSettings
 from seeupo.config import loader
-from seeupo.config.keys import _recipe_keys, alternatives, keys_of
+from seeupo.config.keys import alternatives, keys_of
 from seeupo.config.loader import (
     read_recipe,
     recipe_from_table,
@@ -315,10 +315,6 @@ PLAIN = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
     max_leaves=6,
 )
-ODD = st.one_of(
-    PLAIN, st.just("none"), st.none(), st.dates(), st.times(), st.floats(), st.integers(), st.just(1 << 5000),
-    st.text(max_size=5), st.just("\ud800"), st.binary(max_size=2),
-)  # fmt: skip
 
 
 def values(hint: Any) -> st.SearchStrategy[Any]:
@@ -368,49 +364,6 @@ def test_any_options_are_written_unchanged(table):
     assert recipe_from_table(tomllib.loads(text)) == recipe
     assert tomllib.loads(f"a = {toml(table)}") == {"a": table}
     assert all(line.isprintable() for line in text.split("\n"))
-
-
-def read_or_rejected(read: Callable[[], Recipe]) -> tuple[Recipe, tuple[str, ...]]:
-    """Return the recipe or the problems, of which there must be some. Any other error is raised."""
-    try:
-        return read(), ()
-    except ConfigError as error:
-        return Recipe(), error.problems or ("",)
-
-
-NAMES = st.sampled_from(sorted({place.name for place in _recipe_keys(Recipe)} | {"iterations", "x", "a b"}))
-NESTED = st.recursive(ODD, lambda inner: st.dictionaries(NAMES | TEXTS, inner, max_size=4), max_leaves=8)
-
-
-@given(data=st.data())
-def test_any_table_is_read_or_rejected_in_lines(data):
-    table = recipe_to_table(Recipe())
-    for section in data.draw(st.lists(st.sampled_from(sorted(table)), max_size=3, unique=True)):
-        if isinstance(table[section], dict):
-            table[section] |= data.draw(
-                st.dictionaries(st.sampled_from(sorted(table[section])) | NAMES, NESTED, max_size=4)
-            )
-        else:
-            table[section] = data.draw(NESTED)
-    table |= data.draw(st.dictionaries(NAMES, NESTED, max_size=2))
-    recipe, problems = read_or_rejected(lambda: recipe_from_table(table))
-    assert all(0 < len(line) < 800 and len(line.splitlines()) == 1 for line in problems)
-    assert problems or recipe_from_table(recipe_to_table(recipe)) == recipe
-
-
-PIECES = st.sampled_from(["[run]", "seed", "=", "1", "\n", ".", "'", '"""', "[[", "{", "é"])
-
-
-@given(
-    text=st.text(max_size=30) | st.lists(PIECES).map("".join),
-    key=st.text("ab.", max_size=5) | st.sampled_from(["run.seed", "model.name", "environment.options.x", "warm_start"]),
-    value=st.text(max_size=10) | ODD.map(repr),
-)  # fmt: skip
-def test_any_file_and_override_is_read_or_rejected(path, text, key, value):
-    path.write_bytes(text.encode("utf-8", errors="surrogatepass"))
-    recipe, problems = read_or_rejected(lambda: read_recipe(str(path), [(key, value)]))
-    assert all(line and len(line.splitlines()) == 1 for line in problems)
-    assert problems or recipe_from_table(recipe_to_table(recipe)) == recipe
 
 
 def test_a_run_has_iterations_or_epochs():

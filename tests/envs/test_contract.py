@@ -6,7 +6,6 @@ import re
 import numpy
 import pytest
 
-from seeupo.envs.pool.first_task import try_task
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.errors import EnvError
 from seeupo.types import Message, StepResult, Task, Tool, ToolCall
@@ -60,7 +59,7 @@ def try_all(environment):
         tasks = pool.first_tasks("train", None)
         pool.vocabulary()
         pool.separate_step_rewards()
-        try_task(pool, tasks[0])
+        pool.try_task(tasks[0])
         if (expert := pool.expert(tasks[0])) is not None:
             expert(StepResult(HELLO))
 

@@ -15,7 +15,7 @@ from seeupo.types import Attempt
 
 def check(factory, **options):
     with EnvPool(factory) as pool:
-        return list(check_environment(pool, pool.splits, ("expert", "no-op"), **options))
+        return list(check_environment(pool, pool.splits, **options))
 
 
 def test_expert_solves_all_tasks_and_no_op_policy_none():

@@ -3,8 +3,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from seeupo.errors import TrajectoryFileError
 from seeupo.runs import gzip_lines, trajectory_files
@@ -18,36 +16,6 @@ from seeupo.runs.trajectory_files import (
     write_trajectories,
 )
 from seeupo.types import Credit, Failure, FailureKind, StopReason, Trajectory, Turn, TurnCredit, TurnText
-
-IDS = st.lists(st.integers(0, 9), max_size=8).map(tuple)
-SCORES = st.none() | st.floats(0, 1)
-FAILURES = st.none() | st.builds(Failure, st.sampled_from(FailureKind), st.text())
-
-
-@st.composite
-def trajectories(draw):
-    name = draw(st.text(min_size=1, max_size=5))
-    turns, history = [], draw(IDS)
-    for index in range(draw(st.integers(0, 4))):
-        action = draw(IDS)
-        logprobs = tuple(-0.1 * n for n in range(len(action))) if draw(st.booleans()) else None
-        version, reward = draw(st.none() | st.integers(0, 9)), draw(st.floats(-1, 1))
-        turns.append(Turn(name, index, history, action, logprobs, version, reward, draw(st.text(max_size=3))))
-        # The next prompt extends the history, shortens it, or replaces it.
-        history = draw(st.sampled_from([history + action, history[:2], (1, 2, 3)])) + draw(IDS)
-    credits = tuple(TurnCredit(n, 1.1, 0.5, 0.55, n % 2 == 0, (-0.5, -1.0)) for n in range(len(turns)))
-    texts = draw(st.lists(st.builds(TurnText, st.text(), st.text()), max_size=len(turns)))
-    return Trajectory(
-        name, "g", "t", tuple(turns), draw(st.floats(-1, 1.5)), draw(SCORES), outcome=draw(SCORES),
-        stop=draw(st.sampled_from(StopReason)), failure=draw(FAILURES), truncated_responses=draw(st.integers(0, 4)),
-        timings={"seconds": 1.5}, opening=draw(st.text()), turn_texts=tuple(texts),
-        credit=draw(st.sampled_from([None, Credit(0.5, credits)])),
-    )  # fmt: skip
-
-
-@given(trajectories())
-def test_json_round_trip(trajectory):
-    assert from_json(json.loads(json.dumps(to_json(trajectory)))) == trajectory
 
 
 def example(name="a", **options) -> Trajectory:

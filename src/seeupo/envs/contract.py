@@ -65,8 +65,8 @@ class Contract:
         for task in value:
             self.returns(task, isinstance(task, Task), "a sequence of Task")
             for field, kind in (("id", str), ("split", str), ("kind", str), ("seed", int), ("payload", Mapping)):
-                found = getattr(task, field)
-                self.has("a Task", field, found, is_a(found, kind), kind.__name__)
+                content = getattr(task, field)
+                self.has("a Task", field, content, is_a(content, kind), kind.__name__)
             self.has("a Task", "payload", task.payload, is_json(dict(task.payload)), "JSON")
             if task.id in seen:
                 raise self.broken(f"{self.name} must return unique task ids, got {task.id!r} twice")
@@ -104,8 +104,8 @@ class Contract:
                 self.has("a Tool", "parameters", tool.parameters, is_json_table(tool.parameters), "a JSON schema")
         self.has("a StepResult", "reward", result.reward, is_finite(result.reward), "a finite number")
         for field in ("terminated", "truncated"):
-            found = getattr(result, field)
-            self.has("a StepResult", field, found, isinstance(found, bool), "bool")
+            content = getattr(result, field)
+            self.has("a StepResult", field, content, isinstance(content, bool), "bool")
         self.has("a StepResult", "info", result.info, is_json_table(result.info), "a table of JSON values")
         named = result.state_key is None or isinstance(result.state_key, str)
         self.has("a StepResult", "state_key", result.state_key, named, "str or None")
@@ -127,8 +127,8 @@ class Contract:
 
     def expert(self, value: Any) -> Callable[[StepResult], str] | None:
         self.returns(value, value is None or callable(value), "a function or None")
-        found: Callable[[StepResult], str] | None = value
-        return found
+        expert: Callable[[StepResult], str] | None = value
+        return expert
 
     def action(self, value: Any) -> str:
         self.returns(value, isinstance(value, str), "an expert that returns str")
@@ -173,7 +173,7 @@ def is_sequence(value: Any) -> bool:
 
 def is_sequence_of(value: Any, kind: type) -> bool:
     is_sequence_but_not_text = isinstance(value, Sequence) and not isinstance(value, str)
-    return is_sequence_but_not_text and all(isinstance(each, kind) for each in value)
+    return is_sequence_but_not_text and all(isinstance(item, kind) for item in value)
 
 
 def is_finite(value: Any) -> bool:

@@ -25,7 +25,6 @@ from seeupo.utils.cache import cache_folder, make_cache_folder
 
 PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9.!+_-]+)")
 READY = "ready.json"
-VERSIONS = "import importlib.metadata as m, json, sys; print(json.dumps({n: m.version(n) for n in sys.argv[1:]}))"
 PREPARE = """
 import importlib, pathlib, sys
 sys.path[:0] = [sys.argv[3]]
@@ -75,7 +74,6 @@ def install(spec: EnvSpec, *, report: Callable[[str], None] = lambda _: None) ->
             return folder
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        record: dict[str, Any] = {"asked": requested(spec), "python": platform.python_version(), "versions": {}}
         if spec.requirements:
             report(f"creating a virtual environment in {folder}")
             run(
@@ -83,23 +81,16 @@ def install(spec: EnvSpec, *, report: Callable[[str], None] = lambda _: None) ->
                 f"{spec.name}: the virtual environment could not be created",
             )
             report(f"installing {', '.join(spec.requirements)}")
-            record["versions"] = install_packages(spec)
+            python = str(python_of(spec))
+            pip = [python, "-m", "pip", "install", "--no-deps", "--no-input", "--disable-pip-version-check", "--quiet"]
+            problem = f"{spec.name}: pip could not install its packages; is the package index reachable?"
+            run([*pip, *spec.requirements], problem)
         if spec.prepare is not None:
             report("preparing the environment's files")
             prepare(spec, spec.prepare)
+        record = {"asked": requested(spec), "python": platform.python_version()}
         (folder / READY).write_text(json.dumps(record, indent=2) + "\n")
     return folder
-
-
-def install_packages(spec: EnvSpec) -> dict[str, str]:
-    """Install exactly the pinned packages and return the installed versions."""
-    python = str(python_of(spec))
-    pip = [python, "-m", "pip", "install", "--no-deps", "--no-input", "--disable-pip-version-check", "--quiet"]
-    run([*pip, *spec.requirements], f"{spec.name}: pip could not install its packages; is the package index reachable?")
-    pins = dict(requirement.split("==") for requirement in spec.requirements)
-    output = run([python, "-I", "-c", VERSIONS, *pins], f"{spec.name}: a package is missing after the installation")
-    versions: dict[str, str] = json.loads(output)
-    return versions
 
 
 def prepare(spec: EnvSpec, hook: str) -> None:

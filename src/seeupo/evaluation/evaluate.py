@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 from seeupo.callbacks import Callback
 from seeupo.config.loader import read_recipe
-from seeupo.envs.pool.first_task import try_task
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.envs.registry import EnvSpec
 from seeupo.envs.trust import NOTHING_ALLOWED, Permissions, strings_in
@@ -247,7 +246,7 @@ def run_evaluation(
             out = folder / f"{_slug(options.name)}-{_slug(pool.name)}-{plan.split}.json"
         evaluation = Evaluation(plan, {}) if out is None else _start_or_resume(plan, out, resume=resume)
         if missing := evaluation.missing(attempts):
-            try_task(pool, attempts[0].task)
+            pool.try_task(attempts[0].task)
             callback.on_phase("evaluation", len(missing))
             try:
                 with policy_for(options, pool, callback) as policy:
@@ -379,7 +378,7 @@ def one_episode(
         task = next((task for task in pool.first_tasks(split, None) if task_id in (None, task.id)), None)
         if task is None:
             raise EvaluationError(f"split {split!r} of {options.environment} has no task {task_id!r}")
-        try_task(pool, task)
+        pool.try_task(task)
         runner = model_runner(options, pool)
         (trajectory,) = runner.run([Attempt("episode", "episode", task, seed=0)])
     return runner.chat, trajectory

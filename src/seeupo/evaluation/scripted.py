@@ -9,12 +9,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from itertools import starmap
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from seeupo.callbacks import Callback
 from seeupo.envs.failures import EnvFailure
 from seeupo.envs.pool.episode import PooledExpert
-from seeupo.envs.pool.first_task import try_task
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.errors import EnvError
 from seeupo.evaluation.results import AttemptResult
@@ -67,7 +66,9 @@ class CheckResult:
         if self.failures:
             return f"split {self.split}: {len(self.failures)} of {count} episodes of the {who} failed"
         expected = "all" if self.policy == "expert" else "none, because it does nothing"
-        return f"split {self.split}: the {who} solved {self.solved} of {count} tasks; expected {expected}"
+        wrong = next(episode.task for episode in self.episodes if (episode.score == 1.0) != (self.policy == "expert"))
+        solved = f"split {self.split}: the {who} solved {self.solved} of {count} tasks; expected {expected}"
+        return f"{solved}. See task {wrong}"
 
     def to_json(self) -> dict[str, Any]:
         scores = [episode.score for episode in self.episodes if episode.score is not None]
@@ -88,23 +89,22 @@ class CheckResult:
 def check_environment(
     pool: EnvPool,
     splits: Sequence[str],
-    policies: Sequence[ScriptedPolicy],
     *,
     tasks: int | None = None,
     callback: Callback | None = None,
 ) -> Iterator[CheckResult]:
-    """Run each policy on the first `tasks` tasks of each split; skip the expert if the environment has none.
+    """Run the expert, if there is one, and the no-op policy on the first `tasks` tasks of each split.
 
     One task is tried first: an environment that fails it raises `EnvError`.
     """
     callback = callback or Callback()
     first = next((split for split in splits if pool.tasks(split)), splits[0])
-    try_task(pool, pool.first_tasks(first, tasks)[0])
+    pool.try_task(pool.first_tasks(first, tasks)[0])
     for split in splits:
         chosen = pool.tasks(split)[:tasks]
         order = {task.id: number for number, task in enumerate(chosen)}
         attempts = [Attempt(task.id, task.id, task, task.seed) for task in chosen]
-        for policy in policies:
+        for policy in get_args(ScriptedPolicy):
             if policy == "expert" and chosen and pool.expert(chosen[0]) is None:
                 continue
             callback.on_phase(f"{split}, {policy}", len(attempts))

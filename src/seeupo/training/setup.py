@@ -21,7 +21,6 @@ from seeupo.distributed.ray_cluster import other_nodes, ray_cluster
 from seeupo.engines.local import LocalEngine
 from seeupo.engines.local_critic import CriticSettings
 from seeupo.engines.optimizer import OptimizerSettings
-from seeupo.envs.pool.first_task import try_task
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.envs.registry import EnvSpec
 from seeupo.envs.trust import NOTHING_ALLOWED, Permissions
@@ -129,7 +128,7 @@ def build(
         check_step_rewards(recipe, pool)
         train_tasks = pool.first_tasks(recipe.environment.train_split, None)
         test_tasks = pool.first_tasks(recipe.environment.test_split, recipe.evaluation.tasks)
-        first = try_task(pool, train_tasks[0])
+        first = pool.try_task(train_tasks[0])
 
         load = model_loader(recipe.model, pool, train_tasks, seed=recipe.run.seed)
         policy = load() if placement.loading_device is None else load(device=placement.loading_device)

@@ -182,10 +182,18 @@ SCORES = {
     "        try: real_open(f'/proc/{{name.name}}/mem', 'r+b'); done += 1\n"
     "        except OSError: pass\n"
     "assert not done, done\nprint('nothing', 'found')",
-    "own server": REAL + "rows = [line.split() for line in real_open('/proc/net/tcp')][1:]\n"
-    "port = next(int(row[1].partition(':')[2], 16) for row in rows if row[3] == '0A')\n"
-    "ask = lambda path: __import__('requests').post(f'http://127.0.0.1:{{port}}/{{path}}', json={{}}, timeout=1)\n"
-    "print([ask(path).text for path in ('evaluate', 'close_all')])",
+    "own answers": REAL + "for number in range(3, 20):\n"
+    '    try: posix.write(number, b\'{{"output": 1, "completed": true, "task": {{}}}}\\n\' * 3)\n'
+    "    except OSError: pass",
+    "an answer without an end": REAL + "line = b'[' * (1 << 20)\n"
+    "for number in range(3, 20):\n"
+    "    try:\n"
+    "        while True: posix.write(number, line)\n"
+    "    except OSError: pass",
+    "a forged error": REAL + "for number in range(3, 20):\n"
+    "    try: posix.write(number, b'{{\"no_output\": \"' + b'x' * (1 << 20) + b'\", \"error\": [1]}}\\n')\n"
+    "    except OSError: pass\n"
+    "posix._exit(0)",
 }
 PAYLOADS = {**SHELL, **FILES, **ANSWERS, **IMPORTS, **DUNDERS, **EXITS, **BOMBS, **SIZES, **SCORES}
 FINDS_NOTHING = ("search", "memory of others")

@@ -65,7 +65,6 @@ def check_tasks_of_some_apps() -> None:
 def check_misuse_is_a_user_error() -> None:
     factory = BfclFactory()
     for wrong in (
-        lambda: factory.tasks("bas"),
         lambda: factory.expert(Task("multi_turn_base_200", "base")),
         lambda: factory.make().reset(Task("../multi_turn_base_0", "base"), seed=0),
         lambda: factory.make().reset(Task("simple_python_0", "base"), seed=0),
@@ -75,7 +74,6 @@ def check_misuse_is_a_user_error() -> None:
         lambda: BfclFactory(apps="MathAPI"),
         lambda: BfclFactory(apps=["MathApi"]),
         lambda: BfclFactory(apps=[{}]),  # type: ignore[list-item]
-        lambda: BfclFactory(steps_per_user_turn=-1),
     ):
         try:
             wrong()
@@ -174,7 +172,7 @@ def check_more_steps_in_a_user_turn_than_allowed_score_zero() -> None:
 
 
 def check_a_forced_stop_in_the_last_user_turn_scores_zero_too() -> None:
-    env, result = start("multi_turn_base_0", steps_per_user_turn=3)
+    env, result = start("multi_turn_base_0")
     actions = list(BfclFactory()._replay("multi_turn_base_0"))
     for action in actions[:-1]:
         env.step(action)
@@ -218,9 +216,9 @@ def check_a_stop_from_outside_scores_zero() -> None:
 
 
 def check_long_results_are_cut() -> None:
-    env, _ = start("multi_turn_base_0", max_observation=50)
-    (message,) = env.step(f"[echo(content='{'x' * 100}')]").messages
-    assert message.content == '{"terminal_output": "' + "x" * 29 + "[... 73 characters cut]"
+    env, _ = start("multi_turn_base_0")
+    (message,) = env.step(f"[echo(content='{'x' * 40_000}')]").messages
+    assert message.content == '{"terminal_output": "' + "x" * 39_979 + "[... 23 characters cut]"
 
 
 def check_an_environment_can_be_reused() -> None:

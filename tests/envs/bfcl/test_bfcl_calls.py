@@ -1,11 +1,10 @@
 """What the parsers accept, and that they reject everything else."""
 
 import ast
-import json
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from envs.bfcl.hostile import UNREACHABLE, refused_python, refused_tool_calls, tool_call, unharmful_calls
@@ -151,23 +150,3 @@ def test_canonical_calls_hold_a_name_and_literals_only(calls: list[Call]) -> Non
 def test_a_canonical_call_has_no_positional_arguments() -> None:
     with pytest.raises(ValueError, match="have no names"):
         canonical(Call("cd", {}, ("a",)))
-
-
-punctuation = st.sampled_from("[](){},=:'\"\\*-.` \n\x00\ud800")
-words = st.sampled_from(
-    ["ls", "cd", "a", "1", "0x", "1e9", "None", "null", "NaN", "\\u", "d800", "f'", "b'", "lambda", "for x in"]
-)
-tags = st.sampled_from(["<tool_call>", "</tool_call>", "</think>", '{"name": "ls", "arguments": {', "}}"])
-pieces = st.lists(punctuation | words | tags, max_size=40).map("".join)
-
-
-@given(st.text() | pieces)
-@example("[ls(a=)]")
-def test_any_text_is_parsed_or_rejected(text: str) -> None:
-    for parse in (parse_python, parse_tool_calls):
-        try:
-            calls = parse(text)
-        except DecodeError:
-            continue
-        assert all(isinstance(call, Call) and call.name.isidentifier() for call in calls)
-        json.dumps([str(call) for call in calls]).encode()

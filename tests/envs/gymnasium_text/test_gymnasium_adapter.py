@@ -140,9 +140,8 @@ def test_scores_are_between_0_and_1(rewards, worst, width, mode):
         ({"reset": ({"image": 1}, {})}, "observation is dict; expected str"),
         ({"step": ("text", 0.0, False, {})}, "step returned a tuple of 4; expected"),
         ({"step": (b"text", 0.0, False, False, {})}, "observation is bytes; expected str"),
-        ({"step": ("text", "much", False, False, {})}, "reward is 'much'; expected a number"),
-        ({"step": ("text", math.nan, False, False, {})}, "reward is nan; expected a finite number"),
-        ({"step": ("text", None, False, False, {})}, "reward is None; expected a number"),
+        ({"step": ("text", "much", False, False, {})}, "could not convert string to float: 'much'"),
+        ({"step": ("text", None, False, False, {})}, "not 'NoneType'"),
     ],
 )
 def test_violations_of_gymnasiums_interface_are_errors(answers, problem):
@@ -225,7 +224,6 @@ def test_the_wrapped_environment_is_closed():
         ({"make": "subprocess:getoutput"}, "'subprocess:getoutput' is not usable as environment"),
         ({"make": "subprocess:Popen"}, "'subprocess:Popen' is not usable as environment"),
         ({"make": 3}, "make=3: expected a callable"),
-        ({"make": Coin, "rewards": "mean"}, "rewards='mean'"),
         ({"make": Coin, "worst": 1.0}, "worst=1.0, best=1.0"),
         ({"make": Coin, "best": math.nan}, "best=nan"),
         ({"make": Coin, "success": math.inf}, "success=inf"),
@@ -242,6 +240,8 @@ def test_the_registry_can_check_the_options():
     check_options(GymnasiumTextFactory, {"make": "a:b", "arguments": {"c": 1}, "success": 1, "rewards": "last"})
     with pytest.raises(EnvError, match="'make' is required"):
         check_options(GymnasiumTextFactory, {})
+    with pytest.raises(EnvError, match="rewards='mean': expected 'sum' or 'last' or 'terminal'"):
+        check_options(GymnasiumTextFactory, {"make": "a:b", "rewards": "mean"})
 
 
 def test_experts_are_given_by_name_or_as_callables():
@@ -259,10 +259,13 @@ def test_actions_are_passed_on_unchanged(action):
     assert results[1].messages[0].content.endswith(f"and you said {action}")
 
 
-def test_the_documentation_page_is_correct(capsys):
+@pytest.mark.filterwarnings("ignore:environments run without a sandbox")
+def test_the_documentation_page_is_correct(tmp_path, monkeypatch, capsys):
     page = (Path(__file__).parents[3] / "docs/environments/gymnasium.md").read_text()
-    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    exec(compile(example, "gymnasium.md", "exec"), {})
+    wrapped, episode = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    Path("echo.py").write_text(wrapped)
+    exec(compile(episode, "gymnasium.md", "exec"), {})
     assert capsys.readouterr().out == "Say pear.\n1.0\n"
     options = set(inspect.signature(GymnasiumTextFactory).parameters)
     assert options == {

@@ -4,6 +4,8 @@ from functools import cache
 from itertools import product
 
 from seeupo.envs.pocket import PocketFactory
+from seeupo.envs.pocket.apps import TOOLS, Call
+from seeupo.envs.pocket.words import words_of
 
 SETTINGS = [
     {"surface": surface, "deceptive": deceptive, "distractors": distractors}
@@ -44,3 +46,16 @@ def transcript(env, task, policy):
     for action, result in zip(actions, results[1:], strict=True):
         lines += [f"assistant: {action}", *(f"{message.role}: {message.content}" for message in result.messages)]
     return "\n".join([*lines, f"score: {env.score()}"])
+
+
+def random_policy(surface, generator):
+    """Return a policy that calls any offered tool with any valid words."""
+
+    def act(_):
+        tool = generator.choice(surface.tools)
+        spec = TOOLS[tool]
+        if spec.optional and generator.random() < 0.5:
+            return surface.write(Call(tool))
+        return surface.write(Call(tool, tuple(generator.choice(words_of(sort)) for sort in spec.takes)))
+
+    return act

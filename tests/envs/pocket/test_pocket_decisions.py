@@ -4,6 +4,7 @@ import pytest
 
 from envs.pocket.examples import act, factory, rollout
 from seeupo.envs.pocket.decisions import ALL_KINDS
+from seeupo.envs.pool.serve import load_factory
 from seeupo.errors import EnvError
 
 WRONG = {"wrong_choice": 1.0, "wrong_word": 0.0, "skipped_lookup": 0.0, "stops_early": 0.0, "wrong_tool": 0.0}
@@ -71,14 +72,14 @@ def test_an_episode():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"decision": "first", "turns": (3, 4)}, "decision is 'first'; accepted: None, 'early', 'middle', 'late'"),
+        ({"decision": "first", "turns": (3, 4)}, "decision='first': expected 'early' or 'middle' or 'late' or None"),
         ({"decision": "early"}, r"turns is \(2, 6\); expected .* from 3 to 8"),
         ({"decision": "early", "turns": (8, 9)}, "from 3 to 8"),
     ],
 )
 def test_options_are_checked(options, message):
     with pytest.raises(EnvError, match=message):
-        factory(**options)
+        load_factory("seeupo.envs.pocket:PocketFactory", options)
 
 
 def test_kinds_have_names_of_their_own():

@@ -30,9 +30,6 @@ def test_options_and_their_defaults():
     assert {row[0]: row[1] for row in ROWS if row[0] in defaults} == defaults
 
 
-def test_kinds_and_their_tools():
-    rows = {row[0]: row for row in ROWS if row[0] in KINDS}
-    assert list(rows) == list(KINDS)
-    for name, kind in KINDS.items():
-        tools = " ".join(step.tool for step in kind.steps).replace("channel", "mail/text")
-        assert rows[name][1:4:2] == [str(len(kind.steps)), tools]
+def test_kinds_and_their_calls():
+    calls = {row[0]: row[1] for row in ROWS if row[0] in KINDS}
+    assert calls == {name: str(len(kind.steps)) for name, kind in KINDS.items()}

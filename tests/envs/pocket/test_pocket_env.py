@@ -7,12 +7,12 @@ from random import Random
 
 import pytest
 
-from envs.pocket.examples import SETTINGS, act, factory, rollout, task_of
-from seeupo.envs.pocket import PocketFactory, random_policy
+from envs.pocket.examples import SETTINGS, act, factory, random_policy, rollout, task_of
 from seeupo.envs.pocket.apps import TOOLS, Call
 from seeupo.envs.pocket.kinds import KINDS
 from seeupo.envs.pocket.tasks import solution
 from seeupo.envs.pocket.words import words_of
+from seeupo.envs.pool.serve import load_factory
 from seeupo.errors import EnvError
 
 
@@ -189,35 +189,36 @@ def test_there_is_no_step_before_reset_or_after_the_end():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"surface": "spoken"}, "surface is 'spoken'; accepted: 'terse', 'natural'"),
-        ({"tools": "few"}, "tools is 'few'; accepted: 'full', 'short', 'signatures'"),
-        ({"tools": "short"}, "the terse surface describes no tools: use surface='natural'"),
-        ({"distractors": "no"}, "distractors is 'no'; accepted: True, False"),
+        ({"surface": "spoken"}, "surface='spoken': expected 'terse' or 'natural'"),
+        ({"tools": "few"}, "tools='few': expected 'full' or 'short' or 'signatures'"),
+        ({"tools": "short"}, "the terse surface describes no tools; use surface='natural'"),
+        ({"distractors": "no"}, "distractors='no': expected bool"),
         ({"turns": (1, 6)}, r"turns is \(1, 6\); .* the minimum and maximum number of calls, from 2 to 6"),
         ({"turns": (4, 3)}, r"turns is \(4, 3\)"),
         ({"turns": [2, 7]}, r"turns is \[2, 7\]"),
         ({"turns": 4}, "turns is 4"),
         ({"turns": "26"}, "turns is '26'"),
         ({"turns": (2.0, 6)}, r"turns is \(2\.0, 6\)"),
-        ({"train_tasks": 9}, "train_tasks is 9; expected an integer of at least 10, one for each kind"),
-        ({"test_tasks": -1}, "test_tasks is -1; expected an integer of at least 0"),
-        ({"seed": "0"}, "seed is '0'"),
-        ({"max_turns": 5}, "max_turns is 5; expected an integer of at least 6, or the longest tasks have no"),
-        ({"deceptive": 1.0}, r"deceptive is 1\.0; it must be in \[0, 1\)"),
-        ({"deceptive": float("nan")}, "deceptive is nan"),
-        ({"deceptive": True}, "deceptive is True"),
+        ({"train_tasks": 9}, "train_tasks=9: expected at least 10, one for each kind"),
+        ({"test_tasks": -1}, "test_tasks=-1: expected at least 0"),
+        ({"seed": "0"}, "seed='0': expected int"),
+        ({"max_turns": 5}, "max_turns=5: expected at least 6, or the longest tasks have no"),
+        ({"deceptive": 1.0}, r"deceptive=1\.0: expected a number in \[0, 1\)"),
+        ({"deceptive": float("nan")}, "deceptive=nan"),
+        ({"deceptive": True}, "deceptive=True"),
+        ({"lookup_reward": -0.1}, "lookup_reward=-0.1: expected a number from 0 to 1"),
+        ({"lookup_reward": 1.5}, "lookup_reward=1.5: expected a number from 0 to 1"),
+        ({"lookup_reward": True}, "lookup_reward=True: expected float"),
     ],
 )
 def test_invalid_options_are_errors(options, message):
     with pytest.raises(EnvError, match=message):
-        PocketFactory(**options)
+        load_factory("seeupo.envs.pocket:PocketFactory", options)
 
 
 def test_splits():
     world = factory()
     assert world.splits == ("train", "test")
-    with pytest.raises(EnvError, match="split is 'dev'; accepted: 'train', 'test'"):
-        world.tasks("dev")
     assert factory(test_tasks=0).tasks("test") == ()
 
 
@@ -245,12 +246,6 @@ def test_lookups_that_the_task_needs_are_rewarded_once_and_apart_from_the_score(
     again = [act(env, task, actions[0], actions[0]).reward, act(env, task, "who boss").reward]
     assert again == [0.0, 0.0]
     assert act(env, task, *actions[:2], "done").reward == env.score() == 0.0
-
-
-@pytest.mark.parametrize("value", [-0.1, 1.5, True, "1"])
-def test_lookup_reward_is_a_small_number(value):
-    with pytest.raises(EnvError, match=f"lookup_reward is {value!r}; expected a number from 0 to 1"):
-        factory(lookup_reward=value)
 
 
 def test_state_keys_name_the_world_and_what_was_looked_up():

@@ -5,8 +5,7 @@ from random import Random
 
 import pytest
 
-from envs.pocket.examples import SETTINGS, factory, rollout, task_of
-from seeupo.envs.pocket import MistakeRates, random_policy
+from envs.pocket.examples import SETTINGS, factory, random_policy, rollout, task_of
 from seeupo.envs.pocket.experts import NO_MISTAKES
 from seeupo.envs.pocket.kinds import KINDS
 from seeupo.envs.pocket.tasks import solution
@@ -190,8 +189,9 @@ def test_episodes_of_the_noisiest_expert_end(surface):
 
 @pytest.mark.parametrize("rate", [-0.1, 1.5, float("nan"), True, "often"])
 def test_rates_are_probabilities(rate):
+    world = factory()
     with pytest.raises(EnvError, match=r"wrong_tool is .*; expected a number in \[0, 1\]"):
-        MistakeRates(wrong_tool=rate)
+        world.noisy_expert(world.tasks("train")[0], seed=0, rates={"wrong_tool": rate})
 
 
 def test_an_unknown_mistake_suggests_the_nearest():

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envs.pocket.examples import SETTINGS, factory, rollout, task_of
-from seeupo.envs.pocket import random_policy
+from envs.pocket.examples import SETTINGS, factory, random_policy, rollout, task_of
 from seeupo.envs.pocket.apps import TOOLS, ActionError, Call
 from seeupo.envs.pocket.kinds import KINDS
 from seeupo.envs.pocket.natural_tools import WORDINGS

@@ -1,5 +1,3 @@
-from contextlib import suppress
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,22 +48,6 @@ def test_results_survive_the_round_trip(result):
 @given(st.builds(Task, texts, texts, texts, st.integers(), objects))
 def test_tasks_survive_the_round_trip(task):
     assert task_from_json(decode(encode(task_to_json(task)))) == task
-
-
-FIELDS = ["messages", "tools", "reward", "terminated", "truncated", "info", "role", "content", "tool_calls", "name"]
-shapes = st.dictionaries(st.sampled_from(FIELDS), values, max_size=4)
-
-
-@given(values | st.dictionaries(st.sampled_from(FIELDS), values | st.lists(shapes, max_size=2), max_size=4))
-def test_any_answer_is_a_result_or_an_error(value):
-    with suppress(WireError):
-        assert isinstance(result_from_json(value), StepResult)
-
-
-@given(st.binary(max_size=50))
-def test_any_line_is_a_message_or_an_error(line):
-    with suppress(WireError):
-        assert isinstance(decode(line), dict)
 
 
 @pytest.mark.parametrize(
@@ -119,12 +101,12 @@ def test_values_that_are_not_json_cannot_be_sent():
 
 @pytest.mark.parametrize("value", [True, "1.0", None, [1.0]])
 def test_a_score_that_is_not_a_number_is_an_error(value):
-    with pytest.raises(WireError, match=r"score is .*; expected a number"):
+    with pytest.raises(WireError, match=r"score is .*; expected a finite number"):
         expect_number(value, "score")
 
 
 def test_a_number_too_large_for_a_float_is_an_error():
-    with pytest.raises(WireError, match="too large"):
+    with pytest.raises(WireError, match="expected a finite number"):
         expect_number(10**400, "reward")
 
 

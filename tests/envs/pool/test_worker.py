@@ -231,7 +231,7 @@ def test_only_the_sandbox_has_no_network(started, unsandboxed):
 
 @everywhere
 def test_a_worker_dies_with_its_trainer(unsandboxed, monkeypatch, tmp_path):
-    """Also when the trainer is killed while the worker hangs. Only its temporary folder is left."""
+    """Also when the trainer is killed while the worker hangs. A sandboxed one has no folder on the host."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     reader, writer = os.pipe()
     trainer = os.fork()
@@ -254,6 +254,7 @@ def test_a_worker_dies_with_its_trainer(unsandboxed, monkeypatch, tmp_path):
     for pid in survivors:
         kill(pid)
     assert not survivors
+    assert unsandboxed or not list(tmp_path.iterdir())
 
 
 @everywhere

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.table import Table
@@ -13,7 +13,7 @@ from seeupo.cli.options import env_options, unsandboxed_option
 from seeupo.cli.terminal import Terminal, echo, echo_json, echo_text, note, prompt
 
 if TYPE_CHECKING:
-    from seeupo.evaluation.scripted import CheckResult, ScriptedPolicy
+    from seeupo.evaluation.scripted import CheckResult
 
 
 SHOWN_FAILURES = 3
@@ -89,40 +89,32 @@ def check_env(
     """
     from seeupo.cli.commands.evaluation import ProgressBar
     from seeupo.envs.pool.pool import EnvPool
-    from seeupo.envs.registry import lookup
     from seeupo.envs.trust import strings_in
     from seeupo.errors import EnvError
     from seeupo.evaluation.scripted import check_environment
 
-    rows, records, problems = [], [], list[str]()
     typed = tuple(strings_in([name, options]))
-    for extra in ({}, *lookup(name).ceiling_options):
-        chosen_options = {**options, **extra}
-        policies: Sequence[ScriptedPolicy] = ("expert",) if extra else ("expert", "no-op")
-        with (
-            EnvPool(name, options=chosen_options, workers=workers, trust=typed, unsandboxed=unsandboxed) as pool,
-            ProgressBar() as bar,
-        ):
-            chosen = splits or pool.splits
-            for result in check_environment(pool, chosen, policies, tasks=tasks, callback=bar):
-                if result.problem is not None and (result.failures or not extra):
-                    problems.append(result.problem)
-                records.append({"options": chosen_options, **result.to_json()})
-                rows.append((result, extra))
+    with (
+        EnvPool(name, options=options, workers=workers, trust=typed, unsandboxed=unsandboxed) as pool,
+        ProgressBar() as bar,
+    ):
+        results = list(check_environment(pool, splits or pool.splits, tasks=tasks, callback=bar))
+    problems = [result.problem for result in results if result.problem is not None]
     if as_json:
+        records = [{"options": options, **result.to_json()} for result in results]
         echo_json({"environment": name, "passed": not problems, "results": records})
     else:
-        show_check(rows)
+        show_check(results)
     if problems:
-        show_failures([failure for result, _ in rows for failure in result.failures])
+        show_failures([failure for result in results for failure in result.failures])
         raise EnvError(f"{name} did not pass the check", *problems)
 
 
-def show_check(rows: Sequence[tuple[CheckResult, Mapping[str, Any]]]) -> None:
+def show_check(results: Sequence[CheckResult]) -> None:
     table = Table(box=None, pad_edge=False)
-    for column in ("split", "policy", "solved", "episodes/s", "turns", "failed", "options"):
+    for column in ("split", "policy", "solved", "episodes/s", "turns", "failed"):
         table.add_column(column)
-    for result, extra in rows:
+    for result in results:
         numbers = result.to_json()
         table.add_row(
             result.split,
@@ -131,7 +123,6 @@ def show_check(rows: Sequence[tuple[CheckResult, Mapping[str, Any]]]) -> None:
             f"{numbers['episodes_per_second']}",
             f"{numbers['mean_turns']:.1f}",
             str(len(result.failures)),
-            ", ".join(f"{key}={value}" for key, value in extra.items()),
         )
     Terminal().print(table)
 

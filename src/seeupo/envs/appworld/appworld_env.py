@@ -1,11 +1,11 @@
-"""AppWorld as an environment: run the code in each action on AppWorld's server and keep the state of the apps."""
+"""AppWorld as an environment: run the code in each action and keep the state of the apps."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from seeupo.envs.appworld.code_block import first_code_block
-from seeupo.envs.appworld.engine_client import Engine, EngineLost, NoAnswer
+from seeupo.envs.appworld.engine_client import Engine, EngineLost, NoOutput
 from seeupo.envs.appworld.prompt import first_messages
 from seeupo.envs.observation import cut
 from seeupo.types import Message, StepResult, Task
@@ -18,10 +18,9 @@ HALTED = "Error: this code brought the apps to a halt, so the task ends here, as
 class AppWorldEnv:
     """An `Env` with `save` instead of `score`, because scores must not be computed where model code runs."""
 
-    def __init__(self, engine: Engine, *, execution_seconds: int, observation_characters: int) -> None:
+    def __init__(self, engine: Engine, *, execution_seconds: int) -> None:
         self.engine = engine
         self.execution_seconds = execution_seconds
-        self.observation_characters = observation_characters
         self.task = ""
         self.executed: list[str] = []
         self.changes: dict[str, list[str]] = {}
@@ -47,7 +46,7 @@ class AppWorldEnv:
         for again in (False, True):
             try:
                 printed, completed = self._execute(code)
-            except NoAnswer as error:
+            except NoOutput as error:
                 self._restore()
                 return observation(f"Error: {error}. All effects of the code are undone.")
             except EngineLost:
@@ -57,8 +56,8 @@ class AppWorldEnv:
             else:
                 break
         self.executed.append(code)
-        output = cut(printed.rstrip(), self.observation_characters)
-        return StepResult((Message("user", f"Output:\n```\n{output}\n```"),), terminated=completed)
+        output = f"Output:\n```\n{cut(printed.rstrip())}\n```"
+        return StepResult((Message("user", output),), terminated=completed)
 
     def save(self) -> dict[str, list[str]]:
         """Return the episode's changes to each app's database, for `AppWorldFactory.judge`."""
@@ -77,10 +76,7 @@ class AppWorldEnv:
         """Return what the code printed and whether the task is completed, and keep the state of the apps."""
         # The engine stops code with an exception, which the code may catch, so there is a second limit.
         grace = max(self.execution_seconds / 4, SHORTEST_GRACE_SECONDS)
-        limit = self.execution_seconds + grace
-        printed = self.engine.post("/execute", {"task_id": self.task, "code": code}, seconds=limit)
-        if not isinstance(printed, str):
-            raise EngineLost("the server's answer is malformed")
+        printed = self.engine.execute(code, seconds=self.execution_seconds + grace)
         state = self.engine.state()
         self.changes = state["changes"]
         return printed, state["completed"]

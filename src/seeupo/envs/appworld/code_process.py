@@ -72,30 +72,26 @@ def make_world(task_id: str, *, address: str, execution_seconds: int) -> Any:
     return AppWorld(task_id, experiment_name=EXPERIMENT, load_ground_truth=False, timeout_seconds=execution_seconds)
 
 
-def serve(
-    task_id: str,
-    engine: socket.socket,
-    listener: socket.socket,
-    *,
-    address: str,
-    execution_seconds: int,
-    hidden: Path | None,
-) -> None:
-    """Run AppWorld's server until killed.
+def serve(task_id: str, engine: socket.socket, *, address: str, execution_seconds: int, hidden: Path | None) -> None:
+    """Run code until killed: each line from the engine process is JSON of code, each answer a line of JSON.
 
     Args:
-        engine: Gets a line when the server is ready, and is then closed.
+        engine: First gets an empty answer, when the code can be run.
         address: Socket of the process of the apps.
         hidden: Folder with the databases, which this process must not read.
     """
-    import uvicorn
-    from appworld.serve import environment
-
-    environment.world = make_world(task_id, address=address, execution_seconds=execution_seconds)
+    world = make_world(task_id, address=address, execution_seconds=execution_seconds)
     if hidden is not None:
         hide(hidden)
     engine.sendall(b"{}\n")
-    engine.close()
-    # The event loop and parser without extra packages are fast enough: an episode is not many requests.
-    config = uvicorn.Config(environment.app, loop="asyncio", http="h11", ws="none", lifespan="off", log_config=None)
-    uvicorn.Server(config).run(sockets=[listener])
+    with engine.makefile("rb") as requests:
+        for line in requests:
+            engine.sendall(execute(world, json.loads(line)) + b"\n")
+
+
+def execute(world: Any, code: str) -> bytes:
+    """Return what the code printed or raised, as AppWorld shows it; an empty answer if it cannot be encoded."""
+    try:
+        return json.dumps({"output": world.execute(code)}, ensure_ascii=False).encode()
+    except Exception:
+        return b"{}"

@@ -3,14 +3,14 @@
 It loads AppWorld once (seconds) and then forks two processes for each episode (milliseconds): one owns the apps and
 their databases (`apps_process`), the other runs model code and can only call their APIs (`code_process`). So no episode
 can affect the memory of the next, and no code reaches a database. Commands are read from stdin and answered with JSON,
-one per line: `start` with JSON ends the last episode and starts one, `state` asks for its changes, `stop` ends it.
+one per line: `start` with JSON ends the last episode and starts one, `execute` with JSON runs code, `state` asks for
+the changes, `stop` ends the episode.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import json
 import os
 import resource
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from seeupo.envs.appworld import apps_process, code_process
+from seeupo.envs.appworld.engine_client import NoOutput
 
 PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
@@ -30,13 +31,14 @@ LONGEST_QUEUE = 16
 KILL_SECONDS = 20.0
 SETUP_SECONDS = 60.0
 STATE_SECONDS = 20.0
+LARGEST_OUTPUT = 16 * 2**20
 
 
 def load() -> None:
-    """Initialize what every server needs, before forking. No thread may be running afterwards."""
-    import appworld.serve.environment  # noqa: F401 needed by the forks
+    """Initialize what every episode needs, before forking. No thread may be running afterwards."""
+    import appworld.environment  # noqa: F401 needed by the forks
+    import fastapi.testclient  # noqa: F401 needed by the forks
     import freezegun
-    import uvicorn  # noqa: F401 needed by the forks
     from appworld.apps import build_main_app, get_all_apps
     from appworld.collections.api_docs import ApiDocCollection
     from appworld.common.utils import get_name_to_apis
@@ -77,66 +79,66 @@ class Episode:
     """The two processes of an episode.
 
     Attributes:
-        answer: What the `start` command returns: the port of the code's server and the description of the task.
+        answer: Answer to the `start` command: the description of the task, or an error.
     """
 
     def __init__(self, task: str, *, execution_seconds: int, memory_bytes: int, hidden: Path | None) -> None:
         address = str(Path(os.environ["APPWORLD_ROOT"]) / "apis")
         self.apps, apps_end = socket.socketpair()
-        code, code_end = socket.socketpair()
-        with (
-            apps_end,
-            code,
-            code_end,
-            socket.socket(socket.AF_UNIX) as calls,
-            socket.create_server(("127.0.0.1", 0), backlog=LONGEST_QUEUE) as listener,
-        ):
+        self.code, code_end = socket.socketpair()
+
+        def run_apps() -> None:
+            apps_process.serve(task, apps_end, calls)
+
+        def run_code() -> None:
+            code_process.serve(task, code_end, address=address, execution_seconds=execution_seconds, hidden=hidden)
+
+        with apps_end, code_end, socket.socket(socket.AF_UNIX) as calls:
             calls.bind(address)
             calls.listen(LONGEST_QUEUE)
-            fork(lambda: apps_process.serve(task, apps_end, calls), apps_end, calls, memory_bytes=memory_bytes)
-            run_code = functools.partial(
-                code_process.serve,
-                task,
-                code_end,
-                listener,
-                address=address,
-                execution_seconds=execution_seconds,
-                hidden=hidden,
-            )
-            fork(run_code, code_end, listener, memory_bytes=memory_bytes)
-            apps_end.close()
-            code_end.close()
-            task_or_error = read_answer(self.apps, SETUP_SECONDS)
-            nothing_or_error = read_answer(code, SETUP_SECONDS)
-            if "error" in task_or_error or "error" in nothing_or_error:
-                self.answer = task_or_error | nothing_or_error
-            else:
-                self.answer = {"task": task_or_error, "port": listener.getsockname()[1]}
+            fork(run_apps, apps_end, calls, memory_bytes=memory_bytes)
+            fork(run_code, code_end, memory_bytes=memory_bytes)
+        self.answer: dict[str, Any] = json.loads(read_line(self.apps, SETUP_SECONDS))
+        if "error" not in self.answer:
+            read_line(self.code, SETUP_SECONDS)  # it can run code now
+
+    def execute(self, code: str, *, seconds: float) -> dict[str, Any]:
+        """Run code and return its output. The process may have been taken over, so its answer is hostile."""
+        answer = json.loads(ask(self.code, json.dumps(code).encode() + b"\n", seconds, most=LARGEST_OUTPUT))
+        if isinstance(answer, dict) and isinstance(answer.get("output"), str):
+            return {"output": answer["output"]}
+        raise NoOutput("what the code has printed or raised cannot be shown")
 
     def state(self) -> dict[str, Any]:
         """Return the state of the apps. Nothing that model code has written or patched takes part in this."""
-        try:
-            self.apps.sendall(b"?")
-        except OSError as error:
-            return {"error": f"the apps are gone: {error}"}
-        return read_answer(self.apps, STATE_SECONDS)
+        state: dict[str, Any] = json.loads(ask(self.apps, b"?", STATE_SECONDS))
+        return state
+
+    def close(self) -> None:
+        self.apps.close()
+        self.code.close()
 
 
-def read_answer(process: socket.socket, seconds: float) -> dict[str, Any]:
-    """Return a process's answer, a line of JSON; an error if there is none in time."""
+def ask(process: socket.socket, request: bytes, seconds: float, *, most: int | None = None) -> bytes:
+    """Send a request to a process of the episode and return its answer."""
+    process.settimeout(seconds)
+    process.sendall(request)
+    return read_line(process, seconds, most=most)
+
+
+def read_line(process: socket.socket, seconds: float, *, most: int | None = None) -> bytes:
+    """Return a line that a process sends in time; raise `OSError`, or `NoOutput` if it has more than `most` bytes."""
     received = bytearray()
     deadline = time.monotonic() + seconds
-    try:
-        while not received.endswith(b"\n"):
-            process.settimeout(max(0.001, deadline - time.monotonic()))
-            chunk = process.recv(1 << 20)
-            if not chunk:
-                return {"error": "the process has ended"}
-            received += chunk
-    except OSError as error:
-        return {"error": f"the process does not answer: {error}"}
-    answer: dict[str, Any] = json.loads(received)
-    return answer
+    while not received.endswith(b"\n"):
+        if most is not None and len(received) > most:
+            raise NoOutput(f"the code has printed more than {most} bytes")
+        process.settimeout(max(0.001, deadline - time.monotonic()))
+        chunk = process.recv(1 << 20)
+        if not chunk:
+            raise ConnectionError("the process has ended")
+        received += chunk
+    return bytes(received)
 
 
 def descendants() -> list[int]:
@@ -182,13 +184,22 @@ def main() -> None:
     for line in sys.stdin:
         command, _, options = line.strip().partition(" ")
         answer: dict[str, Any] = {}
-        if command == "state" and episode is not None:
-            answer = episode.state()
-        else:
-            kill_all()
-            if command == "start":
-                episode = Episode(**json.loads(options), memory_bytes=memory_bytes, hidden=hidden)
-                answer = episode.answer
+        try:
+            if command == "execute" and episode is not None:
+                answer = episode.execute(**json.loads(options))
+            elif command == "state" and episode is not None:
+                answer = episode.state()
+            else:
+                kill_all()
+                if episode is not None:
+                    episode.close()
+                if command == "start":
+                    episode = Episode(**json.loads(options), memory_bytes=memory_bytes, hidden=hidden)
+                    answer = episode.answer
+        except NoOutput as error:
+            answer = {"no_output": str(error)}
+        except (OSError, ValueError, RecursionError) as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), flush=True)
     kill_all()
 

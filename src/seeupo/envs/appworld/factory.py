@@ -11,7 +11,6 @@ from seeupo.envs.appworld.appworld_env import AppWorldEnv
 from seeupo.envs.appworld.engine_client import Engine
 from seeupo.envs.appworld.scorer import Scorer
 from seeupo.envs.appworld.task_data import SPLITS, data_folder, task_ids
-from seeupo.envs.observation import LONGEST_OBSERVATION
 from seeupo.protocols import Expert
 from seeupo.types import Task
 
@@ -28,7 +27,6 @@ class AppWorldFactory:
         *,
         data: str | None = None,
         execution_seconds: int = 60,
-        observation_characters: int = LONGEST_OBSERVATION,
         memory_mb: int = 2048,
     ) -> None:
         """Find the tasks; if they are missing, the error says how to download them.
@@ -36,12 +34,10 @@ class AppWorldFactory:
         Args:
             data: Folder with AppWorld's tasks. Default: `appworld/data` in the cache folder.
             execution_seconds: Wall-clock limit of one action's code.
-            observation_characters: Maximum length of the output that the model sees.
             memory_mb: Address space of each of the two processes of an episode.
         """
         self.data = data_folder(data)
         self.execution_seconds = execution_seconds
-        self.observation_characters = observation_characters
         self.memory_mb = memory_mb
         self.engine: Engine | None = None
         self.scorer: Scorer | None = None
@@ -57,11 +53,7 @@ class AppWorldFactory:
         """Create an environment. Only one episode can run in a process: AppWorld freezes the clock, for example."""
         if self.engine is None:
             self.engine = Engine(self.data, memory_mb=self.memory_mb)
-        return AppWorldEnv(
-            self.engine,
-            execution_seconds=self.execution_seconds,
-            observation_characters=self.observation_characters,
-        )
+        return AppWorldEnv(self.engine, execution_seconds=self.execution_seconds)
 
     def expert(self, task: Task) -> Expert | None:
         """Return an expert that runs AppWorld's solution in one action; None for the test splits, which have none."""

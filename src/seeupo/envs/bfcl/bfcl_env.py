@@ -7,6 +7,7 @@ without calls ends the user turn, and the next user message follows. The officia
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from seeupo.envs.bfcl import official, tools
@@ -14,10 +15,13 @@ from seeupo.envs.bfcl.calls import PARSERS, ActionFormat, DecodeError, parse_pyt
 from seeupo.envs.bfcl.execution import Backends
 from seeupo.envs.bfcl.tools import Documentation, Function
 from seeupo.envs.observation import cut
-from seeupo.errors import EnvError, suggest
+from seeupo.envs.options import check_range
+from seeupo.errors import EnvError
 from seeupo.protocols import Expert
 from seeupo.types import Message, StepResult, Task, Tool
 
+LONGEST_RESULT = 40_000
+"""Number of characters of a result that are shown; the longest one of a correct solution has 31,706."""
 BASE_SPLITS = {
     "train": slice(0, 100),
     "test": slice(100, 200),
@@ -27,30 +31,18 @@ BASE_SPLITS = {
 """Slices of the category base. train and test are those of the paper's public code: tasks of other apps."""
 
 
+@dataclass(kw_only=True, eq=False)
 class BfclEnv:
     """Runs one conversation at a time, on its own backends."""
 
-    def __init__(
-        self,
-        *,
-        action_format: ActionFormat,
-        documentation: Documentation,
-        max_steps: int | None,
-        steps_per_user_turn: int,
-        max_observation: int,
-        turn_reward: float,
-        end_at_mistake: bool,
-    ) -> None:
-        self.action_format = action_format
-        self.documentation = documentation
-        self.max_steps = max_steps
-        self.steps_per_user_turn = steps_per_user_turn
-        self.max_observation = max_observation
-        self.turn_reward = turn_reward
-        self.end_at_mistake = end_at_mistake
-        self._backends: Backends | None = None
-        self._stop: str | None = None
-        self._verdict = "valid"
+    action_format: ActionFormat
+    documentation: Documentation
+    max_steps: int | None
+    turn_reward: float
+    end_at_mistake: bool
+    _backends: Backends | None = field(default=None, init=False)
+    _stop: str | None = field(default=None, init=False)
+    _verdict: str = field(default="valid", init=False)
 
     def reset(self, task: Task, *, seed: int) -> StepResult:
         """Return the system prompt, if there is one, and the first user message. The seed is not used."""
@@ -80,8 +72,8 @@ class BfclEnv:
         if calls:
             results = [self._backends.execute(call) for call in calls]
             self._calls[-1].append([result.checked for result in results])
-            messages = tuple(Message("tool", cut(result.text, self.max_observation)) for result in results)
-            if len(self._calls[-1]) > self.steps_per_user_turn:
+            messages = tuple(Message("tool", cut(result.text, LONGEST_RESULT)) for result in results)
+            if len(self._calls[-1]) > official.STEPS_PER_USER_TURN:
                 self._stop = "steps_per_user_turn"
         else:
             step_reward, messages = self._check_user_turn(), ()
@@ -169,10 +161,6 @@ class BfclFactory:
             `<tool_call>` tags, with the functions offered as tools, which the chat template formats.
         documentation: Level of detail of the function descriptions, see `tools.py`.
         max_steps: Maximum number of steps of an episode; an unfinished conversation scores 0. The paper uses 10.
-        steps_per_user_turn: Maximum number of steps in one user turn; exceeding it ends the episode with score 0.
-            Officially 20.
-        max_observation: Maximum length of one result in characters. The longest result of a correct solution has
-            31,706, in long_context.
         expert_step: Calls that the expert makes in one step: all of a user turn, or one.
         apps: Apps that tasks may use, by the names of their classes; tasks that use others are left out.
         turn_reward: Step reward of a user turn if the official checker accepts it and all before it. It is not part
@@ -187,30 +175,19 @@ class BfclFactory:
         action_format: ActionFormat = "python",
         documentation: Documentation = "official",
         max_steps: int | None = None,
-        steps_per_user_turn: int = official.STEPS_PER_USER_TURN,
-        max_observation: int = 40_000,
         expert_step: Literal["turn", "call"] = "turn",
         apps: Sequence[str] | None = None,
         turn_reward: float = 0.0,
         end_at_mistake: bool = False,
     ) -> None:
-        if not 0 <= turn_reward <= 1:
-            raise EnvError(f"option turn_reward={turn_reward}: expected a number from 0 to 1")
-        for name, value in (
-            ("max_steps", max_steps),
-            ("steps_per_user_turn", steps_per_user_turn),
-            ("max_observation", max_observation),
-        ):
-            if value is not None and value < 1:
-                raise EnvError(f"option {name}={value}: expected at least 1")
+        check_range("turn_reward", turn_reward, 0, 1)
+        check_range("max_steps", 1 if max_steps is None else max_steps, 1)
         self._expert_step = expert_step
         self._apps = None if apps is None else known_apps(apps)
         self._options: dict[str, Any] = {
             "action_format": action_format,
             "documentation": documentation,
             "max_steps": max_steps,
-            "steps_per_user_turn": steps_per_user_turn,
-            "max_observation": max_observation,
             "turn_reward": turn_reward,
             "end_at_mistake": end_at_mistake,
         }
@@ -226,8 +203,6 @@ class BfclFactory:
 
     def tasks(self, split: str) -> Sequence[Task]:
         """Return tasks with their official ids; the kind is the category and the involved classes."""
-        if split not in self.splits:
-            raise EnvError(f"bfcl has no split {split!r}; {suggest(split, self.splits)}")
         category = "base" if split in BASE_SPLITS else split
         ids = official.task_ids(category)[BASE_SPLITS.get(split, slice(None))]
         return [

@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from seeupo.envs.declare import Role
 from seeupo.envs.gymnasium_text.randomness import EpisodeRandomness
 from seeupo.envs.observation import cut
+from seeupo.envs.options import check_range
 from seeupo.envs.references import resolve
-from seeupo.errors import EnvError, suggest
+from seeupo.errors import EnvError
 from seeupo.protocols import Expert
 from seeupo.types import Message, StepResult, Task
 
@@ -61,7 +62,7 @@ class GymnasiumTextEnv:
         text, reward, terminated, truncated, info = unpack(
             answer, ("observation", "reward", "terminated", "truncated", "info"), "step"
         )
-        reward = finite(reward)
+        reward = float(reward)
         self._over = bool(terminated or truncated)
         if self._over or not self._terminal_only:
             self._rewards.append(reward)
@@ -117,8 +118,6 @@ class GymnasiumTextFactory:
             expert: Function that returns an expert for a task, or "module:name" of one marked with
                 `seeupo.expert_maker`.
         """
-        if rewards not in get_args(RewardsInScore):
-            raise EnvError(f"rewards={rewards!r}: expected {', '.join(map(repr, get_args(RewardsInScore)))}")
         if not (math.isfinite(worst) and math.isfinite(best) and worst < best):
             raise EnvError(f"worst={worst!r}, best={best!r}: expected finite numbers with worst < best")
         if success is not None and not math.isfinite(success):
@@ -127,8 +126,7 @@ class GymnasiumTextFactory:
             raise EnvError(f"arguments={arguments!r}: expected a table of keyword arguments")
         self._numbers = {"train": train, "test": test}
         for split, number in self._numbers.items():
-            if not 0 <= number <= FIRST_SEED["test"]:
-                raise EnvError(f"{split}={number}: expected a number of tasks from 0 to {FIRST_SEED['test']}")
+            check_range(split, number, 0, FIRST_SEED["test"])
         self._make = resolve_callable("make", make, Role.ENV)
         self._arguments = dict(arguments or {})
         self._expert = None if expert is None else resolve_callable("expert", expert, Role.EXPERT)
@@ -145,8 +143,6 @@ class GymnasiumTextFactory:
         return tuple(self._numbers)
 
     def tasks(self, split: str) -> Sequence[Task]:
-        if split not in self._numbers:
-            raise EnvError(f"no split {split!r}; {suggest(split, self.splits)}")
         first = FIRST_SEED[split]
         return [Task(f"{split}-{n:04d}", split, seed=first + n) for n in range(self._numbers[split])]
 
@@ -187,16 +183,6 @@ def observation(text: Any) -> Message:
     if not isinstance(text, str):
         raise TypeError(f"observation is {type(text).__name__}; expected str. Use a wrapper to convert it.")
     return Message("user", cut(text))
-
-
-def finite(reward: Any) -> float:
-    try:
-        number = float(reward)
-    except (TypeError, ValueError):
-        raise TypeError(f"reward is {reward!r}; expected a number") from None
-    if not math.isfinite(number):
-        raise ValueError(f"reward is {number}; expected a finite number")
-    return number
 
 
 def json_entries(info: Any) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Scripted policies: an expert, a noisy expert that makes typical mistakes, and a random policy."""
+"""Scripted policies: an expert, and a noisy expert that makes typical mistakes."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from random import Random
 
 from seeupo.envs.pocket.apps import TOOLS, ActionError, Call
@@ -11,7 +11,6 @@ from seeupo.envs.pocket.kinds import Step
 from seeupo.envs.pocket.surface import Surface
 from seeupo.envs.pocket.tasks import draw_world, given_words
 from seeupo.envs.pocket.words import SORT_OF, words_of
-from seeupo.errors import EnvError
 from seeupo.protocols import Expert
 from seeupo.types import StepResult, Task
 
@@ -35,40 +34,20 @@ class MistakeRates:
     stops_early: float = 0.05
     wrong_tool: float = 0.05
 
-    def __post_init__(self) -> None:
-        for name, rate in asdict(self).items():
-            if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= 1:
-                raise EnvError(f"{name} is {rate!r}; expected a number in [0, 1]")
-
 
 NO_MISTAKES = MistakeRates(wrong_choice=0, wrong_word=0, skipped_lookup=0, stops_early=0, wrong_tool=0)
 
 
 def scripted_expert(task: Task, surface: Surface) -> Expert:
     """Return an expert that solves the task."""
-    return noisy_expert(task, surface, NO_MISTAKES, Random(0))
+    return NoisyExpert(task, surface, NO_MISTAKES, Random(0))
 
 
-def noisy_expert(task: Task, surface: Surface, rates: MistakeRates, generator: Random) -> Expert:
-    """Return an expert that makes mistakes and continues from their consequences."""
-    return _NoisyExpert(task, surface, rates, generator)
+class NoisyExpert:
+    """Makes mistakes and continues from their consequences.
 
-
-def random_policy(surface: Surface, generator: Random) -> Expert:
-    """Return a policy that calls any offered tool with any valid words."""
-
-    def act(_: StepResult) -> str:
-        tool = generator.choice(surface.tools)
-        spec = TOOLS[tool]
-        if spec.optional and generator.random() < 0.5:
-            return surface.write(Call(tool))
-        return surface.write(Call(tool, tuple(generator.choice(words_of(sort)) for sort in spec.takes)))
-
-    return act
-
-
-class _NoisyExpert:
-    """Follows the solution in its own copy of the world, so it need not parse observations."""
+    It follows the solution in its own copy of the world, so it need not parse observations.
+    """
 
     def __init__(self, task: Task, surface: Surface, rates: MistakeRates, generator: Random) -> None:
         self._surface = surface

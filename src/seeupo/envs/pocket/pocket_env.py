@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict
 from random import Random
-from typing import Literal, get_args
+from typing import Literal
 
+from seeupo.envs.options import check_range, mistake_rates
 from seeupo.envs.pocket.apps import TOOLS, ActionError, Call, World
 from seeupo.envs.pocket.decisions import ALL_KINDS, MAILS, Decision
-from seeupo.envs.pocket.experts import MistakeRates, noisy_expert, scripted_expert
+from seeupo.envs.pocket.experts import MistakeRates, NoisyExpert, scripted_expert
 from seeupo.envs.pocket.kinds import KINDS, Kind
 from seeupo.envs.pocket.natural import NaturalSurface
 from seeupo.envs.pocket.natural_tools import ToolDocs
@@ -18,7 +19,7 @@ from seeupo.envs.pocket.surface import Surface
 from seeupo.envs.pocket.tasks import draw_tasks, draw_world, given_words
 from seeupo.envs.pocket.terse import TerseSurface, vocabulary
 from seeupo.envs.pocket.words import CHANNELS
-from seeupo.errors import EnvError, suggest
+from seeupo.errors import EnvError
 from seeupo.protocols import Expert
 from seeupo.types import Message, StepResult, Task
 
@@ -139,21 +140,16 @@ class PocketFactory:
         max_turns: int = 8,
         lookup_reward: float = 0.0,
     ) -> None:
-        _check_choice("surface", surface, get_args(SurfaceName))
-        _check_choice("tools", tools, get_args(ToolDocs))
-        _check_choice("distractors", distractors, (True, False))
-        _check_choice("decision", decision, (None, *get_args(Decision)))
         self._kinds = _kinds(turns, tuple(KINDS.values()) if decision is None else MAILS[decision])
-        _check_count("train_tasks", train_tasks, len(self._kinds), ", one for each kind")
-        _check_count("test_tasks", test_tasks, 0)
-        _check_count("seed", seed, 0)
-        _check_count("max_turns", max_turns, turns[1], ", or the longest tasks have no solution")
-        if isinstance(deceptive, bool) or not isinstance(deceptive, int | float) or not 0 <= deceptive < 1:
-            raise EnvError(f"deceptive is {deceptive!r}; it must be in [0, 1), below the reward of a solved task")
-        if isinstance(lookup_reward, bool) or not isinstance(lookup_reward, int | float) or not 0 <= lookup_reward <= 1:
-            raise EnvError(f"lookup_reward is {lookup_reward!r}; expected a number from 0 to 1")
+        check_range("train_tasks", train_tasks, len(self._kinds), why=", one for each kind")
+        check_range("test_tasks", test_tasks, 0)
+        check_range("seed", seed, 0)
+        check_range("max_turns", max_turns, turns[1], why=", or the longest tasks have no solution")
+        check_range("lookup_reward", lookup_reward, 0, 1)
+        if not 0 <= deceptive < 1:
+            raise EnvError(f"option deceptive={deceptive!r}: expected a number in [0, 1), below a solved task's reward")
         if surface == "terse" and tools != "full":
-            raise EnvError(f"tools is {tools!r}; the terse surface describes no tools: use surface='natural'")
+            raise EnvError(f"option tools={tools!r}: the terse surface describes no tools; use surface='natural'")
         offered = _offered_tools(self._kinds, distractors=distractors, decline=deceptive > 0)
         self.surface: Surface = TerseSurface(offered) if surface == "terse" else NaturalSurface(offered, docs=tools)
         self._max_turns = max_turns
@@ -169,7 +165,6 @@ class PocketFactory:
 
     def tasks(self, split: str) -> Sequence[Task]:
         """Return the tasks of a split, cycling through the kinds."""
-        _check_choice("split", split, self.splits)
         return self._tasks[split]
 
     def make(self) -> PocketEnv:
@@ -187,11 +182,8 @@ class PocketFactory:
 
     def noisy_expert(self, task: Task, *, seed: int, rates: Mapping[str, float]) -> Expert:
         """Return an expert that makes mistakes at the rates of `MistakeRates`, for warm-start demonstrations."""
-        names = [each.name for each in fields(MistakeRates)]
-        for name in rates:
-            if name not in names:
-                raise EnvError(f"there is no mistake {name!r}; {suggest(name, names)}")
-        return noisy_expert(task, self.surface, MistakeRates(**rates), Random(seed))
+        checked = MistakeRates(**mistake_rates(rates, asdict(MistakeRates())))
+        return NoisyExpert(task, self.surface, checked, Random(seed))
 
     def vocabulary(self) -> tuple[str, ...]:
         """Return every whitespace-separated word of the terse surface; empty for the natural one, which is open."""
@@ -218,13 +210,3 @@ def _offered_tools(kinds: Sequence[Kind], *, distractors: bool, decline: bool) -
     if "channel" in needed:
         needed.update(CHANNELS)
     return tuple(tool for tool in TOOLS if (decline if tool == "decline" else distractors or tool in needed))
-
-
-def _check_choice(name: str, value: object, accepted: Sequence[object]) -> None:
-    if value not in accepted:
-        raise EnvError(f"{name} is {value!r}; accepted: {', '.join(map(repr, accepted))}")
-
-
-def _check_count(name: str, value: object, lowest: int, why: str = "") -> None:
-    if type(value) is not int or value < lowest:
-        raise EnvError(f"{name} is {value!r}; expected an integer of at least {lowest}{why}")

@@ -28,7 +28,7 @@ from seeupo.envs.registry import EnvSpec
 from seeupo.envs.trust import check_trust, named_code
 from seeupo.errors import EnvError, suggest
 from seeupo.protocols import EnvFactory
-from seeupo.types import Task
+from seeupo.types import StepResult, Task
 
 T = TypeVar("T")
 
@@ -140,6 +140,22 @@ class EnvPool:
         future: Future[bool] = Future()
         slot.submit(lambda slot: slot.open(session, partial(expect, kind=bool, what="expert")), future)
         return expert if future.result() else None
+
+    def try_task(self, task: Task) -> StepResult:
+        """Run an episode with one empty action and return its first result, so that mistakes are reported at once.
+
+        Raise `EnvError` if the environment fails or breaks the contract.
+        """
+        env = self.env()
+        try:
+            first = env.reset(task, seed=task.seed)
+            if not first.done:
+                env.step("")
+            env.score()
+            env.close()
+            return first
+        except EnvFailure as failure:
+            raise EnvError(*str(failure).split("\n")) from None
 
     def vocabulary(self) -> tuple[str, ...]:
         """Return all words of an environment with a closed vocabulary; empty for others."""

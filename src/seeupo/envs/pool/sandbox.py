@@ -38,7 +38,6 @@ class Limits:
         start_seconds: Wall-clock time to load the factory, and to list tasks.
         memory_mb: Address space of each process.
         total_mb: Resident memory of all processes of the worker together, with the files in its scratch space.
-        cpu_seconds: CPU time of each process over its lifetime.
         file_mb: Size of a written file.
         scratch_mb: Size of the sandbox's /tmp, and of its /dev/shm.
         open_files: File descriptors of each process.
@@ -50,7 +49,6 @@ class Limits:
     start_seconds: float = 120.0
     memory_mb: int | None = 2048
     total_mb: int | None = 4096
-    cpu_seconds: int | None = None
     file_mb: int | None = 64
     scratch_mb: int = 256
     open_files: int | None = 256

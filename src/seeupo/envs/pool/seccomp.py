@@ -31,7 +31,7 @@ NEW_NAMESPACES = 0x7E020000
 """Flags of `clone` that create namespaces: mount, cgroup, UTS, IPC, user, PID and network."""
 
 FAMILIES = (1, 2, 10)
-"""AF_UNIX, AF_INET and AF_INET6. AppWorld's engine is a server on the loopback interface."""
+"""AF_UNIX, AF_INET and AF_INET6: an environment may have servers of its own on the loopback interface."""
 
 PROTOCOLS = (0, 6, 17)
 """The family's default, TCP and UDP."""

@@ -12,7 +12,7 @@ import os
 import signal
 import struct
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ from seeupo.envs.pool.wire import (
 )
 from seeupo.envs.references import resolve
 from seeupo.envs.tracebacks import explain_exception
-from seeupo.errors import EnvError
+from seeupo.errors import EnvError, UserError
 from seeupo.protocols import EnvFactory, Expert
 
 PR_SET_PDEATHSIG = 1
@@ -44,24 +44,13 @@ class Host:
         self.factory: Any = factory  # may have more: `noisy_expert`, `vocabulary`, `judge` ...
         self.episodes: dict[str, Any] = {}
         self.experts: dict[str, Expert] = {}
-        self.requests: dict[str, Callable[[Mapping[str, Any]], Any]] = {
-            "splits": lambda request: Contract("splits", None).splits(self.factory.splits),
-            "separate_step_rewards": self.separate_step_rewards,
-            "tasks": self.tasks,
-            "reset": self.reset,
-            "step": self.step,
-            "score": self.score,
-            "save": self.save,
-            "judge": self.judge,
-            "vocabulary": self.vocabulary,
-            "expert": self.start_expert,
-            "advise": self.advise,
-            "close": self.close,
-        }
 
     def handle(self, request: Mapping[str, Any]) -> Any:
-        """Return the answer to one request. Exceptions of the environment propagate."""
-        return self.requests[request["op"]](request)
+        """Return the answer to one request: the method that its "op" names. Exceptions of the environment propagate."""
+        return getattr(self, request["op"])(request)
+
+    def splits(self, request: Mapping[str, Any]) -> list[str]:
+        return Contract("splits", None).splits(self.factory.splits)
 
     def separate_step_rewards(self, request: Mapping[str, Any]) -> bool:
         declared = getattr(self.factory, "separate_step_rewards", False)
@@ -103,7 +92,7 @@ class Host:
         expert = self.experts[request["session"]]
         return Contract("expert", expert).action(expert(result_from_json(request["result"])))
 
-    def start_expert(self, request: Mapping[str, Any]) -> bool:
+    def expert(self, request: Mapping[str, Any]) -> bool:
         task, mistakes = task_from_json(request["task"]), request["mistakes"]
         if mistakes is None:
             expert = self.factory.expert(task)
@@ -175,7 +164,6 @@ def restrict(limits: Mapping[str, int | None], *, user: int | None) -> None:
         drop_capabilities()
     kinds = {
         "memory_bytes": resource.RLIMIT_AS,
-        "cpu_seconds": resource.RLIMIT_CPU,
         "file_bytes": resource.RLIMIT_FSIZE,
         "open_files": resource.RLIMIT_NOFILE,
         "processes": resource.RLIMIT_NPROC,
@@ -197,7 +185,7 @@ def error_of(error: BaseException, request: str) -> dict[str, str]:
             return {"error": "recursion", "text": "the recursion limit was reached"}
         case SystemExit():
             return {"error": "exit", "text": f"the process was asked to exit ({error.code!r})"}
-        case EnvError():
+        case UserError():
             return {"error": "usage", "text": str(error)}
     return {"error": "raised", "text": explain(error, request)}
 

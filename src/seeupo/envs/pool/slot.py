@@ -20,7 +20,7 @@ from seeupo.envs.failures import CallTimedOut, EnvFailure, EnvRaised, NotReprodu
 from seeupo.envs.pool.serve import Host, explain
 from seeupo.envs.pool.wire import WireError
 from seeupo.envs.pool.worker import ACTION_CAUSES, KILL_CAUSES, FailureCause, Launch, Worker, WorkerFailure
-from seeupo.errors import EnvError
+from seeupo.errors import EnvError, UserError
 from seeupo.protocols import EnvFactory
 
 T = TypeVar("T")
@@ -91,8 +91,8 @@ class InProcess:
     def call(self, request: Mapping[str, Any], *, seconds: float | None = None) -> Any:
         try:
             return self.host.handle(request)
-        except EnvError:
-            raise
+        except UserError as error:
+            raise EnvError(*error.lines) from None
         except BaseException as error:  # also SystemExit: an environment must not end the program
             raise WorkerFailure(FailureCause.RAISED, explain(error, request["op"])) from error
 

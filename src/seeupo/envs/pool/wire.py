@@ -7,11 +7,11 @@ field.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from typing import Any, TypeVar, cast, get_args
 
 from seeupo.types import Message, Role, StepResult, Task, Tool, ToolCall
+from seeupo.utils.numbers import finite_number
 
 T = TypeVar("T")
 ROLES = get_args(Role)
@@ -58,38 +58,27 @@ def expect(value: Any, kind: type[T], what: str) -> T:
     return value
 
 
+def expect_fields(value: Any, what: str, **kinds: type) -> dict[str, Any]:
+    """Return these fields of an object if each has the expected type."""
+    fields = expect(value, dict, what)
+    return {name: expect(fields.get(name), kind, f"{what} {name}") for name, kind in kinds.items()}
+
+
 def expect_number(value: Any, what: str) -> float:
     """Return a finite int or float as a float."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise WireError(f"{what} is {type(value).__name__}; expected a number")
-    try:
-        number = float(value)
-    except OverflowError:
-        raise WireError(f"{what} is too large for a float") from None
-    if not math.isfinite(number):
-        raise WireError(f"{what} is {number}; expected a finite number")
-    return number
+    number = finite_number(value)
+    if number is None:
+        raise WireError(f"{what} is {type(value).__name__}; expected a finite number")
+    return float(number)
 
 
 def task_to_json(task: Task) -> dict[str, Any]:
-    return {
-        "id": task.id,
-        "split": task.split,
-        "kind": task.kind,
-        "seed": task.seed,
-        "payload": dict(task.payload),
-    }
+    payload = dict(task.payload)
+    return {"id": task.id, "split": task.split, "kind": task.kind, "seed": task.seed, "payload": payload}
 
 
 def task_from_json(value: Any) -> Task:
-    fields = expect(value, dict, "task")
-    return Task(
-        id=expect(fields.get("id"), str, "task id"),
-        split=expect(fields.get("split"), str, "task split"),
-        kind=expect(fields.get("kind"), str, "task kind"),
-        seed=expect(fields.get("seed"), int, "task seed"),
-        payload=expect(fields.get("payload"), dict, "task payload"),
-    )
+    return Task(**expect_fields(value, "task", id=str, split=str, kind=str, seed=int, payload=dict))
 
 
 def result_to_json(result: StepResult) -> dict[str, Any]:
@@ -100,17 +89,14 @@ def result_to_json(result: StepResult) -> dict[str, Any]:
             {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
             for tool in result.tools
         ]
-    if result.reward:
-        fields["reward"] = result.reward
-    if result.terminated:
-        fields["terminated"] = True
-    if result.truncated:
-        fields["truncated"] = True
-    if result.info:
-        fields["info"] = dict(result.info)
-    if result.state_key is not None:
-        fields["state_key"] = result.state_key
-    return fields
+    others = {
+        "reward": result.reward,
+        "terminated": result.terminated,
+        "truncated": result.truncated,
+        "info": dict(result.info),
+    }
+    fields |= {name: value for name, value in others.items() if value}
+    return fields if result.state_key is None else fields | {"state_key": result.state_key}
 
 
 def result_from_json(value: Any) -> StepResult:
@@ -147,17 +133,8 @@ def message_from_json(value: Any) -> Message:
 
 
 def call_from_json(value: Any) -> ToolCall:
-    fields = expect(value, dict, "tool call")
-    return ToolCall(
-        name=expect(fields.get("name"), str, "tool call name"),
-        arguments=expect(fields.get("arguments"), dict, "tool call arguments"),
-    )
+    return ToolCall(**expect_fields(value, "tool call", name=str, arguments=dict))
 
 
 def tool_from_json(value: Any) -> Tool:
-    fields = expect(value, dict, "tool")
-    return Tool(
-        name=expect(fields.get("name"), str, "tool name"),
-        description=expect(fields.get("description"), str, "tool description"),
-        parameters=expect(fields.get("parameters"), dict, "tool parameters"),
-    )
+    return Tool(**expect_fields(value, "tool", name=str, description=str, parameters=dict))

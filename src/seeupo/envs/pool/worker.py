@@ -7,6 +7,7 @@ import random
 import select
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -19,12 +20,13 @@ import seeupo
 from seeupo.envs.pool.interpreter import find_runtime
 from seeupo.envs.pool.sandbox import FIRST_USER, LAST_USER, Bubblewrap, Limits
 from seeupo.envs.pool.seccomp import open_filter
-from seeupo.envs.pool.temporary import TemporaryFolder
 from seeupo.envs.pool.watchdog import Verdict, Watchdog
 from seeupo.envs.pool.wire import WireError, decode, encode, expect
 from seeupo.errors import EnvError
 from seeupo.utils.cache import cache_folder
 
+IN_SANDBOX = Path("/worker")
+"""Folder of the packages in a sandbox. A worker without one has a temporary folder on the host."""
 LONGEST_STDERR = 4000
 CHUNK = 1 << 16
 POLL_SECONDS = 0.2
@@ -97,8 +99,11 @@ class Worker:
         """Start the process. Call `load` next."""
         self.launch = launch
         self.limits = launch.limits
-        self.temporary = TemporaryFolder.create()
-        self.folder = self.temporary.path
+        self.temporary = None
+        self.folder = IN_SANDBOX
+        if launch.sandbox is None:
+            self.temporary = tempfile.TemporaryDirectory(prefix="seeupo-worker-", ignore_cleanup_errors=True)
+            self.folder = Path(self.temporary.name)
         self.errors = bytearray()
         self.answers = bytearray()
         self.requests = 0
@@ -110,7 +115,7 @@ class Worker:
             self.process = subprocess.Popen(
                 self._command(*filters),
                 env=self._environment(),
-                cwd=self.folder,
+                cwd="/" if self.temporary is None else self.folder,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -118,11 +123,10 @@ class Worker:
                 start_new_session=True,
                 pass_fds=filters,
             )
-        except OSError as error:
-            self.temporary.remove()
-            raise EnvError(f"the worker could not be started: {error}") from None
-        except EnvError:
-            self.temporary.remove()
+        except BaseException as error:
+            self._remove_folder()
+            if isinstance(error, OSError):
+                raise EnvError(f"the worker could not be started: {error}") from None
             raise
         finally:
             for descriptor in filters:
@@ -189,7 +193,11 @@ class Worker:
             select.select([self.stderr], [], [], POLL_SECONDS)
         self.stdout.close()
         self.stderr.close()
-        self.temporary.remove()
+        self._remove_folder()
+
+    def _remove_folder(self) -> None:
+        if self.temporary is not None:
+            self.temporary.cleanup()
 
     def _condemn(self, verdict: Verdict) -> None:
         """Kill the worker for the watchdog's reason, which the next or current call reports."""
@@ -338,7 +346,6 @@ class Worker:
             "dies_with_parent": sandbox is None,
             "limits": {
                 "memory_bytes": limits.memory_mb and limits.memory_mb * 2**20,
-                "cpu_seconds": limits.cpu_seconds,
                 "file_bytes": limits.file_mb and limits.file_mb * 2**20,
                 "open_files": limits.open_files,
                 "processes": limits.processes if sandbox else None,

@@ -11,8 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from seeupo.protocols import Expert
-from seeupo.types import Message, StepResult, Task
+from seeupo import Expert, Message, StepResult, Task
 
 NUMBERS = tuple("0123456789")
 MAX_ACTIONS = 8

@@ -7,9 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from seeupo.envs.observation import cut
+from seeupo.envs.options import check_range, mistake_rates
 from seeupo.envs.textworld.commands import VERBS, CommandError, read_command
 from seeupo.envs.textworld.games import LEVELS, Recipe, Theme, game_file
 from seeupo.envs.textworld.walkthroughs import NoisyExpert, walkthrough_expert
@@ -100,16 +101,9 @@ class TextworldFactory:
             theme: TextWorld's grammar: "house" has varied descriptions, "basic" short sentences and numbered names.
             show_commands: Whether each observation lists the possible commands.
         """
-        if level != "all" and level not in LEVELS:
-            raise EnvError(f"level={level!r}: {suggest(level, ['all', *LEVELS])}")
-        if goal not in ("last_step", "all_steps"):
-            raise EnvError(f"goal={goal!r}: expected 'last_step' or 'all_steps'")
-        if theme not in get_args(Theme):
-            raise EnvError(f"theme={theme!r}: expected 'house' or 'basic'")
         self._numbers = {"train": train, "test": test}
         for split, number in self._numbers.items():
-            if not 0 <= number < FIRST_SEED["test"]:
-                raise EnvError(f"{split}={number}: expected a number of games from 0 to {FIRST_SEED['test'] - 1}")
+            check_range(split, number, 0, FIRST_SEED["test"] - 1)
         self._levels = tuple(LEVELS) if level == "all" else (level,)
         self._spelled_out = goal == "all_steps"
         self._theme: Theme = theme
@@ -121,8 +115,6 @@ class TextworldFactory:
 
     def tasks(self, split: str) -> Sequence[Task]:
         """Return the tasks level by level, in the order of their seeds."""
-        if split not in self._numbers:
-            raise EnvError(f"textworld has no split {split!r}; {suggest(split, self.splits)}")
         first = FIRST_SEED[split]
         return [
             Task(id=f"{split}-{level}-{seed - first:04d}", split=split, kind=level, seed=seed)
@@ -139,7 +131,8 @@ class TextworldFactory:
 
     def noisy_expert(self, task: Task, *, seed: int, rates: Mapping[str, float]) -> Expert:
         """Return an expert that gives random commands at the rate `wrong_command`, for warm-start demonstrations."""
-        return NoisyExpert(self._game_file(task), rates, Random(seed))
+        rate = mistake_rates(rates, {"wrong_command": 0.2})["wrong_command"]
+        return NoisyExpert(self._game_file(task), rate, Random(seed))
 
     def _game_file(self, task: Task) -> Path:
         return game_file(recipe_of(task, spelled_out=self._spelled_out, theme=self._theme))

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from seeupo.envs.textworld.games import winning_commands
-from seeupo.errors import EnvError, suggest
 from seeupo.protocols import Expert
 from seeupo.types import StepResult
-
-WRONG_COMMAND = "wrong_command"
-"""The mistake of a noisy expert: per command, any other possible command instead."""
-DEFAULT_RATE = 0.2
 
 
 def walkthrough_expert(game: Path) -> Expert:
@@ -32,12 +26,12 @@ class NoisyExpert:
 
     Args:
         game: The compiled game.
-        rates: Probability of `wrong_command` per command.
+        rate: Probability per command of any other possible command instead.
         generator: Random numbers.
     """
 
-    def __init__(self, game: Path, rates: Mapping[str, float], generator: Random) -> None:
-        self._rate = _rate_of(rates)
+    def __init__(self, game: Path, rate: float, generator: Random) -> None:
+        self._rate = rate
         self._generator = generator
         textworld: Any = importlib.import_module("textworld")
         infos = textworld.EnvInfos(admissible_commands=True, policy_commands=True)
@@ -54,13 +48,3 @@ class NoisyExpert:
         if over:
             self._game.close()
         return command
-
-
-def _rate_of(rates: Mapping[str, float]) -> float:
-    for name in rates:
-        if name != WRONG_COMMAND:
-            raise EnvError(f"there is no mistake {name!r}; {suggest(name, [WRONG_COMMAND])}")
-    rate = rates.get(WRONG_COMMAND, DEFAULT_RATE)
-    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= 1:
-        raise EnvError(f"{WRONG_COMMAND} is {rate!r}; expected a number in [0, 1]")
-    return float(rate)
