@@ -40,10 +40,6 @@ def test_success_comes_from_scores_and_reward_from_shaped_rewards():
     assert -1 <= found.reward.low <= found.reward.value == 0.1875 <= found.reward.high <= 1.5
 
 
-def test_shaped_rewards_of_format_version_1_count_as_successes():
-    assert score_intervals(rows([[1.5, -1.0], [0.0, 0.25]]), "paper_code").success.value == 0.25
-
-
 def test_unbounded_rewards_have_no_interval():
     found = score_intervals(rows([[20.0, 30.0]]), "none").reward
     assert (found.value, found.low, found.high) == (25.0, None, None)

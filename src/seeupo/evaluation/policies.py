@@ -15,7 +15,7 @@ from seeupo.envs.pool.pool import EnvPool
 from seeupo.errors import EvaluationError
 from seeupo.evaluation.endpoint import Endpoint
 from seeupo.evaluation.results import AttemptResult
-from seeupo.evaluation.scripted import TextPolicy, run_rollouts, text_rollout
+from seeupo.evaluation.scripted import TextPolicy, finished, run_rollouts, text_rollout
 from seeupo.rollout.reasoning import action_of
 from seeupo.rollout.runner import Runner
 from seeupo.rollout.template import REMINDER, Template, with_tools
@@ -102,11 +102,9 @@ class RandomPolicy:
     def __call__(self, result: StepResult) -> Future[str]:
         self.tools = result.tools if result.tools is not None else self.tools
         self.words += [word for message in result.messages for word in message.content.split()]
-        action: Future[str] = Future()
-        action.set_result(
-            self._call() if self.tools else " ".join(self.generator.choices(self.words, k=self.generator.randint(1, 4)))
-        )
-        return action
+        if self.tools:
+            return finished(self._call())
+        return finished(" ".join(self.generator.choices(self.words, k=self.generator.randint(1, 4))))
 
     def _call(self) -> str:
         tool = self.generator.choice(self.tools)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from seeupo.report.chunks import ChunkWriter
-from seeupo.report.index import TrajectoryIndex, max_index_bytes
+from seeupo.report.index import TrajectoryIndex
 from seeupo.report.intervals import IterationScores, score_intervals
 from seeupo.report.packing import json_bytes
 from seeupo.report.token_text import TokenDecoder
@@ -104,7 +104,6 @@ class TrajectorySelector:
             shape = str(run.setting("collect", "shape"))
             steps = run.setting("collect", "reward") == "score_and_steps"
             selection.scores[iteration] = score_intervals(list(file.groups.values()), shape, step_rewards=steps)
-        kinds = {**_evaluation_kinds(run, iteration), **file.kinds} if held_out else file.kinds
         # Both evaluations have the same order of tasks, so that the same ones are kept and can be compared.
         for name in sorted(file.groups, key=lambda name: _shuffle_key(name if held_out else f"{iteration}/{name}")):
             rows, bodies = self._bodies(file.groups[name])
@@ -115,11 +114,11 @@ class TrajectorySelector:
             selection.unreadable += len(file.groups[name]) - len(rows)
             if not rows:
                 continue
-            location = self.writer.add(bodies, limit, index_bytes=max_index_bytes(rows))
+            location = self.writer.add(bodies, limit)
             # Continuing with smaller groups would make short trajectories look frequent.
             if location is None:
                 return
-            self.index.add(rows, kinds, run=self.run, phase=phase, iteration=iteration, location=location)
+            self.index.add(rows, file.kinds, run=self.run, phase=phase, iteration=iteration, location=location)
             selection.kept[held_out] += len(rows)
 
     def _bodies(self, group: Sequence[TrajectoryRow]) -> tuple[list[TrajectoryRow], list[bytes]]:
@@ -141,19 +140,13 @@ class TrajectorySelector:
 
 def _compared_evaluations(run: StoredRun) -> list[tuple[int, int]]:
     """Return phase and iteration of the evaluations whose trajectories are compared."""
-    first, last = (None if each is None else each.iteration for each in run.first_and_last)
-    if first is None and 0 in run.evaluation_trajectories:
-        first = 0
-    if last is None:
-        last = max((iteration for iteration in run.evaluation_trajectories if iteration), default=None)
-    pairs = ((BEFORE, first), (AFTER, last))
-    return [(phase, n) for phase, n in pairs if n is not None and n in run.evaluation_trajectories]
-
-
-def _evaluation_kinds(run: StoredRun, iteration: int) -> dict[str, str]:
-    """Return the kinds of held-out tasks as the evaluation's results have them."""
-    found = [each.evaluation for each in run.evaluations if each.iteration == iteration]
-    return {result.task: str(result.kind) for each in found for result in each.results.values()}
+    first, last = run.first_and_last
+    before = 0 if first is None else first.iteration
+    after = max(run.evaluation_trajectories, default=0) if last is None else last.iteration
+    pairs = [(BEFORE, before), (AFTER, after)]
+    if after == before:
+        pairs.pop()
+    return [(phase, iteration) for phase, iteration in pairs if iteration in run.evaluation_trajectories]
 
 
 def _shuffle_key(name: str) -> bytes:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from seeupo.runs.gzip_lines import LimitExceeded, read_gzip_lines
-from seeupo.runs.trajectory_files import MALFORMED, parse_header
+from seeupo.runs.trajectory_files import MALFORMED, trajectory_lines
+from seeupo.utils.json_lines import UnreadableLines
 from seeupo.utils.numbers import finite_number
 
 MAX_PARSED_BYTES = 8_000_000
@@ -74,10 +74,13 @@ def read_rows(path: Path) -> TrajectoryRows:
     """Read a file; a truncated or damaged one yields the groups that are complete."""
     groups: dict[str, list[TrajectoryRow]] = {}
     kinds: dict[str, str] = {}
-    count, size, damage = 0, 0, None
+    count = 0
+    size = 0
+    damage = None
+    name = f"{path.parent.name}/{path.name}"
     try:
-        lines = read_gzip_lines(path)
-        kinds = _kinds(parse_header(next(lines, b"")))
+        lines = trajectory_lines(path)
+        kinds = _kinds(json.loads(next(lines)))
         for line in lines:
             size += len(line)
             # At this level compression takes less time than parsing.
@@ -85,15 +88,13 @@ def read_rows(path: Path) -> TrajectoryRows:
             row = _row(json.loads(line), compressed)
             groups.setdefault(row.group, []).append(row)
             count += 1
-    except LimitExceeded as error:
-        damage = f"{path.parent.name}/{path.name} was read up to its first {count} trajectories: {error}."
-    except (OSError, EOFError, zlib.error, *MALFORMED):
-        damage = f"{path.parent.name}/{path.name} is damaged"
-        damage += f" after its first {count} trajectories." if count else " and cannot be read."
+    except (UnreadableLines, *MALFORMED) as error:
+        reason = "" if isinstance(error, MALFORMED) else f": {error}"
+        damage = f"{name} is damaged after its first {count} trajectories{reason}."
     if damage is not None:
         # The mean of a group that lost a member would be wrong.
         largest = max(map(len, groups.values()), default=0)
-        groups = {name: rows for name, rows in groups.items() if len(rows) == largest}
+        groups = {group: rows for group, rows in groups.items() if len(rows) == largest}
     return TrajectoryRows(groups, kinds, damage)
 
 

@@ -126,7 +126,7 @@ def write_outputs(comparison: Comparison, name: str, directory: Path) -> list[st
 
     from seeupo.compare.analysis import analyze
     from seeupo.compare.markdown import markdown
-    from seeupo.report.comparison_page import write_comparison
+    from seeupo.report.write import write_comparison
     from seeupo.utils.atomic_files import write_text
 
     table: dict[str, Any] = analyze(comparison, name)
