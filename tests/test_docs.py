@@ -22,14 +22,13 @@ from seeupo.cli.train_command import parse_overrides
 from seeupo.comparison.study_file import study_names
 from seeupo.config.changes import Change, check_changes
 from seeupo.config.loader import read_recipe, recipe_names
+from seeupo.config.model_settings import TinyConfig
+from seeupo.config.optimizer_settings import CriticSettings, OptimizerSettings
 from seeupo.config.schema import Recipe
 from seeupo.engines.local import LocalEngine
-from seeupo.engines.local_critic import CriticSettings
-from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.envs.registry import names as environment_names
 from seeupo.models.catalog import CATALOG
 from seeupo.models.loading import load_policy
-from seeupo.models.tiny import TinyConfig
 from seeupo.rollout.collector import Collected
 from seeupo.runs.run_directory import RunDirectory
 from seeupo.training.metrics import iteration_record
