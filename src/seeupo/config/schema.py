@@ -260,15 +260,23 @@ class TrackerSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """A training run.
+    """A training run: one section of settings per attribute.
 
     Attributes:
+        run: Length of the run, checkpoints and reproducibility.
+        model: The policy and its memory use.
+        environment: The environment that the agent acts in.
+        agent: Prompts, sampling and limits of an episode.
+        collect: Trajectories collected in an iteration.
         algorithm: Algorithm, selected by `name`, and its options. An algorithm object becomes its settings.
+        optimizer: Optimizer of the policy.
         critic: Critic of the algorithms that need one (ppo); ignored by the others.
         engine: Processes that train: this one, or ranks of a cluster.
         sampler: Processes that sample.
         mismatch: Differences between the log-probs of sampler and trainer.
+        evaluation: Evaluation on held-out tasks.
         warm_start: Supervised learning before reinforcement learning; "none" skips it.
+        trackers: Experiment trackers that receive the metrics besides the run directory.
     """
 
     run: RunSettings = field(default_factory=RunSettings)
