@@ -7,8 +7,9 @@ import pytest
 from seeupo.algorithms import ALGORITHMS
 from seeupo.config.keys import keys_of
 from seeupo.config.loader import read_recipe
+from seeupo.config.model_settings import ModelSettings
 from seeupo.config.reference import attributes, reference, summary
-from seeupo.config.schema import AgentSettings, ModelSettings, Recipe, RunSettings
+from seeupo.config.schema import AgentSettings, Recipe, RunSettings
 from seeupo.config.toml import toml
 from seeupo.errors import ConfigError
 
@@ -92,7 +93,7 @@ def test_rows_have_type_default_and_meaning():
     assert rows(page, "## agent")["max_turns"] == ["integer", "`10`", attributes(AgentSettings)["max_turns"]]
     assert rows(page, "## agent")["episode_seconds"][:2] == ['number or "none"', '`"none"`']
     assert rows(page, "## run")["deterministic"][:2] == ["true or false", "`true`"]
-    assert rows(page, "## collect")["shape"][:2] == ['one of "none", "paper_code"', '`"none"`']
+    assert rows(page, "## collect")["reward"][:2] == ["string", '`"score"`']
     assert rows(page, "## warm_start")["mistakes"][:2] == ["table of numbers", "`{}`"]
     assert rows(page, "## optimizer")["trainable"][:2] == ["list of strings", "`[]`"]
     seeupo = rows(page, '### algorithm, name = "seeupo"')

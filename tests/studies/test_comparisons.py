@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from seeupo.compare.comparison import Comparison
-from seeupo.compare.planned_runs import Planner
-from seeupo.compare.result_store import Store
-from seeupo.compare.study_file import read_study
+from seeupo.comparison.comparison import Comparison
+from seeupo.comparison.planned_runs import Planner
+from seeupo.comparison.result_store import Store
+from seeupo.comparison.study_file import read_study
 
 ROOT = Path(__file__).parents[2]
 COMPARISONS = ROOT / "studies/comparisons"
@@ -17,7 +17,7 @@ COMPARISONS = ROOT / "studies/comparisons"
 def test_study_files_are_valid(path, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)  # study files name variants of SeeUPO by path
     study, recipe = read_study(str(path))
-    comparison = Comparison(study, recipe, Store(tmp_path), trust=study.algorithm_code)
+    comparison = Comparison(study, recipe, Store(tmp_path), trust=study.in_process_code(recipe))
     assert comparison.counts()["runs"] == len(study.arms) * len(study.seeds)
 
 

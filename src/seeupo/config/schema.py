@@ -8,21 +8,16 @@ Defaults are chosen for a real model; `seeupo recipes list` shows complete recip
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from seeupo.algorithms.common.mismatch import MismatchSettings
-from seeupo.config.algorithms import AlgorithmSettings, algorithm_code, load_algorithm
-from seeupo.core.checks import OptionError, check_at_least, check_choice, check_count, check_unit_interval
-from seeupo.distributed.settings import EngineSettings
-from seeupo.distributed.vllm_adapters import MAX_RANK
-from seeupo.engines.local_critic import CriticSettings
-from seeupo.engines.optimizer import OptimizerSettings
+from seeupo.config.algorithms import AlgorithmSettings, algorithm_code, is_reference, load_algorithm
+from seeupo.config.model_settings import VLLM_RANKS, ModelSettings
+from seeupo.config.optimizer_settings import CriticSettings, OptimizerSettings
+from seeupo.config.process_settings import EngineSettings, MismatchSettings, SamplerSettings
 from seeupo.envs.trust import named_code
-from seeupo.inference.settings import SamplerSettings
-from seeupo.models.lora.adapters import LoraSettings
-from seeupo.models.tiny import TinyConfig
+from seeupo.utils.option_checks import OptionError, check_at_least, check_choice, check_count, check_unit_interval
 
 DEFAULT_ITERATIONS = 100
 
@@ -90,87 +85,6 @@ class RunSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TinySettings:
-    """Size of the model `tiny`, which is built from a seed when it is loaded.
-
-    Attributes:
-        width: Width of the transformer; a multiple of twice the number of heads.
-        layers: Number of transformer layers.
-        heads: Number of attention heads.
-        context: Context length in tokens.
-        words: One token for each word if the environment has a closed vocabulary, as `pocket` with its terse surface.
-        vocabulary: Maximum number of tokens for other text, at least 259: frequent parts of the texts in the expert's
-            episodes of 64 training tasks (byte-level BPE). 0 encodes text as bytes.
-    """
-
-    width: int = 128
-    layers: int = 3
-    heads: int = 4
-    context: int = 1024
-    words: bool = True
-    vocabulary: int = 0
-
-    def __post_init__(self) -> None:
-        self.config()
-
-    def config(self, *, words: Sequence[str] = (), corpus: Sequence[str] = (), seed: int = 0) -> TinyConfig:
-        """Return the configuration of a model with these words, or a tokenizer for these texts."""
-        return TinyConfig(
-            width=self.width,
-            layers=self.layers,
-            heads=self.heads,
-            context=self.context,
-            words=words,
-            corpus=corpus,
-            vocabulary=self.vocabulary or TinyConfig.vocabulary,
-            seed=seed,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelSettings:
-    """The policy and its memory use.
-
-    Attributes:
-        name: `tiny`, a model of `seeupo models list`, a folder with safetensors (a model, or a LoRA adapter that names
-            its base model), or owner/name on a model hub.
-        device: PyTorch device, such as "cpu" or "cuda"; "auto" means the GPU if there is one, otherwise the CPU.
-        dtype: Data type of the computation. "bfloat16" keeps float32 weights, which would not move by small updates
-            otherwise; with `lora`, the frozen weights are bfloat16 as well. On CPUs float32 is the fastest.
-        reference_dtype: Data type of the reference policy's weights, which are a copy unless `lora` is set; "none"
-            means that of the policy's weights.
-        tiny: Size of the model `tiny`.
-        lora: LoRA adapters to train instead of the weights; "none" trains all weights, or those selected by
-            optimizer.trainable. If `name` is a LoRA adapter, it is trained further with the same settings, and merged
-            with "none".
-        batch_tokens: Number of tokens per forward pass in an update.
-        row_tokens: Length of a tree-packed row in tokens; "none" means four times the width of the model.
-        gradient_checkpointing: Recomputation of activations in the backward pass, which saves memory and takes longer.
-        trunk_gib: Limit in GiB per process of the hidden states below the first trained layer, which are computed once
-            per iteration if optimizer.trainable or lora.layers leave out the lower layers. Turns beyond it are computed
-            in full; 0 keeps none.
-    """
-
-    name: str = "tiny"
-    device: str = "auto"
-    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    reference_dtype: Literal["bfloat16"] | None = None
-    tiny: TinySettings = field(default_factory=TinySettings)
-    lora: LoraSettings | None = None
-    batch_tokens: int = 4096
-    row_tokens: int | None = None
-    gradient_checkpointing: bool = False
-    trunk_gib: float = 4.0
-
-    def __post_init__(self) -> None:
-        check_count("batch_tokens", self.batch_tokens, 1)
-        check_at_least("trunk_gib", self.trunk_gib, 0)
-        if self.reference_dtype is not None and self.lora is not None:
-            expected = '"none" with model.lora, because the reference policy then shares the frozen weights'
-            raise OptionError("reference_dtype", self.reference_dtype, expected)
-
-
-@dataclass(frozen=True, kw_only=True)
 class EnvironmentSettings:
     """The environment that the agent acts in.
 
@@ -226,8 +140,7 @@ class AgentSettings:
             raise OptionError("temperature", self.temperature, expected)
 
 
-RewardShape = Literal["none", "paper_code"]
-RewardKind = Literal["score", "score_and_steps"]
+REWARDS = ("score", "score_and_steps")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,12 +151,11 @@ class CollectSettings:
         tasks: Number of tasks, which is the number of groups, per iteration.
         group_size: G, the number of trajectories of the same task.
         reward: Reward of a trajectory. "score" is the environment's official score. "score_and_steps" adds the rewards
-            of its steps, in environments that declare them separate from the score.
+            of its steps, in environments that declare them separate from the score. "module:function" or
+            "path/to/file.py:function" names a function `reward(trajectory) -> float` marked with
+            `@seeupo.reward_function`; it runs in this process, with your consent.
         discount: Discount factor per turn of the reward: discount^(T-1) * score + sum over turns t = 0 ... T-1 of
             discount^t * step reward. 1 does not discount.
-        shape: Reward shaping of the score, before step rewards are added. "none" keeps the environment's official
-            score. "paper_code" follows the paper's public code, not the paper: 1.5 for a success, half of any partial
-            score, and -1 for an episode that failed with the same response three times in a row.
         failed_rounds: Number of retries for groups with an infrastructure failure before they are dropped.
         equal_rounds: Number of times that groups with equal rewards are replaced by other tasks; 0 keeps them.
         lag: 1 samples the next iteration while the current one is being updated, with the weights from before the
@@ -252,9 +164,8 @@ class CollectSettings:
 
     tasks: int = 16
     group_size: int = 8
-    reward: RewardKind = "score"
+    reward: str = "score"
     discount: float = 1.0
-    shape: RewardShape = "none"
     failed_rounds: int = 2
     equal_rounds: int = 0
     lag: int = 0
@@ -262,6 +173,9 @@ class CollectSettings:
     def __post_init__(self) -> None:
         check_count("tasks", self.tasks, 1)
         check_count("group_size", self.group_size, 2)
+        if not is_reference(self.reward) and self.reward not in REWARDS:
+            expected = f"one of {', '.join(REWARDS)}, or a function: 'module:function' or 'path/to/file.py:function'"
+            raise OptionError("reward", self.reward, expected)
         check_unit_interval("discount", self.discount)
         check_count("failed_rounds", self.failed_rounds, 0)
         check_count("equal_rounds", self.equal_rounds, 0)
@@ -346,15 +260,23 @@ class TrackerSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """A training run.
+    """A training run: one section of settings per attribute.
 
     Attributes:
+        run: Length of the run, checkpoints and reproducibility.
+        model: The policy and its memory use.
+        environment: The environment that the agent acts in.
+        agent: Prompts, sampling and limits of an episode.
+        collect: Trajectories collected in an iteration.
         algorithm: Algorithm, selected by `name`, and its options. An algorithm object becomes its settings.
+        optimizer: Optimizer of the policy.
         critic: Critic of the algorithms that need one (ppo); ignored by the others.
         engine: Processes that train: this one, or ranks of a cluster.
         sampler: Processes that sample.
         mismatch: Differences between the log-probs of sampler and trainer.
+        evaluation: Evaluation on held-out tasks.
         warm_start: Supervised learning before reinforcement learning; "none" skips it.
+        trackers: Experiment trackers that receive the metrics besides the run directory.
     """
 
     run: RunSettings = field(default_factory=RunSettings)
@@ -375,7 +297,13 @@ class Recipe:
     @property
     def code(self) -> tuple[str, ...]:
         """References to code that the recipe names, which runs only with the user's consent."""
-        return (*named_code(self.environment.name, self.environment.options), *algorithm_code(self.algorithm))
+        return (*named_code(self.environment.name, self.environment.options), *self.in_process_code)
+
+    @property
+    def in_process_code(self) -> tuple[str, ...]:
+        """References to code that runs in the training process: algorithm and reward function."""
+        reward = self.collect.reward
+        return (*algorithm_code(self.algorithm), *((reward,) if is_reference(reward) else ()))
 
     def with_code(self, trust: Collection[str]) -> Recipe:
         """Return the recipe with the class of its algorithm loaded; `TrustError` if that needs consent."""
@@ -394,10 +322,10 @@ class Recipe:
             object.__setattr__(self, "algorithm", AlgorithmSettings.from_algorithm(algorithm))
         if self.model.lora is not None and self.optimizer.trainable:
             raise ValueError("model.lora and optimizer.trainable: expected at most one of them. Leave one out.")
-        lora = self.model.lora
-        if lora is not None and lora.per_turn is not None and self.sampler.kind == "vllm" and lora.rank > MAX_RANK:
+        lora, limit = self.model.lora, VLLM_RANKS[-1]
+        if lora is not None and lora.per_turn is not None and self.sampler.kind == "vllm" and lora.rank > limit:
             raise ValueError(
-                f'model.lora.rank = {lora.rank} with per_turn and sampler.kind = "vllm": expected at most {MAX_RANK}, '
+                f'model.lora.rank = {lora.rank} with per_turn and sampler.kind = "vllm": expected at most {limit}, '
                 'the largest rank of an adapter that vLLM serves. Lower it, or set sampler.kind = "local".'
             )
         if self.evaluation.every == 0 and (self.run.target is not None or self.run.patience is not None):
