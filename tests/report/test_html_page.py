@@ -49,8 +49,8 @@ def test_scripts_do_not_end_their_element() -> None:
 
 def test_same_chunks_give_the_same_bytes(tmp_path: Path) -> None:
     chunks = odd_payload.odd_chunks()
-    write_page(tmp_path / "one.html", iter(chunks))
-    write_page(tmp_path / "two.html", chunks)
+    write_page(tmp_path / "one.html", chunks, page_module.REPORT_PAGE)
+    write_page(tmp_path / "two.html", chunks, page_module.REPORT_PAGE)
     assert (tmp_path / "one.html").read_bytes() == (tmp_path / "two.html").read_bytes()
 
 

@@ -6,7 +6,7 @@ from seeupo.runs.trajectory_rows import TrajectoryRow
 
 
 def rows(*names, group="g", task="t"):
-    return [TrajectoryRow(name, group, task, "goal", "ok", 1.0, 1.0, -0.123456789, 2, {}) for name in names]
+    return [TrajectoryRow(name, group, task, "goal", "ok", 1.0, 1.0, -0.123456789, 2, b"") for name in names]
 
 
 def decoded(index):

@@ -5,7 +5,6 @@ import tracemalloc
 import pytest
 
 from report.made_runs import group_of, odd_trajectories, trajectory, write_lines
-from seeupo.runs import trajectory_rows
 from seeupo.runs.trajectory_files import from_json, to_json, write_trajectories
 from seeupo.runs.trajectory_rows import read_rows
 from seeupo.utils import json_lines
@@ -23,17 +22,6 @@ def test_rows_match_the_trajectories(tmp_path):
         assert (row.stop, row.status, row.turns) == (member.stop.value, "failed" if failed else "ok", len(member.turns))
         assert (row.score, row.reward) == (member.score, None if failed else member.reward)
         assert row.advantage == (None if member.credit is None else member.credit.advantage)
-
-
-def test_large_files_keep_lines_instead_of_records(tmp_path, monkeypatch):
-    write_trajectories(tmp_path / "a.jsonl.gz", odd_trajectories()[2:6], header={})
-    parsed = read_rows(tmp_path / "a.jsonl.gz").groups
-    monkeypatch.setattr(trajectory_rows, "MAX_PARSED_BYTES", 0)
-    lines = read_rows(tmp_path / "a.jsonl.gz").groups
-    assert lines.keys() == parsed.keys()
-    for name, rows in lines.items():
-        assert all(isinstance(row.content, bytes) for row in rows)
-        assert [row.record() for row in rows] == [row.record() for row in parsed[name]]
 
 
 def test_empty_file_has_no_groups_and_no_kinds(tmp_path):

@@ -1,10 +1,9 @@
-"""Compressed chunks of trajectories in a temporary file, so that memory does not grow with the run."""
+"""Compressed chunks of trajectories, of which the page decodes those that it shows."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
-from typing import BinaryIO
+from collections.abc import Sequence
 
 from seeupo.report.packing import gzip_compressor
 
@@ -16,18 +15,19 @@ class ChunkWriter:
     """Writes groups of JSON bodies into gzipped JSON arrays.
 
     Attributes:
+        chunks: Finished chunks.
         used: Compressed bytes so far.
     """
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self) -> None:
+        self.chunks: list[bytes] = []
         self.used = 0
-        self._file = file
-        self._sizes: list[int] = []
         self._start_chunk()
 
     def _start_chunk(self) -> None:
         self._compressor = gzip_compressor()
-        self._rows = self._raw = self._size = 0
+        self._content = b""
+        self._rows = self._raw = 0
 
     def add(self, group: Sequence[bytes], limit: int) -> tuple[int, int] | None:
         """Write the bodies of a group and return their chunk and the offset of the first one in it.
@@ -40,11 +40,11 @@ class ChunkWriter:
         compressed = compressor.compress(content) + compressor.flush(zlib.Z_SYNC_FLUSH)
         if self.used + len(compressed) > limit:
             return None
-        location = len(self._sizes), self._rows
+        location = len(self.chunks), self._rows
         self._compressor = compressor
         self._rows += len(group)
         self._raw += len(content)
-        self._write(compressed)
+        self._append(compressed)
         if self._rows >= CHUNK_ROWS or self._raw >= CHUNK_BYTES:
             self.finish_chunk()
         return location
@@ -52,17 +52,10 @@ class ChunkWriter:
     def finish_chunk(self) -> None:
         """Finish the current chunk, if it has any rows."""
         if self._rows:
-            self._write(self._compressor.compress(b"]") + self._compressor.flush())
-            self._sizes.append(self._size)
+            self._append(self._compressor.compress(b"]") + self._compressor.flush())
+            self.chunks.append(self._content)
         self._start_chunk()
 
-    def chunks(self) -> Iterator[bytes]:
-        """Yield the finished chunks."""
-        self._file.seek(0)
-        for size in self._sizes:
-            yield self._file.read(size)
-
-    def _write(self, compressed: bytes) -> None:
-        self._file.write(compressed)
-        self._size += len(compressed)
+    def _append(self, compressed: bytes) -> None:
+        self._content += compressed
         self.used += len(compressed)

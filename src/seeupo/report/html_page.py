@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import re
 from base64 import b64encode
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -48,16 +48,16 @@ COMPARISON_PAGE = Layout("comparison.html", (*SHARED_SCRIPTS, "comparison.js"))
 PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 
 
-def write_page(path: Path, chunks: Iterable[tuple[str, bytes]], layout: Layout = REPORT_PAGE) -> None:
-    """Write the page completely or not at all, holding one chunk in memory at a time.
+def write_page(path: Path, chunks: Mapping[str, bytes], layout: Layout) -> None:
+    """Write the page completely or not at all.
 
     Args:
-        chunks: Names (of a report: `overview`, `index`, `bodies-0`, `bodies-1` ...) with gzipped JSON, in any order.
+        chunks: Gzipped JSON by name; of a report: `overview`, `index`, `bodies-0`, `bodies-1` ...
         layout: Kind of page.
     """
     with atomic_write(path) as partial, partial.open("wb") as file:
         file.write(_skeleton(layout).encode())
-        for name, content in chunks:
+        for name, content in chunks.items():
             file.write(b'<script type="text/plain" id="%s">%s</script>\n' % (name.encode(), b64encode(content)))
         file.write(b"</body>\n</html>\n")
 

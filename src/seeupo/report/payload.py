@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import seeupo
 from seeupo.errors import RunError
@@ -21,34 +19,17 @@ from seeupo.runs.reader import StoredRun, read_run
 FORMAT, VERSION = "seeupo-report", 1
 
 
-@contextmanager
-def report_chunks(
-    runs: Sequence[Path], *, max_bytes: int
-) -> Iterator[tuple[dict[str, Any], Iterator[tuple[str, bytes]]]]:
-    """Provide the overview and all chunks of the page as (name, gzipped JSON), the overview first.
+def report_chunks(paths: Sequence[Path], *, max_bytes: int) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Return the overview, and all chunks of the page by name, as gzipped JSON.
 
     Args:
+        paths: Run directories. Each may use an equal share of the bytes.
         max_bytes: Limit for the compressed trajectories.
     """
-    if not runs:
+    if not paths:
         raise RunError("no run given; name at least one run directory")
-    with tempfile.TemporaryFile() as file:
-        overview, index, bodies = _collect([read_run(path) for path in runs], file, max_bytes)
-
-        def chunks() -> Iterator[tuple[str, bytes]]:
-            yield "overview", gzipped_json(overview)
-            yield "index", index.packed()
-            for number, content in enumerate(bodies.chunks()):
-                yield f"bodies-{number}", content
-
-        yield overview, chunks()
-
-
-def _collect(
-    runs: Sequence[StoredRun], file: BinaryIO, max_bytes: int
-) -> tuple[dict[str, Any], TrajectoryIndex, ChunkWriter]:
-    """Read the trajectories of all runs once; each run may use an equal share of the bytes."""
-    writer = ChunkWriter(file)
+    runs = [read_run(path) for path in paths]
+    writer = ChunkWriter()
     index = TrajectoryIndex()
     names = UniqueNames()  # links identify a run by its name, and two directories may have the same one
     entries = []
@@ -57,7 +38,9 @@ def _collect(
         selection = TrajectorySelector(number, _decoder(run), writer, index).select(run, limit)
         entries.append(run_overview(run, names.unique(run.name), selection))
     written_by = f"seeupo {seeupo.__version__}"
-    return {"format": FORMAT, "version": VERSION, "written_by": written_by, "runs": entries}, index, writer
+    overview = {"format": FORMAT, "version": VERSION, "written_by": written_by, "runs": entries}
+    bodies = {f"bodies-{number}": content for number, content in enumerate(writer.chunks)}
+    return overview, {"overview": gzipped_json(overview), "index": index.packed(), **bodies}
 
 
 def _decoder(run: StoredRun) -> TokenDecoder | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,8 +48,8 @@ def write_report(
     """
     run_dirs = [Path(runs)] if isinstance(runs, Path | str) else [Path(run) for run in runs]
     out = Path(out)
-    with report_chunks(run_dirs, max_bytes=max_bytes // 4 * 3) as (overview, chunks):  # as base64
-        _write(out, chunks, REPORT_PAGE)
+    overview, chunks = report_chunks(run_dirs, max_bytes=max_bytes // 4 * 3)  # the page has them as base64
+    _write(out, chunks, REPORT_PAGE)
     entries = overview["runs"]
     return ReportSummary(
         path=out,
@@ -63,10 +63,10 @@ def write_report(
 
 def write_comparison(table: Mapping[str, Any], path: Path) -> None:
     """Write the page of a comparison from its tables, completely or not at all."""
-    _write(path, [("comparison", gzipped_json(table))], COMPARISON_PAGE)
+    _write(path, {"comparison": gzipped_json(table)}, COMPARISON_PAGE)
 
 
-def _write(path: Path, chunks: Iterable[tuple[str, bytes]], layout: Layout) -> None:
+def _write(path: Path, chunks: Mapping[str, bytes], layout: Layout) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_page(path, chunks, layout)
