@@ -245,7 +245,14 @@ def run_evaluation(
         plan, attempts = evaluation_plan(options, pool)
         if out is None and folder is not None:
             out = folder / f"{_slug(options.name)}-{_slug(pool.name)}-{plan.split}.json"
-        evaluation = Evaluation(plan, {}) if out is None else _start_or_resume(plan, out, resume=resume)
+        evaluation = Evaluation(plan, {})
+        if out is not None and out.exists():
+            if not resume:
+                raise EvaluationError(
+                    f"{out} already exists; continue it with --resume, or name another file with --out"
+                )
+            evaluation = Evaluation.read(out)
+            evaluation.check_continues(plan)
         if missing := evaluation.missing(attempts):
             pool.try_task(attempts[0].task)
             callback.on_phase("evaluation", len(missing))
@@ -316,16 +323,6 @@ def evaluation_plan(options: EvaluationOptions, pool: EnvPool) -> tuple[Evaluati
         panel=panel_of(tasks),
     )
     return plan, group_attempts(tasks, options.attempts, options.seed)
-
-
-def _start_or_resume(plan: EvaluationPlan, path: Path, *, resume: bool) -> Evaluation:
-    if not path.exists():
-        return Evaluation(plan, {})
-    if not resume:
-        raise EvaluationError(f"{path} already exists; continue it with --resume, or name another file with --out")
-    evaluation = Evaluation.read(path)
-    evaluation.check_continues(plan)
-    return evaluation
 
 
 @contextmanager

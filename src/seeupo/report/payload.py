@@ -35,7 +35,7 @@ def report_chunks(paths: Sequence[Path], *, max_bytes: int) -> tuple[dict[str, A
     entries = []
     for number, run in enumerate(runs):
         limit = writer.used + (max_bytes - writer.used) // (len(runs) - number)
-        selection = TrajectorySelector(number, _decoder(run), writer, index).select(run, limit)
+        selection = TrajectorySelector(run, number, _decoder(run), writer, index).select(limit)
         entries.append(run_overview(run, names.unique(run.name), selection))
     written_by = f"seeupo {seeupo.__version__}"
     overview = {"format": FORMAT, "version": VERSION, "written_by": written_by, "runs": entries}

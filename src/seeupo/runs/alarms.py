@@ -266,16 +266,16 @@ def gradient_norm(history: History) -> Reading | None:
 @alarm_at(threshold=1.0, clear=0.5)
 def sampler_gap(history: History) -> Reading | None:
     """Read the gap between the log-probs of sampler and trainer, relative to the highest expected one."""
-    gap, dtype, bound = number(history.latest, "sampler_gap"), history.dtype, history.gap_bound
+    gap = number(history.latest, "sampler_gap")
     if gap is None:
         return None
     correction = ""
-    if dtype == "bfloat16":
+    if history.dtype == "bfloat16":
         correction = ', and correct for the difference (mismatch.tis_cap, for example 2) or use model.dtype = "float32"'
-    return gap / bound, (
-        f"the sampler's log-probs differ from the trainer's by {gap:.2g} on average, more than the {bound:g} that "
-        f"rounding explains in {dtype}: updates are off-policy. Check that the sampler has the latest weights"
-        f"{correction}."
+    return gap / history.gap_bound, (
+        f"the sampler's log-probs differ from the trainer's by {gap:.2g} on average, more than the "
+        f"{history.gap_bound:g} that rounding explains in {history.dtype}: updates are off-policy. Check that the "
+        f"sampler has the latest weights{correction}."
     )
 
 

@@ -31,7 +31,9 @@ from seeupo.utils.atomic_files import partial_of, sync_folder, write_text
 from seeupo.utils.plain_files import read_plain
 
 FORMAT, VERSION = "seeupo-checkpoint", 1
-STATE, MANIFEST, BEST = "state.json", "manifest.json", "BEST"
+STATE = "state.json"
+MANIFEST = "manifest.json"
+BEST = "BEST"
 NAME = re.compile(r"[0-9]{5,}")
 LEFTOVER = re.compile(r"\.([0-9]{5,})\.(partial|replaced|removed)")
 
@@ -71,7 +73,9 @@ class Checkpoints:
     """
 
     def __init__(self, folder: Path, keep: int, *, read_only: bool = False) -> None:
-        self.folder, self.keep, self.read_only = folder, keep, read_only
+        self.folder = folder
+        self.keep = keep
+        self.read_only = read_only
         if not read_only:
             try:
                 self._recover()

@@ -156,7 +156,9 @@ def from_json(record: Mapping[str, Any]) -> Trajectory:
         Exception: One of `MALFORMED`.
     """
     before: tuple[int, ...] = ()
-    turns, texts, tokens = [], [], 0
+    turns = []
+    texts = []
+    tokens = 0
     for index, entry in enumerate(record["turns"]):
         prompt = (*before[: _count(entry["shared"], "shared")], *entry["prompt"])
         action = tuple(entry["action"])
