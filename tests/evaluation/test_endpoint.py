@@ -6,6 +6,7 @@ import socketserver
 import threading
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
@@ -69,9 +70,11 @@ def completion(text, **more):
     return 200, {"choices": [{"message": {"role": "assistant", "content": text, **more}}]}
 
 
-def complete(server, **options):
+def complete(server, text="hello", **options):
+    """Send a request in a thread, as evaluations do: a browser of another test has an event loop in this one."""
     endpoint = Endpoint(url=server.url, model="m", first_pause_seconds=0.001, **options)
-    return endpoint.complete([Message("user", "hello")], seed=2**40 + 3)
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(endpoint.complete, [Message("user", text)], seed=2**40 + 3).result()
 
 
 def test_request_has_the_messages_and_parameters():
@@ -303,9 +306,8 @@ def test_a_response_that_drips_is_ended_by_the_deadline(parts):
 def test_a_server_that_reads_nothing_is_ended_by_the_deadline():
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}/v1"
-        endpoint = Endpoint(url=url, model="m", attempts=1, timeout_seconds=0.3)
         with pytest.raises(EndpointError, match="took more than"):
-            endpoint.complete([Message("user", "x" * 2**25)], seed=0)
+            complete(SimpleNamespace(url=url), "x" * 2**25, attempts=1, timeout_seconds=0.3)
 
 
 def test_a_server_that_never_answers_the_tls_handshake_is_ended_by_the_deadline():
