@@ -59,7 +59,7 @@ class Endpoint:
             )
 
     def complete(self, messages: Sequence[Message], *, seed: int) -> str:
-        """Return the model's response to a conversation; retry temporary errors. Blocks, so it needs its own thread."""
+        """Return the model's response to a conversation; retry temporary errors. The thread must have no running event loop."""
         body = {
             "model": self.model,
             "messages": [{"role": message.role, "content": message.content} for message in messages],
