@@ -33,7 +33,12 @@ def four_ranks(two_nodes):
 
 
 def test_ranks_are_numbered_node_by_node(two_nodes, four_ranks):
-    nodes = four_ranks.call("node")
+    import ray
+
+    def node_id(rank):
+        return ray.get_runtime_context().get_node_id()
+
+    nodes = ray.get([actor.__ray_call__.remote(node_id) for actor in four_ranks._actors], timeout=60)
     assert nodes[0] == nodes[1] != nodes[2] == nodes[3]
     assert set(nodes) == {node.node_id for node in two_nodes}
 

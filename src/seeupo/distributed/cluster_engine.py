@@ -17,9 +17,8 @@ from seeupo.engines.local import trajectory_values
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.errors import TrainingError
 from seeupo.models.packing.batching import Packing
-from seeupo.models.precision import DTYPES
 from seeupo.protocols import Capability, CriticEngine, CriticLoss, Objective, TrainableEngine
-from seeupo.types import StepMetrics, Trajectory, Turn, TurnKey, number_of_tokens, turns_of
+from seeupo.types import StepMetrics, Trajectory, Turn, number_of_tokens, turns_of
 
 
 class ClusterEngine:
@@ -49,8 +48,7 @@ class ClusterEngine:
 
     def _build(self) -> RankGroup:
         ranks = self._start()
-        ranks.call("build", self.plan)
-        self.info = ranks.call("info")[0]
+        self._row_tokens = ranks.call("build", self.plan)[0]
         return ranks
 
     @property
@@ -60,13 +58,14 @@ class ClusterEngine:
 
     def logprobs(self, turns: Sequence[Turn], *, policy: Literal["current", "reference"] = "current") -> list[Tensor]:
         self.tokens += number_of_tokens(turns)
-        return self._by_turn("logprobs", turns, policy)
+        return self._by_turn("logprobs", turns, policy=policy)
 
     def step(
         self, turns: Sequence[Turn], objective: Objective, *, normalizer: float, agent: int | None = None
     ) -> StepMetrics:
         self.tokens += number_of_tokens(turns)
-        return _sum_over_ranks(self._split("step", turns, _shared(objective), normalizer, agent), "objective")
+        options = {"objective": _shared(objective), "normalizer": normalizer, "agent": agent}
+        return self._step("step", "objective", turns, **options)
 
     @contextmanager
     def shrinkable_steps(self) -> Iterator[Callable[[float], None]]:
@@ -84,7 +83,7 @@ class ClusterEngine:
         return trajectory_values(trajectories, self._by_turn("turn_values", turns_of(trajectories)))
 
     def step_critic(self, turns: Sequence[Turn], loss: CriticLoss, *, normalizer: float) -> StepMetrics:
-        return _sum_over_ranks(self._split("step_critic", turns, _shared(loss), normalizer), "critic_loss")
+        return self._step("step_critic", "critic_loss", turns, loss=_shared(loss), normalizer=normalizer)
 
     def begin_iteration(self, iteration: int) -> None:
         self.iteration = iteration
@@ -142,8 +141,7 @@ class ClusterEngine:
             from seeupo.distributed.vllm_transfer import TransferPlan
 
             address = self._ranks.call("address")[0]
-            seconds = self._ranks.call_seconds
-            plan = TransferPlan(transfer.backend, samplers, transfer.workers, address, DTYPES[transfer.dtype], seconds)
+            plan = TransferPlan(transfer, samplers, address, self._ranks.call_seconds)
             self._ranks.call("connect_samplers", plan)
             self._connected = (self._ranks, dict(samplers))
         self._ranks.call("send_weights", version)
@@ -152,16 +150,23 @@ class ClusterEngine:
         """Stop all ranks."""
         self._ranks.close()
 
-    def _split(self, method: str, turns: Sequence[Turn], *arguments: Any) -> list[Any]:
-        """Call a method of every rank with its share of the turns."""
-        parts = partition(turns, self._ranks.count, self.packing, row_tokens=self.info["row_tokens"])
-        return self._ranks.call(method, *arguments, part=lambda rank: [turns[index] for index in parts[rank]])
+    def _split(self, method: str, turns: Sequence[Turn], **options: Any) -> Iterator[tuple[list[int], Any]]:
+        """Call a method of every rank's engine with its share of the turns; return their indices and its result."""
+        shares = partition(turns, self._ranks.count, self.packing, row_tokens=self._row_tokens)
+        parts = [[turns[index] for index in share] for share in shares]
+        return zip(shares, self._ranks.call("run", method, parts=parts, **options), strict=True)
 
-    def _by_turn(self, method: str, turns: Sequence[Turn], *arguments: Any) -> list[Tensor]:
-        rows: dict[TurnKey, Tensor] = {}
-        for part in self._split(method, turns, *arguments):
-            rows |= part
-        return [rows[turn.key] for turn in turns]
+    def _by_turn(self, method: str, turns: Sequence[Turn], **options: Any) -> list[Tensor]:
+        rows: dict[int, Tensor] = {}
+        for share, results in self._split(method, turns, **options):
+            rows |= zip(share, results, strict=True)
+        return [rows[index] for index in range(len(turns))]
+
+    def _step(self, method: str, total: str, turns: Sequence[Turn], **options: Any) -> StepMetrics:
+        """Take a step; the metric `total` is a sum over turns, the others are the same on all ranks."""
+        by_rank: list[StepMetrics] = [metrics for _, metrics in self._split(method, turns, **options)]
+        values = {**by_rank[0].values, total: sum(metrics.values[total] for metrics in by_rank)}
+        return StepMetrics(by_rank[0].agent, values)
 
 
 def _shared(value: object) -> Any:
@@ -169,12 +174,6 @@ def _shared(value: object) -> Any:
     import ray
 
     return ray.put(value)
-
-
-def _sum_over_ranks(by_rank: Sequence[StepMetrics], name: str) -> StepMetrics:
-    """Return the metrics of a step: `name` is a sum over turns, the others are the same on all ranks."""
-    total = sum(metrics.values[name] for metrics in by_rank)
-    return StepMetrics(by_rank[0].agent, {**by_rank[0].values, name: total})
 
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ class DirectTransfer:
     Attributes:
         backend: Backend of vLLM's weight transfer: "nccl" between GPUs, "ipc" on GPUs that trainers and samplers share.
         workers: Number of GPUs per sampler.
-        dtype: Data type of the samplers.
+        dtype: Data type of the samplers, in which weights are sent.
     """
 
     backend: Literal["nccl", "ipc"]

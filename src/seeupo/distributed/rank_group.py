@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 from seeupo.distributed.placement import Bundles, reserve_separate
@@ -47,15 +47,16 @@ class RankGroup:
         address = self._wait([self._actors[0].address.remote()], START_SECONDS)[0]
         self.call("connect", address, call_seconds)
 
-    def call(self, method: str, *arguments: Any, part: Callable[[int], Any] | None = None) -> list[Any]:
-        """Call a method of every rank and return the results by rank; `part(rank)` is its first argument."""
+    def call(self, method: str, *arguments: Any, parts: Sequence[Any] | None = None, **options: Any) -> list[Any]:
+        """Call a method of every rank and return the results by rank; `parts` are the last arguments by rank."""
         if not self._actors:
             raise EngineLost("the ranks of the cluster engine were stopped; load a checkpoint to replace them")
-        first = [() if part is None else (part(number),) for number in range(self.count)]
-        return self._wait(
-            [getattr(actor, method).remote(*first[n], *arguments) for n, actor in enumerate(self._actors)],
-            self.call_seconds,
-        )
+        part_of_rank = [()] * self.count if parts is None else [(part,) for part in parts]
+        calls = [
+            getattr(actor, method).remote(*arguments, *part, **options)
+            for actor, part in zip(self._actors, part_of_rank, strict=True)
+        ]
+        return self._wait(calls, self.call_seconds)
 
     def close(self) -> None:
         """Stop all ranks; idempotent."""

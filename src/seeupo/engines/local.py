@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from seeupo.core.checks import check_count
 from seeupo.engines.batches import TRUNK_BYTES, Batches
@@ -22,13 +22,12 @@ from seeupo.engines.sharding import Sharding, SingleProcess
 from seeupo.engines.shrinking import shrinkable
 from seeupo.engines.training_state import load_state, save_state
 from seeupo.models.loading import LoadedPolicy
-from seeupo.models.logprobs import action_logprobs
+from seeupo.models.logprobs import ActionLogProbs, action_logprobs
 from seeupo.models.lora.adapter_folders import BASE, write_base_name
 from seeupo.models.lora.adapters import (
     ADAPTED,
     LoraSettings,
     add_adapters,
-    base_model,
     base_weights,
     is_adapter,
     merged_weights,
@@ -89,7 +88,10 @@ class LocalEngine:
             raise ValueError(f"temperature = {temperature}: expected a positive number (greedy has no log-probs)")
         check_count("batch_tokens", batch_tokens, 1)
         check_count("trunk_bytes", trunk_bytes, 0)
-        self.policy, self.temperature, self.lora, self.sharding = policy, temperature, lora, sharding or SingleProcess()
+        self.policy = policy
+        self.temperature = temperature
+        self.lora = lora
+        self.sharding = sharding or SingleProcess()
         self.row_tokens = row_tokens or max(256, 4 * int(policy.model.config.get_text_config().hidden_size))
         self.iteration = 0
         self.tokens = 0
@@ -115,20 +117,16 @@ class LocalEngine:
         self._reference = (
             ReferencePolicy(policy.model, adapters=lora is not None, dtype=reference_dtype) if reference else None
         )
-        self._shard()
-        self._load_weights(weights)
-        if self._reference is not None:
-            self._reference.snapshot()
-        self.reset_critic()
-        self.set_optimizer(optimizer)
-
-    def _shard(self) -> None:
-        """Distribute all weights over the ranks."""
         self.sharding.shard(self._scope)
         if self._reference is not None and self._reference.copy is not None:
             self.sharding.shard(self._reference.copy)
         if self._critic is not None:
             self._critic.shard()
+        self._load_weights(weights)
+        if self._reference is not None:
+            self._reference.snapshot()
+        self.reset_critic()
+        self.set_optimizer(optimizer)
 
     def _load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         model, parameters = self.policy.model, dict(self.policy.model.named_parameters())
@@ -143,9 +141,7 @@ class LocalEngine:
         self._batches.reset(self._trained.values())
 
     def snapshot_reference(self) -> None:
-        if self._reference is None:
-            raise ValueError("this engine has no reference policy; create it with reference=True")
-        self._reference.snapshot()
+        self._require_reference().snapshot()
         self._batches.reset(self._trained.values())
 
     def reset_critic(self) -> None:
@@ -163,12 +159,8 @@ class LocalEngine:
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        available: dict[Capability, bool] = {
-            "critic": self._critic is not None,
-            "shrink": True,
-            "trunk": self._batches.trunk is not None,
-        }
-        return frozenset(name for name, is_available in available.items() if is_available)
+        optional: dict[Capability, object] = {"critic": self._critic, "trunk": self._batches.trunk}
+        return frozenset({"shrink", *(name for name, part in optional.items() if part is not None)})
 
     def keep_trunk(self, turns: Sequence[Turn]) -> None:
         self._batches.keep(turns)
@@ -176,8 +168,8 @@ class LocalEngine:
     def logprobs(self, turns: Sequence[Turn], *, policy: Literal["current", "reference"] = "current") -> list[Tensor]:
         self.tokens += number_of_tokens(turns)
         results: list[Tensor] = [torch.empty(0)] * len(turns)
-        with torch.no_grad(), self._policy(policy) as scope:
-            for batch, real in self._batches.of(turns, scope):
+        with torch.no_grad(), self._scope_of(policy) as scope:
+            for batch, real in self._batches.iterate(turns, scope):
                 logprobs, _, mask = self._action_logprobs(scope, batch)
                 if real:
                     for member, row, length in zip(batch.members, logprobs.cpu(), mask.sum(1).tolist(), strict=True):
@@ -190,7 +182,7 @@ class LocalEngine:
         self.tokens += number_of_tokens(turns)
         self._optimizer.zero_grad()
         total = 0.0
-        for batch, real in self._batches.of(turns, self._scope):
+        for batch, real in self._batches.iterate(turns, self._scope):
             logprobs, entropies, _ = self._action_logprobs(self._scope, batch, entropies=objective.needs_entropy)
             if real:
                 value = objective(logprobs, entropies, [turns[member] for member in batch.members]).sum() / normalizer
@@ -242,7 +234,7 @@ class LocalEngine:
         if self.lora is not None and self._adapters is None:
             write_base_name(path, base or BASE)
         if self.lora is not None and base is None:  # nothing else could make the adapters usable
-            save_model(base_model(model), tokenizer, path / BASE)
+            save_model(plain_model(model, base_weights(model)), tokenizer, path / BASE)
 
     def load(self, path: Path) -> None:
         def prepare(names: list[str]) -> dict[str, Tensor]:
@@ -317,27 +309,20 @@ class LocalEngine:
             tensors |= {f"critic/{name}": parameter.detach() for name, parameter in self._critic.trained.items()}
         return tensors
 
-    @contextmanager
-    def _policy(self, which: Literal["current", "reference"]) -> Iterator[ModelScope]:
-        if which == "current":
-            yield self._scope
-            return
+    def _scope_of(self, policy: Literal["current", "reference"]) -> AbstractContextManager[ModelScope]:
+        return nullcontext(self._scope) if policy == "current" else self._require_reference().active(self._scope)
+
+    def _require_reference(self) -> ReferencePolicy:
         if self._reference is None:
             raise ValueError("this engine has no reference policy; create it with reference=True")
-        with self._reference.active(self._scope) as scope:
-            yield scope
+        return self._reference
 
     def _action_logprobs(
         self, scope: ModelScope, batch: TreeBatch | PaddedBatch, *, entropies: bool = False
-    ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Return log-probs, entropies and mask, as in `ActionLogProbs`."""
-
-        def compute(model: PreTrainedModel) -> tuple[Tensor, Tensor | None, Tensor]:
-            with self.policy.autocast():
-                found = action_logprobs(model, batch, temperature=self.temperature, entropies=entropies)
-            return found.logprobs, found.entropies, found.mask
-
-        return scope(compute)  # type: ignore[no-any-return]
+    ) -> ActionLogProbs:
+        compute = partial(action_logprobs, batch=batch, temperature=self.temperature, entropies=entropies)
+        with self.policy.autocast():
+            return scope(compute)  # type: ignore[no-any-return]
 
     def _require_critic(self) -> LocalCritic:
         if self._critic is None:

@@ -91,6 +91,8 @@ def assign(module: nn.Module, parameters: Mapping[str, nn.Parameter]) -> None:
     names: dict[int, list[str]] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
-    groups = [group for group in names.values() if any(name in parameters for name in group)]
-    state = {name: next(parameters[each] for each in group if each in parameters) for group in groups for name in group}
+    state: dict[str, nn.Parameter] = {}
+    for tied in names.values():
+        if values := [parameters[name] for name in tied if name in parameters]:
+            state |= dict.fromkeys(tied, values[0])
     module.load_state_dict(state, strict=False, assign=True)

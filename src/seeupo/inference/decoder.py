@@ -108,8 +108,9 @@ class Decoder:
     ) -> Tensor:
         """Apply all layers to states [N, H], which are changed in place."""
         heads = (self.query_heads, self.kv_heads, self.kv_heads)
-        rotated_heads, half, (cos, sin) = self.query_heads + self.kv_heads, self.head_dim // 2, rotary
-        all_rotations = torch.complex(cos[..., :half], sin[..., :half])
+        rotated_heads = self.query_heads + self.kv_heads
+        cos, sin = (table[..., : self.head_dim // 2] for table in rotary)
+        all_rotations = torch.complex(cos, sin)
         rotation = all_rotations[len(cos) - len(states) :]
         for index, layer in enumerate(weights.layers):
             if self.first_adapted and index == self.first_adapted:
@@ -132,7 +133,8 @@ class Decoder:
         cos, sin = (table[len(table) - len(states) :] for table in (all_cos, all_sin))
         for index, layer in enumerate(base.layers):
             if self.first_adapted and index == self.first_adapted:
-                states, cos, sin = attend.enter_adapted(states), all_cos, all_sin
+                states = attend.enter_adapted(states)
+                cos, sin = all_cos, all_sin
             count = len(states)
             attention, normed = layer.self_attn, _norm(layer.input_layernorm, states)
             values = apply(attention.v_proj, normed).view(count, self.kv_heads, self.head_dim)
@@ -163,8 +165,8 @@ class Decoder:
             for adapter, rows in adapters:
                 name = per_turn.names[adapter]
                 down, up = module.lora_A[name], module.lora_B[name]
-                own = up(down(states[rows].to(down.weight.dtype))) * module.scaling[name]
-                result[rows] = result[rows] + own
+                delta = up(down(states[rows].to(down.weight.dtype))) * module.scaling[name]
+                result[rows] = result[rows] + delta
             return result
 
         return apply

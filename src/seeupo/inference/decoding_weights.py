@@ -176,12 +176,10 @@ def _stacked(parts: list[Matrix], norm: Norm) -> Product:
     bias = torch.cat(biases) if any(part.bias is not None for part in parts) else None
     # Each part adapts its own outputs: the matrices A one below another, the matrices B on a diagonal of blocks.
     count = max(len(part.adapters) for part in parts)
-    pairs = [
-        [part.adapters[number] if part.adapters else _nothing(part.weight) for part in parts] for number in range(count)
-    ]
-    adapters = [
-        (torch.cat([a for a, _ in own]) * norm.factors, torch.block_diag(*(b for _, b in own))) for own in pairs
-    ]
+    adapters = []
+    for number in range(count):
+        pairs = [part.adapters[number] if part.adapters else _nothing(part.weight) for part in parts]
+        adapters.append((torch.cat([a for a, _ in pairs]) * norm.factors, torch.block_diag(*(b for _, b in pairs))))
     return Product(Matrix(weight, bias, tuple(adapters)))
 
 

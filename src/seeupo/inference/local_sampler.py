@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, takewhile
-from operator import itemgetter
+from itertools import groupby, islice, takewhile
 
 import torch
 
 from seeupo.core.checks import check_count
-from seeupo.inference.attention import PrefillAttention, RowAttention, RowTokens, StepAttention
+from seeupo.inference.attention import PrefillAttention, RowAttention, StepAttention
 from seeupo.inference.decoder import Decoder
 from seeupo.inference.decoding_weights import AdapterRows
 from seeupo.inference.drafts import DraftHistory, Drafts, Guess
 from seeupo.inference.kv_cache import Context, CopiedSegment, NewSegment, NewTokens, RowCache
 from seeupo.inference.prefix_tree import PrefixTree, Segment
-from seeupo.inference.sampling import (
-    StopCriteria,
-    SyncedWeights,
-    check_request,
-    chosen_log_probs,
-    copy_weights,
-    inverse_cdf,
-    truncate,
-)
+from seeupo.inference.sampling import StopCriteria, SyncedWeights, check_request, copy_weights, sample_tokens
 from seeupo.models.loading import LoadedPolicy
 from seeupo.models.lora.turn_adapters import turn_adapters
 from seeupo.protocols import WeightSource
-from seeupo.types import Completion, CompletionEnd, GenerationRequest, Turn
+from seeupo.types import Completion, CompletionEnd, GenerationRequest, SamplingParameters, Turn
 from seeupo.utils.sequences import common_prefix_length
 
 CACHE_BYTES = 4 * 2**30
@@ -114,7 +104,10 @@ class LocalSampler:
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
         check_count("max_rows", max_rows, 1)
-        self.policy, self.training, self.max_rows, self.speculation = policy, training, max_rows, speculation
+        self.policy = policy
+        self.training = training
+        self.max_rows = max_rows
+        self.speculation = speculation
         self.version = 0
         self.prefilled_tokens = 0
         self._context_length = policy.context_length
@@ -195,11 +188,11 @@ class LocalSampler:
             resumed = context.tokens if context.tokens and len(context.keys) < self._cache.layers else []
             if resumed:
                 context.tokens = []
-                added.append(NewTokens(self._cache, row, context, resumed, resumed=True))
+                added.append(self._cache.new_tokens(row, context, resumed, resumed=True))
                 context.tokens = [*resumed]
             missing = before[context.length :]
             if missing:
-                added.append(NewTokens(self._cache, row, context, missing))
+                added.append(self._cache.new_tokens(row, context, missing))
                 context.tokens += missing
             prefilled = len(resumed) + len(missing) + self._tree.tokens - tokens_before
             history, generator = DraftHistory(request.prompt_ids), random.Random(request.seed)
@@ -251,27 +244,22 @@ class LocalSampler:
     def _sample(self, prefill: PrefillAttention, copied: list[CopiedSegment]) -> dict[int, CompletionEnd]:
         """Prefill and sample at least one token in every row; return the rows that have finished."""
         # Neighbors share the adapter and prefixes, so that a segment's rows are one slice of the batch.
-        segments = [row.context.segment for row in self._rows]
-        order = sorted(range(len(segments)), key=lambda row: segments[row].order())
-        rows = [self._rows[row] for row in order]
+        order = sorted(range(len(self._rows)), key=lambda number: self._rows[number].context.segment.order())
+        rows = [self._rows[number] for number in order]
         limits = [row.request.parameters.max_tokens - len(row.ids) - 1 for row in rows]
         drafts = self._drafts.propose([row.history for row in rows], limits) if self.speculation else [[] for _ in rows]
-        inputs = [[row.next_input, *(g.token for g in draft)] for row, draft in zip(rows, drafts, strict=True)]
-        new = [
-            RowTokens(n, row.context, len(row.context.tokens), len(own))
-            for n, row, own in zip(order, rows, inputs, strict=True)
+        inputs = [
+            NewTokens(self._cache, number, row.context, [row.next_input, *(guess.token for guess in draft)])
+            for number, row, draft in zip(order, rows, drafts, strict=True)
         ]
-        decode, spans = RowAttention(self._cache, new), prefill.spans
-        entering = [span.tokens for span in prefill.entering]
-        tokens = [token for own in [*entering, *inputs] for token in own]
-        starts = [*((span.position, len(span.tokens)) for span in spans), *((r.context.length, r.count) for r in new)]
-        positions = [position for start, length in starts for position in range(start, start + length)]
-        owners = [
-            *((span.adapter, len(span.tokens)) for span in spans),
-            *((segments[r.row].adapter, r.count) for r in new),
-        ]
-        parameters = [row.request.parameters for row, own in zip(rows, inputs, strict=True) for _ in own]
-        uniforms = [uniform for row, own in zip(rows, inputs, strict=True) for uniform in row.next_uniforms(len(own))]
+        spans = [*prefill.spans, *inputs]
+        tokens = [token for span in [*prefill.entering, *inputs] for token in span.tokens]
+        positions = [position for span in spans for position in span.positions]
+        parameters: list[SamplingParameters] = []
+        uniforms: list[float] = []
+        for row, span in zip(rows, inputs, strict=True):
+            parameters += [row.request.parameters] * len(span.tokens)
+            uniforms += row.next_uniforms(len(span.tokens))
         device = self.policy.model.device
         dtype = torch.promote_types(self.policy.model.dtype, torch.float32)
         temperature = torch.tensor([p.temperature for p in parameters], dtype=dtype, device=device)
@@ -279,26 +267,20 @@ class LocalSampler:
             hidden = self._decoder.hidden(
                 torch.tensor(tokens, device=device),
                 torch.tensor(positions, device=device),
-                StepAttention(prefill, copied, decode),
-                _adapter_rows(owners) if self._adapters is not None else (),
+                StepAttention(prefill, copied, RowAttention(self._cache, inputs)),
+                _adapter_rows(spans) if self._adapters is not None else (),
             )
             probabilities = self._decoder.probabilities(hidden[prefill.count :], temperature)
-        if not self.training:
-            probabilities = truncate(probabilities, parameters)
-        chosen = inverse_cdf(probabilities, uniforms)
-        logprobs = chosen_log_probs(probabilities, chosen)
-        if not all(map(math.isfinite, logprobs)):
-            raise FloatingPointError("the policy's probabilities are not finite")
-        sampled = iter(zip(chosen.tolist(), logprobs, strict=True))
+        drawn = iter(sample_tokens(probabilities, parameters, uniforms))
         ends = {}
-        for index, row, own, draft in zip(order, rows, inputs, drafts, strict=True):
-            drawn = [next(sampled) for _ in own]
-            if (end := self._accept(row, own, draft, drawn)) is not None:
-                ends[index] = end
+        for row, span, draft in zip(rows, inputs, drafts, strict=True):
+            end = self._accept(row, span.tokens, draft, list(islice(drawn, len(span.tokens))))
+            if end is not None:
+                ends[span.row] = end
         return ends
 
     def _accept(
-        self, row: ActiveRequest, inputs: list[int], draft: list[Guess], drawn: list[tuple[int, float]]
+        self, row: ActiveRequest, inputs: Sequence[int], draft: list[Guess], drawn: list[tuple[int, float]]
     ) -> CompletionEnd | None:
         """Append drawn tokens to a row up to the first that differs from the draft or ends the completion."""
         row.passes += 1
@@ -360,11 +342,12 @@ class LocalSampler:
                 break  # everything is in use
 
 
-def _adapter_rows(owners: Sequence[tuple[int, int]]) -> list[AdapterRows]:
-    """Return the runs of neighboring tokens with the same adapter, from the adapter and length of each span."""
-    found, first = [], 0
-    for adapter, spans in groupby(owners, key=itemgetter(0)):
-        length = sum(count for _, count in spans)
-        found.append(AdapterRows(adapter, slice(first, first + length)))
-        first += length
-    return found
+def _adapter_rows(spans: Sequence[NewSegment | NewTokens]) -> list[AdapterRows]:
+    """Return the runs of neighboring tokens with the same adapter."""
+    runs: list[AdapterRows] = []
+    first = 0
+    for adapter, neighbors in groupby(spans, key=lambda span: span.adapter):
+        end = first + sum(len(span.tokens) for span in neighbors)
+        runs.append(AdapterRows(adapter, slice(first, end)))
+        first = end
+    return runs

@@ -12,15 +12,7 @@ import torch
 from torch import Tensor
 
 from seeupo.core.checks import check_count
-from seeupo.inference.sampling import (
-    StopCriteria,
-    SyncedWeights,
-    check_request,
-    chosen_log_probs,
-    copy_weights,
-    inverse_cdf,
-    truncate,
-)
+from seeupo.inference.sampling import StopCriteria, SyncedWeights, check_request, copy_weights, sample_tokens
 from seeupo.models.loading import LoadedPolicy
 from seeupo.protocols import WeightSource
 from seeupo.types import Completion, GenerationRequest, Turn
@@ -45,7 +37,9 @@ class PaddedSampler:
 
     def __init__(self, policy: LoadedPolicy, *, training: bool = True, max_rows: int = 64) -> None:
         check_count("max_rows", max_rows, 1)
-        self.policy, self.training, self.max_rows = policy, training, max_rows
+        self.policy = policy
+        self.training = training
+        self.max_rows = max_rows
         self.version = 0
         self._waiting: deque[GenerationRequest] = deque()
         self._rows: list[Row] = []
@@ -123,11 +117,8 @@ class PaddedSampler:
         logits_RV = logits_RV if logits_RV.dtype == torch.float64 else logits_RV.float()
         temperature = logits_RV.new_tensor([p.temperature for p in parameters])
         probabilities = (logits_RV / temperature[:, None]).softmax(1)
-        if not self.training:
-            probabilities = truncate(probabilities, parameters)
-        chosen = inverse_cdf(probabilities, [row.generator.random() for row in self._rows])
-        logprobs = chosen_log_probs(probabilities, chosen)
-        for row, token, logprob in zip(self._rows, chosen.tolist(), logprobs, strict=True):
+        drawn = sample_tokens(probabilities, parameters, [row.generator.random() for row in self._rows])
+        for row, (token, logprob) in zip(self._rows, drawn, strict=True):
             row.ids.append(token)
             row.logprobs.append(logprob)
 

@@ -43,11 +43,11 @@ class Segment:
 
     def chain(self) -> list[Segment]:
         """Return the segments from the first one below the root to this one."""
-        found, node = [], self
+        segments, node = [], self
         while node.parent is not None:
-            found.append(node)
+            segments.append(node)
             node = node.parent
-        return found[::-1]
+        return segments[::-1]
 
     def order(self) -> tuple[int, ...]:
         """Return a key that sorts rows by adapter and then so that those with common segments are neighbors."""
@@ -111,7 +111,9 @@ class PrefixTree:
         assert segment.parent is not None
         upper = self._create(segment.tokens[:length], segment.parent)
         upper.children[segment.tokens[length]] = segment
-        segment.parent, segment.tokens, segment.start = upper, segment.tokens[length:], upper.end
+        segment.parent = upper
+        segment.tokens = segment.tokens[length:]
+        segment.start = upper.end
         for name in ("keys", "values", "states"):
             tables = getattr(segment, name)
             setattr(upper, name, [table[:, :length].clone() for table in tables])

@@ -7,8 +7,7 @@ one padded row per turn, for tests and for models that cannot be tree-packed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +25,7 @@ PROJECTION_BYTES = 256 * 2**20
 """Maximum size of the logits that are computed at once."""
 
 
-@dataclass(frozen=True)
-class ActionLogProbs:
+class ActionLogProbs(NamedTuple):
     """Log-probs and optional entropies [n, L] of action tokens, with a mask [n, L]; padding holds 0."""
 
     logprobs: Tensor

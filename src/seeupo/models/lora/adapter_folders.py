@@ -23,7 +23,9 @@ from transformers import PreTrainedModel
 from seeupo.errors import ModelError
 from seeupo.utils.text import one_line
 
-CONFIG, WEIGHTS, BASE = "adapter_config.json", "adapter_model.safetensors", "base"
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
+BASE = "base"
 PREFIX = "base_model.model."
 """Prefix that peft gives to the names of all weights in the file."""
 MAX_CONFIG_BYTES = 1_000_000
@@ -75,6 +77,16 @@ class Adapter:
             rank = a.shape[0]
             scale = self.alpha / (math.sqrt(rank) if self.rank_stabilized else rank)
             layer.weight.data += scale * (b.to(layer.weight) @ a.to(layer.weight))
+
+    @torch.no_grad()
+    def copy_into(self, model: PreTrainedModel, name: str) -> None:
+        """Set the adapter of this name in a model, which must adapt the same layers."""
+        for layer, matrices in self.layers.items():
+            for part, matrix in zip(("lora_A", "lora_B"), matrices, strict=True):
+                parameter = model.get_parameter(f"{layer}.{part}.{name}.weight")
+                if parameter.shape != matrix.shape:
+                    raise ValueError(f"{self.path} does not fit its base model; use the model it was trained on")
+                parameter.copy_(matrix)
 
 
 def is_adapter(folder: Path) -> bool:

@@ -55,8 +55,8 @@ def set_turn_adapters(model: PreTrainedModel, adapters: TurnAdapters) -> TurnAda
 
 def turn_adapters(model: PreTrainedModel) -> TurnAdapters | None:
     """Return the adapters of a model with one per turn; None for any other model."""
-    found = getattr(model, "turn_adapters", None)
-    return found if isinstance(found, TurnAdapters) else None
+    adapters = getattr(model, "turn_adapters", None)
+    return adapters if isinstance(adapters, TurnAdapters) else None
 
 
 def add_named(model: PreTrainedModel, config: Any, name: str) -> None:
@@ -144,7 +144,8 @@ def read_index(folder: Path) -> TurnAdapterIndex:
     """Read the index of a folder with one adapter per turn."""
     try:
         index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-        count, per_agent, base = index["adapters"], index["turns_per_agent"], index["base"]
+        base = index["base"]
+        count, per_agent = index["adapters"], index["turns_per_agent"]
         if type(count) is not int or not 0 < count <= MAX_ADAPTERS or type(per_agent) is not int or per_agent < 1:
             raise ValueError(f"expected 1 to {MAX_ADAPTERS} adapters and positive turns_per_agent")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
@@ -172,11 +173,10 @@ def load_turn_adapters(model: PreTrainedModel, folder: Path) -> None:
         )
         try:
             add_named(model, config, name)
-            for layer, matrices in adapter.layers.items():
-                for part, matrix in zip(("lora_A", "lora_B"), matrices, strict=True):
-                    parameter = model.get_parameter(f"{layer}.{part}.{name}.weight")
+            for parameter_name, parameter in model.named_parameters():
+                if f".{name}." in parameter_name:
                     parameter.data = parameter.data.to(dtype)
-                    parameter.copy_(matrix)
+            adapter.copy_into(model, name)
             check_adapted(model)
         except (AttributeError, ValueError, RuntimeError) as error:
             raise ModelError(
