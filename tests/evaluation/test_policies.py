@@ -5,11 +5,11 @@ import pytest
 
 from envs.counting import CountingFactory
 from rollout.worlds import EchoFactory
+from seeupo.config.model_settings import TinyConfig
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.errors import EvaluationError
 from seeupo.evaluation.policies import ModelPolicy, RandomPolicy, expert_policy, random_policy
 from seeupo.models.loading import load_policy
-from seeupo.models.tiny import TinyConfig
 from seeupo.rollout.groups import group_attempts
 from seeupo.rollout.runner import RunnerSettings, make_runner
 from seeupo.rollout.template import Template

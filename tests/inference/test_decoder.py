@@ -6,9 +6,10 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from models.examples import FAMILIES, SHAPE, VOCABULARY, small_model
+from seeupo.config.model_settings import LoraSettings
 from seeupo.inference.decoder import Decoder
 from seeupo.inference.decoding_weights import Matrix, Product
-from seeupo.models.lora.adapters import LoraSettings, add_adapters
+from seeupo.models.lora.adapters import add_adapters
 from seeupo.models.precision import use_exact_norms
 
 TOKENS = torch.randint(0, VOCABULARY, (30,), generator=torch.Generator().manual_seed(0))

@@ -9,11 +9,11 @@ import pytest
 
 from envs.worlds import TOY, quick
 from rollout.worlds import DelayedPocket, EchoFactory
+from seeupo.config.model_settings import TinyConfig
+from seeupo.config.optimizer_settings import OptimizerSettings
 from seeupo.engines.local import LocalEngine
-from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.models.loading import load_policy
-from seeupo.models.tiny import TinyConfig
 from seeupo.rollout.runner import RunnerSettings, make_runner
 from seeupo.rollout.template import Template
 from seeupo.types import (

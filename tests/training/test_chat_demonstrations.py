@@ -6,8 +6,9 @@ import json
 import pytest
 
 from rollout.tokenizers_like import TEMPLATES, tokenizer_like
+from seeupo.config.model_settings import TinyConfig
 from seeupo.errors import DemonstrationFileError
-from seeupo.models.tiny import TinyConfig, tiny_tokenizer
+from seeupo.models.tiny import tiny_tokenizer
 from seeupo.rollout.chat import chat_format
 from seeupo.rollout.template import REMINDER, Conversation, Template
 from seeupo.runs.trajectory_files import write_trajectories

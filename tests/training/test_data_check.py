@@ -7,13 +7,12 @@ from click.testing import CliRunner
 
 from rollout.tokenizers_like import tokenizer_like
 from seeupo.cli import main
+from seeupo.config.model_settings import LoraSettings, TinyConfig
+from seeupo.config.optimizer_settings import OptimizerSettings
 from seeupo.engines.local import LocalEngine
-from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.errors import DemonstrationFileError
 from seeupo.models.loading import load_policy
-from seeupo.models.lora.adapters import LoraSettings
 from seeupo.models.saving import save_model
-from seeupo.models.tiny import TinyConfig
 from seeupo.rollout.chat import chat_format
 from seeupo.rollout.template import Template
 from seeupo.runs.trajectory_files import write_trajectories

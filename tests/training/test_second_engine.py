@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from seeupo.algorithms import ALGORITHMS, GRPO
+from seeupo.config.model_settings import TinyConfig
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.models.loading import load_policy
-from seeupo.models.tiny import TinyConfig
 from seeupo.protocols import TrainableEngine
 from seeupo.rollout.chat import chat_format
 from seeupo.rollout.runner import Runner

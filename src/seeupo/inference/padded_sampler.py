@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seeupo.core.checks import check_count
 from seeupo.inference.sampling import StopCriteria, SyncedWeights, check_request, copy_weights, sample_tokens
 from seeupo.models.loading import LoadedPolicy
 from seeupo.protocols import WeightSource
 from seeupo.types import Completion, GenerationRequest, Turn
+from seeupo.utils.option_checks import check_count
 
 
 @dataclass

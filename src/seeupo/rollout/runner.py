@@ -12,7 +12,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from seeupo.core.checks import check_at_least, check_count
 from seeupo.envs.failures import EnvFailure
 from seeupo.envs.pool.episode import Episode
 from seeupo.envs.pool.pool import EnvPool
@@ -37,6 +36,7 @@ from seeupo.types import (
     Turn,
     TurnText,
 )
+from seeupo.utils.option_checks import check_at_least, check_count
 from seeupo.utils.seeds import derive_seed
 
 POLL_SECONDS = 0.05

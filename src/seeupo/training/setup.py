@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 
-from seeupo.config.schema import AgentSettings, ModelSettings, Recipe
+from seeupo.config.model_settings import ModelSettings
+from seeupo.config.optimizer_settings import CriticSettings, OptimizerSettings
+from seeupo.config.schema import AgentSettings, Recipe
 from seeupo.distributed.cluster_engine import ClusterEngine
 from seeupo.distributed.env_workers import RemoteWorker
 from seeupo.distributed.placement import Bundles, reserve_shared
@@ -19,8 +21,6 @@ from seeupo.distributed.rank import RankPlan
 from seeupo.distributed.rank_group import RankGroup
 from seeupo.distributed.ray_cluster import other_nodes, ray_cluster
 from seeupo.engines.local import LocalEngine
-from seeupo.engines.local_critic import CriticSettings
-from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.envs.registry import EnvSpec
 from seeupo.envs.trust import NOTHING_ALLOWED, Permissions

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from seeupo.algorithms.common.batch import action_mask
 from seeupo.callbacks import Callback
+from seeupo.config.optimizer_settings import OptimizerSettings
 from seeupo.config.schema import Recipe, WarmStartSettings
-from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.envs.pool.pool import Mistakes
 from seeupo.errors import DemonstrationFileError, TrainingError, TrajectoryFileError
 from seeupo.evaluation.scripted import Rollout, recorded_rollout, run_rollouts
