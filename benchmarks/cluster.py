@@ -173,7 +173,7 @@ def count_bytes(rank: int, ranks: int, size: str, folder: str) -> None:
     )
     recipe = recipe_for(ModelSettings())
     engine = LocalEngine(
-        LoadedPolicy(small("llama", size), TOKENIZER, "benchmark", "tree"),
+        LoadedPolicy(small("llama", size), TOKENIZER, "tree"),
         recipe.optimizer,
         reference="reference" in recipe.algorithm.needs,
         batch_tokens=recipe.model.batch_tokens,

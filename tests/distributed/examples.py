@@ -18,7 +18,7 @@ from seeupo.models.loading import LoadedPolicy
 
 
 def load_small(packing, dtype, family, seed, compute_dtype=None) -> LoadedPolicy:
-    return LoadedPolicy(small_model(family, dtype, seed), TOKENIZER, "test", packing, compute_dtype=compute_dtype)
+    return LoadedPolicy(small_model(family, dtype, seed), TOKENIZER, packing, compute_dtype=compute_dtype)
 
 
 def cluster_engine(

@@ -20,7 +20,7 @@ TOKENIZER = tiny_tokenizer(TinyConfig())
 
 def engine(*, packing="tree", dtype=torch.float64, batch_tokens=64, family="llama", seed=0, **options) -> LocalEngine:
     settings = {name: options.pop(name) for name in list(options) if hasattr(OptimizerSettings, name)}
-    policy = LoadedPolicy(small_model(family, dtype, seed), TOKENIZER, "test", packing)
+    policy = LoadedPolicy(small_model(family, dtype, seed), TOKENIZER, packing)
     return LocalEngine(
         policy,
         OptimizerSettings(**{"learning_rate": 1e-2, **settings}),
@@ -71,7 +71,7 @@ END = 39
 def policy(family="llama", dtype=torch.float64, seed=0) -> LoadedPolicy:
     model = small_model(family, dtype, seed)
     model.generation_config.eos_token_id = END
-    return LoadedPolicy(model, TOKENIZER, "test", "tree")
+    return LoadedPolicy(model, TOKENIZER, "tree")
 
 
 def request(name: str, prompt, seed=0, *, episode=None, **parameters) -> GenerationRequest:

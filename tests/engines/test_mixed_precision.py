@@ -29,7 +29,7 @@ TURNS = turns_of(trajectories())
 def mixed(family="llama", *, packing="tree", weights=torch.float32) -> LoadedPolicy:
     model = small_model(family, torch.float32)
     cast_weights(model, weights)
-    return LoadedPolicy(model, TOKENIZER, "test", packing, compute_dtype=torch.bfloat16)
+    return LoadedPolicy(model, TOKENIZER, packing, compute_dtype=torch.bfloat16)
 
 
 def engine(policy: LoadedPolicy | None = None, *, learning_rate=1e-2, **options) -> LocalEngine:

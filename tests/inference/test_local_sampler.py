@@ -164,7 +164,7 @@ def test_finished_rows_are_replaced_by_waiting_requests():
 
 def test_completions_end_at_stop_strings_end_tokens_and_limits():
     config = TinyConfig()
-    loaded = LoadedPolicy(tiny_model(config, TOKENIZER).double(), TOKENIZER, "tiny", "tree")
+    loaded = LoadedPolicy(tiny_model(config, TOKENIZER).double(), TOKENIZER, "tree")
     loaded.model.generation_config.eos_token_id = TOKENIZER.eos_token_id
     prompt = TOKENIZER.encode("hello")
     found = run(LocalSampler(loaded), [request(str(n), prompt, seed=n, max_tokens=400, stop=("q",)) for n in range(24)])

@@ -29,7 +29,7 @@ def learned_positions() -> LoadedPolicy:
     """A GPT-2, which LocalSampler does not support and which has only 32 positions."""
     torch.manual_seed(0)
     config = GPT2Config(vocab_size=40, n_positions=32, n_embd=16, n_layer=2, n_head=2, eos_token_id=END, bos_token_id=0)
-    return LoadedPolicy(GPT2LMHeadModel(config).double().eval(), TOKENIZER, "test", "padded")
+    return LoadedPolicy(GPT2LMHeadModel(config).double().eval(), TOKENIZER, "padded")
 
 
 def test_models_of_other_families_are_sampled_and_trained():

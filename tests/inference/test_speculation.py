@@ -131,7 +131,7 @@ def test_speculation_follows_the_softmax_in_float32(monkeypatch):
 
 
 def test_completions_with_drafts_end_at_the_first_stop():
-    loaded = LoadedPolicy(tiny_model(TinyConfig(), TOKENIZER).double(), TOKENIZER, "tiny", "tree")
+    loaded = LoadedPolicy(tiny_model(TinyConfig(), TOKENIZER).double(), TOKENIZER, "tree")
     loaded.model.generation_config.eos_token_id = TOKENIZER.eos_token_id
     prompt = TOKENIZER.encode("hello")
     requests = [

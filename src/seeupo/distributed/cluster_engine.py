@@ -1,4 +1,4 @@
-"""The cluster engine: what an algorithm sees of many ranks."""
+"""The engine of many ranks: distributes turns over them and combines their results."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import Tensor
 
 from seeupo.config.optimizer_settings import OptimizerSettings
 from seeupo.distributed.direct_transfer import DirectSource, DirectTransfer
-from seeupo.distributed.partition import partition
 from seeupo.distributed.rank import RankPlan
 from seeupo.distributed.rank_group import RankGroup
 from seeupo.engines.local import trajectory_values
 from seeupo.errors import TrainingError
 from seeupo.models.packing.batching import Packing
+from seeupo.models.packing.tree import pack_rows
 from seeupo.protocols import Capability, CriticEngine, CriticLoss, Objective, TrainableEngine
 from seeupo.types import StepMetrics, Trajectory, Turn, number_of_tokens, turns_of
 
@@ -44,12 +44,11 @@ class ClusterEngine:
         self._start = start
         self._restarted = 0
         self._connected: tuple[RankGroup, dict[int, Any]] | None = None
-        self._ranks = self._build()
+        self._build()
 
-    def _build(self) -> RankGroup:
-        ranks = self._start()
-        self._row_tokens = ranks.call("build", self.plan)[0]
-        return ranks
+    def _build(self) -> None:
+        self._ranks = self._start()
+        self._row_tokens: int = self._ranks.call("build", self.plan)[0]
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -122,7 +121,7 @@ class ClusterEngine:
                     f"ranks of the cluster engine were lost {self._restarted} times without a checkpoint in between. "
                     "Look for the reason in Ray's logs, then continue with --resume"
                 )
-            self._ranks = self._build()
+            self._build()
             self._ranks.call("run", "set_optimizer", self.optimizer)
         self._ranks.call("run", "load", path.absolute())
 
@@ -167,6 +166,25 @@ class ClusterEngine:
         by_rank: list[StepMetrics] = [metrics for _, metrics in self._split(method, turns, **options)]
         values = {**by_rank[0].values, total: sum(metrics.values[total] for metrics in by_rank)}
         return StepMetrics(by_rank[0].agent, values)
+
+
+def partition(turns: Sequence[Turn], ranks: int, packing: Packing, *, row_tokens: int) -> list[list[int]]:
+    """Return the indices of each rank's turns, balanced by tokens to compute.
+
+    Turns that share a prefix are packed into one row and stay together, so no token is computed on two ranks because of
+    the partition. Rows are assigned in order of length, each to the rank with the fewest tokens so far.
+    """
+    if packing == "tree":
+        work = [(len(row.tokens), list(row.members)) for row in pack_rows(turns, row_tokens=row_tokens)]
+    else:
+        work = [(len(turn.prompt_ids) + len(turn.action_ids), [index]) for index, turn in enumerate(turns)]
+    parts: list[list[int]] = [[] for _ in range(ranks)]
+    loads = [0] * ranks
+    for tokens, members in sorted(work, key=lambda item: (-item[0], item[1])):
+        lightest = loads.index(min(loads))
+        loads[lightest] += tokens
+        parts[lightest] += members
+    return [sorted(part) for part in parts]
 
 
 def _shared(value: object) -> Any:

@@ -12,6 +12,7 @@ from seeupo.distributed.placement import Bundles, reserve_separate
 from seeupo.distributed.ray_cluster import wait_for_bundles
 from seeupo.distributed.sampler_actor import FETCH_SECONDS, SamplerActor, store_weights
 from seeupo.errors import EngineLost, TrainingError, UserError, first_line
+from seeupo.inference.sampling import check_idle
 from seeupo.protocols import Sampler, TrainableEngine
 from seeupo.types import Completion, GenerationRequest, Turn
 
@@ -123,8 +124,7 @@ class RemoteSamplers:
 
     def sync(self, engine: TrainableEngine, version: int) -> None:
         """Load the engine's weights in all samplers; replacements that are still starting get them later."""
-        if self._unfinished:
-            raise RuntimeError("weights cannot change while requests are being sampled; poll until all have finished")
+        check_idle(self._unfinished, "weights cannot change")
         self._episodes.clear()
         self._wait_for_samplers()
         if self.direct is None:
@@ -141,10 +141,7 @@ class RemoteSamplers:
         """Do nothing: this sampler guesses no tokens."""
 
     def release(self) -> None:
-        if self._unfinished:
-            raise RuntimeError(
-                "memory cannot be released while requests are being sampled; poll until all have finished"
-            )
+        check_idle(self._unfinished, "memory cannot be released")
         self._wait_for_samplers()
         for slot in self._slots:
             if not slot.away:

@@ -16,7 +16,14 @@ from seeupo.inference.decoding_weights import AdapterRows
 from seeupo.inference.drafts import DraftHistory, Drafts, Guess
 from seeupo.inference.kv_cache import Context, CopiedSegment, NewSegment, NewTokens, RowCache
 from seeupo.inference.prefix_tree import PrefixTree, Segment
-from seeupo.inference.sampling import StopCriteria, SyncedWeights, check_request, copy_weights, sample_tokens
+from seeupo.inference.sampling import (
+    StopCriteria,
+    SyncedWeights,
+    check_idle,
+    check_request,
+    copy_weights,
+    sample_tokens,
+)
 from seeupo.models.loading import LoadedPolicy
 from seeupo.models.lora.turn_adapters import turn_adapters
 from seeupo.protocols import WeightSource
@@ -142,7 +149,7 @@ class LocalSampler:
         return finished
 
     def sync(self, engine: WeightSource, version: int) -> None:
-        self._check_idle("weights cannot change")
+        check_idle(self._rows or self._waiting, "weights cannot change")
         copy_weights(self.policy.model, engine)
         self._forget()
         self._weights.record()
@@ -153,13 +160,8 @@ class LocalSampler:
             for turn in turns:
                 self._drafts.learn(turn.prompt_ids, turn.action_ids)
 
-    def _check_idle(self, refused: str) -> None:
-        """Raise if there are requests."""
-        if self._rows or self._waiting:
-            raise RuntimeError(f"{refused} while requests are being sampled; poll until all have finished")
-
     def release(self) -> None:
-        self._check_idle("memory cannot be released")
+        check_idle(self._rows or self._waiting, "memory cannot be released")
         self._forget()
         self._cache = self._empty_cache()
         torch.cuda.empty_cache()  # for a trainer in another process

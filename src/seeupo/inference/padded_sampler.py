@@ -11,7 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seeupo.inference.sampling import StopCriteria, SyncedWeights, check_request, copy_weights, sample_tokens
+from seeupo.inference.sampling import (
+    StopCriteria,
+    SyncedWeights,
+    check_idle,
+    check_request,
+    copy_weights,
+    sample_tokens,
+)
 from seeupo.models.loading import LoadedPolicy
 from seeupo.protocols import WeightSource
 from seeupo.types import Completion, GenerationRequest, Turn
@@ -93,8 +100,7 @@ class PaddedSampler:
         return finished
 
     def sync(self, engine: WeightSource, version: int) -> None:
-        if self._rows or self._waiting:
-            raise RuntimeError("weights cannot change while requests are being sampled; poll until all have finished")
+        check_idle(self._rows or self._waiting, "weights cannot change")
         copy_weights(self.policy.model, engine)
         self._weights.record()
         self.version = version

@@ -30,6 +30,12 @@ def check_request(request: GenerationRequest, context_length: int, *, training: 
         )
 
 
+def check_idle(requests: object, refused: str) -> None:
+    """Raise if a sampler has requests; `refused` names what has to wait for them."""
+    if requests:
+        raise RuntimeError(f"{refused} while requests are being sampled; poll until all have finished")
+
+
 def check_parameters(parameters: SamplingParameters, *, training: bool) -> None:
     """Raise if the parameters are invalid, or if training could not reproduce the sampling distribution."""
     check_count("max_tokens", parameters.max_tokens, 1)

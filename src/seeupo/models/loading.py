@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from seeupo.models.lora.adapter_folders import Adapter, base_name, is_adapter, r
 from seeupo.models.lora.turn_adapters import has_turn_adapters, load_turn_adapters, read_index
 from seeupo.models.packing.batching import Packing
 from seeupo.models.packing.tree import pack_batches
-from seeupo.models.precision import DTYPES, autocast, cast_weights, resolve_device, use_exact_norms
+from seeupo.models.precision import DTYPES, cast_weights, resolve_device, use_exact_norms
 from seeupo.models.saving import no_progress_bars
 from seeupo.models.tiny import tiny_model, tiny_tokenizer
 from seeupo.models.tokenizer_check import check_tokenizer, has_tokenizer
@@ -37,7 +37,6 @@ class LoadedPolicy:
     """A model that can be trained and sampled from.
 
     Attributes:
-        source: Name, path or configuration that the model was loaded from.
         packing: "tree" if log-probs of many turns can share prefixes, "padded" if each turn needs a separate row.
         base: Name by which the weights can be loaded again, for adapters that are trained on them, or None.
         adapter: Adapter that belongs to the model and is not merged into its weights.
@@ -46,7 +45,6 @@ class LoadedPolicy:
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
-    source: str
     packing: Packing
     base: str | None = None
     adapter: Adapter | None = None
@@ -54,7 +52,8 @@ class LoadedPolicy:
 
     def autocast(self) -> AbstractContextManager[object]:
         """Return the context for all computation with the model; without mixed precision it does nothing."""
-        return autocast(self.model.device, self.compute_dtype)
+        dtype = self.compute_dtype
+        return nullcontext() if dtype is None else torch.autocast(self.model.device.type, dtype=dtype)
 
     @property
     def context_length(self) -> int:
@@ -89,12 +88,10 @@ def load_policy(
         raise ModelError(f"dtype = {dtype!r}: expected one of {', '.join(DTYPES)}")
     target = resolve_device(device)
     adapter = base = turns = None
-    source = name_or_path
     if name_or_path == "tiny":
         config = tiny if isinstance(tiny, TinyConfig) else TinyConfig(**(tiny or {}))
         tokenizer: PreTrainedTokenizerBase = tiny_tokenizer(config)
         model: PreTrainedModel = tiny_model(config, tokenizer)  # type: ignore[arg-type]
-        source = repr(config)
     else:
         files = _locate_parts(name_or_path)
         adapter, turns = files.adapter, files.turns
@@ -104,8 +101,6 @@ def load_policy(
             adapter.merge_into(model)
         elif turns is None:
             base = base_name(name_or_path if adapter is None else adapter.base)
-        if files.path != name_or_path:
-            source = f"{name_or_path} ({files.path})"
     _check_vocabulary(model, tokenizer, name_or_path)
     check_tokenizer(tokenizer, name_or_path)
     compute_dtype = prepare(model, dtype, frozen=frozen)
@@ -113,7 +108,7 @@ def load_policy(
         load_turn_adapters(model, turns)
     torch.nn.Module.to(model, device=target)
     packing = _choose_packing(model, name_or_path)
-    return LoadedPolicy(model, tokenizer, source, packing, base, None if merge else adapter, compute_dtype)
+    return LoadedPolicy(model, tokenizer, packing, base, None if merge else adapter, compute_dtype)
 
 
 def prepare(model: PreTrainedModel, dtype: str, *, frozen: bool) -> torch.dtype | None:
@@ -150,13 +145,11 @@ class _PolicyFiles:
     """Folders or hub ids of a policy's parts.
 
     Attributes:
-        path: The policy as a whole: a model, an adapter, or a folder with one adapter per turn.
         model, tokenizer: The model, without adapters, and the tokenizer.
         adapter: Adapter on the model.
         turns: Folder with one adapter per turn.
     """
 
-    path: str
     model: str
     tokenizer: str
     adapter: Adapter | None = None
@@ -166,17 +159,17 @@ class _PolicyFiles:
 def _locate_parts(name_or_path: str) -> _PolicyFiles:
     path = locate(name_or_path)
     if has_turn_adapters(Path(path)):
-        return _PolicyFiles(path, locate(read_index(Path(path)).base), path, turns=Path(path))
+        return _PolicyFiles(locate(read_index(Path(path))[1]), path, turns=Path(path))
     folder = adapter_folder(path)
     if folder is None:
-        return _PolicyFiles(path, path, path)
+        return _PolicyFiles(path, path)
     adapter = read_adapter(folder)
     with _base_errors(adapter):
         base = locate(adapter.base)
         if adapter_folder(base) is not None:
             raise ModelError(f"{adapter.base} is an adapter itself; merge it into its base model first")
     has_words = (folder / "tokenizer_config.json").exists() and has_tokenizer(folder)
-    return _PolicyFiles(path, base, str(folder) if has_words else base, adapter)
+    return _PolicyFiles(base, str(folder) if has_words else base, adapter)
 
 
 def locate(name_or_path: str) -> str:

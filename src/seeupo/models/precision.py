@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-
 import torch
 from torch import Tensor, nn
 
@@ -23,11 +21,6 @@ def resolve_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise ModelError(f"device {name!r} cannot be used: {first_line(error)}") from None
     return device
-
-
-def autocast(device: torch.device, dtype: torch.dtype | None) -> AbstractContextManager[object]:
-    """Return the context in which matrix products are computed in `dtype`; None leaves everything as it is."""
-    return nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype)
 
 
 def cast_weights(model: nn.Module, dtype: torch.dtype) -> None:

@@ -48,7 +48,7 @@ class WeightStream:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
         compute_dtype = prepare(model, self.dtype, frozen=self.frozen)
         _move_buffers(model, resolve_device(self.device))
-        return LoadedPolicy(model, tokenizer, self.name, self.packing, self.name, None, compute_dtype)
+        return LoadedPolicy(model, tokenizer, self.packing, self.name, None, compute_dtype)
 
     def weights(self, model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
         """Return an iterator over the stored weights of a model without adapters; each is read when its turn comes."""

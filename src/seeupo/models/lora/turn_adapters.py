@@ -132,16 +132,8 @@ def has_turn_adapters(folder: Path) -> bool:
     return (folder / INDEX).is_file()
 
 
-@dataclass(frozen=True)
-class TurnAdapterIndex:
-    """The index of a folder: its adapters, and the folder or name of the base model."""
-
-    adapters: TurnAdapters
-    base: str
-
-
-def read_index(folder: Path) -> TurnAdapterIndex:
-    """Read the index of a folder with one adapter per turn."""
+def read_index(folder: Path) -> tuple[TurnAdapters, str]:
+    """Return the adapters of a folder with one per turn, and the folder or name of their base model."""
     try:
         index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
         base = index["base"]
@@ -150,7 +142,7 @@ def read_index(folder: Path) -> TurnAdapterIndex:
             raise ValueError(f"expected 1 to {MAX_ADAPTERS} adapters and positive turns_per_agent")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ModelError(f"{folder / INDEX} cannot be read: {type(error).__name__}: {error}; export it again") from None
-    return TurnAdapterIndex(TurnAdapters(count, per_agent), find_base(folder, base, INDEX, "base"))
+    return TurnAdapters(count, per_agent), find_base(folder, base, INDEX, "base")
 
 
 @torch.no_grad()
@@ -158,13 +150,13 @@ def load_turn_adapters(model: PreTrainedModel, folder: Path) -> None:
     """Add the adapters of a folder to their base model, in float32, or float64 if the model is."""
     from peft import LoraConfig
 
-    index = read_index(folder)
-    set_turn_adapters(model, index.adapters)
+    adapters, base = read_index(folder)
+    set_turn_adapters(model, adapters)
     dtype = torch.float64 if model.dtype == torch.float64 else torch.float32
-    for name in index.adapters.names:
+    for name in adapters.names:
         if (folder / name).is_symlink():
             raise ModelError(f"{folder / name} is a link; expected an adapter folder")
-        adapter = read_adapter(folder / name, base=index.base)
+        adapter = read_adapter(folder / name, base=base)
         config = LoraConfig(
             r=adapter.rank,
             lora_alpha=adapter.alpha,  # type: ignore[arg-type]
@@ -180,7 +172,7 @@ def load_turn_adapters(model: PreTrainedModel, folder: Path) -> None:
             check_adapted(model)
         except (AttributeError, ValueError, RuntimeError) as error:
             raise ModelError(
-                f"{folder / name} does not fit its base model {index.base}: {error}; use the model it was trained on"
+                f"{folder / name} does not fit its base model {base}: {error}; use the model it was trained on"
             ) from None
 
 

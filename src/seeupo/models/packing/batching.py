@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+import torch
+from torch import Tensor, nn
+
+from seeupo.core import length_mask
 from seeupo.models.packing.tree import TreeBatch, pack_batches
 from seeupo.types import Turn
 
@@ -18,6 +22,19 @@ class PaddedBatch:
 
     members: list[int]
     rows: list[Turn]
+
+
+def padded_inputs(turns: Sequence[Turn], device: torch.device) -> dict[str, Any]:
+    """Return a model's arguments for one padded row per turn."""
+    rows = [torch.tensor(turn.prompt_ids + turn.action_ids) for turn in turns]
+    seen = length_mask(torch.tensor([len(row) for row in rows])).long()
+    ids = nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    return {"input_ids": ids.to(device), "attention_mask": seen.to(device), "use_cache": False}
+
+
+def action_mask(turns: Sequence[Turn], device: torch.device) -> Tensor:
+    """Return the mask [n, L] of the turns' action tokens, padded on the right."""
+    return length_mask(torch.tensor([len(turn.action_ids) for turn in turns])).to(device)
 
 
 def micro_batches(

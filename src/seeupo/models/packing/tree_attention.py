@@ -203,8 +203,8 @@ def _attention(
     if tree is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)
     if context is not None:
-        states, cos, sin = context
-        key, value = keys_and_values(module, tree.norm(states), cos, sin)
+        norm, states, cos, sin = context
+        key, value = keys_and_values(module, norm(states), cos, sin)
     return tree(query, key, value, scaling), None
 
 

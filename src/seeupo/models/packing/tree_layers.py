@@ -44,8 +44,8 @@ def final_states(model: PreTrainedModel, batch: TreeBatch, positions: Tensor) ->
         attention_mask=None,
         position_embeddings=tuple(table[selected] for table in tables),
         use_cache=False,
-        tree=_LastLayer(batch, queries, layers[-1]),
-        context=(states, *tables),
+        tree=TreeAttention(batch, queries),
+        context=(layers[-1].input_layernorm, states, *tables),
     )
     return base.norm(states)[rows, columns][inverse]  # type: ignore[no-any-return]
 
@@ -55,14 +55,6 @@ def states_below(model: PreTrainedModel, batch: TreeBatch, layer: int) -> Tensor
     use_tree_attention(model)
     states, tables = _inputs(model, batch)
     return _run(_layers(model)[1][:layer], states, tables, batch)
-
-
-class _LastLayer(TreeAttention):
-    """Attention of some tokens; the keys and values of all are made from the input of the layer."""
-
-    def __init__(self, batch: TreeBatch, queries: Queries, layer: Any) -> None:
-        super().__init__(batch, queries)
-        self.norm = layer.input_layernorm
 
 
 def _all_states(model: PreTrainedModel, batch: TreeBatch) -> Tensor:
