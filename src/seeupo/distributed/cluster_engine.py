@@ -135,7 +135,7 @@ class ClusterEngine:
         yield from self._ranks.call("weights")[0].items()
 
     def send_weights(self, samplers: Mapping[int, Any], version: int, transfer: DirectTransfer) -> None:
-        """Send the weights from the ranks' GPUs to those of vLLM samplers; connect first if either have changed."""
+        """Send the weights from the ranks' GPUs to the GPUs of vLLM samplers; connect first if either have changed."""
         if self._connected != (self._ranks, dict(samplers)):
             from seeupo.distributed.vllm_transfer import TransferPlan
 

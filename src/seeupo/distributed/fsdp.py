@@ -42,7 +42,7 @@ class Fsdp:
         self._counts = torch.zeros(1, dtype=torch.int64, device=device_type)
 
     def shard(self, module: nn.Module, *, exact: Sequence[nn.Module] = ()) -> None:
-        # Weights are released after every forward pass, those of the outermost module too: it would otherwise keep
+        # Weights are released after every forward pass, also those of the outermost module, which would otherwise keep
         # gathered copies from before an optimizer step.
         stacks = [child for child in module.modules() if isinstance(child, nn.ModuleList)]
         for part in [*exact, *(layer for stack in stacks for layer in stack), module]:

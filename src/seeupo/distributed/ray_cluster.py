@@ -138,7 +138,7 @@ def wait_for_bundles(group: Any, count: int) -> None:
 
 
 def node_by_node(group: Any) -> list[int]:
-    """Return the bundles of a placement group, those of one node after another."""
+    """Return the bundles of a placement group, one node after another."""
     nodes = _nodes(group)
     return sorted(nodes, key=lambda bundle: (nodes[bundle], bundle))
 

@@ -31,10 +31,8 @@ class VllmOptions:
         model: Folder or hub id with the model's configuration, tokenizer and initial weights.
         context_length: Maximum number of tokens of prompt and response.
         end_tokens: Tokens that end a turn.
-        dtype: Data type of the weights.
         max_rows: Maximum number of sequences sampled at a time.
-        tensor_parallel: Number of GPUs.
-        gpu_memory: Fraction of a GPU's memory to use.
+        tensor_parallel, gpu_memory: As in `SamplerSettings`.
         transfer: Backend of vLLM's weight transfer: "files" works everywhere; "nccl" and "ipc" receive weights from
             the GPUs of a cluster engine (see `distributed.vllm_transfer`) and have never been run.
         shared: Whether a trainer uses the same GPU, so that `release` has to free its memory.

@@ -64,7 +64,7 @@ class Batches:
         self._shares_trunk = {}
 
     def release(self) -> None:
-        """Drop the hidden states of earlier turns, except those that are kept."""
+        """Drop the hidden states of earlier turns that are not kept."""
         if self.trunk is not None:
             self.trunk.release()
 
@@ -82,7 +82,7 @@ class Batches:
         """Yield batches that `scope` computes, as many on every rank, and whether each is real.
 
         `members` are indices of `turns`. A batch that is not real is a filler, on ranks that have fewer than others.
-        Without a scope, or if its trunk is not that of the policy, batches are computed in full. With one adapter per
+        Without a scope, or if its trunk differs from the policy's, batches are computed in full. With one adapter per
         turn, a batch has turns of one adapter, which is active until the next batch.
         """
         self._check(turns)

@@ -53,7 +53,7 @@ class LocalEngine:
     Args:
         policy: Model to train, in place: a sampler that shares it needs no copy of the weights.
         optimizer: Optimizer settings of the policy.
-        temperature: Sampling temperature; log-probs are those of the distribution at this temperature.
+        temperature: Sampling temperature; log-probs are taken at this temperature.
         lora: LoRA adapters to train; None trains all weights, or those that `optimizer.trainable` names.
         critic: Settings of a critic, for algorithms that need values; None for no critic.
         reference: Whether to keep the initial policy for KL terms: a frozen copy, or the model without its adapters.
@@ -226,14 +226,15 @@ class LocalEngine:
 
     def _write_policy(self, path: Path) -> None:
         """Write the policy as a folder that transformers or peft can load; adapters are not merged."""
-        model, tokenizer, base = self.policy.model, self.policy.tokenizer, self.policy.base
-        if self._adapters is None:
-            save_model(model, tokenizer, path)
-        else:
+        model, tokenizer = self.policy.model, self.policy.tokenizer
+        base = self.policy.base
+        if self._adapters is not None:
             write_turn_adapters(path, model, self._trained, base=base)
             tokenizer.save_pretrained(path)
-        if self.lora is not None and self._adapters is None:
-            write_base_name(path, base or BASE)
+        else:
+            save_model(model, tokenizer, path)
+            if self.lora is not None:
+                write_base_name(path, base or BASE)
         if self.lora is not None and base is None:  # nothing else could make the adapters usable
             save_model(plain_model(model, base_weights(model)), tokenizer, path / BASE)
 

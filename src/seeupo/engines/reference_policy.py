@@ -87,7 +87,7 @@ def fill(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
 
 
 def assign(module: nn.Module, parameters: Mapping[str, nn.Parameter]) -> None:
-    """Replace parameters by name; those that were tied stay tied."""
+    """Replace parameters by name; tied parameters stay tied."""
     names: dict[int, list[str]] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)

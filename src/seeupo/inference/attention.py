@@ -22,12 +22,9 @@ The kernel multiplies small matrices one by one. It has no tensor of scores, so 
 class PrefillAttention:
     """Attention of many spans of new tokens: each to what precedes it, and causally to itself.
 
-    A new segment comes before the segments below it. Resumed spans come first; they enter at the first adapted layer.
-    Short spans of rows come last and are computed together, because an operation for each would cost more.
-
-    Args:
-        spans: Spans to compute; those of a row are after the segments that precede them.
-        cache: The rows.
+    A new segment comes before the segments below it and before the tokens of its rows. Resumed spans come first; they
+    enter at the first adapted layer. Short spans of rows come last and are computed together, because an operation for
+    each would cost more.
     """
 
     def __init__(self, spans: Sequence[NewSegment | NewTokens], cache: RowCache) -> None:
@@ -64,10 +61,8 @@ class RowAttention:
     """Attention of a few new tokens per row: to shared segments, jointly with other rows, and to private tokens.
 
     Attention to shared segments gives a result and the logarithm of its softmax sum. That logarithm is the score of the
-    first private place, which is empty, so one softmax over the private places also weighs the shared result.
-
-    Args:
-        rows: New tokens of different rows. Rows with common segments are neighbors.
+    first private place, which is empty, so one softmax over the private places also weighs the shared result. Rows with
+    common segments are neighbors.
     """
 
     def __init__(self, cache: RowCache, rows: Sequence[NewTokens]) -> None:

@@ -63,7 +63,6 @@ class RowCache:
     stands for the row's shared tokens (`RowAttention`). So the private token of position p is at place 1 + p.
 
     Attributes:
-        layers: Number of layers.
         states: With adapters above some layers without, hidden states [1, 1 + S, rows, 1, H]; otherwise empty.
         bytes_per_token: Size of what is kept of a token.
         repeat: Number of query heads that share keys and values.

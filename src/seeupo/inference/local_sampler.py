@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, islice, takewhile
@@ -32,7 +32,7 @@ from seeupo.utils.option_checks import check_count
 from seeupo.utils.sequences import common_prefix_length
 
 CACHE_BYTES = 4 * 2**30
-"""Keys and values kept between requests: those of 64 episodes of 1,400 tokens of SmolLM2-135M in float32."""
+"""Size of the keys and values kept between requests: 64 episodes of 1,400 tokens of SmolLM2-135M in float32."""
 SHARED_TOKENS = 32
 """Length of a prompt's last segment from which rows attend to it together; below, each row has a copy.
 
@@ -48,21 +48,17 @@ class ActiveRequest:
 
     Attributes:
         uniforms: The random numbers of its tokens, by position; drawn in order, so drafts do not change them.
-        prefilled, passes, drafted, accepted: Number of prompt tokens computed for it, of its forward passes, and of
-            draft tokens computed and kept.
+        work: Counts as in `Completion.work`.
     """
 
     request: GenerationRequest
     context: Context
     generator: random.Random
     history: DraftHistory
+    work: Counter[str]
     uniforms: list[float] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    prefilled: int = 0
-    passes: int = 0
-    drafted: int = 0
-    accepted: int = 0
 
     @property
     def next_input(self) -> int:
@@ -87,14 +83,13 @@ class LocalSampler:
     its next turn has another adapter, from the first adapted layer on.
 
     With speculation a pass also computes a draft of each row's next tokens. A draft token is kept only if the row's own
-    random number draws it, so the tokens are those of sampling one at a time, up to the rounding of the products.
+    random number draws it, so the tokens are the same as one at a time, up to the rounding of the products.
 
     Args:
         policy: Model to sample from. If a trainer changes its weights in place, `sync` must be called before the next
             request: it drops what was computed with the old ones.
-        training: Refuse truncated sampling (top_p, top_k), whose log-probs are not those of the model.
+        training: Refuse truncated sampling (top_p, top_k), whose log-probs differ from the model's.
         max_rows: Maximum number of sequences sampled at a time.
-        speculation: Whether to draft several tokens per row and pass.
         cache_bytes: Maximum size of the keys and values kept for later requests.
 
     Attributes:
@@ -198,13 +193,13 @@ class LocalSampler:
                 context.tokens += missing
             prefilled = len(resumed) + len(missing) + self._tree.tokens - tokens_before
             history, generator = DraftHistory(request.prompt_ids), random.Random(request.seed)
-            self._rows.append(ActiveRequest(request, context, generator, history, prefilled=prefilled))
+            self._rows.append(ActiveRequest(request, context, generator, history, Counter(prefilled=prefilled)))
             count += prefilled
         self.prefilled_tokens += count
         chains = [segment for row in self._rows[first:] for segment in row.context.segment.chain()]
         new = [NewSegment(segment) for segment in dict.fromkeys(chains) if len(segment.keys) < self._cache.layers]
         spans: list[NewSegment | NewTokens] = [*new, *added]
-        spans.sort(key=lambda span: span.adapter)  # those of an adapter are neighbors
+        spans.sort(key=lambda span: span.adapter)  # spans with the same adapter are neighbors
         return PrefillAttention(spans, self._cache), self._make_short_ends_private(first)
 
     def _make_short_ends_private(self, first: int) -> list[CopiedSegment]:
@@ -285,8 +280,8 @@ class LocalSampler:
         self, row: ActiveRequest, inputs: Sequence[int], draft: list[Guess], drawn: list[tuple[int, float]]
     ) -> CompletionEnd | None:
         """Append drawn tokens to a row up to the first that differs from the draft or ends the completion."""
-        row.passes += 1
-        row.drafted += len(draft)
+        row.work["passes"] += 1
+        row.work["drafted"] += len(draft)
         for number, (token, logprob) in enumerate(drawn):
             row.context.tokens.append(inputs[number])
             row.ids.append(token)
@@ -296,7 +291,7 @@ class LocalSampler:
                 self._drafts.observe(row.history, token)
             if number < len(draft):
                 self._drafts.check(draft[number], token)
-                row.accepted += token == draft[number].token
+                row.work["accepted"] += token == draft[number].token
             if end is not None or number == len(draft) or token != draft[number].token:
                 return end
         raise AssertionError("the last drawn token follows the draft")
@@ -318,13 +313,7 @@ class LocalSampler:
             logprobs=tuple(finished.logprobs),
             end=end,
             version=self.version,
-            work={
-                "tokens": len(finished.ids),
-                "prefilled": finished.prefilled,
-                "passes": finished.passes,
-                "drafted": finished.drafted,
-                "accepted": finished.accepted,
-            },
+            work={"tokens": len(finished.ids), **finished.work},
         )
 
     def _evict(self) -> None:

@@ -54,7 +54,7 @@ class Segment:
         return (self.adapter, *(segment.number for segment in self.chain()))
 
     def starts(self, tokens: Sequence[int]) -> bool:
-        """Return whether tokens start with those of the chain."""
+        """Return whether tokens start with the tokens of the chain."""
         return all(tuple(tokens[node.start : node.end]) == node.tokens for node in self.chain())
 
 

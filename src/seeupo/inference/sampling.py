@@ -75,7 +75,7 @@ class StopCriteria:
 def copy_weights(model: PreTrainedModel, engine: WeightSource) -> None:
     """Copy an engine's weights into a sampler's model by name; do nothing if the engine trains this model itself.
 
-    With one adapter per turn, the weights are those of the adapters.
+    With one adapter per turn, only the adapters are copied.
     """
     if engine.owns(model):
         return

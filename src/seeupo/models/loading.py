@@ -40,7 +40,7 @@ class LoadedPolicy:
         packing: "tree" if log-probs of many turns can share prefixes, "padded" if each turn needs a separate row.
         base: Name by which the weights can be loaded again, for adapters that are trained on them, or None.
         adapter: Adapter that belongs to the model and is not merged into its weights.
-        compute_dtype: Data type of matrix products if it is not that of the weights (mixed precision): bfloat16.
+        compute_dtype: Data type of matrix products in mixed precision, bfloat16; None for the data type of the weights.
     """
 
     model: PreTrainedModel

@@ -24,7 +24,7 @@ ONE_ADAPTER = "default"
 
 
 def add_adapters(model: PreTrainedModel, lora: LoraSettings, adapter: Adapter | None = None) -> None:
-    """Add adapters to train: new ones, which do not change the outputs yet, or those of an adapter folder.
+    """Add adapters to train: new ones, which do not change the outputs yet, or the ones of an adapter folder.
 
     They are float32, or float64 if the model is.
     """
@@ -91,7 +91,7 @@ def _stand_ins(model: PreTrainedModel) -> Iterator[None]:
 
 
 def _load_adapter(model: PreTrainedModel, adapter: Adapter, lora: LoraSettings) -> None:
-    """Set the adapters of a model to those of a folder, which must have the same shape."""
+    """Set the adapters of a model to an adapter folder of the same shape."""
     adapted = {name.partition(".lora_A.")[0] for name, _ in model.named_parameters() if ".lora_A." in name}
     same = adapted == adapter.layers.keys() and not adapter.rank_stabilized
     if not same or (adapter.rank, adapter.alpha) != (lora.rank, lora.alpha):

@@ -43,7 +43,7 @@ class TurnAdapters:
         return tuple(f"turn_{number}" for number in range(1, self.count + 1))
 
     def of_turn(self, index: int) -> int:
-        """Return the adapter, from 0, of the turn with this index: that of its agent; later agents share the last."""
+        """Return the adapter, from 0, of a turn's virtual agent; later agents share the last adapter."""
         return min(index // self.turns_per_agent, self.count - 1)
 
 
@@ -77,7 +77,7 @@ def check_adapted(model: PreTrainedModel) -> None:
 
 
 def activate(model: PreTrainedModel, adapter: int) -> None:
-    """Compute with this adapter from now on. All stay trainable: those that compute nothing get no gradient."""
+    """Compute with this adapter from now on. All stay trainable: adapters that compute nothing get no gradient."""
     adapters = turn_adapters(model)
     assert adapters is not None
     layer: Any

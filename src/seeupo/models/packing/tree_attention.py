@@ -57,8 +57,8 @@ class TreeAttention:
         # In mixed precision, rotary positions have turned queries and keys into float32.
         queries, keys = queries.to(values.dtype), keys.to(values.dtype)
         if self._attend is None:
-            chosen = FlexAttention if flex_is_faster(queries) else BlockedAttention
-            self._attend = chosen(self.batch, values.dtype, values.device, self.queries)
+            kind = FlexAttention if flex_is_faster(queries) else BlockedAttention
+            self._attend = kind(self.batch, values.dtype, values.device, self.queries)
         return self._attend(queries, keys, values, scaling)
 
 
@@ -137,7 +137,10 @@ class _BlockPart(NamedTuple):
 def _block_part(
     block: Block, numbers: dict[int, int], asking: Tensor | None, dtype: torch.dtype, device: torch.device
 ) -> _BlockPart:
-    """Return a block with its queries; `numbers` are those of blocks by start, `asking` are all queries of the row."""
+    """Return a block with its queries, which are some of the queries `asking` of the row.
+
+    `numbers` are the numbers of the row's blocks by the position of their first token.
+    """
     seen, size = [*(numbers[start] for start, _ in block.ancestors), numbers[block.start]], block.end - block.start
     if asking is None:
         return _BlockPart(size, size, seen, _mask(block, None, dtype, device))
@@ -209,9 +212,9 @@ def _attention(
 
 
 def keys_and_values(attention: Any, states: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    """Return keys and values [B, Hkv, N, D] of an attention module of a Llama- or Qwen-like model.
+    """Return keys and values [B, Hkv, N, D] of an attention module for normed hidden states [B, N, H].
 
-    They are those of normed hidden states [B, N, H], with the rotary tables [B, N, D] of their positions.
+    `cos` and `sin` [B, N, D] are the rotary tables of their positions.
     """
     shape = (*states.shape[:-1], -1, attention.head_dim)
     keys, values = attention.k_proj(states).view(shape), attention.v_proj(states).view(shape)

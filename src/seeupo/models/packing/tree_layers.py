@@ -20,7 +20,7 @@ FAMILIES = ("llama", "qwen2", "qwen3")
 
 
 def has_known_layers(model: PreTrainedModel) -> bool:
-    """Return whether the layers of a model can be run one by one: those of the Llama and Qwen families."""
+    """Return whether the layers of a model can be run one by one, as in the Llama and Qwen families."""
     return model.config.get_text_config().model_type in FAMILIES
 
 
@@ -58,7 +58,7 @@ def states_below(model: PreTrainedModel, batch: TreeBatch, layer: int) -> Tensor
 
 
 def _all_states(model: PreTrainedModel, batch: TreeBatch) -> Tensor:
-    # A mask with four dimensions is passed through unchanged; the real masks are those of the trees.
+    # A mask with four dimensions is passed through unchanged; the trees have the real masks.
     states: Tensor = model.base_model(
         input_ids=batch.input_ids.to(model.device),
         position_ids=batch.position_ids.to(model.device),

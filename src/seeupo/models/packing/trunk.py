@@ -1,6 +1,6 @@
 """The trunk of a model: its layers below the first one that is trained.
 
-A token's hidden states depend on the tokens before it only, and those of the trunk stay the same while the layers above
+A token's hidden states depend on the tokens before it only, and in the trunk they stay the same while the layers above
 are trained. So they are computed once for many turns, and every later pass over some of these turns starts above.
 """
 
@@ -85,7 +85,7 @@ class TrunkCache:
         return fitting
 
     def add(self, batch: TreeBatch, turns: Sequence[Turn], states: Tensor) -> None:
-        """Store the states [B, N, H] of a batch; `turns` are those that its members refer to."""
+        """Store the states [B, N, H] of a batch, whose members are indices of `turns`."""
         number = len(self._states)
         self._states.append(states.detach().flatten(0, 1))
         for member, path in zip(batch.members, batch.paths, strict=True):
