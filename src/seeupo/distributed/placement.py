@@ -25,6 +25,15 @@ class Bundles:
     ranks_per_bundle: int = 1
     devices: tuple[tuple[str, ...], ...] = ()
 
+    def start(self, body: type, bundle: int, gpus: float, *arguments: Any) -> Any:
+        """Start a Ray actor in a bundle and return its handle."""
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        actor: Any = ray.remote(body)
+        strategy = PlacementGroupSchedulingStrategy(self.group, bundle)
+        return actor.options(num_cpus=1, num_gpus=gpus, scheduling_strategy=strategy).remote(*arguments)
+
     def close(self) -> None:
         """Free the resources."""
         from ray.util.placement_group import remove_placement_group
@@ -62,12 +71,10 @@ def _devices(group: Any, count: int, gpus: int) -> tuple[tuple[str, ...], ...]:
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     task: Any = ray.remote(_reserved_gpus)
-    tasks = [
-        task.options(
-            num_cpus=0, num_gpus=gpus, scheduling_strategy=PlacementGroupSchedulingStrategy(group, number)
-        ).remote()
-        for number in range(count)
-    ]
+    tasks = []
+    for number in range(count):
+        strategy = PlacementGroupSchedulingStrategy(group, number)
+        tasks.append(task.options(num_cpus=0, num_gpus=gpus, scheduling_strategy=strategy).remote())
     return tuple(ray.get(tasks, timeout=START_SECONDS))
 
 

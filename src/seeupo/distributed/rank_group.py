@@ -28,21 +28,13 @@ class RankGroup:
     """
 
     def __init__(self, count: int, *, gpus: float = 0, call_seconds: float, shared: Bundles | None = None) -> None:
-        import ray
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-        self.count, self.call_seconds = count, call_seconds
+        self.count = count
+        self.call_seconds = call_seconds
         bundles = shared or reserve_separate(count, gpus)
         self._reserved = bundles if shared is None else None
         bundle_of_rank = [bundle for bundle in node_by_node(bundles.group) for _ in range(bundles.ranks_per_bundle)]
-        actor: Any = ray.remote(Rank)
         self._actors = [
-            actor.options(
-                num_cpus=1,
-                num_gpus=gpus,
-                scheduling_strategy=PlacementGroupSchedulingStrategy(bundles.group, bundle),
-            ).remote(number, count)
-            for number, bundle in enumerate(bundle_of_rank)
+            bundles.start(Rank, bundle, gpus, number, count) for number, bundle in enumerate(bundle_of_rank)
         ]
         address = self._wait([self._actors[0].address.remote()], START_SECONDS)[0]
         self.call("connect", address, call_seconds)

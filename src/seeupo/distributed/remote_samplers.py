@@ -257,15 +257,7 @@ class RemoteSamplers:
             self._assign(request)
 
     def _start(self, slot: Slot) -> None:
-        import ray
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-        actor: Any = ray.remote(SamplerActor)
-        slot.actor = actor.options(
-            num_cpus=1,
-            num_gpus=self.gpus,
-            scheduling_strategy=PlacementGroupSchedulingStrategy(self._bundles.group, slot.number),
-        ).remote()
+        slot.actor = self._bundles.start(SamplerActor, slot.number, self.gpus)
         slot.version, slot.loading = None, self.version
         devices = self._bundles.devices[slot.number] if self._bundles.devices else ()
         self._call(slot, "start", self.make, self._weights, self.version, devices, seconds=self.start_seconds)

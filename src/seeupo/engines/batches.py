@@ -116,9 +116,10 @@ class Batches:
         packing = self.policy.packing
         pack = partial(micro_batches, packing=packing, row_tokens=self.row_tokens, batch_tokens=self.batch_tokens)
         batches = pack([turns[number] for number in numbers])
+        fillers = self.sharding.largest(len(batches)) - len(batches)  # all ranks compute it before their first batch
         for batch in batches:
             yield replace(batch, members=[numbers[member] for member in batch.members]), True
-        for _ in range(self.sharding.largest(len(batches)) - len(batches)):
+        for _ in range(fillers):
             yield pack([FILLER])[0], False
 
     @torch.no_grad()

@@ -17,10 +17,9 @@ from seeupo.config.model_settings import LoraSettings
 from seeupo.config.optimizer_settings import CriticSettings, OptimizerSettings, trainable_names
 from seeupo.engines.batches import TRUNK_BYTES, Batches
 from seeupo.engines.local_critic import LocalCritic
-from seeupo.engines.optimizer import Optimizer
+from seeupo.engines.optimizer import Optimizer, shrinkable
 from seeupo.engines.reference_policy import ReferencePolicy, fill
 from seeupo.engines.sharding import Sharding, SingleProcess
-from seeupo.engines.shrinking import shrinkable
 from seeupo.engines.training_state import load_state, save_state
 from seeupo.models.loading import LoadedPolicy
 from seeupo.models.logprobs import ActionLogProbs, action_logprobs

@@ -20,7 +20,16 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from seeupo.errors import ModelError
-from seeupo.models.lora.adapter_folders import BASE, PREFIX, WEIGHTS, find_base, read_adapter, write_base_name
+from seeupo.models.lora.adapter_folders import (
+    BASE,
+    PREFIX,
+    WEIGHTS,
+    find_base,
+    read_adapter,
+    read_settings,
+    shown,
+    write_base_name,
+)
 
 INDEX = "turn_adapters.json"
 MAX_ADAPTERS = 1000
@@ -134,15 +143,14 @@ def has_turn_adapters(folder: Path) -> bool:
 
 def read_index(folder: Path) -> tuple[TurnAdapters, str]:
     """Return the adapters of a folder with one per turn, and the folder or name of their base model."""
-    try:
-        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-        base = index["base"]
-        count, per_agent = index["adapters"], index["turns_per_agent"]
-        if type(count) is not int or not 0 < count <= MAX_ADAPTERS or type(per_agent) is not int or per_agent < 1:
-            raise ValueError(f"expected 1 to {MAX_ADAPTERS} adapters and positive turns_per_agent")
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ModelError(f"{folder / INDEX} cannot be read: {type(error).__name__}: {error}; export it again") from None
-    return TurnAdapters(count, per_agent), find_base(folder, base, INDEX, "base")
+    index = read_settings(folder / INDEX)
+    count, per_agent = index.get("adapters"), index.get("turns_per_agent")
+    if type(count) is not int or not 0 < count <= MAX_ADAPTERS or type(per_agent) is not int or per_agent < 1:
+        raise ModelError(
+            f"{folder / INDEX} has adapters = {shown(count)}, turns_per_agent = {shown(per_agent)}: expected 1 to "
+            f"{MAX_ADAPTERS} adapters and a positive number of turns; export it again"
+        )
+    return TurnAdapters(count, per_agent), find_base(folder, index.get("base"), INDEX, "base")
 
 
 @torch.no_grad()
