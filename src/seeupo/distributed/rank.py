@@ -104,11 +104,10 @@ class Rank:
         self._shrinking.close()
         del self._shrink
 
-    def weights(self) -> dict[str, Tensor] | None:
-        """Gather all weights on the CPU; only rank 0 keeps them."""
+    def weights(self) -> dict[str, Tensor]:
+        """Gather all weights on the CPU; other ranks than rank 0 return none."""
         torch.cuda.empty_cache()  # a sampler on the same GPU may need what the update has used
-        weights = self.engine.first_rank_copy(self.engine.weights())
-        return weights if self.number == 0 else None
+        return self.engine.first_rank_copy(self.engine.weights())
 
     def connect_samplers(self, plan: Any) -> None:
         """Prepare to send weights to vLLM samplers on GPUs; `plan` is a `TransferPlan`."""

@@ -209,11 +209,11 @@ class LocalEngine:
 
     def turn_values(self, turns: Sequence[Turn]) -> list[Tensor]:
         """Return values [len(action) + 1] per turn: before each token of the action and after the last."""
-        return self._require_critic().values(turns, self._scope)
+        return self._require_critic().values(turns)
 
     def step_critic(self, turns: Sequence[Turn], loss: CriticLoss, *, normalizer: float) -> StepMetrics:
         critic = self._require_critic()
-        metrics = critic.step(turns, loss, self._scope, normalizer=normalizer, iteration=self.iteration)
+        metrics = critic.step(turns, loss, normalizer=normalizer, iteration=self.iteration)
         return StepMetrics(None, metrics)
 
     def save(self, path: Path) -> None:

@@ -13,7 +13,6 @@ from seeupo.engines.optimizer import Optimizer
 from seeupo.engines.reference_policy import fill
 from seeupo.engines.sharding import Sharding
 from seeupo.models.loading import LoadedPolicy
-from seeupo.models.scope import ModelScope
 from seeupo.models.value_head import Critic
 from seeupo.protocols import CriticLoss
 from seeupo.types import Turn
@@ -32,6 +31,7 @@ class LocalCritic:
         self.sharding = sharding
         self._batches = batches
         self.critic = Critic(policy.model, settings.backbone, policy.autocast)
+        self._scope = batches.scope if settings.backbone == "policy" else None  # whose trunk can be used
 
     def shard(self) -> None:
         """Distribute the weights over the ranks."""
@@ -55,24 +55,22 @@ class LocalCritic:
         self.optimizer = Optimizer(self.trained, self.settings.optimizer)
 
     @torch.no_grad()
-    def values(self, turns: Sequence[Turn], policy: ModelScope) -> list[Tensor]:
+    def values(self, turns: Sequence[Turn]) -> list[Tensor]:
         """Return values [len(action) + 1] per turn: before each token of the action and after the last, on the CPU."""
         results: list[Tensor] = [torch.empty(0)] * len(turns)
-        for batch, real in self._batches.iterate(turns, policy if self.critic.backbone is None else None):
-            before_NL, end_N = self.critic(batch, policy)
+        for batch, real in self._batches.iterate(turns, self._scope):
+            before_NL, end_N = self.critic(batch, self._batches.scope)
             if real:
                 for member, before, end in zip(batch.members, before_NL, end_N, strict=True):
                     results[member] = torch.cat([before[: len(turns[member].action_ids)], end[None]]).cpu()
         return results
 
-    def step(
-        self, turns: Sequence[Turn], loss: CriticLoss, policy: ModelScope, *, normalizer: float, iteration: int
-    ) -> dict[str, float]:
+    def step(self, turns: Sequence[Turn], loss: CriticLoss, *, normalizer: float, iteration: int) -> dict[str, float]:
         """Take one optimizer step down the gradient of sum(loss) / normalizer, and return its metrics."""
         self.optimizer.zero_grad()
         total = 0.0
-        for batch, real in self._batches.iterate(turns, policy if self.critic.backbone is None else None):
-            values_NL, _ = self.critic(batch, policy)
+        for batch, real in self._batches.iterate(turns, self._scope):
+            values_NL, _ = self.critic(batch, self._batches.scope)
             part = loss(values_NL, [turns[member] for member in batch.members]).sum() if real else 0 * values_NL.sum()
             (part * (self.sharding.ranks / normalizer)).backward()
             total += float(part.detach()) / normalizer
