@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from compare.small_study import made_result
+from comparison.small_study import made_result
 from report.conftest import TIMEOUT
-from seeupo.compare.analysis import METRICS, arm_summary, pairwise_differences
+from seeupo.comparison.analysis import METRICS, arm_summary, pairwise_differences
 from seeupo.report.comparison_page import write_comparison
 
 HOSTILE = "<img src=x onerror=alert(1)>"

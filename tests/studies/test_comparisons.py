@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from seeupo.compare.comparison import Comparison
-from seeupo.compare.planned_runs import Planner
-from seeupo.compare.result_store import Store
-from seeupo.compare.study_file import read_study
+from seeupo.comparison.comparison import Comparison
+from seeupo.comparison.planned_runs import Planner
+from seeupo.comparison.result_store import Store
+from seeupo.comparison.study_file import read_study
 
 ROOT = Path(__file__).parents[2]
 COMPARISONS = ROOT / "studies/comparisons"

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from seeupo.compare.markdown import markdown, overview
-from seeupo.compare.sentences import interval_text
+from seeupo.comparison.markdown import markdown, overview
+from seeupo.comparison.sentences import interval_text
 from seeupo.core.run_statistics import mean_of_runs, p_value
 from seeupo.evaluation.results import Evaluation, compare
 from studies import bfcl_results, reliability

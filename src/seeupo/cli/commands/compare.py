@@ -14,7 +14,7 @@ from seeupo.cli.terminal import Terminal, echo, note
 from seeupo.errors import TrainingError
 
 if TYPE_CHECKING:
-    from seeupo.compare.comparison import Comparison
+    from seeupo.comparison.comparison import Comparison
 
 
 @click.command("compare")
@@ -47,10 +47,10 @@ def compare_command(
     """
     from seeupo.cli.train_command import INTERRUPTED
     from seeupo.cli.trust import permissions_for
-    from seeupo.compare.comparison import Comparison
-    from seeupo.compare.execution import Execution, run_comparison
-    from seeupo.compare.result_store import PACKED, Store
-    from seeupo.compare.study_file import read_study
+    from seeupo.comparison.comparison import Comparison
+    from seeupo.comparison.execution import Execution, run_comparison
+    from seeupo.comparison.result_store import PACKED, Store
+    from seeupo.comparison.study_file import read_study
     from seeupo.envs.trust import named_code
 
     name = Path(study).name.removesuffix(".toml")
@@ -70,7 +70,7 @@ def compare_command(
     if dry_run:
         return
     execution = Execution(jobs, permissions, keep_runs)
-    from seeupo.compare.compare_display import CompareDisplay
+    from seeupo.comparison.compare_display import CompareDisplay
 
     try:
         with CompareDisplay(Terminal(stderr=True), comparison.counts()) as display:
@@ -90,9 +90,9 @@ def compare_command(
 
 def show_outline(comparison: Comparison, directory: Path, jobs: int, *, dry_run: bool) -> None:
     """Print what will run and how long it takes; with `dry_run`, the settings of each arm as well."""
-    from seeupo.compare.estimate import estimate
-    from seeupo.compare.markdown import settings_text
-    from seeupo.compare.planned_runs import differences
+    from seeupo.comparison.estimate import estimate
+    from seeupo.comparison.markdown import settings_text
+    from seeupo.comparison.planned_runs import differences
 
     show = echo if dry_run else note
     expected = estimate(comparison, jobs)
@@ -124,8 +124,8 @@ def write_outputs(comparison: Comparison, name: str, directory: Path) -> list[st
     """Write JSON, Markdown and the page of the finished seeds, and return the lines of the Markdown."""
     import json
 
-    from seeupo.compare.analysis import analyze
-    from seeupo.compare.markdown import markdown
+    from seeupo.comparison.analysis import analyze
+    from seeupo.comparison.markdown import markdown
     from seeupo.report.comparison_page import write_comparison
     from seeupo.utils.atomic_files import write_text
 

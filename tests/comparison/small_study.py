@@ -1,6 +1,6 @@
 """A study whose runs take about a second, and made-up results."""
 
-from seeupo.compare.result_store import RunResult
+from seeupo.comparison.result_store import RunResult
 from seeupo.config.loader import recipe_to_toml
 from training.small_runs import small
 

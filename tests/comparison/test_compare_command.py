@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner
 from filelock import FileLock
 
-from compare.small_study import STUDY, write_study
+from comparison.small_study import STUDY, write_study
 from seeupo.cli import main
-from seeupo.compare.result_store import PACKED, read_packed
+from seeupo.comparison.result_store import PACKED, read_packed
 
 
 def compare(path, *arguments):

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from seeupo.errors import TrainingError, UserError, first_line
 
-WORKER = "seeupo.compare.training_process"
+WORKER = "seeupo.comparison.training_process"
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Job:
 
     Attributes:
         name: Name of the run, for messages.
-        request: What `seeupo.compare.training_process` reads.
+        request: What `seeupo.comparison.training_process` reads.
     """
 
     name: str

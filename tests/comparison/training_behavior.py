@@ -11,7 +11,7 @@ import torch
 from algorithms.examples import ragged_problem, sampled, table_engine
 from algorithms.test_backbones import CriticEngine
 from seeupo.algorithms import ALGORITHMS, SeeUPO
-from seeupo.compare.result_store import TRAINING_REVISION
+from seeupo.comparison.result_store import TRAINING_REVISION
 from seeupo.config.changes import flat
 from seeupo.config.loader import recipe_to_table
 from seeupo.config.schema import Recipe, WarmStartSettings

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from compare.small_study import made_result, write_study
+from comparison.small_study import made_result, write_study
 from seeupo.algorithms import GRPO, SeeUPO
-from seeupo.compare.planned_runs import Planner, differences, identity
-from seeupo.compare.result_store import PACKED, TRAINING_REVISION, Store, read_packed, write_result
-from seeupo.compare.study_file import read_study
+from seeupo.comparison.planned_runs import Planner, differences, identity
+from seeupo.comparison.result_store import PACKED, TRAINING_REVISION, Store, read_packed, write_result
+from seeupo.comparison.study_file import read_study
 from seeupo.errors import RunError
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from seeupo.compare.sentences import interval_text, p_text
+from seeupo.comparison.sentences import interval_text, p_text
 from seeupo.config.toml import format_value
 from seeupo.utils.text import one_line
 

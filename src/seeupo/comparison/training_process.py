@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from seeupo.callbacks import Callback
-from seeupo.compare.result_store import RunResult, code_version, weights_digest, write_result
+from seeupo.comparison.result_store import RunResult, code_version, weights_digest, write_result
 from seeupo.config.loader import parse_file, recipe_from_table
 from seeupo.config.schema import Recipe
 from seeupo.errors import TrainingError, UserError, first_line

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import seeupo
-from seeupo.compare.planned_runs import PlannedRun, WarmStart
+from seeupo.comparison.planned_runs import PlannedRun, WarmStart
 from seeupo.errors import RunError
 from seeupo.utils.atomic_files import atomic_write, write_text
 from seeupo.utils.plain_files import open_plain, read_plain
@@ -34,7 +34,7 @@ TRAINING_REVISION = 1
 for another reason than rounding: what an algorithm computes, a default, tasks, demonstrations, what is drawn at random.
 A test fails after such a change, so that none is overlooked."""
 Table = dict[str, Any]
-IRRELEVANT = ("cli", "compare", "display", "doctor.py", "planning", "recipes", "report")
+IRRELEVANT = ("cli", "comparison", "display", "doctor.py", "planning", "recipes", "report")
 """Packages and modules that a training run does not depend on."""
 
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import product
 from typing import Any, ClassVar
 
-from seeupo.compare.study_file import Study
+from seeupo.comparison.study_file import Study
 from seeupo.config.algorithms import AlgorithmSettings
 from seeupo.config.changes import flat, recipe_changes
 from seeupo.config.loader import recipe_from_table, recipe_to_table

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from compare.training_behavior import behavior
+from comparison.training_behavior import behavior
 
 STORED = json.loads(Path(__file__).with_name("training_behavior.json").read_text())
 HINT = "If results are meant to change, raise TRAINING_REVISION and write the file again (see training_behavior.py)."

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from seeupo.compare.result_store import RunResult
-from seeupo.compare.study_file import Match, Study
+from seeupo.comparison.result_store import RunResult
+from seeupo.comparison.study_file import Match, Study
 from seeupo.config.algorithms import AlgorithmSettings
 from seeupo.config.changes import flat
 from seeupo.errors import ConfigError

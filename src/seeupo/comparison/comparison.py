@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from seeupo.compare.matching import (
+from seeupo.comparison.matching import (
     FRACTIONAL,
     Cost,
     check_units,
@@ -16,9 +16,9 @@ from seeupo.compare.matching import (
     spent_per_iteration,
     unit_of,
 )
-from seeupo.compare.planned_runs import PlannedRun, Planner, Settings, WarmStart
-from seeupo.compare.result_store import RunResult, Store
-from seeupo.compare.study_file import Study
+from seeupo.comparison.planned_runs import PlannedRun, Planner, Settings, WarmStart
+from seeupo.comparison.result_store import RunResult, Store
+from seeupo.comparison.study_file import Study
 from seeupo.config.schema import Recipe
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from compare.small_study import STUDY, write_study
-from seeupo.compare.comparison import Comparison
-from seeupo.compare.result_store import Store
-from seeupo.compare.study_file import read_study, study_names
+from comparison.small_study import STUDY, write_study
+from seeupo.comparison.comparison import Comparison
+from seeupo.comparison.result_store import Store
+from seeupo.comparison.study_file import read_study, study_names
 from seeupo.config.loader import read_recipe
 from seeupo.errors import ConfigError
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from compare.small_study import made_result
-from seeupo.compare.matching import Cost, known_cost, measured_cost, unit_of
+from comparison.small_study import made_result
+from seeupo.comparison.matching import Cost, known_cost, measured_cost, unit_of
 from seeupo.config.algorithms import AlgorithmSettings
 
 

@@ -10,10 +10,10 @@ from typing import Any, Protocol
 
 from filelock import FileLock, Timeout
 
-from seeupo.compare.comparison import Comparison, Phase
-from seeupo.compare.planned_runs import PlannedRun, WarmStart
-from seeupo.compare.processes import Job, Workers
-from seeupo.compare.result_store import TRAINING_REVISION, RunResult
+from seeupo.comparison.comparison import Comparison, Phase
+from seeupo.comparison.planned_runs import PlannedRun, WarmStart
+from seeupo.comparison.processes import Job, Workers
+from seeupo.comparison.result_store import TRAINING_REVISION, RunResult
 from seeupo.config.loader import recipe_to_toml
 from seeupo.envs.trust import Permissions
 from seeupo.errors import RunError, TrainingError

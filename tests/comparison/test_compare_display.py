@@ -3,8 +3,8 @@
 from io import StringIO
 from types import SimpleNamespace
 
-from compare.small_study import made_result
-from seeupo.compare.compare_display import CompareDisplay
+from comparison.small_study import made_result
+from seeupo.comparison.compare_display import CompareDisplay
 from seeupo.utils.terminal import Terminal
 
 

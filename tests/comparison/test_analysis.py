@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from compare.small_study import made_result
-from seeupo.compare.analysis import (
+from comparison.small_study import made_result
+from seeupo.comparison.analysis import (
     arm_summary,
     curve,
     different_starts,
@@ -16,8 +16,8 @@ from seeupo.compare.analysis import (
     pairwise_differences,
     verdict,
 )
-from seeupo.compare.comparison import Tuning
-from seeupo.compare.sentences import tuning_sentences
+from seeupo.comparison.comparison import Tuning
+from seeupo.comparison.sentences import tuning_sentences
 
 ITERATIONS = 20
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 
-from seeupo.compare.comparison import Comparison
+from seeupo.comparison.comparison import Comparison
 
 
 @dataclass(frozen=True)

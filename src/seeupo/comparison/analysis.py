@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 import seeupo
-from seeupo.compare.comparison import Comparison, padded_rewards, reward_auc
-from seeupo.compare.matching import amount_of
-from seeupo.compare.planned_runs import differences
-from seeupo.compare.result_store import TRAINING_REVISION, RunResult, code_version
-from seeupo.compare.sentences import setting_sentences, summary
+from seeupo.comparison.comparison import Comparison, padded_rewards, reward_auc
+from seeupo.comparison.matching import amount_of
+from seeupo.comparison.planned_runs import differences
+from seeupo.comparison.result_store import TRAINING_REVISION, RunResult, code_version
+from seeupo.comparison.sentences import setting_sentences, summary
 from seeupo.core.run_statistics import (
     Interval,
     holm,
