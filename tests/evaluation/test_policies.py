@@ -8,10 +8,11 @@ from rollout.worlds import EchoFactory
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.errors import EvaluationError
 from seeupo.evaluation.policies import ModelPolicy, RandomPolicy, expert_policy, random_policy
+from seeupo.inference import make_sampler
 from seeupo.models.loading import load_policy
 from seeupo.models.tiny import TinyConfig
 from seeupo.rollout.groups import group_attempts
-from seeupo.rollout.runner import RunnerSettings, make_runner
+from seeupo.rollout.runner import Runner, RunnerSettings
 from seeupo.rollout.template import Template
 from seeupo.training.loop import KeptTrajectories
 from seeupo.types import Message, SamplingParameters, StepResult, Tool
@@ -71,7 +72,7 @@ def test_model_policy_counts_tokens_and_passes_trajectories_on():
     settings = RunnerSettings(parameters=SamplingParameters(max_tokens=5), max_turns=3)
     kept = KeptTrajectories()
     with EnvPool(EchoFactory(breaks_at=("echo-1", 0))) as pool:
-        runner = make_runner(policy, pool, Template(reasoning=False), settings, training=False)
+        runner = Runner(policy, pool, make_sampler(policy, training=False), Template(reasoning=False), settings)
         attempts = group_attempts(pool.tasks("train")[:3], 2, seed=0)
         found = by_key(ModelPolicy(runner, kept).run(attempts))
     assert sorted(found) == sorted((attempt.task.id, attempt.index) for attempt in attempts)

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from click.testing import CliRunner
+from seeupo.training.chat_demonstrations import read_chat_demonstrations
 
 from rollout.tokenizers_like import tokenizer_like
 from seeupo.cli import main
@@ -17,7 +18,6 @@ from seeupo.models.tiny import TinyConfig
 from seeupo.rollout.chat import chat_format
 from seeupo.rollout.template import Template
 from seeupo.runs.trajectory_files import write_trajectories
-from seeupo.training.chat_demonstrations import read_chat_demonstrations
 from seeupo.training.data_check import check_data
 from seeupo.types import Failure, FailureKind, Trajectory, Turn
 

@@ -1,10 +1,10 @@
 import io
 import re
+import sys
 
 import pytest
 
 from seeupo.errors import UserError
-from seeupo.training import train_display
 from seeupo.training.train_display import (
     Display,
     LiveDisplay,
@@ -305,42 +305,40 @@ def test_progress_is_printed_when_nothing_else_was_for_a_minute():
     ]
 
 
-class Cell:
-    """The output of a notebook cell: all HTML that it showed."""
+class Notebook:
+    """Stands in for the module `IPython.display`; keeps the HTML of all outputs."""
 
     def __init__(self) -> None:
         self.shown: list[str] = []
 
-    def __call__(self, html: str):
-        self.shown.append(html)
-        return self.shown.append
+    def display(self, display: NotebookDisplay, *, display_id: bool) -> "Notebook":
+        assert display_id
+        self.update(display)
+        return self
+
+    def update(self, display: NotebookDisplay) -> None:
+        self.shown.append(re.sub("<[^>]*>", "", display._repr_mimebundle_((), ())["text/html"]))
 
 
 def test_a_notebook_gets_the_status_as_html_a_few_times_per_second(monkeypatch):
-    cell, clock = Cell(), Clock()
-    monkeypatch.setattr(train_display, "show_in_notebook", cell)
-    display = named(NotebookDisplay(clock))
+    notebook, clock = Notebook(), Clock()
+    monkeypatch.setitem(sys.modules, "IPython.display", notebook)
+    display = named(make_display(Terminal(file=io.StringIO(), force_jupyter=True), clock=clock))
+    assert isinstance(display, NotebookDisplay)
+    assert "iteration 0 of 0" in notebook.shown[0]
     display.on_phase("collecting", 8)
     display.on_note("[bold]no markup[/bold] <b>\x1b[31mno codes")
-    before = len(cell.shown)
+    before = len(notebook.shown)
     for done in range(8):
         clock.now += 0.1
         display.on_progress(done)
-    assert len(cell.shown) - before == 2
+    assert len(notebook.shown) - before == 2
     display.on_record(iteration(1))
-    assert "iteration 1 of 100" in cell.shown[-1]
-    assert r"note: [bold]no markup[/bold] &lt;b&gt;\x1b[31mno codes" in cell.shown[-1]
-    assert "collecting" in cell.shown[-1]
+    assert "iteration 1 of 100" in notebook.shown[-1]
+    assert r"note: [bold]no markup[/bold] &lt;b&gt;\x1b[31mno codes" in notebook.shown[-1]
+    assert "collecting" in notebook.shown[-1]
     display.on_end()
-    assert "collecting" not in cell.shown[-1]
-
-
-def test_notebooks_are_recognized(monkeypatch):
-    cell = Cell()
-    monkeypatch.setattr(train_display, "show_in_notebook", cell)
-    console = Terminal(file=io.StringIO(), force_jupyter=True)
-    assert isinstance(make_display(console, clock=Clock()), NotebookDisplay)
-    assert "iteration 0 of 0" in cell.shown[0]
+    assert "collecting" not in notebook.shown[-1]
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from seeupo.callbacks import Callback
 from seeupo.config.schema import CollectSettings
 from seeupo.errors import TrainingError
-from seeupo.rollout.groups import check_versions, has_equal_rewards
-from seeupo.rollout.runner import Runner
+from seeupo.protocols import Rollouts
+from seeupo.rollout.groups import check_versions, has_equal_rewards, observed
 from seeupo.types import Attempt, Task, Trajectory
 from seeupo.utils.seeds import derive_seed
 from seeupo.utils.shuffling import ShuffledPasses
@@ -53,7 +53,7 @@ class Collector:
             is chosen again.
     """
 
-    def __init__(self, runner: Runner, tasks: Sequence[Task], settings: CollectSettings, *, seed: int) -> None:
+    def __init__(self, runner: Rollouts, tasks: Sequence[Task], settings: CollectSettings, *, seed: int) -> None:
         self.runner = runner
         self.tasks = tasks
         self.settings = settings
@@ -116,10 +116,9 @@ class Collector:
             for member in range(self.settings.group_size)
         ]
         groups: dict[str, list[Trajectory]] = {name: [] for name in wanted}
-        for done, trajectory in enumerate(self.runner.run(attempts), 1):
-            groups[trajectory.group].append(with_reward(trajectory, self.settings))
-            callback.on_trajectory(groups[trajectory.group][-1])
-            callback.on_progress(done)
+        rewarded = (with_reward(trajectory, self.settings) for trajectory in self.runner.run(attempts))
+        for trajectory in observed(rewarded, callback):
+            groups[trajectory.group].append(trajectory)
         return {name: tuple(sorted(group, key=lambda trajectory: trajectory.id)) for name, group in groups.items()}
 
     def _next_tasks(self, count: int) -> list[Task]:

@@ -113,6 +113,9 @@ class Runner:
         self.template = template
         self.settings = settings
         self.context_length = policy.context_length
+        self._reset()
+
+    def _reset(self) -> None:
         self.work: Counter[str] = Counter()
         self._results: queue.SimpleQueue[EnvResult] = queue.SimpleQueue()
         self._running: dict[str, RunningEpisode] = {}
@@ -157,9 +160,7 @@ class Runner:
     def run(self, attempts: Iterable[Attempt]) -> Iterator[Trajectory]:
         """Yield trajectories as they finish. An infrastructure failure gives a failed trajectory without a score."""
         waiting = deque(attempts)
-        self._results = queue.SimpleQueue()
-        self._running, self._to_sample, self._sampling, self._finished = {}, [], {}, []
-        self.work = Counter()
+        self._reset()
         try:
             while waiting or self._running:
                 while waiting and len(self._running) < self.settings.concurrency:

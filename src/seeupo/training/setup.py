@@ -206,7 +206,9 @@ def make_cluster_engine(
         threads=max(1, (recipe.run.threads or torch.get_num_threads()) // settings.trainers),
         stream=weight_stream(recipe, policy),
     )
-    start = partial(RankGroup, settings.trainers, gpus=int(placement.on_gpu), call_seconds=settings.call_seconds, shared=shared)
+    start = partial(
+        RankGroup, settings.trainers, gpus=int(placement.on_gpu), call_seconds=settings.call_seconds, shared=shared
+    )
     return ClusterEngine(plan, start, packing=policy.packing, restarts=settings.restarts)
 
 
@@ -245,11 +247,10 @@ def open_pool(
 ) -> EnvPool:
     """Start the environment of a recipe, or a custom one. The arguments of a factory object are its own."""
     settings = recipe.environment
-    if environment is not None and not isinstance(environment, EnvSpec):
-        return EnvPool(environment, workers=settings.workers)
+    is_named = environment is None or isinstance(environment, EnvSpec)
     return EnvPool(
         environment or settings.name,
-        options=settings.options,
+        options=settings.options if is_named else {},
         workers=settings.workers,
         trust=permissions.trust,
         unsandboxed=permissions.unsandboxed,

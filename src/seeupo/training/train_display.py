@@ -9,12 +9,12 @@ import importlib
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console, ConsoleOptions
+from rich.jupyter import JupyterMixin
 from rich.live import Live
 from rich.text import Text
 
@@ -24,7 +24,6 @@ from seeupo.core.statistics import format_estimate
 from seeupo.errors import UserError
 from seeupo.evaluation.results import VERDICTS, verdict_of
 from seeupo.runs.metric_history import number
-from seeupo.utils.terminal import Terminal
 from seeupo.utils.text import counted, one_line
 
 Clock = Callable[[], float]
@@ -34,7 +33,6 @@ SPARKLINE = 40
 BAR = 24
 LABEL = 11
 CELL = 5
-NOTEBOOK_WIDTH = 100
 QUIET_SECONDS = 60.0
 """Seconds without a line after which the plain display prints the progress of the phase."""
 NOTEBOOK_SECONDS = 0.25
@@ -207,21 +205,14 @@ class LiveDisplay(Display):
         self._live.stop()
 
 
-def show_in_notebook(html: str) -> Callable[[str], None]:
-    """Show HTML in the output of the current notebook cell, and return a function that replaces it."""
-    notebook = importlib.import_module("IPython.display")
-    handle = notebook.display(notebook.HTML(html), display_id=True)
-    return lambda text: handle.update(notebook.HTML(text))
-
-
-class NotebookDisplay(Display):
+class NotebookDisplay(JupyterMixin, Display):
     """Renders the state in the output of a notebook cell, below the notes, a few times per second at most."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
         self._notes: list[str] = []
         self._drawn = clock()
-        self._replace = show_in_notebook(self._html())
+        self._output = importlib.import_module("IPython.display").display(self, display_id=True)
 
     def on_phase(self, name: str, total: int | None = None) -> None:
         super().on_phase(name, total)
@@ -237,7 +228,7 @@ class NotebookDisplay(Display):
         self._draw()
 
     def on_note(self, text: str) -> None:
-        self._notes.append(f"note: {text}")
+        self._notes.append(one_line(f"note: {text}"))
         self._draw()
 
     def on_end(self) -> None:
@@ -245,17 +236,11 @@ class NotebookDisplay(Display):
 
     def _draw(self) -> None:
         self._drawn = self.clock()
-        self._replace(self._html())
+        self._output.update(self)
 
-    def _html(self) -> str:
-        console = Terminal(
-            file=StringIO(), record=True, width=NOTEBOOK_WIDTH, force_terminal=True, force_jupyter=False,
-            color_system="truecolor",
-        )  # fmt: skip
-        for note in self._notes:
-            console.print(note)
-        console.print(self)
-        return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        yield from map(Text, self._notes)
+        yield from super().__rich_console__(console, options)
 
 
 class PlainDisplay(Display):

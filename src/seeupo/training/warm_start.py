@@ -14,7 +14,7 @@ from torch import Tensor
 
 from seeupo.algorithms.common.batch import action_mask
 from seeupo.callbacks import Callback
-from seeupo.config.schema import Recipe, WarmStartSettings
+from seeupo.config.schema import WarmStartSettings
 from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.envs.pool.pool import Mistakes
 from seeupo.errors import DemonstrationFileError, TrainingError, TrajectoryFileError
@@ -160,8 +160,9 @@ def imitate(
     return loss
 
 
-def load_demonstrations(recipe: Recipe, components: Components, callback: Callback | None = None) -> Demonstrations:
-    """Return the demonstrations of a recipe: from a file, or from the environment's expert."""
+def load_demonstrations(components: Components, callback: Callback | None = None) -> Demonstrations:
+    """Return the demonstrations of a run: from a file, or from the environment's expert."""
+    recipe = components.recipe
     settings = recipe.warm_start
     assert settings is not None
     seed = recipe.run.seed
