@@ -26,14 +26,13 @@ from torch.distributed.tensor import DTensor
 from torch.multiprocessing.spawn import spawn
 
 from seeupo.config.loader import read_recipe
+from seeupo.config.process_settings import EngineSettings, SamplerSettings
 from seeupo.config.schema import Recipe
 from seeupo.distributed.fsdp import Fsdp
 from seeupo.distributed.rank_group import RankGroup
 from seeupo.distributed.ray_cluster import ray_cluster
 from seeupo.distributed.remote_samplers import RemoteSamplers
-from seeupo.distributed.settings import EngineSettings
 from seeupo.engines.local import LocalEngine
-from seeupo.inference.settings import SamplerSettings
 from seeupo.planning.memory import training_memory
 from seeupo.planning.shapes import shape_of_model
 from seeupo.rollout.collector import Collected

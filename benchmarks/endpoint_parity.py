@@ -23,11 +23,10 @@ from side_by_side import machine, peer_environment, write_results
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.evaluation.endpoint import Endpoint
 from seeupo.evaluation.policies import endpoint_policy
-from seeupo.inference import make_sampler
 from seeupo.models.catalog import fetch
 from seeupo.models.loading import load_policy
 from seeupo.rollout.chat import chat_format
-from seeupo.rollout.runner import Runner, RunnerSettings
+from seeupo.rollout.runner import Runner
 from seeupo.rollout.template import Template
 from seeupo.types import Attempt, Message, SamplingParameters, turns_of
 
@@ -87,8 +86,7 @@ def main() -> None:
         # The endpoint receives tool messages as user messages, so do the same here.
         chat = replace(chat_format(policy.tokenizer), tool_role=False)
         parameters = SamplingParameters(max_tokens=MAX_TOKENS, top_k=1)
-        settings = RunnerSettings(parameters=parameters, max_turns=MAX_TURNS, concurrency=8)
-        runner = Runner(policy, pool, make_sampler(policy, training=False), template, settings)
+        runner = Runner(policy, pool, parameters=parameters, max_turns=MAX_TURNS, concurrency=8, training=False)
         runner.chat = chat
         trajectories = list(runner.run(attempts))
     here = {trajectory.task: (trajectory.score, len(trajectory.turns)) for trajectory in trajectories}

@@ -14,8 +14,7 @@ from side_by_side import machine, write_results
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.inference.local_sampler import LocalSampler
 from seeupo.models.loading import load_policy
-from seeupo.rollout.runner import Runner, RunnerSettings
-from seeupo.rollout.template import Template
+from seeupo.rollout.runner import Runner
 from seeupo.types import Attempt, Completion, Message, SamplingParameters, StepResult, Task
 
 STEP_SECONDS, TURNS, EPISODES = 0.02, 5, 256
@@ -64,9 +63,10 @@ def main() -> None:
     policy = load_policy("tiny")
     results: dict[str, Any] = {"machine": machine(), "step_seconds": STEP_SECONDS, "episodes": EPISODES}
     with EnvPool(SlowFactory(), workers=32) as pool:
-        settings = RunnerSettings(parameters=SamplingParameters(max_tokens=24), max_turns=TURNS, concurrency=64)
         sampler = TimedSampler(policy)
-        runner = Runner(policy, pool, sampler, Template(reasoning=False), settings)
+        runner = Runner(
+            policy, pool, sampler, parameters=SamplingParameters(max_tokens=24), max_turns=TURNS, deterministic=False
+        )
         started = time.monotonic()
         count = len(list(runner.run([Attempt(task.id, task.id, task, 0) for task in pool.tasks("train")])))
         seconds = time.monotonic() - started

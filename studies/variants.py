@@ -16,9 +16,9 @@ from seeupo.algorithms.common.batch import Batch, LogProbs, by_key
 from seeupo.algorithms.common.objective import Ratio, TrajectoryObjective, action_log_ratio
 from seeupo.algorithms.seeupo import SeeUPO
 from seeupo.core import CarriedAdvantage
-from seeupo.core.checks import Clip
 from seeupo.protocols import TrainEngine
 from seeupo.types import ON_POLICY, Behavior, StepMetrics, Trajectory, Turn, Update
+from seeupo.utils.option_checks import Clip
 
 
 @dataclass(frozen=True, kw_only=True)

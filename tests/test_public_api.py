@@ -29,7 +29,7 @@ NAMES = {
 EXCEPTIONS = {
     "docs/algorithms/new-algorithm.md": {
         "seeupo.algorithms.common.base", "seeupo.algorithms.common.batch", "seeupo.algorithms.common.objective",
-        "seeupo.core.checks", "seeupo.protocols", "seeupo.types",
+        "seeupo.utils.option_checks", "seeupo.protocols", "seeupo.types",
     },
 }  # fmt: skip
 """Modules that a page imports besides. Remove an entry when its page does without; add none."""

@@ -24,9 +24,10 @@ from torch import Tensor
 from torch.multiprocessing import get_context
 from torch.multiprocessing.spawn import start_processes
 
+from seeupo.config.model_settings import TinyConfig
+from seeupo.config.optimizer_settings import OptimizerSettings
 from seeupo.distributed.fsdp import Fsdp
 from seeupo.engines.local import LocalEngine
-from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.engines.sharding import Sharding
 from seeupo.envs.install import installed
 from seeupo.envs.pool.sandbox import Bubblewrap, find_bubblewrap
@@ -34,7 +35,6 @@ from seeupo.envs.registry import SPECS
 from seeupo.errors import first_line
 from seeupo.inference import make_sampler
 from seeupo.models.loading import load_policy
-from seeupo.models.tiny import TinyConfig
 from seeupo.types import Completion, GenerationRequest, SamplingParameters, Turn
 from seeupo.utils.cache import cache_folder
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from seeupo.engines.optimizer import OptimizerSettings
+    from seeupo.config.optimizer_settings import OptimizerSettings
 
 
 Capability = Literal["critic", "send", "shrink", "trunk"]

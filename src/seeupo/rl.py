@@ -6,8 +6,8 @@
 
 from __future__ import annotations
 
+from seeupo.config.optimizer_settings import OptimizerSettings as Optimizer
 from seeupo.engines.local import LocalEngine
-from seeupo.engines.optimizer import OptimizerSettings as Optimizer
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.models.loading import load_policy
 from seeupo.rollout.groups import rollout_groups

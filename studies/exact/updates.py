@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from seeupo.core.checks import check_at_least
+from seeupo.utils.option_checks import check_at_least
 from studies.exact.policy import Policy, TablePolicy
 
 

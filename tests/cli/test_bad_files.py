@@ -11,10 +11,11 @@ from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
 from seeupo.cli import main
+from seeupo.config.model_settings import TinyConfig
 from seeupo.envs.registry import lookup
 from seeupo.models.loading import load_policy
 from seeupo.models.saving import save_model
-from seeupo.models.tiny import TinyConfig, tiny_tokenizer
+from seeupo.models.tiny import tiny_tokenizer
 from seeupo.utils import cache
 
 SMALL = TinyConfig(width=16, layers=1, heads=2, context=64)

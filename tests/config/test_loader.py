@@ -21,19 +21,18 @@ from seeupo.config.loader import (
     recipe_to_table,
     recipe_to_toml,
 )
+from seeupo.config.model_settings import LoraSettings, ModelSettings
+from seeupo.config.optimizer_settings import OptimizerSettings
 from seeupo.config.schema import (
     AgentSettings,
     EnvironmentSettings,
-    ModelSettings,
     Recipe,
     RunSettings,
     TrackerSettings,
     WarmStartSettings,
 )
 from seeupo.config.toml import toml
-from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.errors import ConfigError
-from seeupo.models.lora.adapters import LoraSettings
 
 
 def problems_of_file(path, text: str | bytes, overrides=()) -> list[str]:

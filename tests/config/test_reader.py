@@ -8,10 +8,10 @@ import pytest
 from seeupo.algorithms import ALGORITHMS, SeeUPO
 from seeupo.config.keys import describe_type
 from seeupo.config.loader import recipe_from_table, recipe_to_table
-from seeupo.config.schema import EnvironmentSettings, ModelSettings, Recipe, RunSettings, WarmStartSettings
-from seeupo.core.checks import OptionError, check_count
+from seeupo.config.model_settings import LoraSettings, ModelSettings
+from seeupo.config.schema import EnvironmentSettings, Recipe, RunSettings, WarmStartSettings
 from seeupo.errors import ConfigError
-from seeupo.models.lora.adapters import LoraSettings
+from seeupo.utils.option_checks import OptionError, check_count
 
 
 def problems_of(table: Mapping[str, Any]) -> list[str]:

@@ -7,8 +7,9 @@ import pytest
 from seeupo.algorithms import ALGORITHMS
 from seeupo.config.keys import keys_of
 from seeupo.config.loader import read_recipe
+from seeupo.config.model_settings import ModelSettings
 from seeupo.config.reference import attributes, reference, summary
-from seeupo.config.schema import AgentSettings, ModelSettings, Recipe, RunSettings
+from seeupo.config.schema import AgentSettings, Recipe, RunSettings
 from seeupo.config.toml import toml
 from seeupo.errors import ConfigError
 

@@ -11,9 +11,9 @@ import torch
 from engines.examples import TOKENIZER, engine, trajectories, weights
 from models.examples import small_model
 from seeupo.algorithms import SeeUPO
+from seeupo.config.optimizer_settings import OptimizerSettings
 from seeupo.distributed.cluster_engine import ClusterEngine
 from seeupo.distributed.rank import RankPlan
-from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.models.loading import LoadedPolicy
 
 

@@ -7,10 +7,9 @@ from distributed.examples import assert_trains_like_one_process, cluster_engine,
 from engines.examples import engine, weights
 from seeupo.algorithms import GRPO, PPO, SeeUPO
 from seeupo.algorithms.common.trust_region import TrustRegionSettings
+from seeupo.config.model_settings import LoraSettings
+from seeupo.config.optimizer_settings import CriticSettings, OptimizerSettings
 from seeupo.distributed.rank_group import RankGroup
-from seeupo.engines.local_critic import CriticSettings
-from seeupo.engines.optimizer import OptimizerSettings
-from seeupo.models.lora.adapters import LoraSettings
 from seeupo.types import turns_of
 
 pytestmark = pytest.mark.cluster

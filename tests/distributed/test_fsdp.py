@@ -4,9 +4,8 @@ import torch.distributed as dist
 
 from engines.examples import TOKENIZER, engine, objective_for, trajectories, weights
 from models.examples import small_model
+from seeupo.config.optimizer_settings import CriticSettings, OptimizerSettings
 from seeupo.distributed.rank import Rank, RankPlan
-from seeupo.engines.local_critic import CriticSettings
-from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.models.loading import LoadedPolicy
 from seeupo.types import turns_of
 

@@ -9,12 +9,12 @@ import pytest
 
 from engines.examples import engine, many_requests, policy, request, run
 from inference.test_sync import largest_difference, train
+from seeupo.config.model_settings import LoraSettings
+from seeupo.config.process_settings import SamplerSettings
 from seeupo.distributed.direct_transfer import DirectTransfer, direct_transfer
 from seeupo.distributed.remote_samplers import RemoteSamplers
 from seeupo.errors import EngineLost, ModelError, TrainingError
 from seeupo.inference.local_sampler import LocalSampler
-from seeupo.inference.settings import SamplerSettings
-from seeupo.models.lora.adapters import LoraSettings
 from waiting import wait_until
 
 pytestmark = pytest.mark.cluster

@@ -9,15 +9,14 @@ from torch.distributed.tensor import DTensor
 from distributed.test_cluster_engine import CASES, unequal_trajectories
 from engines.examples import weights
 from planning.peak_memory import PeakMemory
+from seeupo.config.model_settings import LoraSettings, TinyConfig
+from seeupo.config.optimizer_settings import OptimizerSettings
 from seeupo.distributed.cluster_engine import ClusterEngine
 from seeupo.distributed.rank import Rank, RankPlan
 from seeupo.engines.local import LocalEngine
-from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.models.loading import load_policy
-from seeupo.models.lora.adapters import LoraSettings
 from seeupo.models.saving import save_model
 from seeupo.models.streaming import WeightStream, can_stream, stored_weights
-from seeupo.models.tiny import TinyConfig
 
 SETTINGS = OptimizerSettings(learning_rate=1e-2)
 

@@ -11,13 +11,11 @@ import torch
 
 from distributed.test_vllm_sampler import CONTEXT, TEMPERATURE, move, trainer
 from engines.examples import request, run
-from seeupo.distributed.vllm_adapters import RANKS
+from seeupo.config.model_settings import VLLM_RANKS, LoraSettings, TinyConfig
 from seeupo.distributed.vllm_sampler import VllmOptions, VllmSampler
 from seeupo.engines.local import LocalEngine
 from seeupo.models.loading import load_policy
-from seeupo.models.lora.adapters import LoraSettings
 from seeupo.models.saving import save_model
-from seeupo.models.tiny import TinyConfig
 from seeupo.types import Turn
 
 pytest.importorskip("vllm", reason="vLLM is not installed; `make vllm-test` runs these tests")
@@ -142,4 +140,4 @@ def test_exported_folders_are_served_with_the_log_probs_of_the_engine(sampler, o
 def test_ranks_are_those_that_vllm_accepts():
     from vllm.config.lora import MaxLoRARanks
 
-    assert get_args(MaxLoRARanks) == RANKS
+    assert get_args(MaxLoRARanks) == VLLM_RANKS

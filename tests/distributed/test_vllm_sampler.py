@@ -11,15 +11,14 @@ import pytest
 import torch
 
 from engines.examples import request, run
+from seeupo.config.model_settings import LoraSettings, TinyConfig
+from seeupo.config.optimizer_settings import OptimizerSettings
 from seeupo.distributed.remote_samplers import RemoteSamplers
 from seeupo.distributed.vllm_sampler import VllmOptions, VllmSampler, chunks
 from seeupo.engines.local import LocalEngine
-from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.errors import TrainingError
 from seeupo.models.loading import load_policy
-from seeupo.models.lora.adapters import LoraSettings
 from seeupo.models.saving import save_model
-from seeupo.models.tiny import TinyConfig
 from seeupo.types import CompletionEnd, Turn
 
 pytest.importorskip("vllm", reason="vLLM is not installed; `make vllm-test` runs these tests")

@@ -9,11 +9,11 @@ import torch
 
 from engines.examples import engine
 from inference.test_sync import train
+from seeupo.config.model_settings import LoraSettings
 from seeupo.distributed.cluster_engine import ClusterEngine
 from seeupo.distributed.direct_transfer import DirectTransfer
 from seeupo.distributed.rank import Rank, RankPlan
 from seeupo.distributed.vllm_sampler import VllmSampler
-from seeupo.models.lora.adapters import LoraSettings
 
 pytest.importorskip("vllm", reason="vLLM is not installed; `make vllm-test` runs these tests")
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]

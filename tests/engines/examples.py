@@ -7,10 +7,11 @@ import torch
 from models.examples import small_model
 from seeupo.algorithms.common.batch import by_key
 from seeupo.algorithms.common.objective import SequenceObjective
+from seeupo.config.model_settings import TinyConfig
+from seeupo.config.optimizer_settings import OptimizerSettings
 from seeupo.engines.local import LocalEngine
-from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.models.loading import LoadedPolicy
-from seeupo.models.tiny import TinyConfig, tiny_tokenizer
+from seeupo.models.tiny import tiny_tokenizer
 from seeupo.protocols import Sampler
 from seeupo.types import Completion, GenerationRequest, SamplingParameters, Trajectory, Turn
 

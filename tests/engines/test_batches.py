@@ -8,9 +8,8 @@ import torch
 from engines.examples import engine, objective_for, trajectories, weights
 from models.examples import thought_stripped_trajectory
 from seeupo.algorithms import GRPO, GSPO, PPO, SeeUPO
-from seeupo.engines.local_critic import CriticOptimizerSettings, CriticSettings
-from seeupo.engines.optimizer import OptimizerSettings
-from seeupo.models.lora.adapters import LoraSettings
+from seeupo.config.model_settings import LoraSettings
+from seeupo.config.optimizer_settings import CriticOptimizerSettings, CriticSettings, OptimizerSettings
 from seeupo.types import turns_of
 
 TOP = {"trainable": (r"layers\.1\.", r"model\.norm", "lm_head")}

@@ -10,11 +10,10 @@ from models.examples import random_turns, small_model
 from seeupo.algorithms import SeeUPO
 from seeupo.algorithms.common.batch import by_key
 from seeupo.algorithms.common.objective import SequenceObjective
-from seeupo.engines.local_critic import CriticOptimizerSettings, CriticSettings
-from seeupo.engines.optimizer import OptimizerSettings
+from seeupo.config.model_settings import LoraSettings
+from seeupo.config.optimizer_settings import CriticOptimizerSettings, CriticSettings, OptimizerSettings
 from seeupo.inference.local_sampler import LocalSampler
 from seeupo.models.logprobs import padded_logprobs
-from seeupo.models.lora.adapters import LoraSettings
 from seeupo.training.warm_start import LogLikelihood
 from seeupo.types import GenerationRequest, SamplingParameters, Turn, turns_of
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from engines.examples import engine, objective_for, trajectories, weights
-from seeupo.engines.local_critic import CriticOptimizerSettings, CriticSettings
+from seeupo.config.optimizer_settings import CriticOptimizerSettings, CriticSettings
 from seeupo.types import turns_of
 
 BATCH = trajectories()

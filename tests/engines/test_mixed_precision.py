@@ -9,16 +9,14 @@ import torch
 from engines.examples import TOKENIZER, many_requests, objective_for, request, run, trajectories, weights
 from models.examples import FAMILIES, small_model
 from seeupo.algorithms import PPO, SeeUPO
+from seeupo.config.model_settings import LoraSettings, TinyConfig
+from seeupo.config.optimizer_settings import CriticSettings, OptimizerSettings
 from seeupo.engines.local import LocalEngine
-from seeupo.engines.local_critic import CriticSettings
-from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.inference.decoder import Decoder
 from seeupo.inference.local_sampler import LocalSampler
 from seeupo.inference.padded_sampler import PaddedSampler
 from seeupo.models.loading import LoadedPolicy, load_policy
-from seeupo.models.lora.adapters import LoraSettings
 from seeupo.models.precision import cast_weights
-from seeupo.models.tiny import TinyConfig
 from seeupo.runs.metric_history import GAP_BOUNDS
 from seeupo.training.metrics import sampler_gap
 from seeupo.types import Trajectory, Turn, turns_of

@@ -1,7 +1,7 @@
+from seeupo.config.model_settings import TinyConfig
 from seeupo.engines.model_check import generate_answer
 from seeupo.models.loading import load_policy
 from seeupo.models.saving import save_model
-from seeupo.models.tiny import TinyConfig
 
 
 def test_a_model_without_a_chat_template_answers(tmp_path):

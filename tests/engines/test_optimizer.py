@@ -1,6 +1,7 @@
 import torch
 
-from seeupo.engines.optimizer import Optimizer, OptimizerSettings
+from seeupo.config.optimizer_settings import OptimizerSettings
+from seeupo.engines.optimizer import Optimizer
 
 
 def parameters():

@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from engines.examples import engine, objective_for, policy, request, run, trajectories
+from seeupo.config.model_settings import LoraSettings
+from seeupo.config.optimizer_settings import OptimizerSettings
 from seeupo.engines.local import LocalEngine
-from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.inference import make_sampler
 from seeupo.inference.decoder import Decoder
 from seeupo.models.logprobs import padded_logprobs
-from seeupo.models.lora.adapters import LoraSettings, add_adapters
+from seeupo.models.lora.adapters import add_adapters
 from seeupo.models.lora.turn_adapters import TurnAdapters, activate
 from seeupo.types import Turn, turns_of
 from studies.variants import MeasuredDrift

@@ -9,6 +9,7 @@ from envs.counting import CountingFactory
 from rollout.worlds import EchoFactory
 from seeupo.callbacks import Callback
 from seeupo.config.loader import read_recipe, recipe_to_toml
+from seeupo.config.model_settings import TinyConfig
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.errors import EnvError, EvaluationError, ModelError
 from seeupo.evaluation import evaluate as module
@@ -17,7 +18,6 @@ from seeupo.evaluation.policies import TextPolicies
 from seeupo.evaluation.results import Evaluation
 from seeupo.models.loading import load_policy
 from seeupo.models.saving import save_model
-from seeupo.models.tiny import TinyConfig
 from seeupo.rollout.groups import group_attempts
 from seeupo.rollout.template import REMINDER, Template
 from seeupo.runs.run_directory import POLICY, RECIPE

@@ -5,15 +5,13 @@ import pytest
 
 from envs.counting import CountingFactory
 from rollout.worlds import EchoFactory
+from seeupo.config.model_settings import TinyConfig
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.errors import EvaluationError
 from seeupo.evaluation.policies import ModelPolicy, RandomPolicy, expert_policy, random_policy
-from seeupo.inference import make_sampler
 from seeupo.models.loading import load_policy
-from seeupo.models.tiny import TinyConfig
 from seeupo.rollout.groups import group_attempts
-from seeupo.rollout.runner import Runner, RunnerSettings
-from seeupo.rollout.template import Template
+from seeupo.rollout.runner import Runner
 from seeupo.training.loop import KeptTrajectories
 from seeupo.types import Message, SamplingParameters, StepResult, Tool
 
@@ -69,10 +67,9 @@ def test_random_policy_calls_offered_tools_with_words_it_has_seen():
 
 def test_model_policy_counts_tokens_and_passes_trajectories_on():
     policy = load_policy("tiny", tiny=TinyConfig(width=32, layers=1, heads=2, context=256))
-    settings = RunnerSettings(parameters=SamplingParameters(max_tokens=5), max_turns=3)
     kept = KeptTrajectories()
     with EnvPool(EchoFactory(breaks_at=("echo-1", 0))) as pool:
-        runner = Runner(policy, pool, make_sampler(policy, training=False), Template(reasoning=False), settings)
+        runner = Runner(policy, pool, parameters=SamplingParameters(max_tokens=5), max_turns=3, training=False)
         attempts = group_attempts(pool.tasks("train")[:3], 2, seed=0)
         found = by_key(ModelPolicy(runner, kept).run(attempts))
     assert sorted(found) == sorted((attempt.task.id, attempt.index) for attempt in attempts)

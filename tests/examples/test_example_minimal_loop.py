@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from seeupo.algorithms import SeeUPO
+from seeupo.config.model_settings import TinyConfig
+from seeupo.config.optimizer_settings import OptimizerSettings
 from seeupo.engines.local import LocalEngine
-from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.inference.local_sampler import LocalSampler
 from seeupo.models.loading import load_policy
-from seeupo.models.tiny import TinyConfig
 from seeupo.types import Trajectory, Turn
 
 FAST = minimal_loop.Settings(

@@ -6,10 +6,11 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from models.examples import FAMILIES, SHAPE, VOCABULARY, small_model
+from seeupo.config.model_settings import LoraSettings
 from seeupo.inference.decoder import Decoder
 from seeupo.inference.decoding_weights import Matrix, Product
 from seeupo.models.exact_norm import use_exact_norms
-from seeupo.models.lora.adapters import LoraSettings, add_adapters
+from seeupo.models.lora.adapters import add_adapters
 
 TOKENS = torch.randint(0, VOCABULARY, (30,), generator=torch.Generator().manual_seed(0))
 EXACT = pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])

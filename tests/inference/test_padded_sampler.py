@@ -4,8 +4,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from engines.examples import END, TOKENIZER, many_requests, policy, request, run
 from models.examples import FAMILIES
+from seeupo.config.optimizer_settings import OptimizerSettings
 from seeupo.engines.local import LocalEngine
-from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.inference import make_sampler
 from seeupo.inference.local_sampler import LocalSampler
 from seeupo.inference.padded_sampler import PaddedSampler

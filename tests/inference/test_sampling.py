@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engines.examples import policy, request, run
+from seeupo.config.optimizer_settings import OptimizerSettings
 from seeupo.engines.local import LocalEngine
-from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.inference.local_sampler import LocalSampler
 from seeupo.inference.sampling import CHUNK, inverse_cdf
 from seeupo.types import Turn

@@ -9,12 +9,13 @@ import torch
 
 from engines.examples import TOKENIZER, policy, request, run
 from models.examples import FAMILIES
+from seeupo.config.model_settings import TinyConfig
+from seeupo.config.optimizer_settings import OptimizerSettings
 from seeupo.engines.local import LocalEngine
-from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.inference import drafts
 from seeupo.inference.local_sampler import LocalSampler
 from seeupo.models.loading import LoadedPolicy
-from seeupo.models.tiny import TinyConfig, tiny_model
+from seeupo.models.tiny import tiny_model
 from seeupo.types import CompletionEnd, Turn
 
 

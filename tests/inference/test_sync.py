@@ -5,11 +5,11 @@ import torch
 
 from engines.examples import engine, objective_for, policy, request, run, trajectories
 from models.examples import random_turns
+from seeupo.config.model_settings import LoraSettings
+from seeupo.config.optimizer_settings import OptimizerSettings
 from seeupo.engines.local import LocalEngine
-from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.inference.local_sampler import LocalSampler
 from seeupo.inference.padded_sampler import PaddedSampler
-from seeupo.models.lora.adapters import LoraSettings
 from seeupo.types import Turn, turns_of
 
 SAMPLERS = pytest.mark.parametrize("sampler_class", [LocalSampler, PaddedSampler])

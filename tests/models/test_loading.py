@@ -6,12 +6,13 @@ from safetensors.torch import load_file
 from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForCausalLM
 
 from models.examples import FAMILIES, random_turns, small_model
+from seeupo.config.model_settings import TinyConfig
 from seeupo.errors import ModelError
 from seeupo.models.loading import load_policy
 from seeupo.models.logprobs import padded_logprobs, tree_logprobs
 from seeupo.models.packing.tree import pack_batches
 from seeupo.models.packing.tree_attention import BlockedAttention
-from seeupo.models.tiny import TinyConfig, tiny_tokenizer
+from seeupo.models.tiny import tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer(TinyConfig())
 

@@ -2,10 +2,10 @@ import pytest
 import torch
 
 from models.test_loading import saved, with_full_vocabulary
+from seeupo.config.model_settings import TinyConfig
 from seeupo.errors import ModelError
 from seeupo.models.loading import load_policy
 from seeupo.models.precision import cast_weights, resolve_device
-from seeupo.models.tiny import TinyConfig
 
 TINY = TinyConfig(width=16, layers=1, heads=2, context=32)
 

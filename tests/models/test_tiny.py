@@ -1,8 +1,8 @@
 from transformers import AutoTokenizer
 
+from seeupo.config.model_settings import TinyConfig
 from seeupo.envs.pocket import PocketFactory
 from seeupo.models.loading import load_policy
-from seeupo.models.tiny import TinyConfig
 from seeupo.rollout.chat import chat_format
 from seeupo.types import Message
 

@@ -5,9 +5,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from models.test_loading import saved, with_full_vocabulary
+from seeupo.config.model_settings import TinyConfig
 from seeupo.errors import ModelError
 from seeupo.models.loading import load_policy, load_tokenizer
-from seeupo.models.tiny import TinyConfig, tiny_tokenizer
+from seeupo.models.tiny import tiny_tokenizer
 from seeupo.models.tokenizer_check import check_text, check_tokenizer, loss_of_text
 
 WORDS = ("select", "city", "from", "people", "where", "name", "=", "'Fay'")

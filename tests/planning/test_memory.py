@@ -9,10 +9,10 @@ from engines.examples import TOKENIZER
 from models.examples import FAMILIES
 from planning.peak_memory import PeakMemory, tensors_of
 from seeupo.algorithms import SeeUPO
-from seeupo.config.schema import AgentSettings, ModelSettings, Recipe
+from seeupo.config.model_settings import LoraSettings, ModelSettings
+from seeupo.config.schema import AgentSettings, Recipe
 from seeupo.engines.local import LocalEngine
 from seeupo.models.loading import LoadedPolicy
-from seeupo.models.lora.adapters import LoraSettings
 from seeupo.planning.memory import training_memory
 from seeupo.planning.shapes import shape_of_model
 from seeupo.types import Turn

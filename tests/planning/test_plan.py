@@ -4,10 +4,9 @@ import pytest
 
 from seeupo.algorithms import GRPO, PPO, SeeUPO
 from seeupo.algorithms.common.trust_region import TrustRegionSettings
-from seeupo.config.schema import AgentSettings, CollectSettings, ModelSettings, Recipe
-from seeupo.distributed.settings import EngineSettings
-from seeupo.inference.settings import SamplerSettings
-from seeupo.models.lora.adapters import LoraSettings
+from seeupo.config.model_settings import LoraSettings, ModelSettings
+from seeupo.config.process_settings import EngineSettings, SamplerSettings
+from seeupo.config.schema import AgentSettings, CollectSettings, Recipe
 from seeupo.planning.memory import GIB, training_memory
 from seeupo.planning.plan import Limits, gpus_of, make_plan
 from seeupo.planning.shapes import shape_of

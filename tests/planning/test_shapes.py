@@ -3,10 +3,10 @@ import pytest
 from engines.examples import engine
 from models.examples import SHAPE, small_model
 from seeupo.config.loader import read_recipe, recipe_names
-from seeupo.config.schema import ModelSettings
-from seeupo.engines.optimizer import OptimizerSettings
+from seeupo.config.model_settings import LoraSettings, ModelSettings
+from seeupo.config.optimizer_settings import OptimizerSettings
 from seeupo.errors import ModelError
-from seeupo.models.lora.adapters import LoraSettings, add_adapters
+from seeupo.models.lora.adapters import add_adapters
 from seeupo.planning.known_shapes import KNOWN_SHAPES
 from seeupo.planning.shapes import shape_of, shape_of_model
 

@@ -6,10 +6,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 import seeupo
 from seeupo.config.loader import read_recipe, recipe_names
+from seeupo.config.model_settings import TinyConfig
 from seeupo.envs.install import installed
 from seeupo.envs.registry import lookup
 from seeupo.models.saving import save_model
-from seeupo.models.tiny import TinyConfig, tiny_tokenizer
+from seeupo.models.tiny import tiny_tokenizer
 from seeupo.planning.known_shapes import KNOWN_SHAPES
 from seeupo.training.setup import open_pool
 from seeupo.types import Message, StepResult, Task

@@ -7,8 +7,9 @@ import random
 from functools import cache
 from pathlib import Path
 
+from seeupo.config.model_settings import TinyConfig
 from seeupo.evaluation.results import AttemptResult, Evaluation, EvaluationPlan
-from seeupo.models.tiny import TinyConfig, tiny_tokenizer
+from seeupo.models.tiny import tiny_tokenizer
 from seeupo.runs.run_directory import RunDirectory
 from seeupo.runs.trajectory_files import to_json, write_trajectories
 from seeupo.types import Credit, Failure, FailureKind, StopReason, Trajectory, Turn, TurnCredit, TurnText

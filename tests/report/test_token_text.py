@@ -4,7 +4,8 @@ import pytest
 from tokenizers import Tokenizer, models
 
 from report.made_runs import HOSTILE, tokenizer, write_tokenizer
-from seeupo.models.tiny import TinyConfig, tiny_tokenizer
+from seeupo.config.model_settings import TinyConfig
+from seeupo.models.tiny import tiny_tokenizer
 from seeupo.report.token_text import TokenDecoder, has_thoughts, split_thoughts, thought_token_ranges
 
 

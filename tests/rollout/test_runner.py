@@ -5,16 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from envs.worlds import TOY, quick
+from envs.worlds import TOY, quick, worker_pids
 from rollout.worlds import DelayedPocket, EchoFactory
+from seeupo.config.model_settings import TinyConfig
+from seeupo.config.optimizer_settings import OptimizerSettings
 from seeupo.engines.local import LocalEngine
-from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.envs.pool.pool import EnvPool
-from seeupo.inference import make_sampler
 from seeupo.models.loading import load_policy
-from seeupo.models.tiny import TinyConfig
-from seeupo.rollout.runner import Runner, RunnerSettings
-from seeupo.rollout.template import Template
+from seeupo.rollout.runner import Runner
 from seeupo.types import (
     Attempt,
     Completion,
@@ -38,14 +36,10 @@ def attempts(pool, count, group=4):
     return [Attempt(f"e{n:03}", f"g{n // group}", tasks[n // group % len(tasks)], seed=n) for n in range(count)]
 
 
-PLAIN = Template(reasoning=False)
-
-
-def run(pool, chosen, *, policy=POLICY, sampler=None, template=PLAIN, max_tokens=8, **settings):
+def run(pool, chosen, *, policy=POLICY, sampler=None, max_tokens=8, deterministic=False, **settings):
     """Run attempts and return their trajectories by id."""
-    settings = RunnerSettings(parameters=SamplingParameters(max_tokens=max_tokens), **settings)
-    sampler = sampler or make_sampler(policy, max_rows=settings.concurrency)
-    runner = Runner(policy, pool, sampler, template, settings)
+    parameters = SamplingParameters(max_tokens=max_tokens)
+    runner = Runner(policy, pool, sampler, parameters=parameters, deterministic=deterministic, **settings)
     found = {trajectory.id: trajectory for trajectory in runner.run(chosen)}
     assert sorted(found) == sorted(attempt.id for attempt in chosen)
     return found
@@ -235,7 +229,7 @@ def test_killed_workers_are_replaced_without_failing_episodes():
     with EnvPool(TOY, workers=2, unsandboxed=True) as pool:
 
         def kill_all():
-            for pid in pool.worker_pids:
+            for pid in worker_pids(pool):
                 os.kill(pid, signal.SIGKILL)
 
         sampler = SamplerByEpisode("add 1", "say hello", before_turn=kill_all)
@@ -249,7 +243,7 @@ def test_killed_workers_are_replaced_without_failing_episodes():
 def test_thoughts_are_not_sent_to_the_environment():
     ids = POLICY.tokenizer.encode("<think>five words</think>go")
     with EnvPool(EchoFactory()) as pool:
-        found = run(pool, attempts(pool, 4), sampler=ScriptedSampler(ids), template=Template(), max_turns=2)
+        found = run(pool, attempts(pool, 4), sampler=ScriptedSampler(ids), reasoning=True, max_turns=2)
     assert all("2 letters at step 1" in trajectory.turn_texts[0].observation for trajectory in found.values())
 
 
@@ -331,11 +325,10 @@ def test_every_turn_of_every_attempt_has_a_different_seed():
 
 def test_interrupted_run_releases_its_episodes():
     with EnvPool(EchoFactory(endless=True)) as pool:
-        settings = RunnerSettings(parameters=SamplingParameters(max_tokens=4), max_turns=2, concurrency=2)
-        runner = Runner(POLICY, pool, make_sampler(POLICY), PLAIN, settings)
+        runner = Runner(POLICY, pool, parameters=SamplingParameters(max_tokens=4), max_turns=2, concurrency=2)
         for _ in runner.run(attempts(pool, 8)):
             break
         found = run(pool, attempts(pool, 4))
         assert len(found) == 4
     with pytest.raises(ValueError, match="max_turns = 0"):
-        RunnerSettings(max_turns=0)
+        Runner(POLICY, None, max_turns=0)

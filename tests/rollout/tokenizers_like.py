@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from transformers import PreTrainedTokenizerFast
 
-from seeupo.models.tiny import TinyConfig, tiny_tokenizer
+from seeupo.config.model_settings import TinyConfig
+from seeupo.models.tiny import tiny_tokenizer
 
 LLAMA = (
     "{{ '<|begin|>' }}{% for message in messages %}"

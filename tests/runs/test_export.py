@@ -5,8 +5,9 @@ from transformers import AutoModelForCausalLM
 
 from engines.examples import engine
 from models.examples import random_turns
+from seeupo.config.model_settings import LoraSettings
 from seeupo.models.logprobs import padded_logprobs
-from seeupo.models.lora.adapters import LoraSettings, merge_adapters
+from seeupo.models.lora.adapters import merge_adapters
 from seeupo.runs.export import export_policy
 from seeupo.training.warm_start import LogLikelihood
 

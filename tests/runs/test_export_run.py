@@ -16,9 +16,9 @@ from models.examples import SHAPE
 from models.test_loading import saved
 from seeupo.cli import main
 from seeupo.config.loader import read_recipe
+from seeupo.config.model_settings import LoraSettings
 from seeupo.errors import CheckpointError, RunError
 from seeupo.models.logprobs import padded_logprobs
-from seeupo.models.lora.adapters import LoraSettings
 from seeupo.runs import export as exporting
 from seeupo.runs.trajectory_files import read_trajectories
 from seeupo.training.interrupts import Interrupted

@@ -2,18 +2,17 @@
 
 from dataclasses import replace
 
+from seeupo.config.model_settings import ModelSettings, TinySettings
+from seeupo.config.optimizer_settings import OptimizerSettings
 from seeupo.config.schema import (
     AgentSettings,
     CollectSettings,
     EnvironmentSettings,
     EvaluationSettings,
-    ModelSettings,
     Recipe,
     RunSettings,
-    TinySettings,
     WarmStartSettings,
 )
-from seeupo.engines.optimizer import OptimizerSettings
 
 SMALL = Recipe(
     run=RunSettings(iterations=3, checkpoint_every=1, keep_checkpoints=2, seed=3, threads=1),

@@ -3,7 +3,7 @@
 import pytest
 
 from seeupo.algorithms import ALGORITHMS
-from seeupo.engines.local_critic import CriticOptimizerSettings, CriticSettings
+from seeupo.config.optimizer_settings import CriticOptimizerSettings, CriticSettings
 from seeupo.runs.run_directory import RunDirectory
 from seeupo.training.run import train
 from training.small_runs import small

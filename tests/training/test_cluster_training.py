@@ -15,12 +15,11 @@ from click.testing import CliRunner
 from seeupo.callbacks import Callback
 from seeupo.cli import main
 from seeupo.config.loader import recipe_to_toml
+from seeupo.config.model_settings import LoraSettings
+from seeupo.config.process_settings import EngineSettings, SamplerSettings
 from seeupo.distributed.rank_group import RankGroup
 from seeupo.distributed.remote_samplers import RemoteSamplers
-from seeupo.distributed.settings import EngineSettings
 from seeupo.errors import TrainingError
-from seeupo.inference.settings import SamplerSettings
-from seeupo.models.lora.adapters import LoraSettings
 from seeupo.runs.trajectory_files import read_trajectories
 from seeupo.training.run import resume, train
 from training.small_runs import small

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from seeupo.algorithms import PPO
-from seeupo.engines.local_critic import CriticOptimizerSettings, CriticSettings
+from seeupo.config.optimizer_settings import CriticOptimizerSettings, CriticSettings
 from seeupo.envs.pool.pool import Mistakes
 from seeupo.evaluation.scripted import run_rollouts, text_rollout
 from seeupo.rollout.template import Conversation

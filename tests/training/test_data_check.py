@@ -4,21 +4,20 @@ import json
 
 import pytest
 from click.testing import CliRunner
-from seeupo.training.chat_demonstrations import read_chat_demonstrations
 
 from rollout.tokenizers_like import tokenizer_like
 from seeupo.cli import main
+from seeupo.config.model_settings import LoraSettings, TinyConfig
+from seeupo.config.optimizer_settings import OptimizerSettings
 from seeupo.engines.local import LocalEngine
-from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.errors import DemonstrationFileError
 from seeupo.models.loading import load_policy
-from seeupo.models.lora.adapters import LoraSettings
 from seeupo.models.saving import save_model
-from seeupo.models.tiny import TinyConfig
 from seeupo.rollout.chat import chat_format
 from seeupo.rollout.template import Template
 from seeupo.runs.trajectory_files import write_trajectories
 from seeupo.training.data_check import check_data
+from seeupo.training.demonstrations import read_chat_demonstrations
 from seeupo.types import Failure, FailureKind, Trajectory, Turn
 
 CALL = {"type": "function", "function": {"name": "look", "arguments": "{}"}}

@@ -4,14 +4,15 @@ import contextlib
 import json
 
 import pytest
-from seeupo.training.chat_demonstrations import read_chat_demonstrations
 
 from rollout.tokenizers_like import TEMPLATES, tokenizer_like
+from seeupo.config.model_settings import TinyConfig
 from seeupo.errors import DemonstrationFileError
-from seeupo.models.tiny import TinyConfig, tiny_tokenizer
+from seeupo.models.tiny import tiny_tokenizer
 from seeupo.rollout.chat import chat_format
 from seeupo.rollout.template import REMINDER, Conversation, Template
 from seeupo.runs.trajectory_files import write_trajectories
+from seeupo.training.demonstrations import read_chat_demonstrations
 from seeupo.training.run import train
 from seeupo.training.setup import build
 from seeupo.training.warm_start import load_demonstrations

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from seeupo.training.chat_demonstrations import read_chat_demonstrations
 
 from models.test_loading import saved, with_full_vocabulary
 from models.test_tokenizer_check import without_unknown_token
@@ -11,6 +10,7 @@ from seeupo.errors import DemonstrationFileError, ModelError
 from seeupo.rollout.chat import chat_format
 from seeupo.rollout.template import Template
 from seeupo.training.data_check import check_data
+from seeupo.training.demonstrations import read_chat_demonstrations
 from seeupo.training.setup import build
 from seeupo.training.warm_start import load_demonstrations
 from seeupo.types import Message, StepResult, Task

@@ -7,16 +7,15 @@ import pytest
 import torch
 
 from seeupo.algorithms import ALGORITHMS, GRPO
+from seeupo.config.model_settings import TinyConfig
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.models.loading import load_policy
-from seeupo.models.tiny import TinyConfig
 from seeupo.protocols import TrainableEngine
-from seeupo.rollout.runner import Runner
 from seeupo.runs.run_directory import RunDirectory
 from seeupo.training import loop
 from seeupo.training.interrupts import Interrupted
 from seeupo.training.loop import Loop
-from seeupo.training.setup import Components, runner_settings, template_of
+from seeupo.training.setup import Components, make_runner
 from seeupo.types import Completion, CompletionEnd, StepMetrics
 from training.small_runs import small
 from training.test_train import InterruptAt
@@ -120,7 +119,7 @@ def bigram_components(recipe, sampler_class=BigramSampler):
         size = len(policy.tokenizer)
         engine: TrainableEngine = BigramEngine(size)
         sampler = sampler_class(size, policy.tokenizer.eos_token_id)
-        runner = Runner(policy, pool, sampler, template_of(recipe.agent), runner_settings(recipe))
+        runner = make_runner(recipe, policy, pool, sampler)
         train_tasks, test_tasks = pool.first_tasks("train", None), pool.first_tasks("test", recipe.evaluation.tasks)
         yield Components(recipe, pool, engine, sampler, runner, size, train_tasks, test_tasks)
 

@@ -21,12 +21,11 @@ from envs.counting import CountingFactory
 from seeupo.algorithms import PPO, SeeUPO
 from seeupo.callbacks import Callback
 from seeupo.config.loader import read_recipe, recipe_to_toml
-from seeupo.config.schema import TinySettings
+from seeupo.config.model_settings import LoraSettings, TinySettings
 from seeupo.errors import RunError, TrainingError, UserError
 from seeupo.evaluation.results import Evaluation
 from seeupo.models.loading import load_policy
 from seeupo.models.logprobs import padded_logprobs
-from seeupo.models.lora.adapters import LoraSettings
 from seeupo.runs.trajectory_files import read_header, read_trajectories, write_trajectories
 from seeupo.training.interrupts import Interrupted
 from seeupo.training.loop import Loop

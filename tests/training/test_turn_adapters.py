@@ -12,11 +12,11 @@ from runs.test_export_run import engine_logprobs, some_turns
 from seeupo.algorithms import PPO, SeeUPO
 from seeupo.algorithms.common.trust_region import TrustRegionSettings
 from seeupo.config.loader import recipe_from_table
+from seeupo.config.model_settings import LoraSettings
 from seeupo.errors import ModelError, RunError, UserError
 from seeupo.evaluation.evaluate import evaluate
 from seeupo.models.loading import load_policy
 from seeupo.models.logprobs import padded_logprobs
-from seeupo.models.lora.adapters import LoraSettings
 from seeupo.models.lora.turn_adapters import TurnAdapters, activate, turn_adapters
 from seeupo.report.payload import report_chunks
 from seeupo.runs.export import export

@@ -5,10 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from seeupo.config.schema import TinySettings
+from seeupo.config.model_settings import LoraSettings, TinySettings
 from seeupo.distributed.remote_samplers import RemoteSamplers
 from seeupo.errors import TrainingError
-from seeupo.models.lora.adapters import LoraSettings
 from seeupo.training.run import train
 from training.small_runs import small
 from training.test_cluster_training import assert_complete, kill_a_sampler

@@ -10,9 +10,9 @@ import torch
 
 from engines.examples import engine, trajectories
 from seeupo.callbacks import Callback
-from seeupo.config.schema import TinySettings, WarmStartSettings
+from seeupo.config.model_settings import LoraSettings, TinySettings
+from seeupo.config.schema import WarmStartSettings
 from seeupo.errors import TrainingError
-from seeupo.models.lora.adapters import LoraSettings
 from seeupo.report.write import write_report
 from seeupo.runs.trajectory_files import write_trajectories
 from seeupo.training.run import train

@@ -23,9 +23,9 @@ from seeupo.algorithms.common.batch import Batch
 from seeupo.algorithms.common.objective import TokenObjective
 from seeupo.algorithms.common.turn_credit import compare_turns, discounted_returns, over_tokens
 from seeupo.core.advantages import Normalize
-from seeupo.core.checks import check_at_least, check_choice, check_unit_interval
 from seeupo.protocols import TrainEngine
 from seeupo.types import TurnKey, Update
+from seeupo.utils.option_checks import check_at_least, check_choice, check_unit_interval
 
 
 @dataclass(frozen=True, kw_only=True)

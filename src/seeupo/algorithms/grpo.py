@@ -19,9 +19,9 @@ import torch
 from seeupo.algorithms.common.base import BaseAlgorithm
 from seeupo.algorithms.common.batch import Batch
 from seeupo.algorithms.common.objective import TokenObjective
-from seeupo.core.checks import check_choice, check_count
 from seeupo.protocols import TrainEngine
 from seeupo.types import Update
+from seeupo.utils.option_checks import check_choice, check_count
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,9 +19,9 @@ from seeupo.algorithms.common.base import BaseAlgorithm
 from seeupo.algorithms.common.batch import Batch
 from seeupo.algorithms.common.objective import RatioObjective, SequenceObjective, TrajectoryObjective
 from seeupo.core.advantages import Normalize
-from seeupo.core.checks import Clip, check_choice
 from seeupo.protocols import TrainEngine
 from seeupo.types import Update
+from seeupo.utils.option_checks import Clip, check_choice
 
 Level = Literal["trajectory", "turn"]
 

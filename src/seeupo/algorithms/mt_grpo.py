@@ -23,9 +23,9 @@ from seeupo.algorithms.common.base import BaseAlgorithm
 from seeupo.algorithms.common.batch import Batch
 from seeupo.algorithms.common.objective import TokenObjective
 from seeupo.algorithms.common.turn_credit import compare_turns, outcome_of, over_tokens, step_rewards
-from seeupo.core.checks import check_at_least
 from seeupo.protocols import TrainEngine
 from seeupo.types import TurnKey, Update
+from seeupo.utils.option_checks import check_at_least
 
 
 @dataclass(frozen=True, kw_only=True)

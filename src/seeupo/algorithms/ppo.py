@@ -40,9 +40,9 @@ from seeupo.algorithms.common.token_rewards import (
 )
 from seeupo.algorithms.common.turn_credit import outcome_of, step_rewards
 from seeupo.core import gae, length_mask
-from seeupo.core.checks import check_at_least, check_choice, check_count, check_unit_interval
 from seeupo.protocols import CriticEngine, Need, TrainEngine
 from seeupo.types import StopReason, Trajectory, TurnKey, Update
+from seeupo.utils.option_checks import check_at_least, check_choice, check_count, check_unit_interval
 
 Level = Literal["token", "turn"]
 TRUNCATED = (StopReason.TURN_LIMIT, StopReason.CONTEXT_LIMIT, StopReason.FORCED)

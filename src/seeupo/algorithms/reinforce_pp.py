@@ -25,9 +25,9 @@ from seeupo.algorithms.common.token_rewards import (
     split_into_turns,
     standardize,
 )
-from seeupo.core.checks import check_at_least
 from seeupo.protocols import Need, TrainEngine
 from seeupo.types import Update
+from seeupo.utils.option_checks import check_at_least
 
 
 @dataclass(frozen=True, kw_only=True)

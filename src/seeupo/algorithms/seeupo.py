@@ -31,10 +31,10 @@ from seeupo.algorithms.common.records import TakenSteps, TurnRecord, turn_record
 from seeupo.algorithms.common.trust_region import TrustRegionSettings, take_within
 from seeupo.core import CarriedAdvantage, turn_order
 from seeupo.core.advantages import Baseline, Normalize
-from seeupo.core.checks import check_choice, check_count
 from seeupo.core.order import Order
 from seeupo.protocols import TrainEngine
 from seeupo.types import ON_POLICY, Behavior, Trajectory, Turn, Update
+from seeupo.utils.option_checks import check_choice, check_count
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,9 +14,8 @@ from seeupo.comparison.study_file import Study
 from seeupo.config.algorithms import AlgorithmSettings
 from seeupo.config.changes import flat, recipe_changes
 from seeupo.config.loader import recipe_from_table, recipe_to_table
+from seeupo.config.optimizer_settings import CriticSettings, OptimizerSettings
 from seeupo.config.schema import CollectSettings, Recipe
-from seeupo.engines.local_critic import CriticSettings
-from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.errors import ConfigError
 
 Settings = Mapping[str, Any]

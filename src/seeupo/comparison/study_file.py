@@ -20,8 +20,8 @@ from seeupo.config.loader import file_text, is_path, parse_file, read_recipe
 from seeupo.config.reader import Reader
 from seeupo.config.schema import Recipe, TrackerSettings
 from seeupo.config.toml import format_value, toml
-from seeupo.core.checks import OptionError, check_at_least, check_choice, check_count
 from seeupo.errors import ConfigError, suggest
+from seeupo.utils.option_checks import OptionError, check_at_least, check_choice, check_count
 from seeupo.utils.text import one_line
 
 Match = Literal["optimizer_steps", "tokens", "seconds", "none"]

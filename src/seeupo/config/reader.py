@@ -18,9 +18,9 @@ from seeupo.config.keys import (
     takes_none,
 )
 from seeupo.config.toml import dotted, format_value
-from seeupo.core.checks import OptionError
 from seeupo.envs.options import choices, fits
 from seeupo.errors import suggest
+from seeupo.utils.option_checks import OptionError
 
 MAX_DEPTH = 20
 """Nesting limit of options, which keeps recursion over them safe."""

@@ -8,21 +8,16 @@ Defaults are chosen for a real model; `seeupo recipes list` shows complete recip
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from seeupo.algorithms.common.mismatch import MismatchSettings
 from seeupo.config.algorithms import AlgorithmSettings, algorithm_code, load_algorithm
-from seeupo.core.checks import OptionError, check_at_least, check_choice, check_count, check_unit_interval
-from seeupo.distributed.settings import EngineSettings
-from seeupo.distributed.vllm_adapters import MAX_RANK
-from seeupo.engines.local_critic import CriticSettings
-from seeupo.engines.optimizer import OptimizerSettings
+from seeupo.config.model_settings import VLLM_RANKS, ModelSettings
+from seeupo.config.optimizer_settings import CriticSettings, OptimizerSettings
+from seeupo.config.process_settings import EngineSettings, MismatchSettings, SamplerSettings
 from seeupo.envs.trust import named_code
-from seeupo.inference.settings import SamplerSettings
-from seeupo.models.lora.adapters import LoraSettings
-from seeupo.models.tiny import TinyConfig
+from seeupo.utils.option_checks import OptionError, check_at_least, check_choice, check_count, check_unit_interval
 
 DEFAULT_ITERATIONS = 100
 
@@ -87,87 +82,6 @@ class RunSettings:
             return replace(self, iterations=self.total_iterations)
         iterations = math.ceil(self.epochs * train_tasks / tasks_per_iteration)
         return replace(self, iterations=iterations, epochs=None)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TinySettings:
-    """Size of the model `tiny`, which is built from a seed when it is loaded.
-
-    Attributes:
-        width: Width of the transformer; a multiple of twice the number of heads.
-        layers: Number of transformer layers.
-        heads: Number of attention heads.
-        context: Context length in tokens.
-        words: One token for each word if the environment has a closed vocabulary, as `pocket` with its terse surface.
-        vocabulary: Maximum number of tokens for other text, at least 259: frequent parts of the texts in the expert's
-            episodes of 64 training tasks (byte-level BPE). 0 encodes text as bytes.
-    """
-
-    width: int = 128
-    layers: int = 3
-    heads: int = 4
-    context: int = 1024
-    words: bool = True
-    vocabulary: int = 0
-
-    def __post_init__(self) -> None:
-        self.config()
-
-    def config(self, *, words: Sequence[str] = (), corpus: Sequence[str] = (), seed: int = 0) -> TinyConfig:
-        """Return the configuration of a model with these words, or a tokenizer for these texts."""
-        return TinyConfig(
-            width=self.width,
-            layers=self.layers,
-            heads=self.heads,
-            context=self.context,
-            words=words,
-            corpus=corpus,
-            vocabulary=self.vocabulary or TinyConfig.vocabulary,
-            seed=seed,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelSettings:
-    """The policy and its memory use.
-
-    Attributes:
-        name: `tiny`, a model of `seeupo models list`, a folder with safetensors (a model, or a LoRA adapter that names
-            its base model), or owner/name on a model hub.
-        device: PyTorch device, such as "cpu" or "cuda"; "auto" means the GPU if there is one, otherwise the CPU.
-        dtype: Data type of the computation. "bfloat16" keeps float32 weights, which would not move by small updates
-            otherwise; with `lora`, the frozen weights are bfloat16 as well. On CPUs float32 is the fastest.
-        reference_dtype: Data type of the reference policy's weights, which are a copy unless `lora` is set; "none"
-            means that of the policy's weights.
-        tiny: Size of the model `tiny`.
-        lora: LoRA adapters to train instead of the weights; "none" trains all weights, or those selected by
-            optimizer.trainable. If `name` is a LoRA adapter, it is trained further with the same settings, and merged
-            with "none".
-        batch_tokens: Number of tokens per forward pass in an update.
-        row_tokens: Length of a tree-packed row in tokens; "none" means four times the width of the model.
-        gradient_checkpointing: Recomputation of activations in the backward pass, which saves memory and takes longer.
-        trunk_gib: Limit in GiB per process of the hidden states below the first trained layer, which are computed once
-            per iteration if optimizer.trainable or lora.layers leave out the lower layers. Turns beyond it are computed
-            in full; 0 keeps none.
-    """
-
-    name: str = "tiny"
-    device: str = "auto"
-    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    reference_dtype: Literal["bfloat16"] | None = None
-    tiny: TinySettings = field(default_factory=TinySettings)
-    lora: LoraSettings | None = None
-    batch_tokens: int = 4096
-    row_tokens: int | None = None
-    gradient_checkpointing: bool = False
-    trunk_gib: float = 4.0
-
-    def __post_init__(self) -> None:
-        check_count("batch_tokens", self.batch_tokens, 1)
-        check_at_least("trunk_gib", self.trunk_gib, 0)
-        if self.reference_dtype is not None and self.lora is not None:
-            expected = '"none" with model.lora, because the reference policy then shares the frozen weights'
-            raise OptionError("reference_dtype", self.reference_dtype, expected)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -394,10 +308,10 @@ class Recipe:
             object.__setattr__(self, "algorithm", AlgorithmSettings.from_algorithm(algorithm))
         if self.model.lora is not None and self.optimizer.trainable:
             raise ValueError("model.lora and optimizer.trainable: expected at most one of them. Leave one out.")
-        lora = self.model.lora
-        if lora is not None and lora.per_turn is not None and self.sampler.kind == "vllm" and lora.rank > MAX_RANK:
+        lora, limit = self.model.lora, VLLM_RANKS[-1]
+        if lora is not None and lora.per_turn is not None and self.sampler.kind == "vllm" and lora.rank > limit:
             raise ValueError(
-                f'model.lora.rank = {lora.rank} with per_turn and sampler.kind = "vllm": expected at most {MAX_RANK}, '
+                f'model.lora.rank = {lora.rank} with per_turn and sampler.kind = "vllm": expected at most {limit}, '
                 'the largest rank of an adapter that vLLM serves. Lower it, or set sampler.kind = "local".'
             )
         if self.evaluation.every == 0 and (self.run.target is not None or self.run.patience is not None):

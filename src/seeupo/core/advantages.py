@@ -7,14 +7,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from seeupo.core.checks import (
-    check_choice,
-    check_finite,
-    check_floating,
-    check_mask,
-    check_shape,
-    check_unit_interval,
-)
+from seeupo.core.tensor_checks import check_finite, check_floating, check_mask, check_shape
+from seeupo.utils.option_checks import check_choice, check_unit_interval
 
 Normalize = Literal["none", "group", "batch"]
 Baseline = Literal["mean", "leave_one_out"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from seeupo.core.checks import check_finite, check_floating, check_shape
+from seeupo.core.tensor_checks import check_finite, check_floating, check_shape
 
 
 class CarriedAdvantage:

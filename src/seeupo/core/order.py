@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 import torch
 
-from seeupo.core.checks import check_choice, check_count
+from seeupo.utils.option_checks import check_choice, check_count
 
 Order = Literal["reverse", "natural", "random"]
 

@@ -11,7 +11,8 @@ import math
 import torch
 from torch import Tensor
 
-from seeupo.core.checks import Clip, check_clip, check_floating, check_mask, check_shape
+from seeupo.core.tensor_checks import check_floating, check_mask, check_shape
+from seeupo.utils.option_checks import Clip, check_clip
 
 
 def length_mask(lengths: Tensor) -> Tensor:

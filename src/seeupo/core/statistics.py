@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from seeupo.core.checks import check_count, check_number, check_unit_interval
+from seeupo.utils.option_checks import check_count, check_number, check_unit_interval
 
 Values = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.integer[Any]]

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor
 
+from seeupo.config.optimizer_settings import OptimizerSettings
 from seeupo.distributed.direct_transfer import DirectSource, DirectTransfer
 from seeupo.distributed.partition import partition
 from seeupo.distributed.rank import RankPlan
 from seeupo.distributed.rank_group import RankGroup
 from seeupo.engines.local import trajectory_values
-from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.errors import TrainingError
 from seeupo.models.packing.batching import Packing
 from seeupo.models.precision import DTYPES

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from seeupo.inference.settings import SamplerSettings
+from seeupo.config.process_settings import SamplerSettings
 from seeupo.protocols import TrainableEngine
 
 

@@ -9,12 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from seeupo.models.lora.adapters import LoraSettings
+from seeupo.config.model_settings import VLLM_RANKS, LoraSettings
 from seeupo.models.lora.turn_adapters import TurnAdapters, write_adapter
-
-RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""Values of vLLM's option `max_lora_rank`: the rank that adapters are padded to."""
-MAX_RANK = RANKS[-1]
 
 
 class ServedAdapters:
@@ -35,7 +31,7 @@ class ServedAdapters:
 
     def arguments(self) -> dict[str, Any]:
         """Return arguments of vLLM's engine: a slot for each adapter, so that all are used in one batch."""
-        rank = next(rank for rank in RANKS if rank >= self.lora.rank)
+        rank = next(rank for rank in VLLM_RANKS if rank >= self.lora.rank)
         return {"enable_lora": True, "max_loras": self.adapters.count, "max_lora_rank": rank}
 
     def load(self, engine: Any, weights: Iterable[tuple[str, Tensor]]) -> None:

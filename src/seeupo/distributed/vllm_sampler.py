@@ -12,9 +12,9 @@ from typing import Any, Literal
 from safetensors.torch import save_file
 from torch import Tensor
 
+from seeupo.config.model_settings import LoraSettings
 from seeupo.distributed.vllm_adapters import ServedAdapters
 from seeupo.inference.sampling import check_request
-from seeupo.models.lora.adapters import LoraSettings
 from seeupo.protocols import WeightSource
 from seeupo.types import Completion, CompletionEnd, GenerationRequest, Turn
 

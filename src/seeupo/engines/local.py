@@ -13,10 +13,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from seeupo.core.checks import check_count
+from seeupo.config.model_settings import LoraSettings
+from seeupo.config.optimizer_settings import CriticSettings, OptimizerSettings, trainable_names
 from seeupo.engines.batches import TRUNK_BYTES, Batches
-from seeupo.engines.local_critic import CriticSettings, LocalCritic
-from seeupo.engines.optimizer import Optimizer, OptimizerSettings, trainable_names
+from seeupo.engines.local_critic import LocalCritic
+from seeupo.engines.optimizer import Optimizer
 from seeupo.engines.reference_policy import ReferencePolicy, fill
 from seeupo.engines.sharding import Sharding, SingleProcess
 from seeupo.engines.shrinking import shrinkable
@@ -26,7 +27,6 @@ from seeupo.models.logprobs import action_logprobs
 from seeupo.models.lora.adapter_folders import BASE, write_base_name
 from seeupo.models.lora.adapters import (
     ADAPTED,
-    LoraSettings,
     add_adapters,
     base_model,
     base_weights,
@@ -42,6 +42,7 @@ from seeupo.models.saving import save_model
 from seeupo.models.scope import ModelScope
 from seeupo.protocols import Capability, CriticEngine, CriticLoss, Objective, TrainableEngine
 from seeupo.types import StepMetrics, Trajectory, Turn, number_of_tokens, turns_of
+from seeupo.utils.option_checks import check_count
 
 POLICY = "policy/"
 """Prefix of the policy's weights in a checkpoint."""

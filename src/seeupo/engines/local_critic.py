@@ -3,52 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import get_args
 
 import torch
 from torch import Tensor
 
-from seeupo.core.checks import OptionError, check_choice
+from seeupo.config.optimizer_settings import CriticSettings
 from seeupo.engines.batches import Batches
-from seeupo.engines.optimizer import Optimizer, OptimizerSettings
+from seeupo.engines.optimizer import Optimizer
 from seeupo.engines.reference_policy import fill
 from seeupo.engines.sharding import Sharding
 from seeupo.models.loading import LoadedPolicy
 from seeupo.models.scope import ModelScope
-from seeupo.models.value_head import Backbone, Critic
+from seeupo.models.value_head import Critic
 from seeupo.protocols import CriticLoss
 from seeupo.types import Turn
-
-
-@dataclass(frozen=True, kw_only=True)
-class CriticOptimizerSettings(OptimizerSettings):
-    """Optimizer settings of the critic.
-
-    Attributes:
-        trainable: Always empty, because all weights of the critic are trained.
-    """
-
-    learning_rate: float = 1e-5
-
-
-@dataclass(frozen=True, kw_only=True)
-class CriticSettings:
-    """Settings of the critic.
-
-    Attributes:
-        backbone: "own" trains a separate copy of the policy's layers; "policy" trains only a value head on the hidden
-            states of the policy.
-    """
-
-    backbone: Backbone = "own"
-    optimizer: CriticOptimizerSettings = field(default_factory=CriticOptimizerSettings)
-
-    def __post_init__(self) -> None:
-        check_choice("backbone", self.backbone, get_args(Backbone))
-        if self.optimizer.trainable:
-            expected = "an empty list, because all weights of the critic are trained"
-            raise OptionError("optimizer.trainable", self.optimizer.trainable, expected)
 
 
 class LocalCritic:

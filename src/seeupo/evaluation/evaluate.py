@@ -20,12 +20,11 @@ from seeupo.errors import EvaluationError
 from seeupo.evaluation.endpoint import Endpoint
 from seeupo.evaluation.policies import EvaluatedPolicy, ModelPolicy, endpoint_policy, expert_policy, random_policy
 from seeupo.evaluation.results import Evaluation, EvaluationPlan, panel_of
-from seeupo.inference import make_sampler
 from seeupo.models.loading import load_policy
 from seeupo.protocols import EnvFactory
 from seeupo.rollout.chat import ChatFormat
 from seeupo.rollout.groups import group_attempts
-from seeupo.rollout.runner import Runner, RunnerSettings
+from seeupo.rollout.runner import Runner
 from seeupo.rollout.template import Template
 from seeupo.runs.run_directory import RECIPE, RunDirectory, refuse_links
 from seeupo.types import Attempt, SamplingParameters, Trajectory
@@ -363,12 +362,17 @@ def model_runner(options: EvaluationOptions, pool: EnvPool) -> Runner:
     parameters = SamplingParameters(
         max_tokens=options.max_tokens, temperature=1.0 if greedy else options.temperature, top_k=1 if greedy else 0
     )
-    settings = RunnerSettings(
-        parameters=parameters, max_turns=options.max_turns, concurrency=options.concurrency, deterministic=True
+    return Runner(
+        load_policy(model_of(options.policy or "", options.checkpoint)),
+        pool,
+        parameters=parameters,
+        max_turns=options.max_turns,
+        concurrency=options.concurrency,
+        reasoning=not options.plain,
+        max_observation_tokens=options.max_observation_tokens,
+        max_prompt_tokens=options.max_prompt_tokens,
+        training=False,
     )
-    policy = load_policy(model_of(options.policy or "", options.checkpoint))
-    sampler = make_sampler(policy, training=False, max_rows=options.concurrency)
-    return Runner(policy, pool, sampler, options.template, settings)
 
 
 def one_episode(

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 import seeupo
-from seeupo.core.checks import check_unit_interval
 from seeupo.core.statistics import Estimate, avg_at_k, count_successes, paired_difference, pass_at_k
 from seeupo.envs.options import choices, fits
 from seeupo.envs.references import same_environment
 from seeupo.errors import EvaluationError
 from seeupo.types import Attempt, Task
 from seeupo.utils.atomic_files import write_text
+from seeupo.utils.option_checks import check_unit_interval
 from seeupo.utils.plain_files import read_plain
 
 T = TypeVar("T")

@@ -12,7 +12,6 @@ from operator import itemgetter
 
 import torch
 
-from seeupo.core.checks import check_count
 from seeupo.inference.attention import PrefillAttention, RowAttention, RowTokens, StepAttention
 from seeupo.inference.decoder import Decoder
 from seeupo.inference.decoding_weights import AdapterRows
@@ -32,6 +31,7 @@ from seeupo.models.loading import LoadedPolicy
 from seeupo.models.lora.turn_adapters import turn_adapters
 from seeupo.protocols import WeightSource
 from seeupo.types import Completion, CompletionEnd, GenerationRequest, Turn
+from seeupo.utils.option_checks import check_count
 from seeupo.utils.sequences import common_prefix_length
 
 CACHE_BYTES = 4 * 2**30

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seeupo.core.checks import check_count
 from seeupo.inference.sampling import (
     StopCriteria,
     SyncedWeights,
@@ -24,6 +23,7 @@ from seeupo.inference.sampling import (
 from seeupo.models.loading import LoadedPolicy
 from seeupo.protocols import WeightSource
 from seeupo.types import Completion, GenerationRequest, Turn
+from seeupo.utils.option_checks import check_count
 
 
 @dataclass

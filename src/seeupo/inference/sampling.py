@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from seeupo.core.checks import check_count
 from seeupo.models.loading import LoadedPolicy
 from seeupo.models.lora.adapters import is_adapter
 from seeupo.models.lora.turn_adapters import turn_adapters
 from seeupo.protocols import WeightSource
 from seeupo.types import CompletionEnd, GenerationRequest, SamplingParameters
+from seeupo.utils.option_checks import check_count
 
 
 def check_request(request: GenerationRequest, context_length: int, *, training: bool) -> None:

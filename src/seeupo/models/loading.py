@@ -14,6 +14,7 @@ from huggingface_hub import snapshot_download
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.peft_utils import find_adapter_config_file
 
+from seeupo.config.model_settings import TinyConfig
 from seeupo.errors import ModelError, first_line, suggest
 from seeupo.models.catalog import CATALOG, downloaded_folder
 from seeupo.models.exact_norm import use_exact_norms
@@ -24,7 +25,7 @@ from seeupo.models.packing.batching import Packing
 from seeupo.models.packing.tree import pack_batches
 from seeupo.models.precision import DTYPES, autocast, cast_weights, resolve_device
 from seeupo.models.saving import no_progress_bars
-from seeupo.models.tiny import TinyConfig, tiny_model, tiny_tokenizer
+from seeupo.models.tiny import tiny_model, tiny_tokenizer
 from seeupo.models.tokenizer_check import check_tokenizer, has_tokenizer
 from seeupo.types import Turn
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from seeupo.core.checks import OptionError, check_count
+from seeupo.config.model_settings import SPECIAL_TOKENS, TinyConfig
 
-SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 UNKNOWN = "<unk>"
 ROLES = ("system", "user", "assistant", "tool")
 CHAT_TEMPLATE = (
@@ -19,33 +17,6 @@ CHAT_TEMPLATE = (
     "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class TinyConfig:
-    """Size of a `tiny` model. The defaults give 0.6 million weights.
-
-    Attributes:
-        words: Closed vocabulary: each word is one token, all other words are unknown.
-        corpus: Texts to train the byte-level BPE tokenizer on; without texts every byte is a token.
-        vocabulary: Maximum number of tokens of the BPE tokenizer, including 256 bytes and the special tokens.
-    """
-
-    width: int = 128
-    layers: int = 3
-    heads: int = 4
-    context: int = 1024
-    vocabulary: int = 1024
-    words: Sequence[str] = ()
-    corpus: Sequence[str] = ()
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("width", "layers", "heads", "context"):
-            check_count(name, getattr(self, name), 1)
-        check_count("vocabulary", self.vocabulary, 256 + len(SPECIAL_TOKENS))
-        if self.width % (2 * self.heads):
-            raise OptionError("width", self.width, f"a multiple of 2 * heads = {2 * self.heads}")
 
 
 def tiny_tokenizer(config: TinyConfig) -> PreTrainedTokenizerFast:

@@ -6,12 +6,13 @@ import copy
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Literal, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from seeupo.config.optimizer_settings import Backbone
 from seeupo.core import length_mask
 from seeupo.models.packing.batching import PaddedBatch
 from seeupo.models.packing.tree import TreeBatch
@@ -19,8 +20,6 @@ from seeupo.models.packing.tree_layers import final_states
 from seeupo.models.precision import cast_weights
 from seeupo.models.scope import ModelScope
 from seeupo.types import Turn
-
-Backbone = Literal["own", "policy"]
 
 
 class Critic(nn.Module):

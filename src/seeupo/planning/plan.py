@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from seeupo.config.model_settings import LoraSettings
 from seeupo.config.schema import Recipe
-from seeupo.models.lora.adapters import LoraSettings
 from seeupo.planning.memory import (
     GIB,
     RESERVE,

@@ -10,12 +10,11 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
-from seeupo.config.schema import ModelSettings
-from seeupo.engines.optimizer import OptimizerSettings, trainable_names
+from seeupo.config.model_settings import LoraSettings, ModelSettings
+from seeupo.config.optimizer_settings import OptimizerSettings, trainable_names
 from seeupo.errors import ModelError, first_line
 from seeupo.models.catalog import CATALOG, downloaded_folder
 from seeupo.models.lora.adapter_folders import is_adapter, read_adapter
-from seeupo.models.lora.adapters import LoraSettings
 from seeupo.models.lora.turn_adapters import refuse_training
 from seeupo.models.tiny import tiny_model, tiny_tokenizer
 from seeupo.planning.known_shapes import KNOWN_SHAPES

@@ -11,7 +11,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from seeupo.core.checks import check_at_least, check_count
 from seeupo.envs.failures import EnvFailure
 from seeupo.envs.pool.episode import Episode
 from seeupo.envs.pool.pool import EnvPool
@@ -36,34 +35,8 @@ from seeupo.types import (
     Turn,
     TurnText,
 )
+from seeupo.utils.option_checks import check_at_least, check_count
 from seeupo.utils.seeds import derive_seed
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunnerSettings:
-    """Settings of the episode runner.
-
-    Attributes:
-        parameters: Sampling parameters of all actions.
-        max_turns: Maximum number of turns; an episode that reaches it is stopped and scored in its current state.
-        concurrency: Maximum number of concurrent episodes.
-        episode_seconds: Wall-clock limit of an episode, which is then stopped and scored; None for no limit.
-        deterministic: Whether all episodes advance in lockstep, so that the same seeds at the same concurrency give
-            bit-identical trajectories regardless of the environments' timing. Otherwise log-probs may differ in the
-            last digits, and occasionally a token.
-    """
-
-    parameters: SamplingParameters = field(default_factory=SamplingParameters)
-    max_turns: int = 10
-    concurrency: int = 64
-    episode_seconds: float | None = None
-    deterministic: bool = False
-
-    def __post_init__(self) -> None:
-        check_count("max_turns", self.max_turns, 1)
-        check_count("concurrency", self.concurrency, 1)
-        if self.episode_seconds is not None:
-            check_at_least("episode_seconds", self.episode_seconds, 0)
 
 
 @dataclass(eq=False)
@@ -96,22 +69,62 @@ class EnvResult(NamedTuple):
 
 
 class Runner:
-    """Runs attempts with a sampler and a pool of environments; `Runner.for_policy` makes one of a loaded policy.
+    """Runs attempts with a sampler and a pool of environments.
 
     Attributes:
         sampler: Samples the actions. Call `sampler.sync(engine, version)` after every change of the weights.
-        pool: Environments of the episodes.
         work: What the sampler computed in the last run, summed over its completions.
     """
 
     def __init__(
-        self, policy: LoadedPolicy, pool: EnvPool, sampler: Sampler, template: Template, settings: RunnerSettings
+        self,
+        policy: LoadedPolicy,
+        pool: EnvPool,
+        sampler: Sampler | None = None,
+        *,
+        parameters: SamplingParameters | None = None,
+        max_turns: int = 10,
+        concurrency: int = 64,
+        episode_seconds: float | None = None,
+        reasoning: bool = False,
+        max_observation_tokens: int = Template.max_observation_tokens,
+        max_prompt_tokens: int | None = None,
+        deterministic: bool = True,
+        training: bool = True,
     ) -> None:
+        """Make a runner of a loaded policy. If an engine trains the policy, make the engine first.
+
+        Args:
+            policy: Policy of `load_policy`.
+            pool: Environments of the episodes.
+            sampler: Samples the actions; by default in this process, with the model that the policy and engine share.
+            parameters: Length and temperature of a response, and other sampling parameters.
+            max_turns: T, the maximum number of turns in an episode, which is then scored in its current state.
+            concurrency: Maximum number of concurrent episodes.
+            episode_seconds: Wall-clock limit of an episode, which is then stopped and scored; None for no limit.
+            reasoning: Ask for a thought before each action, which later prompts omit.
+            max_observation_tokens: Maximum length of an observation; longer ones are truncated with a note.
+            max_prompt_tokens: Maximum length of a prompt; the oldest observations of longer ones are replaced by notes.
+            deterministic: Let all episodes advance in lockstep, so that the same seeds at the same concurrency give
+                bit-identical trajectories regardless of the environments' timing. Otherwise log-probs may differ in
+                the last digits, and occasionally a token.
+            training: Refuse truncated sampling, whose log-probs are not those of the policy, in the default sampler.
+        """
+        check_count("max_turns", max_turns, 1)
+        check_count("concurrency", concurrency, 1)
+        if episode_seconds is not None:
+            check_at_least("episode_seconds", episode_seconds, 0)
         self.pool = pool
-        self.sampler = sampler
+        self.sampler = sampler or make_sampler(policy, training=training, max_rows=concurrency)
         self.chat = chat_format(policy.tokenizer)
-        self.template = template
-        self.settings = settings
+        self.template = Template(
+            reasoning=reasoning, max_observation_tokens=max_observation_tokens, max_prompt_tokens=max_prompt_tokens
+        )
+        self.parameters = parameters or SamplingParameters()
+        self.max_turns = max_turns
+        self.concurrency = concurrency
+        self.episode_seconds = episode_seconds
+        self.deterministic = deterministic
         self.context_length = policy.context_length
         self._reset()
 
@@ -123,47 +136,13 @@ class Runner:
         self._sampling: dict[str, RunningEpisode] = {}
         self._finished: list[Trajectory] = []
 
-    @classmethod
-    def for_policy(
-        cls,
-        policy: LoadedPolicy,
-        pool: EnvPool,
-        *,
-        parameters: SamplingParameters | None = None,
-        max_turns: int = 10,
-        concurrency: int = 64,
-        reasoning: bool = False,
-        training: bool = True,
-    ) -> Runner:
-        """Return a runner of a loaded policy in an environment, with a sampler in this process.
-
-        If an engine trains the policy, make the engine first: the sampler then shares its model.
-
-        Args:
-            policy: Policy of `load_policy`.
-            pool: Environments of the episodes.
-            parameters: Length and temperature of a response, and other sampling parameters.
-            max_turns: T, the maximum number of turns in an episode, which is then scored in its current state.
-            concurrency: Maximum number of concurrent episodes.
-            reasoning: Ask for a thought before each action, which later prompts omit.
-            training: Refuse truncated sampling, whose log-probs are not those of the policy.
-        """
-        settings = RunnerSettings(
-            parameters=parameters or SamplingParameters(),
-            max_turns=max_turns,
-            concurrency=concurrency,
-            deterministic=True,
-        )
-        sampler = make_sampler(policy, training=training, max_rows=concurrency)
-        return cls(policy, pool, sampler, Template(reasoning=reasoning), settings)
-
     def run(self, attempts: Iterable[Attempt]) -> Iterator[Trajectory]:
         """Yield trajectories as they finish. An infrastructure failure gives a failed trajectory without a score."""
         waiting = deque(attempts)
         self._reset()
         try:
             while waiting or self._running:
-                while waiting and len(self._running) < self.settings.concurrency:
+                while waiting and len(self._running) < self.concurrency:
                     self._start(waiting.popleft())
                 self._handle_results()
                 self._sample()
@@ -192,17 +171,17 @@ class Runner:
         while len(received) < pending:
             idle = not (self._to_sample or self._sampling or received)
             try:
-                received.append(self._results.get(block=idle or self.settings.deterministic))
+                received.append(self._results.get(block=idle or self.deterministic))
             except queue.Empty:
                 break
-        if self.settings.deterministic:
+        if self.deterministic:
             received.sort(key=lambda result: result.running.attempt.id)
         for running, handler, future, finished in received:
             running.environment_seconds += finished - running.waiting_since
             try:
                 value = future.result()
             except EnvFailure as failure:
-                self._finish(running, StopReason.FAILURE, failure=failure.record())
+                self._finish(running, StopReason.FAILURE, failure=Failure(failure.kind, str(failure)))
             except EnvError as error:
                 self._finish(running, StopReason.FAILURE, failure=Failure(FailureKind.OTHER, str(error)))
             else:
@@ -220,7 +199,7 @@ class Runner:
         running.stop = self._stop_reason(running, result)
         if running.stop is None:
             running.prompt = running.conversation.prompt_ids()
-            if len(running.prompt) + self.settings.parameters.max_tokens > self.context_length or (
+            if len(running.prompt) + self.parameters.max_tokens > self.context_length or (
                 self.template.max_prompt_tokens is not None and len(running.prompt) > self.template.max_prompt_tokens
             ):
                 running.stop = StopReason.CONTEXT_LIMIT
@@ -234,9 +213,9 @@ class Runner:
             return StopReason.ENVIRONMENT
         if result.truncated:
             return StopReason.FORCED
-        if len(running.turns) >= self.settings.max_turns:
+        if len(running.turns) >= self.max_turns:
             return StopReason.TURN_LIMIT
-        limit = self.settings.episode_seconds
+        limit = self.episode_seconds
         if limit is not None and time.monotonic() - running.started > limit:
             return StopReason.FORCED
         return None
@@ -253,7 +232,7 @@ class Runner:
                     id=attempt.id,
                     prompt_ids=running.prompt,
                     seed=derive_seed(attempt.seed, attempt.id, index, bits=63),
-                    parameters=self.settings.parameters,
+                    parameters=self.parameters,
                     episode=attempt.id,
                     agent=index,
                 )
@@ -261,7 +240,7 @@ class Runner:
         while self._sampling:
             for completion in self.sampler.poll():
                 self._on_completion(self._sampling.pop(completion.id), completion)
-            if not self.settings.deterministic:
+            if not self.deterministic:
                 break
 
     def _on_completion(self, running: RunningEpisode, completion: Completion) -> None:

@@ -6,10 +6,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from seeupo.core.checks import check_count
 from seeupo.rollout.chat import ChatFormat, schema_of
 from seeupo.rollout.reasoning import without_thoughts
 from seeupo.types import Message, StepResult, Tool
+from seeupo.utils.option_checks import check_count
 
 REMINDER = "Think briefly between <think> and </think>, then act."
 

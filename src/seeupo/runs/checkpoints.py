@@ -26,9 +26,9 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from seeupo.core.checks import check_count
 from seeupo.errors import CheckpointError
 from seeupo.utils.atomic_files import partial_of, sync_folder, write_text
+from seeupo.utils.option_checks import check_count
 from seeupo.utils.plain_files import read_plain
 
 FORMAT, VERSION = "seeupo-checkpoint", 1

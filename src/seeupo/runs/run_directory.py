@@ -19,12 +19,12 @@ from typing import Any, Literal
 
 from filelock import FileLock, Timeout
 
-from seeupo.core.checks import check_count
 from seeupo.errors import RunError
 from seeupo.runs.checkpoints import Checkpoints
 from seeupo.runs.trajectory_files import read_trajectories, write_trajectories
 from seeupo.types import Trajectory
 from seeupo.utils.atomic_files import atomic_write, sync_folder, write_text
+from seeupo.utils.option_checks import check_count
 from seeupo.utils.plain_files import read_plain
 
 RECIPE = "recipe.toml"

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from seeupo.config.model_settings import LoraSettings
 from seeupo.config.schema import Recipe
 from seeupo.distributed.direct_transfer import direct_transfer
 from seeupo.distributed.placement import Bundles
@@ -17,7 +18,7 @@ from seeupo.distributed.vllm_sampler import VllmOptions, VllmSampler
 from seeupo.inference import make_sampler
 from seeupo.inference.sampling import StopCriteria
 from seeupo.models.loading import LoadedPolicy
-from seeupo.models.lora.adapters import LoraSettings, add_adapters
+from seeupo.models.lora.adapters import add_adapters
 from seeupo.models.precision import resolve_device
 from seeupo.models.saving import save_model
 from seeupo.protocols import Sampler

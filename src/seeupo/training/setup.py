@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 
-from seeupo.config.schema import AgentSettings, ModelSettings, Recipe
+from seeupo.config.model_settings import ModelSettings
+from seeupo.config.optimizer_settings import OptimizerSettings
+from seeupo.config.schema import Recipe
 from seeupo.distributed.cluster_engine import ClusterEngine
 from seeupo.distributed.env_workers import RemoteWorker
 from seeupo.distributed.placement import Bundles, reserve_shared
@@ -19,7 +21,6 @@ from seeupo.distributed.rank import RankPlan
 from seeupo.distributed.rank_group import RankGroup
 from seeupo.distributed.ray_cluster import other_nodes, ray_cluster
 from seeupo.engines.local import LocalEngine
-from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.envs.registry import EnvSpec
 from seeupo.envs.trust import NOTHING_ALLOWED, Permissions
@@ -32,8 +33,7 @@ from seeupo.models.precision import DTYPES, resolve_device
 from seeupo.models.streaming import WeightStream, can_stream
 from seeupo.models.tokenizer_check import check_text
 from seeupo.protocols import EnvFactory, Sampler, TrainableEngine
-from seeupo.rollout.runner import Runner, RunnerSettings
-from seeupo.rollout.template import Template
+from seeupo.rollout.runner import Runner
 from seeupo.training.samplers import lora_settings, sampled_copy, start_samplers
 from seeupo.types import SamplingParameters, Task
 
@@ -107,11 +107,15 @@ def build(
         prompt = "\n".join(message.content for message in first.messages)
         check_text(policy.tokenizer, prompt, f"the first prompt of {pool.name}")
 
-        shared: Bundles | None = None
         if placement.ranks or placement.samplers:
             start_ray(recipe, placement, pool, stack)
+        shared: Bundles | None = None
         if placement.shared:
-            shared = stack.enter_context(closing(shared_placement(recipe, placement)))
+            tensor_parallel = recipe.sampler.tensor_parallel
+            bundles = reserve_shared(
+                placement.ranks, placement.samplers, tensor_parallel=tensor_parallel, on_gpu=placement.on_gpu
+            )
+            shared = stack.enter_context(closing(bundles))
         sampler: Sampler | None = None
         if placement.samplers:
             sampler = start_samplers(recipe, policy, load, stack, shared)
@@ -125,7 +129,7 @@ def build(
         if sampler is None:
             sampler = sampler_in_process(recipe, placement, policy, load)
         sampler.sync(engine, 0)
-        runner = Runner(policy, pool, sampler, template_of(recipe.agent), runner_settings(recipe))
+        runner = make_runner(recipe, policy, pool, sampler)
         vocab_size = int(policy.model.config.get_text_config().vocab_size)
         yield Components(recipe, pool, engine, sampler, runner, vocab_size, train_tasks, test_tasks)
 
@@ -179,13 +183,6 @@ def make_engine(recipe: Recipe, policy: LoadedPolicy) -> LocalEngine:
         return LocalEngine(policy, optimizer_settings(recipe), **engine_options(recipe))
     except ValueError as error:
         raise TrainingError(f"{recipe.model.name} cannot be trained with these settings: {error}") from None
-
-
-def shared_placement(recipe: Recipe, placement: Placement) -> Bundles:
-    """Reserve the resources that trainers and samplers share."""
-    return reserve_shared(
-        placement.ranks, placement.samplers, tensor_parallel=recipe.sampler.tensor_parallel, on_gpu=placement.on_gpu
-    )
 
 
 def make_cluster_engine(
@@ -279,22 +276,19 @@ def model_loader(
     )
 
 
-def template_of(agent: AgentSettings) -> Template:
-    """Return the prompt template of an agent."""
-    return Template(
-        reasoning=agent.reasoning,
-        max_observation_tokens=agent.max_observation_tokens,
-        max_prompt_tokens=agent.max_prompt_tokens,
-    )
-
-
-def runner_settings(recipe: Recipe) -> RunnerSettings:
-    """Return the settings of a run's episode runner."""
+def make_runner(recipe: Recipe, policy: LoadedPolicy, pool: EnvPool, sampler: Sampler) -> Runner:
+    """Return the episode runner of a run."""
     agent = recipe.agent
-    return RunnerSettings(
+    return Runner(
+        policy,
+        pool,
+        sampler,
         parameters=SamplingParameters(max_tokens=agent.max_tokens, temperature=agent.temperature),
         max_turns=agent.max_turns,
         concurrency=agent.concurrency,
         episode_seconds=agent.episode_seconds,
+        reasoning=agent.reasoning,
+        max_observation_tokens=agent.max_observation_tokens,
+        max_prompt_tokens=agent.max_prompt_tokens,
         deterministic=recipe.run.deterministic,
     )

@@ -23,7 +23,7 @@ from seeupo.config.schema import Recipe
 from seeupo.core.statistics import format_estimate
 from seeupo.errors import UserError
 from seeupo.evaluation.results import VERDICTS, verdict_of
-from seeupo.runs.metric_history import number
+from seeupo.runs.metric_history import mean, number, turn_values
 from seeupo.utils.text import counted, one_line
 
 Clock = Callable[[], float]
@@ -174,7 +174,7 @@ class Display(Callback):
         if len(columns) > (fitting := max(3, (width - LABEL + 1) // CELL)):
             columns = [*self.turns[: fitting - 2], None, self.turns[-1]]
         for label, key in (("turn", "turn"), ("clipped", "clip_fraction"), ("M spread", "carry_sd")):
-            if key != "turn" and all(number(turn, key) is None for turn in self.turns):
+            if not turn_values([{"turns": self.turns}], key):
                 continue
             row = Text.assemble((f"{label:<{LABEL}}", "dim"))
             for turn in columns:
@@ -290,14 +290,13 @@ class PlainDisplay(Display):
             self._print_timed(f"ended after iteration {self.iteration} of {self.iterations}")
 
     def _iteration(self, record: Mapping[str, Any]) -> str:
-        turns = record.get("turns") or ()
-        clipped = [value for turn in turns if (value := number(turn, "clip_fraction")) is not None]
-        spread = [value for turn in turns if (value := number(turn, "carry_sd")) is not None]
+        clipped = turn_values([record], "clip_fraction")
+        spread = turn_values([record], "carry_sd")
         parts = [f"success {record['success']:.2f}"]
         if record["reward_mean"] != record["success"]:
             parts.append(f"reward {record['reward_mean']:.2f}")
         if clipped:
-            parts.append(f"clipped {sum(clipped) / len(clipped):.2f}")
+            parts.append(f"clipped {mean(clipped):.2f}")
         if spread:
             parts.append(f"M spread {max(spread):.2f}")
         if self.tokens_per_second is not None:

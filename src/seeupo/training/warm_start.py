@@ -14,8 +14,8 @@ from torch import Tensor
 
 from seeupo.algorithms.common.batch import action_mask
 from seeupo.callbacks import Callback
+from seeupo.config.optimizer_settings import OptimizerSettings
 from seeupo.config.schema import WarmStartSettings
-from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.envs.pool.pool import Mistakes
 from seeupo.errors import DemonstrationFileError, TrainingError, TrajectoryFileError
 from seeupo.evaluation.scripted import Rollout, recorded_rollout, run_rollouts
@@ -230,7 +230,7 @@ def demonstrate(
             )
         name = f"demonstration {number}"
         outcome, seen, actions = yield from recorded_rollout(
-            pool, Attempt(name, name, task, task_seed), expert, max_turns=runner.settings.max_turns
+            pool, Attempt(name, name, task, task_seed), expert, max_turns=runner.max_turns
         )
         if outcome.failure is not None:
             problem = f"a demonstration of task {task.id} of {pool.name} failed: {outcome.failure}"

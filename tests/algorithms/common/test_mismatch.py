@@ -7,7 +7,7 @@ import torch
 from engines.examples import engine, objective_for, trajectories, weights
 from seeupo.algorithms import GRPO, GSPO, RLOO, SeeUPO
 from seeupo.algorithms.common.behavior import behavior_logprobs, importance_metrics, importance_weights
-from seeupo.algorithms.common.mismatch import MismatchSettings
+from seeupo.config.process_settings import MismatchSettings
 from seeupo.types import Behavior, Turn, turns_of
 
 

@@ -11,14 +11,14 @@ from transformers import AutoModelForCausalLM
 from engines.examples import TOKENIZER
 from models.examples import random_turns
 from models.test_loading import saved, with_full_vocabulary
+from seeupo.config.model_settings import LoraSettings
+from seeupo.config.optimizer_settings import OptimizerSettings
 from seeupo.engines.local import LocalEngine
-from seeupo.engines.optimizer import OptimizerSettings
 from seeupo.errors import ModelError
 from seeupo.models import loading
 from seeupo.models.loading import load_policy
 from seeupo.models.logprobs import padded_logprobs
 from seeupo.models.lora.adapter_folders import CONFIG, WEIGHTS, base_name
-from seeupo.models.lora.adapters import LoraSettings
 from seeupo.training.warm_start import LogLikelihood
 
 TURNS = random_turns(0, count=8)

@@ -24,9 +24,9 @@ from seeupo.algorithms.common.records import (
     turn_record,
     with_credit,
 )
-from seeupo.core.checks import Clip, check_at_least, check_choice, check_clip, check_count
 from seeupo.protocols import Need, TrainEngine
 from seeupo.types import ON_POLICY, Behavior, StepMetrics, Trajectory, Turn, TurnKey, Update
+from seeupo.utils.option_checks import Clip, check_at_least, check_choice, check_clip, check_count
 
 Split = Literal["trajectory", "turn"]
 

@@ -12,8 +12,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from seeupo.core import group_advantages, length_mask
 from seeupo.core.advantages import Baseline, Normalize
-from seeupo.core.checks import check_number
 from seeupo.types import ON_POLICY, Behavior, Trajectory, Turn, TurnKey
+from seeupo.utils.option_checks import check_number
 
 
 class Batch:

@@ -17,8 +17,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from seeupo.algorithms.common.batch import LogProbs, action_mask, padded
 from seeupo.core import clip_binds, clipped_objective, k3, length_mask, masked_mean, sequence_log_ratio
-from seeupo.core.checks import Clip
 from seeupo.types import Turn, TurnKey
+from seeupo.utils.option_checks import Clip
 
 Ratio = Literal["length_normalized", "product"]
 

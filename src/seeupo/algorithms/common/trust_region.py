@@ -19,9 +19,9 @@ from seeupo.algorithms.common.batch import LogProbs, action_mask, by_key, padded
 from seeupo.algorithms.common.objective import TrajectoryObjective, action_log_ratio
 from seeupo.algorithms.common.records import TakenSteps
 from seeupo.core import k3
-from seeupo.core.checks import OptionError, check_at_least, check_count
 from seeupo.protocols import TrainEngine
 from seeupo.types import StepMetrics, Turn
+from seeupo.utils.option_checks import OptionError, check_at_least, check_count
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,14 +7,13 @@ import importlib.util
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from seeupo.core.checks import check_count
+from seeupo.config.model_settings import LoraSettings
 from seeupo.models.lora.adapter_folders import Adapter
 from seeupo.models.lora.turn_adapters import TurnAdapters, add_named, check_adapted, set_turn_adapters
 
@@ -22,39 +21,6 @@ ADAPTED = ".base_layer."
 """Part of the name that peft gives to the weights of an adapted layer."""
 ONE_ADAPTER = "default"
 """Name of an adapter for all turns."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoraSettings:
-    """LoRA adapters on linear layers (needs the extra 'lora'); all other weights are frozen.
-
-    Attributes:
-        rank: Rank of each adapter.
-        alpha: Scale of the adapters: their output is multiplied by alpha / rank.
-        targets: Names of the adapted linear layers (`target_modules` of peft).
-        layers: Number of transformer layers with adapters, counted from the top; "none" means all. The layers below
-            them are computed once per iteration.
-        seed: Random seed of the initialization.
-        per_turn: Number N of adapters, one per turn: the virtual agent a of a turn (algorithm.turns_per_agent) trains
-            and samples with adapter min(a, N - 1). All start equal. "none" means one adapter for all turns.
-        turns_per_agent: Number of consecutive turns of a virtual agent.
-    """
-
-    rank: int = 16
-    alpha: int = 32
-    targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-    layers: int | None = None
-    seed: int = 0
-    per_turn: int | None = None
-    turns_per_agent: int = field(default=1, metadata={"set_by": "algorithm.turns_per_agent"})
-
-    def __post_init__(self) -> None:
-        if self.per_turn is not None:
-            check_count("per_turn", self.per_turn, 1)
-        if self.layers is not None:
-            check_count("layers", self.layers, 1)
-        check_count("rank", self.rank, 1)
-        check_count("alpha", self.alpha, 1)
 
 
 def add_adapters(model: PreTrainedModel, lora: LoraSettings, adapter: Adapter | None = None) -> None:

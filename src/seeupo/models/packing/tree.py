@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from seeupo.core.checks import check_count
 from seeupo.types import Turn
+from seeupo.utils.option_checks import check_count
 
 Ints = NDArray[np.int64]
 

@@ -1,12 +1,9 @@
-"""Argument checks. Messages start with the argument's name, show its value, and state what is expected."""
+"""Checks of options. Messages start with the option's name, show its value, and state what is expected."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Integral, Real
-
-import torch
-from torch import Tensor
 
 Clip = tuple[float, float]
 """Clip range (low, high): a ratio is clipped to [1 - low, 1 + high]."""
@@ -32,31 +29,6 @@ class OptionError(ValueError):
 def check_choice(name: str, value: object, accepted: Sequence[object]) -> None:
     if not any(value is choice or (isinstance(choice, str) and value == choice) for choice in accepted):
         raise OptionError(name, value, f"one of {', '.join(map(repr, accepted))}")
-
-
-def check_shape(name: str, tensor: Tensor, shape: Sequence[int], like: str) -> None:
-    if tuple(tensor.shape) != tuple(shape):
-        raise ValueError(f"{name} has shape {tuple(tensor.shape)}: expected {tuple(shape)}, the shape of {like}")
-
-
-def check_floating(name: str, tensor: Tensor, dims: int) -> None:
-    if not tensor.is_floating_point():
-        raise ValueError(f"{name} has dtype {tensor.dtype}: expected a floating-point tensor")
-    if tensor.dim() != dims:
-        raise ValueError(f"{name} has shape {tuple(tensor.shape)}: expected {dims} dimension(s)")
-
-
-def check_finite(name: str, tensor: Tensor) -> None:
-    bad = (~torch.isfinite(tensor)).nonzero()
-    if len(bad):
-        where = tuple(bad[0].tolist())
-        raise ValueError(f"{name}[{', '.join(map(str, where))}] = {tensor[where].item()}: expected a finite number")
-
-
-def check_mask(mask: Tensor, shape: Sequence[int], like: str) -> None:
-    if mask.dtype != torch.bool:
-        raise ValueError(f"mask has dtype {mask.dtype}: expected torch.bool, True at action tokens")
-    check_shape("mask", mask, shape, like)
 
 
 def check_number(name: str, value: object) -> None:

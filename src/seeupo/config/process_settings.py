@@ -1,0 +1,120 @@
+"""Settings of the processes that train and sample, and of the differences between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from seeupo.types import Behavior
+from seeupo.utils.option_checks import OptionError, check_at_least, check_choice, check_count
+
+EngineKind = Literal["local", "cluster"]
+SamplerKind = Literal["local", "vllm"]
+Placement = Literal["apart", "shared"]
+MismatchLevel = Literal["token", "turn"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineSettings:
+    """Processes that train the policy.
+
+    Attributes:
+        kind: "local" trains in this process; "cluster" in Ray actors, with the weights sharded over them by FSDP2.
+        trainers: Number of ranks, one per GPU; more than one needs kind = "cluster".
+        replicas: Number of copies of the sharded weights, usually one per node (hybrid sharding); divides `trainers`.
+        cpu_offload: Shards and optimizer state in the memory of the CPU between uses.
+        address: Ray cluster to join: "auto" for the running one, or host:port; "none" starts one on this machine.
+        call_seconds: Time limit of a pass over a batch in seconds, after which a rank counts as lost.
+        restarts: Number of times that lost ranks are replaced without a checkpoint in between.
+    """
+
+    kind: EngineKind = "local"
+    trainers: int = 1
+    replicas: int = 1
+    cpu_offload: bool = False
+    address: str | None = None
+    call_seconds: float = 3600.0
+    restarts: int = 3
+
+    def __post_init__(self) -> None:
+        check_choice("kind", self.kind, get_args(EngineKind))
+        check_count("trainers", self.trainers, 1)
+        check_count("replicas", self.replicas, 1)
+        check_count("restarts", self.restarts, 0)
+        check_at_least("call_seconds", self.call_seconds, 1)
+        if self.trainers % self.replicas:
+            raise OptionError("replicas", self.replicas, f"a divisor of trainers = {self.trainers}")
+        if self.kind == "local" and self.trainers > 1:
+            raise OptionError("trainers", self.trainers, '1, or kind = "cluster" for several ranks')
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplerSettings:
+    """Processes that sample actions.
+
+    Attributes:
+        kind: "local" is this library's sampler; "vllm" is vLLM (needs the extra 'vllm' on GPUs).
+        count: Number of sampler processes (Ray actors); 0 samples in the trainer's process, which kind = "local" can.
+        tensor_parallel: Number of GPUs per vLLM sampler.
+        placement: "apart": samplers have GPUs of their own; "shared": they use those of the ranks of a cluster engine,
+            and release their memory during updates.
+        gpu_memory: Fraction of a GPU's memory that a vLLM sampler uses.
+        speculation: With kind = "local", draft several tokens per forward pass from what was sampled before, and keep
+            those that sampling one at a time would give.
+    """
+
+    kind: SamplerKind = "local"
+    count: int = 0
+    tensor_parallel: int = 1
+    placement: Placement = "apart"
+    gpu_memory: float = 0.85
+    speculation: bool = True
+
+    def __post_init__(self) -> None:
+        check_choice("kind", self.kind, get_args(SamplerKind))
+        check_choice("placement", self.placement, get_args(Placement))
+        check_count("count", self.count, 0)
+        check_count("tensor_parallel", self.tensor_parallel, 1)
+        if not 0 < self.gpu_memory <= 1:
+            raise OptionError("gpu_memory", self.gpu_memory, "a number in (0, 1]")
+        if self.kind == "vllm" and self.count == 0:
+            raise OptionError("count", self.count, 'at least 1 with kind = "vllm"')
+
+
+@dataclass(frozen=True, kw_only=True)
+class MismatchSettings:
+    """Differences between the log-probs of sampler and trainer: how they are checked and corrected.
+
+    Attributes:
+        check_every: Iterations between comparisons of both log-probs on a few trajectories; 0 never compares.
+        max_gap: Mean absolute difference per token above which training stops; "none" means no limit.
+        recorded_gap: Mean absolute difference per token up to which the sampler's log-probs replace the forward pass
+            before the first step, in iterations that compare both; "none" always computes them.
+        tis_cap: C of truncated importance sampling, which multiplies gradients by w = min(pi_trainer / pi_sampler, C);
+            "none" means w = 1.
+        tis_level: "token": w from the probabilities of each token; "turn": from the product over a turn.
+        turn_bounds: Bounds (low, high) of a turn's geometric mean of pi_trainer / pi_sampler; turns outside have no
+            gradient. "none" uses all turns.
+    """
+
+    check_every: int = 1
+    max_gap: float | None = 0.5
+    recorded_gap: float | None = None
+    tis_cap: float | None = None
+    tis_level: MismatchLevel = "token"
+    turn_bounds: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        check_count("check_every", self.check_every, 0)
+        check_choice("tis_level", self.tis_level, get_args(MismatchLevel))
+        for name in ("max_gap", "recorded_gap", "tis_cap"):
+            if getattr(self, name) is not None:
+                check_at_least(name, getattr(self, name), 0)
+        if self.recorded_gap is not None and not self.check_every:
+            raise OptionError("recorded_gap", self.recorded_gap, '"none" with check_every = 0, which never compares')
+        if self.turn_bounds is not None and not 0 <= self.turn_bounds[0] <= 1 <= self.turn_bounds[1]:
+            raise OptionError("turn_bounds", self.turn_bounds, "a pair (low, high) with low <= 1 <= high")
+
+    def behavior(self, *, recorded: bool) -> Behavior:
+        """Return how an update treats the policy that sampled its trajectories."""
+        return Behavior(recorded=recorded, tis_cap=self.tis_cap, tis_level=self.tis_level, turn_bounds=self.turn_bounds)
