@@ -60,7 +60,7 @@ def test_schema_accepts_complete_recipes():
         {"agent": {"max_turns": "six"}},
         {"agent": {"max_turns": "none"}},
         {"agent": {"reasoning": 1}},
-        {"collect": {"shape": "papercode"}},
+        {"collect": {"reward": 1}},
         {"optimizer": {"iterations": 3}},
         {"optimizer": {"trainable": [1]}},
         {"algorithm": {"clip": [0.1]}},

@@ -33,6 +33,7 @@ from seeupo.models.precision import DTYPES, resolve_device
 from seeupo.models.streaming import WeightStream, can_stream
 from seeupo.models.tokenizer_check import check_text
 from seeupo.protocols import EnvFactory, Sampler, TrainableEngine
+from seeupo.rollout.collector import RewardFunction, load_reward
 from seeupo.rollout.runner import Runner
 from seeupo.training.samplers import lora_settings, sampled_copy, start_samplers
 from seeupo.types import SamplingParameters, Task
@@ -58,6 +59,7 @@ class Components:
     vocab_size: int
     train_tasks: Sequence[Task]
     test_tasks: Sequence[Task]
+    reward: RewardFunction | None = None
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,7 @@ def build(
         stack.enter_context(num_threads(recipe.run.threads))
         pool = stack.enter_context(open_pool(recipe, environment, permissions))
         check_step_rewards(recipe, pool)
+        reward = load_reward(recipe.collect.reward, permissions.trust)
         train_tasks = pool.first_tasks(recipe.environment.train_split, None)
         test_tasks = pool.first_tasks(recipe.environment.test_split, recipe.evaluation.tasks)
         first = pool.try_task(train_tasks[0])
@@ -131,7 +134,7 @@ def build(
         sampler.sync(engine, 0)
         runner = make_runner(recipe, policy, pool, sampler)
         vocab_size = int(policy.model.config.get_text_config().vocab_size)
-        yield Components(recipe, pool, engine, sampler, runner, vocab_size, train_tasks, test_tasks)
+        yield Components(recipe, pool, engine, sampler, runner, vocab_size, train_tasks, test_tasks, reward)
 
 
 def start_ray(recipe: Recipe, placement: Placement, pool: EnvPool, stack: ExitStack) -> None:
