@@ -68,6 +68,6 @@ def test_one_rank_and_the_local_engine_load_each_others_checkpoints(only_rank, t
     rank.engine.step(turns, objective_for(rank.engine, turns), normalizer=20)
     rank.run("load", tmp_path / "local")
     torch.testing.assert_close(weights(rank.engine), weights(local), rtol=0, atol=0)
-    for each in (local, rank.engine):  # the moments are the same, too
-        each.step(turns, objective_for(each, turns), normalizer=20)
+    for side in (local, rank.engine):  # the moments are the same, too
+        side.step(turns, objective_for(side, turns), normalizer=20)
     torch.testing.assert_close(weights(rank.engine), weights(local), rtol=0, atol=1e-10)

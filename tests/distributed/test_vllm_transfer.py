@@ -77,7 +77,7 @@ def test_source_yields_the_merged_weights_that_its_metadata_declare(lora):
     local = engine(lora=lora)
     train(local)
     source = PolicyWeights(local, torch.float32)
-    declared = [(each.name, each.dtype, each.shape) for each in source.metadata()]
+    declared = [(meta.name, meta.dtype, meta.shape) for meta in source.metadata()]
     for _ in range(2):  # each pass is a fresh one
         assert [(name, weight.dtype, tuple(weight.shape)) for name, weight in source] == declared
     expected = dict(local.weights())

@@ -66,7 +66,7 @@ def test_row_attention_equals_full_attention(monkeypatch, rows, dtype, bound, fe
     assert attend.by_products == (few_scores > 0 or dtype == torch.bfloat16)
     for layer in range(LAYERS):
         queries, keys, values = (random(count, heads, SIZE) for heads in (REPEAT * KV_HEADS, KV_HEADS, KV_HEADS))
-        found, first = attend(layer, queries, keys, values), 0
+        actual, first = attend(layer, queries, keys, values), 0
         for row, lengths in zip(new, rows[0], strict=True):
             chain, context = row.context.segment.chain(), row.context
             assert [len(segment.tokens) for segment in chain] == lengths
@@ -83,5 +83,5 @@ def test_row_attention_equals_full_attention(monkeypatch, rows, dtype, bound, fe
                 own = queries[first + number].view(KV_HEADS, REPEAT, SIZE).double()
                 scores = torch.einsum("hrd,shd->hrs", own, seen_keys[:end]) / SIZE**0.5
                 expected = torch.einsum("hrs,shd->hrd", scores.softmax(-1), seen_values[:end])
-                torch.testing.assert_close(found[first + number].double(), expected.flatten(0, 1), rtol=0, atol=bound)
+                torch.testing.assert_close(actual[first + number].double(), expected.flatten(0, 1), rtol=0, atol=bound)
             first += len(row.tokens)

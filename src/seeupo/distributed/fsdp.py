@@ -16,11 +16,8 @@ class Fsdp:
     """Shards modules over all ranks of the default process group.
 
     Args:
-        device_type: "cpu" or "cuda".
-        replicas: Number of copies of the sharded weights (hybrid sharding): ranks of different copies, such as those of
-            different nodes, exchange gradients only.
+        replicas, cpu_offload: As in `EngineSettings`. Ranks of different replicas exchange gradients only.
         compute_dtype: Data type of forward and backward passes; gradients are summed in float32. None for the weights'.
-        cpu_offload: Whether shards and optimizer state stay in the memory of the CPU between uses.
     """
 
     def __init__(

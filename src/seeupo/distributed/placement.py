@@ -16,7 +16,6 @@ class Bundles:
     which reserves none, is told which devices are those of its bundle. A bundle is always on one node.
 
     Attributes:
-        group: Ray placement group.
         ranks_per_bundle: Number of ranks in each bundle: as many as the GPUs of a sampler that shares them.
         devices: GPUs of each bundle, as CUDA_VISIBLE_DEVICES names them on its node; empty if Ray chooses them.
     """

@@ -18,13 +18,8 @@ class RankGroup:
     """Starts ranks and calls all of them at once.
 
     Ranks are on as few nodes as possible, because a network is slower than a node. They are numbered node by node, so
-    that the ranks of one copy of the weights (hybrid sharding) are neighbors.
-
-    Args:
-        count: Number of ranks.
-        gpus: Number of GPUs per rank: 0 on CPUs.
-        call_seconds: Time limit of a call.
-        shared: Resources that samplers use as well; None reserves some for the ranks alone.
+    that the ranks of one copy of the weights (hybrid sharding) are neighbors. Without resources that are `shared` with
+    samplers, `gpus` per rank are reserved.
     """
 
     def __init__(self, count: int, *, gpus: float = 0, call_seconds: float, shared: Bundles | None = None) -> None:

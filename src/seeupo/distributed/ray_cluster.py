@@ -26,9 +26,7 @@ def ray_cluster(address: str | None, *, processes: int, own_device: torch.device
     """Join the cluster at an address, or start one on this machine with room for a number of processes.
 
     A cluster that was started here is stopped at the end. One that this process has already joined is left as it is.
-
-    Args:
-        own_device: GPU that this process trains on; a cluster that is started here does not use it.
+    `own_device` is a GPU that this process trains on; a cluster that is started here does not use it.
     """
     if importlib.util.find_spec("ray") is None:
         raise TrainingError("engine.kind = \"cluster\" needs Ray: pip install 'seeupo[cluster]'")

@@ -63,7 +63,6 @@ class RemoteSamplers:
 
     Args:
         make: Makes a sampler in its actor; picklable.
-        count: Number of samplers.
         gpus: Number of GPUs that each sampler reserves: 0 on CPUs, and on GPUs that the trainers have reserved.
         shared: Resources that the trainers use as well; None reserves some for the samplers alone.
         lockstep: Whether `poll` returns completions only when all requests have finished, in the order of submission;
@@ -71,8 +70,6 @@ class RemoteSamplers:
         direct: Transfer of weights from the engine's GPUs; None uses Ray's object store. With a direct transfer only
             the engine has the weights, so a lost sampler is replaced at the next sync. It has never been run on GPUs.
         restarts: Number of times that a sampler is replaced without any completion in between.
-        start_seconds: Time limit for a sampler to start.
-        call_seconds: Time limit for a sampler to answer.
     """
 
     def __init__(

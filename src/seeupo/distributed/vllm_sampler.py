@@ -29,7 +29,6 @@ class VllmOptions:
 
     Attributes:
         model: Folder or hub id with the model's configuration, tokenizer and initial weights.
-        context_length: Maximum number of tokens of prompt and response.
         end_tokens: Tokens that end a turn.
         max_rows: Maximum number of sequences sampled at a time.
         tensor_parallel, gpu_memory: As in `SamplerSettings`.

@@ -31,7 +31,7 @@ class TransferPlan:
 
     Attributes:
         samplers: Ray actors of the samplers by number.
-        address: Address at which rank 0 can be reached, as tcp://host:port.
+        address: Address of rank 0, as tcp://host:port.
         seconds: Time limit of a sampler's answer.
     """
 

@@ -28,14 +28,9 @@ TRUNK_BYTES = 4 * 2**30
 
 
 class Batches:
-    """Makes the micro-batches of an engine.
+    """Makes the micro-batches of an engine; arguments as in `LocalEngine`.
 
-    Args:
-        policy: The policy that is trained.
-        scope: The policy's model, in which the trunk is computed.
-        row_tokens: Maximum length of a tree-packed row.
-        batch_tokens: Maximum number of tokens per batch.
-        trunk_bytes: Maximum size of the hidden states that are kept; turns beyond it are computed in full.
+    The trunk is computed in the policy's `scope`. Turns whose hidden states do not fit are computed in full.
     """
 
     def __init__(

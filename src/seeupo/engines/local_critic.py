@@ -19,12 +19,7 @@ from seeupo.types import Turn
 
 
 class LocalCritic:
-    """The critic of a LocalEngine.
-
-    Args:
-        policy: The policy, without adapters and not yet sharded.
-        batches: Makes the micro-batches of the engine.
-    """
+    """The critic of a LocalEngine, made from a policy without adapters that is not sharded yet."""
 
     def __init__(self, policy: LoadedPolicy, settings: CriticSettings, sharding: Sharding, batches: Batches) -> None:
         self.settings = settings

@@ -19,7 +19,6 @@ class ReferencePolicy:
     """A snapshot of a policy: of all weights, or only of the adapters if the rest is frozen anyway.
 
     Args:
-        policy: Model to take snapshots of, not yet sharded.
         adapters: Whether only adapters are trained. Their values are then exchanged for the time of a forward pass.
         dtype: Data type of a copy of all weights; None for the policy's.
     """

@@ -252,9 +252,9 @@ def _attend_to_segment(segment: Segment, layer: int, queries: Tensor) -> tuple[T
 def partial_attention(
     queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Attend with queries [R, H, Q, D] to keys and values [R, H, S, D]; mask [R, 1 or H, Q, S] is added to the scores.
+    """Return attention [R, H, Q, D] to keys and values [R, H, S, D] and its logarithms of softmax sums [R, H, Q, 1].
 
-    Returns the result [R, H, Q, D] and the logarithm of the softmax sum [R, H, Q, 1].
+    The mask [R, 1 or H, Q, S] is added to the scores.
     """
     if keys.is_cpu and keys.dtype != torch.bfloat16:
         # `scaled_dot_product_attention` would not return the sums.

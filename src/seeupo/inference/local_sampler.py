@@ -91,9 +91,6 @@ class LocalSampler:
         training: Refuse truncated sampling (top_p, top_k), whose log-probs differ from the model's.
         max_rows: Maximum number of sequences sampled at a time.
         cache_bytes: Maximum size of the keys and values kept for later requests.
-
-    Attributes:
-        prefilled_tokens: Number of prompt tokens computed so far.
     """
 
     def __init__(

@@ -37,10 +37,7 @@ class Row:
 
 
 class PaddedSampler:
-    """Samples one batch of left-padded rows after another; a batch takes as long as its longest row.
-
-    The arguments are those of LocalSampler.
-    """
+    """Samples one batch of left-padded rows after another; a batch takes as long as its longest row."""
 
     def __init__(self, policy: LoadedPolicy, *, training: bool = True, max_rows: int = 64) -> None:
         check_count("max_rows", max_rows, 1)

@@ -22,7 +22,6 @@ class Segment:
     Attributes:
         adapter: Adapter that computes its keys and values, of a policy with one adapter per turn; otherwise 0.
         number: Order of creation; chains of numbers sort prompts so that those with common segments are neighbors.
-        start: Position of the first token.
         used: The tree's clock when the segment was last part of an inserted prompt.
     """
 
@@ -59,12 +58,7 @@ class Segment:
 
 
 class PrefixTree:
-    """The segments of all prompts, below a root for each adapter.
-
-    Attributes:
-        tokens: Number of tokens in all segments.
-        clock: Number of prompts inserted so far.
-    """
+    """The segments of all prompts, below a root for each adapter. Its clock counts inserted prompts."""
 
     def __init__(self) -> None:
         self._roots: dict[int, Segment] = {}

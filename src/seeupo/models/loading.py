@@ -94,7 +94,7 @@ def load_policy(
         model: PreTrainedModel = tiny_model(config, tokenizer)  # type: ignore[arg-type]
     else:
         files = _locate_parts(name_or_path)
-        adapter, turns = files.adapter, files.turns
+        adapter, turns = files.adapter, files.turn_adapters
         with _base_errors(adapter):
             model, tokenizer = _from_pretrained(files.model, files.tokenizer)
         if adapter is not None and merge:
@@ -142,24 +142,18 @@ def load_tokenizer(name_or_path: str) -> tuple[PreTrainedTokenizerBase, int]:
 
 @dataclass(frozen=True)
 class _PolicyFiles:
-    """Folders or hub ids of a policy's parts.
-
-    Attributes:
-        model, tokenizer: The model, without adapters, and the tokenizer.
-        adapter: Adapter on the model.
-        turns: Folder with one adapter per turn.
-    """
+    """Folders or hub ids of a policy's parts: the model without adapters, its tokenizer, and one adapter or many."""
 
     model: str
     tokenizer: str
     adapter: Adapter | None = None
-    turns: Path | None = None
+    turn_adapters: Path | None = None
 
 
 def _locate_parts(name_or_path: str) -> _PolicyFiles:
     path = locate(name_or_path)
     if has_turn_adapters(Path(path)):
-        return _PolicyFiles(locate(read_index(Path(path))[1]), path, turns=Path(path))
+        return _PolicyFiles(locate(read_index(Path(path))[1]), path, turn_adapters=Path(path))
     folder = adapter_folder(path)
     if folder is None:
         return _PolicyFiles(path, path)

@@ -50,7 +50,6 @@ class Adapter:
     """A LoRA adapter.
 
     Attributes:
-        path: Folder of the adapter.
         base: Folder or name of the base model.
         rank, alpha: The output of the adapter is multiplied by alpha / rank.
         rank_stabilized: The factor is alpha / sqrt(rank) instead.

@@ -40,7 +40,6 @@ class TurnAdapters:
     """The adapters of a model with one per turn.
 
     Attributes:
-        count: Number of adapters.
         turns_per_agent: Number of consecutive turns of a virtual agent, which share an adapter.
     """
 

@@ -160,7 +160,6 @@ class TreeBatch:
         members: Indices of the turns of all rows in the list that was packed.
         input_ids, position_ids: [B, N].
         ends: [B, N] as in `Row`; a token of the padding has no descendants.
-        blocks: Per row, its attention blocks.
         paths: Per turn, the positions of its tokens in the flattened [B * N] tokens.
         predictors: [n, L] for each token of a turn's action, the position in the flattened [B * N] tokens after which
             it is predicted; 0 in padding.

@@ -44,8 +44,7 @@ class Queries:
 class TreeAttention:
     """Attention along the trees of a batch; the masks are made in the first layer and are the same in every layer.
 
-    Args:
-        queries: Tokens that attend; None for all.
+    Without `queries`, all tokens attend.
     """
 
     def __init__(self, batch: TreeBatch, queries: Queries | None = None) -> None:
