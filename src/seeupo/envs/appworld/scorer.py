@@ -101,11 +101,11 @@ class Scorer:
         target.mkdir(parents=True)
         hashes = json.loads(text) if (text := read_if_there(start / "model_hashes.json")) else {}
         for app in get_all_apps():
-            own = read_if_there(start / f"{app}.jsonl")
+            setup = read_if_there(start / f"{app}.jsonl")
             added = changes.get(app, [])
-            changed = dry_run(self.data / "base_dbs" / f"{app}.db", parse(own.splitlines()), added)
+            changed = dry_run(self.data / "base_dbs" / f"{app}.db", parse(setup.splitlines()), added)
             lines = "".join(json.dumps(statement) + "\n" for statement in added)
-            (target / f"{app}.jsonl").write_text(own + lines, encoding="utf-8")
+            (target / f"{app}.jsonl").write_text(setup + lines, encoding="utf-8")
             # AppWorld compares only tables whose counter has changed. The episode's own counters cannot be trusted.
             for name, model in import_models_module(app).SQLModel.name_to_model().items():
                 if model.__tablename__ in changed:
@@ -168,10 +168,10 @@ def is_plain(values: Any) -> bool:
     return all(item is None or isinstance(item, str | int | float) for item in items)
 
 
-def dry_run(base: Path, own: Iterable[Statement], added: Sequence[Statement]) -> set[str]:
+def dry_run(base: Path, setup: Iterable[Statement], added: Sequence[Statement]) -> set[str]:
     """Apply an app's changes to a copy in memory and return the tables that the added ones change.
 
-    The task's own changes are trusted. An added change that is not allowed, or fails, raises `Forged`.
+    The changes that set up the task are trusted. An added change that is not allowed, or fails, raises `Forged`.
     """
     if not added:
         return set()
@@ -179,7 +179,7 @@ def dry_run(base: Path, own: Iterable[Statement], added: Sequence[Statement]) ->
     copy = sqlite3.connect(":memory:")
     try:
         original.backup(copy)
-        apply(copy, own)
+        apply(copy, setup)
         tables = changeable_tables(copy)
         changed = {match[1] if (match := CHANGE.match(sql)) else "" for sql, _, _ in added}
         if not changed <= tables:
@@ -199,13 +199,13 @@ def dry_run(base: Path, own: Iterable[Statement], added: Sequence[Statement]) ->
 
 def changeable_tables(connection: sqlite3.Connection) -> set[str]:
     """Return an app's tables, without SQLite's own and the internal tables of full-text indexes."""
-    found = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall()
-    indexes = [name for name, sql in found if sql.upper().startswith("CREATE VIRTUAL TABLE")]
+    tables = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall()
+    indexes = [name for name, sql in tables if sql.upper().startswith("CREATE VIRTUAL TABLE")]
     for index in indexes:
         # The first use of an index initializes it with operations that are denied later.
         connection.execute(f'SELECT count(*) FROM "{index}"').fetchone()
     hidden = ("sqlite_", *(f"{index}_" for index in indexes))
-    return {name for name, _ in found if not name.startswith(hidden)}
+    return {name for name, _ in tables if not name.startswith(hidden)}
 
 
 def authorize(action: int, name: str | None, *_: str | None) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 from seeupo.envs.dataset.rows import Row, read_rows
 from seeupo.envs.declare import Role
-from seeupo.envs.references import resolve
+from seeupo.envs.references import resolve_option
 from seeupo.errors import EnvError
 from seeupo.protocols import Expert
 from seeupo.types import StepResult, Task
@@ -74,10 +74,7 @@ class DatasetFactory:
         """
         files = {"train": train} | ({} if test is None else {"test": test})
         self._rows = {split: read_rows(Path(file).expanduser()) for split, file in files.items()}
-        found = resolve(reward, Role.REWARD) if isinstance(reward, str) else reward
-        if not callable(found):
-            raise EnvError(f"reward={reward!r}: expected a function, and this is {found!r}")
-        self._reward: Reward = found
+        self._reward: Reward = resolve_option("reward", reward, Role.REWARD)
 
     @property
     def splits(self) -> Sequence[str]:
@@ -109,6 +106,6 @@ def score_reply(reward: Reward, reply: str, row: Row) -> float:
         cause = f"{type(error).__name__}: {error}"
         raise RewardError(f"the reward function {name} failed on {row.place}: {cause}") from error
     if not 0 <= score <= 1:
-        problem = f"returned {short(value)} for {row.place}; expected a number from 0 to 1"
-        raise RewardError(f"the reward function {name} {problem}")
+        returned = f"returned {short(value)} for {row.place}"
+        raise RewardError(f"the reward function {name} {returned}; expected a number from 0 to 1")
     return score
