@@ -19,6 +19,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -86,18 +87,12 @@ class Episode:
         address = str(Path(os.environ["APPWORLD_ROOT"]) / "apis")
         self.apps, apps_end = socket.socketpair()
         self.code, code_end = socket.socketpair()
-
-        def run_apps() -> None:
-            apps_process.serve(task, apps_end, calls)
-
-        def run_code() -> None:
-            code_process.serve(task, code_end, address=address, execution_seconds=execution_seconds, hidden=hidden)
-
+        code_options: dict[str, Any] = {"address": address, "execution_seconds": execution_seconds, "hidden": hidden}
         with apps_end, code_end, socket.socket(socket.AF_UNIX) as calls:
             calls.bind(address)
             calls.listen(LONGEST_QUEUE)
-            fork(run_apps, apps_end, calls, memory_bytes=memory_bytes)
-            fork(run_code, code_end, memory_bytes=memory_bytes)
+            fork(partial(apps_process.serve, task, apps_end, calls), apps_end, calls, memory_bytes=memory_bytes)
+            fork(partial(code_process.serve, task, code_end, **code_options), code_end, memory_bytes=memory_bytes)
         self.answer: dict[str, Any] = json.loads(read_line(self.apps, SETUP_SECONDS))
         if "error" not in self.answer:
             read_line(self.code, SETUP_SECONDS)  # it can run code now

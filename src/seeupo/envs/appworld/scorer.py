@@ -7,14 +7,15 @@ the databases under an authorizer that only allows changes of rows in the apps' 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import re
 import shutil
 import sqlite3
 import tempfile
 import time
-import traceback
 from collections.abc import Iterable, Mapping, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -70,25 +71,14 @@ class Scorer:
 
         Runs in a fork, because AppWorld freezes the clock and caches state.
         """
-        from appworld.evaluator import evaluate_task
-
-        receiver, sender = os.pipe()
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                success = evaluate_task(task, EXPERIMENT, suppress_errors=True, save_report=False).success
-                os.write(sender, b"1" if success else b"0")
-                status = 0
-            except BaseException:  # the child must not continue with the parent's code
-                traceback.print_exc()
-            finally:
-                os._exit(status)
-        os.close(sender)
-        with os.fdopen(receiver, "rb") as answer:
-            verdict = answer.read(1)
-        os.waitpid(child, 0)
-        return {b"1": True, b"0": False}.get(verdict)
+        context = multiprocessing.get_context("fork")
+        receiver, sender = context.Pipe(duplex=False)
+        with receiver, sender:
+            process = context.Process(target=send_success, args=(task, sender))
+            process.start()
+            process.join()
+            success: bool | None = receiver.recv() if receiver.poll() else None
+        return success
 
     def _write(self, task: str, changes: Mapping[str, list[Statement]]) -> None:
         """Write the state to where AppWorld reads it, after the changes that set up the task."""
@@ -112,6 +102,12 @@ class Scorer:
                     counters = hashes.setdefault(app, {})
                     counters[name] = counters.get(name, 0) + 1
         (target / "model_hashes.json").write_text(json.dumps(hashes), encoding="utf-8")
+
+
+def send_success(task: str, sender: Connection) -> None:
+    from appworld.evaluator import evaluate_task
+
+    sender.send(bool(evaluate_task(task, EXPERIMENT, suppress_errors=True, save_report=False).success))
 
 
 def read_if_there(path: Path) -> str:
