@@ -64,13 +64,13 @@ class TrainEngine(Protocol):
 
     Attributes:
         iteration: The current iteration, from 0.
-        capabilities: The optional features that this engine has.
     """
 
     iteration: int
 
     @property
-    def capabilities(self) -> frozenset[Capability]: ...
+    def capabilities(self) -> frozenset[Capability]:
+        """What this engine can do besides log-probs and steps."""
 
     def logprobs(self, turns: Sequence[Turn], *, policy: Literal["current", "reference"] = "current") -> list[Tensor]:
         """Return log-probs [len(action)] of each turn's action tokens, without gradient, on the CPU."""
@@ -219,7 +219,7 @@ class Env(Protocol):
     """
 
     def reset(self, task: Task, *, seed: int) -> StepResult:
-        """Set up the task and return the first messages and the tools offered."""
+        """Set up the task and return the first messages and the tools; `seed` is for randomness within an attempt."""
 
     def step(self, text: str) -> StepResult:
         """Take an action, as the policy wrote it: hostile text, to be parsed and never evaluated."""

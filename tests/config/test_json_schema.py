@@ -70,7 +70,7 @@ def test_schema_accepts_complete_recipes():
         {"agent": {"max_turns": 0}},
         {"algorithm": {"clip": [0.1, -0.1]}},
         {"agent": {"reasoning": 1}},
-        {"collect": {"shape": "papercode"}},
+        {"collect": {"reward": 1}},
         {"optimizer": {"iterations": 3}},
         {"optimizer": {"trainable": [1]}},
         {"algorithm": {"clip": [0.1]}},

@@ -37,7 +37,7 @@ def test_values_are_converted_to_their_types():
             "model": {"lora": {"targets": ["q_proj", "v_proj"]}, "dtype": "bfloat16"},
             "environment": {"options": {"surface": "natural", "sizes": [1, 2], "none": "none"}},
             "algorithm": {"name": "seeupo", "clip": [0, 0.3], "ratio": "product"},
-            "collect": {"shape": "none"},
+            "collect": {"reward": "score"},
             "warm_start": {"mistakes": {"slip": 1, "forget": 0.5}, "file": "none"},
         }
     )
@@ -91,7 +91,7 @@ def test_reading_copies_the_table():
         ("run", "seed", 2**63, "run.seed = 9223372036854775808", "64 bits"),
         ("run", "seed", 1 << 1000, "run.seed = a number of about 302 digits", "64 bits"),
         ("run", "seed", -1, "run.seed = -1", ">= 0"),
-        ("collect", "shape", "papercode", 'collect.shape = "papercode"', 'one of "none", "paper_code"'),
+        ("collect", "reward", "scores", 'collect.reward = "scores"', "one of score, score_and_steps, or a function"),
         ("optimizer", "trainable", "lm_head", 'optimizer.trainable = "lm_head"', "list of strings"),
         ("optimizer", "trainable", ["a", "("], 'optimizer.trainable = "("', "regular expression"),
         ("optimizer", "trainable", ["a", 1], "optimizer.trainable[1] = 1", "string"),

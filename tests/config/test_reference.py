@@ -93,7 +93,7 @@ def test_rows_have_type_default_and_meaning():
     assert rows(page, "## agent")["max_turns"] == ["integer >= 1", "`10`", attributes(AgentSettings)["max_turns"]]
     assert rows(page, "## agent")["episode_seconds"][:2] == ['number >= 0 or "none"', '`"none"`']
     assert rows(page, "## run")["deterministic"][:2] == ["true or false", "`true`"]
-    assert rows(page, "## collect")["shape"][:2] == ['one of "none", "paper_code"', '`"none"`']
+    assert rows(page, "## collect")["reward"][:2] == ["string", '`"score"`']
     assert rows(page, "## warm_start")["mistakes"][:2] == ["table of numbers", "`{}`"]
     assert rows(page, "## optimizer")["trainable"][:2] == ["list of strings", "`[]`"]
     seeupo = rows(page, '### algorithm, name = "seeupo"')

@@ -11,8 +11,9 @@ import pytest
 from envs.worlds import RESET, TOY, everywhere, launch
 from seeupo.distributed.env_workers import RemoteWorker
 from seeupo.distributed.ray_cluster import other_nodes
+from seeupo.envs.failures import FailureCause, WorkerFailure
 from seeupo.envs.pool.pool import EnvPool
-from seeupo.envs.pool.worker import FailureCause, Worker, WorkerFailure
+from seeupo.envs.pool.worker import Worker
 from seeupo.errors import EnvError
 
 pytestmark = pytest.mark.cluster
@@ -46,7 +47,7 @@ def test_episodes_on_other_nodes_survive_the_loss_of_their_node(simulated_nodes,
     with simulated_nodes(1, 1) as nodes, EnvPool(TOY, workers=1, unsandboxed=unsandboxed) as pool:
         pool.spread({node.node_id: partial(RemoteWorker, node=node.node_id) for node in nodes})
         episodes = started(pool, 6)  # two per worker
-        assert [slot.episodes for slot in pool._scheduler.slots] == [2, 2, 2]
+        assert [len(slot.episodes) for slot in pool._scheduler.slots] == [2, 2, 2]
         assert all(isinstance(slot.backend, RemoteWorker) for slot in remote_slots(pool))
         assert [say(episode, "add 10") for episode in episodes] == [str(seed + 10) for seed in range(6)]
         assert [node_of(slot) for slot in remote_slots(pool)] == [node.node_id for node in nodes]

@@ -114,7 +114,7 @@ def test_scores_are_numbers_from_0_to_1(value):
         ({"listed": None}, "tasks must return a sequence of Task, got None"),
         ({"listed": [{"id": "a"}]}, "tasks must return a sequence of Task, got dict"),
         ({"listed": [Task(1, "train")]}, "a Task with id 1; it must be str"),
-        ({"listed": [Task("a", "train", payload={"x": {1}})]}, "a Task with payload dict; it must be JSON"),
+        ({"listed": [Task("a", "train", payload={"x": {1}})]}, "a Task with payload dict; it must be a table of JSON"),
         ({"listed": [Task("a", "train")] * 2}, "tasks must return unique task ids, got 'a' twice"),
         ({"env": {"reset": None, "close": None}}, "must return an environment with reset, step, score and close, got"),
         ({"env": {"first": None}}, "reset must return StepResult, got None"),
@@ -127,7 +127,7 @@ def test_scores_are_numbers_from_0_to_1(value):
 def test_the_factory_is_checked(attributes, message):
     with pytest.raises(Exception, match=re.escape(message)) as caught:
         try_all(factory(**attributes))
-    assert type(caught.value).__name__ in ("EnvError", "EnvRaised")
+    assert type(caught.value).__name__ in ("EnvError", "EnvFailure")
 
 
 def test_the_message_ends_with_the_file_and_line_of_the_method():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from envs.worlds import TOY, everywhere
-from seeupo.envs.install import folder_of, install, installed, interpreter, python_of
+from seeupo.envs.install import folder_of, install, installed, interpreter
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.errors import EnvError
 
@@ -90,4 +90,3 @@ def test_requirements_must_be_pinned(index, requirement):
 def test_without_requirements_the_trainers_interpreter_is_used(index):
     assert installed(TOY)
     assert interpreter(TOY) == Path(sys.executable)
-    assert not python_of(TOY).exists()

@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from envs.worlds import TOY
+from envs.worlds import TOY, worker_pids
 from seeupo.envs import registry
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.envs.registry import EnvSpec, lookup, names
@@ -41,7 +41,7 @@ def test_a_class_becomes_an_environment_in_workers(package):
 def test_a_spec_is_used_unchanged(package):
     with EnvPool("theirs-in-process", options={"size": 2}) as pool:
         assert len(pool.tasks("train")) == 2
-        assert pool.worker_pids == []
+        assert worker_pids(pool) == []
 
 
 def test_all_names_are_listed(package):

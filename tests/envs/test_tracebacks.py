@@ -2,11 +2,11 @@
 
 import pytest
 
-from envs.worlds import everywhere
-from seeupo.envs.failures import EnvRaised
+from envs.worlds import everywhere, failing
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.envs.tracebacks import explain_exception
 from seeupo.errors import EnvError
+from seeupo.types import FailureKind
 
 BROKEN = """
 import json
@@ -44,7 +44,7 @@ def test_workers_show_only_the_users_frames(project, unsandboxed):
     with EnvPool("broken:Factory", workers=1, trust=["broken:Factory"], unsandboxed=unsandboxed) as pool:
         env = pool.env()
         env.reset(pool.tasks("train")[0], seed=0)
-        with pytest.raises(EnvRaised) as caught:
+        with failing(FailureKind.RAISED) as caught:
             env.step("{")
     first, *trace = str(caught.value).split("\n")
     assert first.startswith("broken:Factory, task a, last action '{': step raised JSONDecodeError: ")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from envs import toy
+from seeupo.envs.failures import EnvFailure
 from seeupo.envs.pool.sandbox import Bubblewrap, Limits, find_bubblewrap, probe
 from seeupo.envs.pool.wire import result_from_json
 from seeupo.envs.pool.worker import Launch, Worker
@@ -73,6 +74,18 @@ def step(worker, text):
 
 def observation(worker, text):
     return step(worker, text).messages[0].content
+
+
+def failing(kind, *, match=None):
+    """Expect an `EnvFailure` of this kind."""
+    return pytest.raises(EnvFailure, match=match, check=lambda failure: failure.kind is kind)
+
+
+def worker_pids(pool):
+    """Return the process ids of a pool's current workers."""
+    slots = [*pool._scheduler.slots, *([] if pool._judge is None else [pool._judge])]
+    backends = [slot.backend for slot in slots]
+    return [backend.process.pid for backend in backends if isinstance(backend, Worker)]
 
 
 def quick(**limits):

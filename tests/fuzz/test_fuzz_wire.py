@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from fuzz.guard import nothing_executes
 from fuzz.mutation import ODD_TEXTS, TEXTS, VALUES, damaged, mutated, mutated_json
 from rollout.tokenizers_like import tokenizer_like
-from seeupo.envs.failures import EnvFailure
+from seeupo.envs.failures import EnvFailure, WorkerFailure
 from seeupo.envs.pocket import PocketFactory
 from seeupo.envs.pool.episode import score_from_json
 from seeupo.envs.pool.sandbox import Limits
 from seeupo.envs.pool.serve import Host, answer
-from seeupo.envs.pool.slot import ActionBrokeWorker, Session, Slot
+from seeupo.envs.pool.slot import Session, Slot
 from seeupo.envs.pool.wire import (
     WireError,
     decode,
@@ -30,7 +30,7 @@ from seeupo.envs.pool.wire import (
     task_from_json,
     task_to_json,
 )
-from seeupo.envs.pool.worker import Launch, Worker, WorkerFailure
+from seeupo.envs.pool.worker import Launch, Worker
 from seeupo.errors import EnvError, ModelError
 from seeupo.rollout.chat import chat_format
 from seeupo.rollout.template import Conversation, Template
@@ -107,9 +107,9 @@ class PipedWorker(Worker):
     """The trainer's side of a worker whose answers and messages on stderr are given."""
 
     def __init__(self, answers: bytes, printed: bytes) -> None:
-        self.limits = Limits(call_seconds=20.0, message_mb=1)
-        self.errors, self.answers, self.requests, self.verdict = bytearray(), bytearray(), 0, None
-        self.launch, self.folder = SimpleNamespace(packages=()), Path("unused")
+        self.errors, self.answers, self.requests, self.condemned = bytearray(), bytearray(), 0, None
+        limits = Limits(call_seconds=20.0, message_mb=1)
+        self.launch, self.folder = SimpleNamespace(packages=(), limits=limits), Path("unused")
         self.process = SimpleNamespace(returncode=0, pid=None)
         self.ending = threading.Lock()
         source, self.received = os.pipe()
@@ -118,6 +118,8 @@ class PipedWorker(Worker):
         self.stdout, self.stderr = _filled(answers), _filled(printed)
         for stream in (self.stdin, self.stdout, self.stderr):
             os.set_blocking(stream.fileno(), False)
+
+    def load(self) -> None: ...
 
     def discard(self) -> None:
         for stream in (self.stdin, self.stdout, self.stderr, self._other):
@@ -147,14 +149,11 @@ class PipedSlot(Slot):
     """A slot whose workers give these answers, one worker after the other."""
 
     def __init__(self, workers) -> None:
-        super().__init__("fuzz", Launch(python=None, factory="x:Y"))
         self.workers = list(workers)
+        super().__init__("fuzz", Launch(python=None, factory="x:Y"), self.start_next)
 
-    def _backend(self):
-        if self.backend is None:
-            self.generation += 1
-            self.backend = PipedWorker(*(self.workers.pop() if self.workers else (b"", b"")))
-        return self.backend
+    def start_next(self, launch):
+        return PipedWorker(*(self.workers.pop() if self.workers else (b"", b"")))
 
 
 WORKERS = st.lists(
@@ -165,17 +164,17 @@ REQUEST = {"op": "reset", "session": "s", "task": TASK, "seed": 0}
 
 @given(WORKERS, TEXTS | ODD_TEXTS, st.sampled_from(READERS[:3]))
 def test_any_answer_of_a_worker_is_a_value_or_a_failure(workers, text, reader):
-    slot, session = PipedSlot(workers), Session("s", "t-1", REQUEST)
+    slot, session = PipedSlot(workers), Session("s", "t-1")
     step = {"op": "step", "session": "s", "text": text}
     try:
         for call in (
-            lambda: slot.open(session, result_from_json),
-            lambda: slot.advance(session, step, result_from_json),
-            lambda: slot.inspect(session, {"op": "score", "session": "s"}, reader),
-            lambda: slot.ask({"op": "splits"}, reader),
+            lambda: slot.call(REQUEST, result_from_json, session=session),
+            lambda: slot.call(step, result_from_json, session=session),
+            lambda: slot.call({"op": "score", "session": "s"}, reader, session=session),
+            lambda: slot.call({"op": "splits"}, reader),
             lambda: slot.close(session),
         ):
-            with nothing_executes(), suppress(EnvFailure, EnvError, ActionBrokeWorker, WorkerFailure):
+            with nothing_executes(), suppress(EnvFailure, EnvError, WorkerFailure):
                 call()
     finally:
         slot._discard_backend()
@@ -212,8 +211,7 @@ def requests(draw):
 @given(requests())
 def test_any_request_is_answered(factory_and_requests):
     factory, messages = factory_and_requests
-    host, sent = Host(factory), []
-    channel = SimpleNamespace(send=lambda message: sent.append(encode(message)))
+    host = Host(factory)
     for number, message in enumerate(messages):
         fields = message if isinstance(message, dict) else {"op": message}
         try:
@@ -221,8 +219,7 @@ def test_any_request_is_answered(factory_and_requests):
         except WireError:
             continue
         with nothing_executes():
-            answer(host, decode(line), channel)
-        reply = decode(sent[-1])
+            reply = decode(answer(host, decode(line)))
         assert reply["id"] == number
         assert ("value" in reply) != ("error" in reply)
         json.dumps(reply)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from envs.worlds import TOY, quick
+from envs.worlds import TOY, quick, worker_pids
 from rollout.worlds import DelayedPocket, EchoFactory
 from seeupo.config.model_settings import TinyConfig
 from seeupo.config.optimizer_settings import OptimizerSettings
@@ -235,7 +235,7 @@ def test_killed_workers_are_replaced_without_failing_episodes():
     with EnvPool(TOY, workers=2, unsandboxed=True) as pool:
 
         def kill_all():
-            for pid in pool.worker_pids:
+            for pid in worker_pids(pool):
                 os.kill(pid, signal.SIGKILL)
 
         sampler = SamplerByEpisode("add 1", "say hello", before_turn=kill_all)

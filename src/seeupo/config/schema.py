@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
-from seeupo.config.algorithms import AlgorithmSettings, algorithm_code, load_algorithm
+from seeupo.config.algorithms import AlgorithmSettings, algorithm_code, is_reference, load_algorithm
 from seeupo.config.model_settings import VLLM_RANKS, ModelSettings
 from seeupo.config.optimizer_settings import CriticSettings, OptimizerSettings
 from seeupo.config.option_types import Fraction, NonNegative, NonNegativeInt, Options, PositiveInt, Range
@@ -128,8 +128,7 @@ class AgentSettings(Options):
             raise OptionError("temperature", self.temperature, expected)
 
 
-RewardShape = Literal["none", "paper_code"]
-RewardKind = Literal["score", "score_and_steps"]
+REWARDS = ("score", "score_and_steps")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,12 +139,11 @@ class CollectSettings(Options):
         tasks: Number of tasks, which is the number of groups, per iteration.
         group_size: G, the number of trajectories of the same task.
         reward: Reward of a trajectory. "score" is the environment's official score. "score_and_steps" adds the rewards
-            of its steps, in environments that declare them separate from the score.
+            of its steps, in environments that declare them separate from the score. "module:function" or
+            "path/to/file.py:function" names a function `reward(trajectory) -> float` marked with
+            `@seeupo.reward_function`; it runs in this process, with your consent.
         discount: Discount factor per turn of the reward: discount^(T-1) * score + sum over turns t = 0 ... T-1 of
             discount^t * step reward. 1 does not discount.
-        shape: Reward shaping of the score, before step rewards are added. "none" keeps the environment's official
-            score. "paper_code" follows the paper's public code, not the paper: 1.5 for a success, half of any partial
-            score, and -1 for an episode that failed with the same response three times in a row.
         failed_rounds: Number of retries for groups with an infrastructure failure before they are dropped.
         equal_rounds: Number of times that groups with equal rewards are replaced by other tasks; 0 keeps them.
         lag: 1 samples the next iteration while the current one is being updated, with the weights from before the
@@ -154,12 +152,17 @@ class CollectSettings(Options):
 
     tasks: PositiveInt = 16
     group_size: Annotated[int, Range(2)] = 8
-    reward: RewardKind = "score"
+    reward: str = "score"
     discount: Fraction = 1.0
-    shape: RewardShape = "none"
     failed_rounds: NonNegativeInt = 2
     equal_rounds: NonNegativeInt = 0
     lag: Literal[0, 1] = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not is_reference(self.reward) and self.reward not in REWARDS:
+            expected = f"one of {', '.join(REWARDS)}, or a function: 'module:function' or 'path/to/file.py:function'"
+            raise OptionError("reward", self.reward, expected)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,15 +234,23 @@ class TrackerSettings(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """A training run.
+    """A training run: one section of settings per attribute.
 
     Attributes:
+        run: Length of the run, checkpoints and reproducibility.
+        model: The policy and its memory use.
+        environment: The environment that the agent acts in.
+        agent: Prompts, sampling and limits of an episode.
+        collect: Trajectories collected in an iteration.
         algorithm: Algorithm, selected by `name`, and its options. An algorithm object becomes its settings.
+        optimizer: Optimizer of the policy.
         critic: Critic of the algorithms that need one (ppo); ignored by the others.
         engine: Processes that train: this one, or ranks of a cluster.
         sampler: Processes that sample.
         mismatch: Differences between the log-probs of sampler and trainer.
+        evaluation: Evaluation on held-out tasks.
         warm_start: Supervised learning before reinforcement learning; "none" skips it.
+        trackers: Experiment trackers that receive the metrics besides the run directory.
     """
 
     run: RunSettings = field(default_factory=RunSettings)
@@ -260,7 +271,13 @@ class Recipe:
     @property
     def code(self) -> tuple[str, ...]:
         """References to code that the recipe names, which runs only with the user's consent."""
-        return (*named_code(self.environment.name, self.environment.options), *algorithm_code(self.algorithm))
+        return (*named_code(self.environment.name, self.environment.options), *self.in_process_code)
+
+    @property
+    def in_process_code(self) -> tuple[str, ...]:
+        """References to code that runs in the training process: algorithm and reward function."""
+        reward = self.collect.reward
+        return (*algorithm_code(self.algorithm), *((reward,) if is_reference(reward) else ()))
 
     def with_code(self, trust: Collection[str]) -> Recipe:
         """Return the recipe with the class of its algorithm loaded; `TrustError` if that needs consent."""

@@ -7,7 +7,8 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from seeupo.envs.pool.worker import FailureCause, Launch, Worker, WorkerFailure
+from seeupo.envs.failures import FailureCause, WorkerFailure
+from seeupo.envs.pool.worker import Launch, Worker
 from seeupo.errors import EnvError
 from seeupo.utils.cache import cache_folder
 

@@ -10,6 +10,7 @@ import inspect
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any, get_args
 
@@ -22,31 +23,31 @@ class ContractError(Exception):
     """An environment broke the contract: the message says what its method must return and what it returned."""
 
 
+@dataclass(frozen=True)
 class Contract:
     """Checks of one method's answers.
 
-    Args:
+    Attributes:
         name: Name of the method, as in the contract.
         function: The method itself; errors end with the file and line where it is defined.
     """
 
-    def __init__(self, name: str, function: object) -> None:
-        self.name = name
-        self.function = function
+    name: str
+    function: object
 
     def broken(self, sentence: str) -> ContractError:
         return ContractError(f"{sentence}{place_of(self.function)}")
 
-    def returns(self, value: Any, accepted: bool, what: str) -> None:
+    def returns(self, value: Any, accepted: bool, expected: str) -> None:
         """Raise unless the method's answer is accepted."""
         if not accepted:
             shown = type_name(value) if isinstance(value, str) else describe(value)
-            raise self.broken(f"{self.name} must return {what}, got {shown}")
+            raise self.broken(f"{self.name} must return {expected}, got {shown}")
 
-    def has(self, owner: str, field: str, value: Any, accepted: bool, what: str) -> None:
+    def has(self, owner: str, field: str, value: Any, accepted: bool, expected: str) -> None:
         """Raise unless a field of the answer is accepted."""
         if not accepted:
-            raise self.broken(f"{self.name} returned {owner} with {field} {describe(value)}; it must be {what}")
+            raise self.broken(f"{self.name} returned {owner} with {field} {describe(value)}; it must be {expected}")
 
     def splits(self, value: Any) -> list[str]:
         if not is_sequence_of(value, str) or not value:
@@ -61,26 +62,26 @@ class Contract:
     def tasks(self, value: Any) -> list[Task]:
         """Return a split's tasks: `Task` objects with fields of the right types and unique ids."""
         self.returns(value, isinstance(value, Sequence) and not isinstance(value, str), "a sequence of Task")
-        seen: set[str] = set()
+        ids: set[str] = set()
         for task in value:
             self.returns(task, isinstance(task, Task), "a sequence of Task")
-            for field, kind in (("id", str), ("split", str), ("kind", str), ("seed", int), ("payload", Mapping)):
+            for field in ("id", "split", "kind"):
                 content = getattr(task, field)
-                self.has("a Task", field, content, is_a(content, kind), kind.__name__)
-            self.has("a Task", "payload", task.payload, is_json(dict(task.payload)), "JSON")
-            if task.id in seen:
+                self.has("a Task", field, content, isinstance(content, str), "str")
+            is_int = isinstance(task.seed, int) and not isinstance(task.seed, bool)
+            self.has("a Task", "seed", task.seed, is_int, "int")
+            self.has("a Task", "payload", task.payload, is_json_table(task.payload), "a table of JSON values")
+            if task.id in ids:
                 raise self.broken(f"{self.name} must return unique task ids, got {task.id!r} twice")
-            seen.add(task.id)
+            ids.add(task.id)
         return list(value)
 
     def environment(self, value: Any, methods: Sequence[str]) -> Any:
         missing = [name for name in methods if not callable(getattr(value, name, None))]
         if missing:
-            needed = f"{', '.join(methods[:-1])} and {methods[-1]}"
-            raise self.broken(
-                f"{self.name} must return an environment with {needed}, got {describe(value)} without "
-                f"{' and '.join(missing)}"
-            )
+            expected = f"an environment with {', '.join(methods[:-1])} and {methods[-1]}"
+            without = " and ".join(missing)
+            raise self.broken(f"{self.name} must return {expected}, got {describe(value)} without {without}")
         return value
 
     def result(self, value: Any) -> StepResult:
@@ -107,8 +108,7 @@ class Contract:
             content = getattr(result, field)
             self.has("a StepResult", field, content, isinstance(content, bool), "bool")
         self.has("a StepResult", "info", result.info, is_json_table(result.info), "a table of JSON values")
-        named = result.state_key is None or isinstance(result.state_key, str)
-        self.has("a StepResult", "state_key", result.state_key, named, "str or None")
+        self.has("a StepResult", "state_key", result.state_key, isinstance(result.state_key, str | None), "str or None")
         return result
 
     def message(self, message: Any) -> None:
@@ -121,8 +121,7 @@ class Contract:
             self.has("a Message", "tool_calls", call, accepted, "a tuple of ToolCall, with a name and JSON arguments")
 
     def score(self, value: Any) -> float:
-        accepted = is_finite(value) and 0 <= value <= 1
-        self.returns(value, accepted, "a number from 0 to 1")
+        self.returns(value, is_finite(value) and 0 <= value <= 1, "a number from 0 to 1")
         return float(value)
 
     def expert(self, value: Any) -> Callable[[StepResult], str] | None:
@@ -162,18 +161,13 @@ def place_of(function: object) -> str:
     return "" if code is None else f" ({code.co_filename}:{code.co_firstlineno})"
 
 
-def is_a(value: Any, kind: type) -> bool:
-    """Return whether a value has a type; a bool is not an int."""
-    return isinstance(value, kind) and not (isinstance(value, bool) and kind is int)
-
-
 def is_sequence(value: Any) -> bool:
     return isinstance(value, list | tuple)
 
 
 def is_sequence_of(value: Any, kind: type) -> bool:
-    is_sequence_but_not_text = isinstance(value, Sequence) and not isinstance(value, str)
-    return is_sequence_but_not_text and all(isinstance(item, kind) for item in value)
+    is_list = isinstance(value, Sequence) and not isinstance(value, str)
+    return is_list and all(isinstance(item, kind) for item in value)
 
 
 def is_finite(value: Any) -> bool:

@@ -34,7 +34,11 @@ DECORATORS = {Role.REWARD: "reward_function", Role.ENV: "env_maker", Role.EXPERT
 
 
 def reward_function(function: F) -> F:
-    """Declare a function `reward(completion, row) -> float` of the environment `dataset`."""
+    """Declare a reward function.
+
+    `reward(completion, row) -> float` is one of the environment `dataset`, `reward(trajectory) -> float` one of
+    `collect.reward`.
+    """
     return _mark(function, Role.REWARD)
 
 
@@ -48,11 +52,11 @@ def expert_maker(function: F) -> F:
     return _mark(function, Role.EXPERT)
 
 
-def declares(found: Any, role: Role) -> bool:
+def declares(code: Any, role: Role) -> bool:
     """Return whether an object may be used in a role: it was marked, or it is a class with the role's methods."""
-    if isinstance(found, type):
-        return role in METHODS and all(hasattr(found, name) for name in METHODS[role])
-    return callable(found) and getattr(found, MARK, None) == role
+    if isinstance(code, type):
+        return role in METHODS and all(hasattr(code, name) for name in METHODS[role])
+    return callable(code) and getattr(code, MARK, None) == role
 
 
 def requirement(role: Role) -> str:

@@ -1,4 +1,4 @@
-"""Infrastructure failures of episodes.
+"""Failures of calls to environments.
 
 An `EnvFailure` means that an episode was lost to the infrastructure or to a bug in the environment: the runner must
 not score it. Errors that the user can fix are `seeupo.errors.EnvError` instead. A worker that an action breaks is
@@ -7,9 +7,9 @@ neither: the episode ends with its official score.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from enum import StrEnum
 
-from seeupo.types import Failure, FailureKind
+from seeupo.types import FailureKind
 
 
 class EnvFailure(Exception):
@@ -18,52 +18,45 @@ class EnvFailure(Exception):
     Attributes:
         kind: Kind of failure, as recorded in the trajectory.
         environment: Name of the environment.
+        reason: Description of the failure.
         task: Id of the task; None if the call was not about a task.
         action: Last action that was taken or tried; None before the first.
-        reason: Description of the failure.
     """
 
-    kind: ClassVar[FailureKind] = FailureKind.OTHER
-
-    def __init__(self, *, environment: str, task: str | None, action: str | None, reason: str) -> None:
+    def __init__(
+        self, kind: FailureKind, environment: str, reason: str, *, task: str | None = None, action: str | None = None
+    ) -> None:
+        self.kind = kind
         self.environment = environment
+        self.reason = reason
         self.task = task
         self.action = action
-        self.reason = reason
         last_action = "" if action is None else f", last action {action[:200]!r}"
         where = environment if task is None else f"{environment}, task {task}"
         super().__init__(f"{where}{last_action}: {reason}")
 
-    def record(self) -> Failure:
-        """Return the failure as data for a trajectory."""
-        return Failure(self.kind, str(self))
+
+def pool_closed(environment: str) -> EnvFailure:
+    """Return the failure of a call that was queued or running when the pool was closed."""
+    return EnvFailure(FailureKind.POOL_CLOSED, environment, "the pool is closed")
 
 
-class WorkerLost(EnvFailure):
-    """The worker process was killed or exited, and so did its replacement."""
+class FailureCause(StrEnum):
+    """Cause of a failed call to a worker."""
 
-    kind = FailureKind.WORKER_LOST
-
-
-class CallTimedOut(EnvFailure):
-    """A call other than an action exceeded its wall-clock limit twice."""
-
-    kind = FailureKind.TIMED_OUT
-
-
-class EnvRaised(EnvFailure):
-    """The environment raised an exception or returned a malformed answer, twice."""
-
-    kind = FailureKind.RAISED
+    TIMEOUT = "timeout"
+    CRASH = "crash"
+    MEMORY = "memory"
+    RECURSION = "recursion"
+    STOPPED = "stopped"
+    KILLED = "killed"
+    RAISED = "raised"
 
 
-class NotReproducible(EnvFailure):
-    """Replaying an episode's actions in a fresh worker gave different results."""
+class WorkerFailure(Exception):
+    """A call to a worker failed; the worker must not be used again."""
 
-    kind = FailureKind.NOT_REPRODUCIBLE
-
-
-class PoolClosed(EnvFailure):
-    """The pool was closed while the call was queued or running."""
-
-    kind = FailureKind.POOL_CLOSED
+    def __init__(self, cause: FailureCause, reason: str) -> None:
+        super().__init__(reason)
+        self.cause = cause
+        self.reason = reason

@@ -18,7 +18,8 @@ from typing import Any
 
 from filelock import FileLock
 
-from seeupo.envs.references import packages_for
+import seeupo
+from seeupo.envs.references import locate
 from seeupo.envs.registry import EnvSpec
 from seeupo.errors import EnvError, EnvUnavailable
 from seeupo.utils.cache import cache_folder, make_cache_folder
@@ -40,22 +41,22 @@ def folder_of(spec: EnvSpec) -> Path:
 
 def installed(spec: EnvSpec) -> bool:
     """Return whether the environment is installed in exactly the versions that the spec requires."""
-    if not needs_installation(spec):
+    if not spec.requirements and spec.prepare is None:
         return True
     try:
         record = json.loads((folder_of(spec) / READY).read_text())
     except (OSError, ValueError):
         return False
-    return bool(record.get("asked") == requested(spec)) and (not spec.requirements or python_of(spec).exists())
+    return bool(record.get("asked") == requested(spec)) and python_of(spec).exists()
 
 
 def interpreter(spec: EnvSpec) -> Path:
-    """Return the environment's own interpreter, or the trainer's if the spec has no requirements."""
+    """Return the interpreter of an installed environment."""
     if not installed(spec):
         raise EnvUnavailable(
             f"{spec.name} is not installed in the required versions; run: seeupo envs install {spec.name}"
         )
-    return python_of(spec) if spec.requirements else Path(sys.executable)
+    return python_of(spec)
 
 
 def install(spec: EnvSpec, *, report: Callable[[str], None] = lambda _: None) -> Path:
@@ -76,15 +77,12 @@ def install(spec: EnvSpec, *, report: Callable[[str], None] = lambda _: None) ->
         folder.mkdir(parents=True)
         if spec.requirements:
             report(f"creating a virtual environment in {folder}")
-            run(
-                [sys.executable, "-m", "venv", str(folder / "venv")],
-                f"{spec.name}: the virtual environment could not be created",
-            )
+            venv = [sys.executable, "-m", "venv", str(folder / "venv")]
+            run(venv, f"{spec.name}: the virtual environment could not be created")
             report(f"installing {', '.join(spec.requirements)}")
-            python = str(python_of(spec))
-            pip = [python, "-m", "pip", "install", "--no-deps", "--no-input", "--disable-pip-version-check", "--quiet"]
+            pip = [str(python_of(spec)), "-m", "pip", "install", "--no-deps", "--no-input", "--quiet"]
             problem = f"{spec.name}: pip could not install its packages; is the package index reachable?"
-            run([*pip, *spec.requirements], problem)
+            run([*pip, "--disable-pip-version-check", *spec.requirements], problem)
         if spec.prepare is not None:
             report("preparing the environment's files")
             prepare(spec, spec.prepare)
@@ -95,20 +93,17 @@ def install(spec: EnvSpec, *, report: Callable[[str], None] = lambda _: None) ->
 
 def prepare(spec: EnvSpec, hook: str) -> None:
     """Call the environment's `prepare` hook in its interpreter."""
-    python = str(python_of(spec)) if spec.requirements else sys.executable
+    source = None if hook.startswith("seeupo.") else locate(hook)
     with tempfile.TemporaryDirectory(prefix="seeupo-") as packages:
-        for place in packages_for(hook):
-            (Path(packages) / place.name).symlink_to(place)
-        arguments = [hook, str(folder_of(spec)), packages]
-        run([python, "-I", "-c", PREPARE, *arguments], f"{spec.name}: its files could not be prepared by {hook}")
-
-
-def needs_installation(spec: EnvSpec) -> bool:
-    return bool(spec.requirements) or spec.prepare is not None
+        for path in (Path(seeupo.__file__).parent, *([] if source is None else [source.path])):
+            (Path(packages) / path.name).symlink_to(path)
+        command = [str(python_of(spec)), "-I", "-c", PREPARE, hook, str(folder_of(spec)), packages]
+        run(command, f"{spec.name}: its files could not be prepared by {hook}")
 
 
 def python_of(spec: EnvSpec) -> Path:
-    return folder_of(spec) / "venv" / "bin" / "python"
+    """Return the environment's own interpreter, or the trainer's if the spec has no requirements."""
+    return folder_of(spec) / "venv" / "bin" / "python" if spec.requirements else Path(sys.executable)
 
 
 def requested(spec: EnvSpec) -> dict[str, Any]:
@@ -116,12 +111,11 @@ def requested(spec: EnvSpec) -> dict[str, Any]:
     return {"requirements": list(spec.requirements), "prepare": spec.prepare}
 
 
-def run(command: Sequence[str], problem: str) -> str:
-    """Return a command's output; raise `EnvError` with the end of it if the command fails.
+def run(command: Sequence[str], problem: str) -> None:
+    """Run a command; raise `EnvError` with the end of its output if it fails.
 
     The umask is fixed, because workers run as an unprivileged user that must be able to read the files.
     """
     done = subprocess.run(command, capture_output=True, text=True, check=False, umask=0o022, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
         raise EnvError(problem, *(done.stderr or done.stdout).strip()[-2000:].splitlines())
-    return done.stdout

@@ -8,12 +8,11 @@ import inspect
 import sys
 from dataclasses import dataclass
 from functools import reduce
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import seeupo
 from seeupo.envs.declare import Role, declares, requirement
 from seeupo.envs.tracebacks import explain_exception, is_installed
 from seeupo.errors import EnvError
@@ -45,12 +44,12 @@ def resolve(reference: str, role: Role) -> Any:
     except Exception as error:  # a module may raise anything while it is loaded
         raise _not_loaded(reference, error) from None
     try:
-        found = reduce(getattr, name.split("."), loaded)
+        code = reduce(getattr, name.split("."), loaded)
     except AttributeError:
         raise EnvError(f"{reference!r}: {module} has no {name}") from None
-    if not declares(found, role):
+    if not declares(code, role):
         raise EnvError(f"{reference!r} is not usable as {role}: expected {requirement(role)}")
-    return found
+    return code
 
 
 def split(reference: str) -> tuple[str, str]:
@@ -69,10 +68,10 @@ def reference_to(factory: object) -> str:
     return class_reference(type(factory)) + ("" if _has_default_arguments(factory) else ARGUMENTS)
 
 
-def class_reference(made_by: type) -> str:
+def class_reference(cls: type) -> str:
     """Return the name of a class: "module:Class", or "script.py:Class" for one of the main program."""
-    module = _main_module() if made_by.__module__ == "__main__" else made_by.__module__
-    return f"{module}:{made_by.__qualname__}"
+    module = _main_module() if cls.__module__ == "__main__" else cls.__module__
+    return f"{module}:{cls.__qualname__}"
 
 
 def same_environment(one: str, other: str) -> bool:
@@ -103,20 +102,10 @@ def locate(reference: str) -> Source | None:
     Modules are searched where Python searches them, then in the current directory.
     """
     module, _ = split(canonical(reference))
-    if module.endswith(".py"):
-        path: Path | None = Path(module)
-    else:
-        path = _path_of(_find_spec(module.partition(".")[0]))
+    path = Path(module) if module.endswith(".py") else _path_of(module.partition(".")[0])
     if path is None or not path.exists():
         return None
     return Source(path, None if is_installed(path) else path.parent)
-
-
-def packages_for(reference: str) -> list[Path]:
-    """Return the packages that must be importable where a reference is used: this one, and that of the reference."""
-    own = Path(seeupo.__file__).parent
-    source = None if reference.startswith("seeupo.") else locate(reference)
-    return [own] if source is None else [own, source.path]
 
 
 def load_file(path: Path) -> ModuleType:
@@ -156,23 +145,19 @@ def _has_default_arguments(factory: object) -> bool:
     """Return whether a factory object equals one without arguments, as far as its attributes show it."""
     missing = object()
     for name, parameter in inspect.signature(type(factory)).parameters.items():
-        kept = getattr(factory, name, getattr(factory, f"_{name}", missing))
-        same_type = type(kept) is type(parameter.default)
-        if not (kept is parameter.default or (same_type and isinstance(kept, SIMPLE) and kept == parameter.default)):
+        value = getattr(factory, name, getattr(factory, f"_{name}", missing))
+        comparable = type(value) is type(parameter.default) and isinstance(value, SIMPLE)
+        if value is not parameter.default and not (comparable and value == parameter.default):
             return False
     return True
 
 
-def _find_spec(name: str) -> ModuleSpec | None:
-    """Find a top-level module. Finding a submodule would run its package."""
+def _path_of(module: str) -> Path | None:
+    """Return the file or package of a top-level module. Finding a submodule would run its package."""
     try:
-        found = importlib.util.find_spec(name)
+        spec = importlib.util.find_spec(module) or PathFinder.find_spec(module, [str(Path.cwd())])
     except ValueError:  # a module without a spec, such as __main__
         return None
-    return found or PathFinder.find_spec(name, [str(Path.cwd())])
-
-
-def _path_of(spec: ModuleSpec | None) -> Path | None:
     if spec is None:
         return None
     if spec.submodule_search_locations:

@@ -62,6 +62,10 @@ class EnvSpec:
     file_options: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
 
+    def code_in(self, options: Mapping[str, Any]) -> list[str]:
+        """Return the references to code that options name."""
+        return [value for name in self.code_options if isinstance(value := options.get(name), str)]
+
 
 def requirements_of(folder: str) -> tuple[str, ...]:
     """Return the pinned packages in a built-in environment's `requirements.txt`."""

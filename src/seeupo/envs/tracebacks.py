@@ -40,19 +40,19 @@ def is_installed(path: Path) -> bool:
 def _chain(shown: traceback.TracebackException) -> list[traceback.TracebackException]:
     """Return an exception and those that led to it, the latest first."""
     chain = [shown]
-    for each in chain:
-        chain += [cause for cause in (each.__cause__, each.__context__) if cause is not None and cause not in chain]
+    for error in chain:
+        chain += [cause for cause in (error.__cause__, error.__context__) if cause is not None and cause not in chain]
     return chain
 
 
 def _hide_own_frames(chain: list[traceback.TracebackException]) -> str:
     """Remove the frames of this package if others remain, and return the place of the latest in the user's files."""
-    kept = [[frame for frame in each.stack if not _is_own(frame)] for each in chain]
+    kept = [[frame for frame in error.stack if not _is_own(frame)] for error in chain]
     frames = next(filter(None, kept), None)
     if frames is None:
         return ""
-    for each, rest in zip(chain, kept, strict=True):
-        each.stack = traceback.StackSummary.from_list(rest)
+    for error, rest in zip(chain, kept, strict=True):
+        error.stack = traceback.StackSummary.from_list(rest)
     latest = next((frame for frame in reversed(frames) if not is_installed(Path(frame.filename))), frames[-1])
     return f" ({latest.filename}:{latest.lineno})"
 

@@ -54,7 +54,7 @@ def named_code(environment: object, options: Mapping[str, Any]) -> tuple[str, ..
     if not isinstance(spec, EnvSpec):
         return ()  # a factory object: its code already runs
     named = [environment] if isinstance(environment, str) and is_reference(environment) else []
-    return (*named, *(value for name in spec.code_options if isinstance(value := options.get(name), str)))
+    return (*named, *spec.code_in(options))
 
 
 def untrusted_code(code: Collection[str], trusted: Collection[str]) -> tuple[str, ...]:
@@ -74,8 +74,7 @@ def strings_in(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from strings_in(each)
+        yield from strings_in(list(value.values()))
     elif isinstance(value, list | tuple):
-        for each in value:
-            yield from strings_in(each)
+        for item in value:
+            yield from strings_in(item)

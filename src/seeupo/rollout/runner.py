@@ -215,7 +215,7 @@ class Runner:
             try:
                 value = future.result()
             except EnvFailure as failure:
-                self._finish(running, StopReason.FAILURE, failure=failure.record())
+                self._finish(running, StopReason.FAILURE, failure=Failure(failure.kind, str(failure)))
             except EnvError as error:
                 self._finish(running, StopReason.FAILURE, failure=Failure(FailureKind.OTHER, str(error)))
             else:

@@ -65,7 +65,13 @@ class Loop:
         self.sampler = components.sampler
         self.progress = Progress()
         self.checkpoints = run_dir.checkpoints(recipe.run.keep_checkpoints)
-        self.collector = Collector(components.runner, components.train_tasks, recipe.collect, seed=recipe.run.seed)
+        self.collector = Collector(
+            components.runner,
+            components.train_tasks,
+            recipe.collect,
+            seed=recipe.run.seed,
+            reward=components.reward,
+        )
         self.ahead = AheadCollector(self.collector)
 
     def run(self) -> str:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from seeupo.callbacks import Callback, CallbackList
-from seeupo.config.algorithms import algorithm_code
 from seeupo.config.changes import Change, recipe_changes
 from seeupo.config.loader import read_recipe, recipe_to_table, recipe_to_toml
 from seeupo.config.schema import Recipe
@@ -109,7 +108,7 @@ def train(
     with _observed(callback, progress=progress) as callbacks, build(recipe, factory, permissions) as components:
         env_info = {
             **collect_env_info(),
-            "trusted_code": recipe.code if factory is None else algorithm_code(recipe.algorithm),
+            "trusted_code": recipe.code if factory is None else recipe.in_process_code,
             "unsandboxed": unsandboxed,
             "panel": panel_of(components.test_tasks),
             "model": recipe.model.name,

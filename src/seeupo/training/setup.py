@@ -33,6 +33,7 @@ from seeupo.models.precision import DTYPES, resolve_device
 from seeupo.models.streaming import WeightStream, can_stream
 from seeupo.models.tokenizer_check import check_text
 from seeupo.protocols import EnvFactory, Sampler, TrainableEngine
+from seeupo.rollout.collector import RewardFunction, load_reward
 from seeupo.rollout.runner import Runner, RunnerSettings, make_runner
 from seeupo.rollout.template import Template
 from seeupo.training.samplers import lora_settings, sampled_copy, start_samplers
@@ -64,6 +65,7 @@ class Components:
     model: ModelInfo
     train_tasks: Sequence[Task]
     test_tasks: Sequence[Task]
+    reward: RewardFunction | None = None
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,7 @@ def build(
         stack.enter_context(num_threads(recipe.run.threads))
         pool = stack.enter_context(open_pool(recipe, environment, permissions))
         check_step_rewards(recipe, pool)
+        reward = load_reward(recipe.collect.reward, permissions.trust)
         train_tasks = pool.first_tasks(recipe.environment.train_split, None)
         test_tasks = pool.first_tasks(recipe.environment.test_split, recipe.evaluation.tasks)
         first = pool.try_task(train_tasks[0])
@@ -154,7 +157,7 @@ def build(
         template, settings = template_of(recipe.agent), runner_settings(recipe)
         runner = make_runner(policy, pool, template, settings, training=True, sampler=sampler)
         runner.sampler.sync(engine, 0)
-        yield Components(pool, engine, runner.sampler, runner, model_info(policy), train_tasks, test_tasks)
+        yield Components(pool, engine, runner.sampler, runner, model_info(policy), train_tasks, test_tasks, reward)
 
 
 def start_ray(recipe: Recipe, placement: Placement, pool: EnvPool, stack: ExitStack) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from envs.worlds import children, kill
+from envs.worlds import children, kill, worker_pids
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.errors import EnvError
 
@@ -143,7 +143,7 @@ def episode_processes(pool):
     """Return the processes of the apps and of the code, forked by the engine process in this order."""
     engines = {
         process
-        for worker in pool.worker_pids
+        for worker in worker_pids(pool)
         for process in children(worker)
         if b"appworld.engine_process" in Path(f"/proc/{process}/cmdline").read_bytes()
     }

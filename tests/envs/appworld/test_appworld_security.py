@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import seeupo
+from campaigns import nightly_except
 from seeupo.envs.appworld.task_data import IN_SANDBOX
 
 SECRET = "a-secret-of-the-host"
@@ -197,6 +198,14 @@ SCORES = {
 }
 PAYLOADS = {**SHELL, **FILES, **ANSWERS, **IMPORTS, **DUNDERS, **EXITS, **BOMBS, **SIZES, **SCORES}
 FINDS_NOTHING = ("search", "memory of others")
+ALWAYS = {
+    "system", "libc", "real open", "overwrite", "the data", "answer file", "evaluation", "search", "network", "globals",
+    "modules", "real exit", "kill the engine process", "close all files", "forever", "forks of orphans",
+    "memory bit by bit", "many files", "deep answer", "a hundred megabytes", "printed invalid UTF-8",
+    "patched evaluator", "forged state on disk", "statements", "protocol", "memory of others", "own answers",
+    "a forged error",
+}  # fmt: skip
+"""At least one of each kind; `make nightly` runs all."""
 
 
 @dataclass
@@ -233,11 +242,7 @@ def pools(pool, impatient_pool):
     return pool, impatient_pool
 
 
-def test_there_are_enough_payloads():
-    assert len(PAYLOADS) >= 40
-
-
-@pytest.mark.parametrize("name", [*PAYLOADS, *LOOPS])
+@pytest.mark.parametrize("name", nightly_except(ALWAYS, [*PAYLOADS, *LOOPS]))
 def test_a_hostile_action_has_no_effect(pools, tasks, host, name):
     """Code may also be stopped by the time limit, unless it has to report what it found."""
     code = {**PAYLOADS, **LOOPS}[name]

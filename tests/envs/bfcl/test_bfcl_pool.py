@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from envs.bfcl import hostile
+from envs.worlds import worker_pids
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.envs.registry import EnvSpec
 from seeupo.errors import EnvError
@@ -57,7 +58,7 @@ def test_hostile_actions_do_not_break_workers(pool: EnvPool, tmp_path: Path) -> 
         *[f"[{name}()]" for name in hostile.UNREACHABLE],
         *[f"[{call}]" for call in hostile.unharmful_calls(canary)],
     ]
-    before = pool.worker_pids
+    before = worker_pids(pool)
     for action in actions:
         env = pool.env()
         env.reset(task, seed=0)
@@ -66,7 +67,7 @@ def test_hostile_actions_do_not_break_workers(pool: EnvPool, tmp_path: Path) -> 
         assert {message.role for message in result.messages} <= {"tool", "user"}
         assert env.score() == 0.0
         env.close()
-    assert pool.worker_pids == before
+    assert worker_pids(pool) == before
     assert not Path(canary).exists()
     expert = pool.expert(task)
     assert expert is not None

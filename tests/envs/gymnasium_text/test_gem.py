@@ -3,7 +3,7 @@
 import pytest
 
 from envs.textworld import hostile
-from envs.worlds import HAS_SANDBOX
+from envs.worlds import HAS_SANDBOX, worker_pids
 from seeupo.envs.gymnasium_text.gem import binary_search
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.types import Message, StepResult, Task
@@ -42,7 +42,7 @@ def test_a_task_always_has_the_same_number(pool):
 
 
 def test_hostile_replies_do_not_break_the_worker_or_score(pool):
-    before = pool.worker_pids
+    before = worker_pids(pool)
     for reply in [*hostile.REFUSED, *GUESSES]:
         env = pool.env()
         env.reset(pool.tasks("test")[0], seed=0)
@@ -50,7 +50,7 @@ def test_hostile_replies_do_not_break_the_worker_or_score(pool):
         assert len(result.messages[0].content) < 21_000
         assert env.score() == 0.0
         env.close()
-    assert pool.worker_pids == before
+    assert worker_pids(pool) == before
 
 
 def test_interleaved_games_with_the_global_generator_are_independent(gem):

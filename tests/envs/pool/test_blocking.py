@@ -3,17 +3,16 @@
 import itertools
 import threading
 import time
-from concurrent.futures import Future
 
 import pytest
 
 from envs.toy import ToyFactory
-from envs.worlds import HANG_SECONDS, HAS_SANDBOX, TOY, everywhere, observation, step
-from seeupo.envs.failures import CallTimedOut, PoolClosed
+from envs.worlds import HANG_SECONDS, HAS_SANDBOX, TOY, everywhere, failing, observation, step
+from seeupo.envs.failures import FailureCause, WorkerFailure
 from seeupo.envs.pool import slot
 from seeupo.envs.pool.pool import EnvPool
-from seeupo.envs.pool.worker import FailureCause, Worker, WorkerFailure
-from seeupo.types import Task
+from seeupo.envs.pool.worker import Worker
+from seeupo.types import FailureKind, Task
 
 TASK = Task("one", "train", payload={"target": 3})
 DAY = 86400.0
@@ -51,7 +50,7 @@ def test_a_call_that_blocks_forever_times_out(monkeypatch, op):
 
     monkeypatch.setattr(Worker, "call", impatient)
     with EnvPool(TOY, options={"blocks": op}, workers=1, unsandboxed=not HAS_SANDBOX) as pool:
-        with pytest.raises(CallTimedOut, match=f"{op} failed: no answer within"):
+        with failing(FailureKind.TIMED_OUT, match=f"{op} failed: no answer within"):
             CALLS[op](pool)
         assert pool.vocabulary() == ()
 
@@ -73,11 +72,10 @@ def test_a_factory_that_blocks_this_process_does_not_block_the_end(monkeypatch):
     thread = pool._scheduler.slots[0].thread
     pool.close()
     for future in (running, queued):
-        with pytest.raises(PoolClosed):
+        with failing(FailureKind.POOL_CLOSED):
             future.result(timeout=0)
-    late: Future[None] = Future()
-    pool._scheduler.slots[0].submit(lambda slot: None, late)
-    with pytest.raises(PoolClosed):
+    late = pool._scheduler.slots[0].submit(lambda slot: None)
+    with failing(FailureKind.POOL_CLOSED):
         late.result(timeout=0)
     released.set()
     thread.join()  # it ends in order, although its call was given up

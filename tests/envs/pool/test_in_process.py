@@ -5,9 +5,9 @@ import math
 import pytest
 
 from envs.counting import CountingFactory
-from seeupo.envs.failures import EnvRaised
+from envs.worlds import failing
 from seeupo.envs.pool.pool import EnvPool
-from seeupo.types import StepResult, Tool
+from seeupo.types import FailureKind, StepResult, Tool
 
 
 def pool_with(step):
@@ -31,17 +31,17 @@ def test_exceptions_of_an_environment_are_environment_failures(error):
     def step(text):
         raise error
 
-    with pool_with(step) as pool, pytest.raises(EnvRaised, match=type(error).__name__):
+    with pool_with(step) as pool, failing(FailureKind.RAISED, match=type(error).__name__):
         step_of(pool)
 
 
 @pytest.mark.parametrize("reward", [math.nan, math.inf])
 def test_step_rewards_must_be_finite(reward):
-    with pool_with(lambda text: StepResult((), reward=reward)) as pool, pytest.raises(EnvRaised, match="finite"):
+    with pool_with(lambda text: StepResult((), reward=reward)) as pool, failing(FailureKind.RAISED, match="finite"):
         step_of(pool)
 
 
 def test_answers_that_are_not_json_are_environment_failures():
     tools = (Tool("f", "", {"choices": {1, 2}}),)
-    with pool_with(lambda text: StepResult((), tools)) as pool, pytest.raises(EnvRaised, match="JSON schema"):
+    with pool_with(lambda text: StepResult((), tools)) as pool, failing(FailureKind.RAISED, match="JSON schema"):
         step_of(pool)

@@ -11,12 +11,23 @@ import pytest
 
 import seeupo
 from envs.toy import ToyFactory
-from envs.worlds import TOY, alive, children, everywhere, generous, kill, needs_sandbox, time_out_hangs
-from seeupo.envs.failures import CallTimedOut, EnvRaised, NotReproducible, PoolClosed, WorkerLost
+from envs.worlds import (
+    TOY,
+    alive,
+    children,
+    everywhere,
+    failing,
+    generous,
+    kill,
+    needs_sandbox,
+    time_out_hangs,
+    worker_pids,
+)
+from seeupo.envs.failures import FailureCause, WorkerFailure
 from seeupo.envs.pool.pool import EnvPool, Mistakes
-from seeupo.envs.pool.watchdog import Verdict, Watchdog
+from seeupo.envs.pool.watchdog import Watchdog
 from seeupo.errors import EnvError
-from seeupo.types import Task
+from seeupo.types import FailureKind, Task
 
 
 @pytest.fixture
@@ -67,7 +78,7 @@ def test_an_expert_solves_a_task(pool_of, unsandboxed):
 def test_an_expert_solves_a_task_in_this_process(pool_of):
     pool = pool_of(ToyFactory())
     assert pool.splits == ("train", "test")
-    assert pool.worker_pids == []
+    assert worker_pids(pool) == []
     task = pool.tasks("train")[1]
     env, expert = pool.env(), pool.expert(task)
     result = env.reset(task, seed=0)
@@ -81,7 +92,7 @@ def test_an_in_process_spec_takes_options(pool_of):
     trusted = replace(TOY, in_process=True)
     pool = pool_of(trusted, options={"size": 2})
     assert len(pool.tasks("test")) == 2
-    assert pool.worker_pids == []
+    assert worker_pids(pool) == []
     with pytest.raises(EnvError, match="option size='x': expected int"):
         pool_of(trusted, options={"size": "x"})
 
@@ -89,10 +100,10 @@ def test_an_in_process_spec_takes_options(pool_of):
 def test_an_exception_in_this_process_fails_the_episode_and_keeps_its_cause(pool_of):
     pool = pool_of(ToyFactory())
     episode, other = started(pool), started(pool)
-    with pytest.raises(EnvRaised, match=r"ToyFactory\(\.\.\.\), task train-0, last action 'raise wrong'") as raised:
+    with failing(FailureKind.RAISED, match=r"ToyFactory\(\.\.\.\), task train-0, last action 'raise wrong'") as raised:
         episode.step("raise wrong").result()
     assert isinstance(raised.value.__cause__, ValueError)
-    with pytest.raises(EnvRaised, match="wrong"):
+    with failing(FailureKind.RAISED, match="wrong"):
         episode.score().result()
     assert say(other, "add 1") == "1"
 
@@ -115,7 +126,7 @@ def test_wrong_options_raise_when_the_pool_is_created(pool_of, options, message)
 
 
 def test_a_broken_factory_raises_when_the_pool_is_created(pool_of):
-    with pytest.raises(EnvRaised, match="the factory is broken"):
+    with failing(FailureKind.RAISED, match="the factory is broken"):
         pool_of(options={"note": "raise"})
     with pytest.raises(EnvError, match=r"there is no module 'envs\.nowhere'"):
         pool_of(replace(TOY, factory="envs.nowhere:Factory"))
@@ -203,9 +214,9 @@ def test_an_episode_survives_one_kill_per_call(pool_of, unsandboxed):
     result = episode.step("add 1").result()
     assert expert(result) == "add 1"
     for expected in ("2", "3"):
-        kill(*pool.worker_pids)
+        kill(*worker_pids(pool))
         assert say(episode, "add 1") == expected
-    kill(*pool.worker_pids)
+    kill(*worker_pids(pool))
     assert episode.score().result() == 1.0
     assert [expert(result) for _ in range(3)] == ["add 1", "add 1", "done"]
 
@@ -218,12 +229,12 @@ def test_two_kills_in_one_call_fail_the_episode(pool_of, unsandboxed):
     future = episode.step("hang")
     killed = set()
     while len(killed) < 2:
-        killed |= {pid for pid in pool.worker_pids if pid not in killed and pid is not None and kill(pid)}
-    with pytest.raises(WorkerLost) as lost:
+        killed |= {pid for pid in worker_pids(pool) if pid not in killed and kill(pid)}
+    with failing(FailureKind.WORKER_LOST) as lost:
         future.result()
     assert (lost.value.environment, lost.value.task, lost.value.action) == ("toy", "train-0", "hang")
     assert "SIGKILL" in lost.value.reason
-    with pytest.raises(WorkerLost):
+    with failing(FailureKind.WORKER_LOST):
         episode.score().result()
     episode.close().result()
     assert say(other, "add 1") == "1"
@@ -245,7 +256,7 @@ def test_a_reset_that_fails_once_is_retried(pool_of, tmp_path):
 
 
 def test_a_reset_that_fails_twice_is_an_infrastructure_failure(pool_of):
-    with pytest.raises(WorkerLost, match="reset failed: the worker exited with code 3"):
+    with failing(FailureKind.WORKER_LOST, match="reset failed: the worker exited with code 3"):
         started(pool_of(), task_with(breaks_reset=True))
 
 
@@ -260,7 +271,7 @@ def test_a_reset_that_fails_twice_is_an_infrastructure_failure(pool_of):
 def test_an_exception_of_the_environment_fails_the_episode(pool_of, action, reason):
     pool = pool_of()
     episode, other = started(pool), started(pool)
-    with pytest.raises(EnvRaised, match=reason) as raised:
+    with failing(FailureKind.RAISED, match=reason) as raised:
         episode.step(action).result()
     assert raised.value.action == action
     assert say(other, "add 1") == "1"
@@ -269,16 +280,16 @@ def test_an_exception_of_the_environment_fails_the_episode(pool_of, action, reas
 @pytest.mark.parametrize(
     ("bad_score", "kind", "reason"),
     [
-        ("nan", EnvRaised, "score must return a number from 0 to 1, got nan"),
-        ("text", EnvRaised, "score must return a number from 0 to 1, got str"),
-        ("raise", EnvRaised, "the checker is broken"),
-        ("exit", WorkerLost, "exited with code 9"),
+        ("nan", FailureKind.RAISED, "score must return a number from 0 to 1, got nan"),
+        ("text", FailureKind.RAISED, "score must return a number from 0 to 1, got str"),
+        ("raise", FailureKind.RAISED, "the checker is broken"),
+        ("exit", FailureKind.WORKER_LOST, "exited with code 9"),
     ],
 )
 def test_an_invalid_score_fails_the_episode(pool_of, bad_score, kind, reason):
     episode = started(pool_of(options={"bad_score": bad_score}))
     say(episode, "add 1")
-    with pytest.raises(kind, match=reason) as raised:
+    with failing(kind, match=reason) as raised:
         episode.score().result()
     assert raised.value.action == "add 1"
 
@@ -287,8 +298,8 @@ def test_an_episode_that_cannot_be_replayed_fails(pool_of):
     pool = pool_of()
     episode = started(pool)
     say(episode, "random")
-    kill(*pool.worker_pids)
-    with pytest.raises(NotReproducible, match="replaying its step"):
+    kill(*worker_pids(pool))
+    with failing(FailureKind.NOT_REPRODUCIBLE, match="replaying its step"):
         episode.step("add 1").result()
 
 
@@ -296,7 +307,7 @@ def test_info_may_differ_when_an_episode_is_replayed(pool_of):
     pool = pool_of()
     episode = started(pool)
     say(episode, "noise")
-    kill(*pool.worker_pids)
+    kill(*worker_pids(pool))
     assert say(episode, "add 1") == "1"
 
 
@@ -304,22 +315,22 @@ def test_a_close_that_raises_is_reported_and_frees_the_worker(pool_of):
     pool = pool_of(replace(TOY, episodes_per_worker=1), options={"close_raises": True})
     for _ in range(2):
         episode = started(pool)
-        with pytest.raises(EnvRaised, match="close is broken"):
+        with failing(FailureKind.RAISED, match="close is broken"):
             episode.close().result()
 
 
-@pytest.mark.parametrize("cause", ["memory", "stopped"])
+@pytest.mark.parametrize("cause", [FailureCause.MEMORY, FailureCause.STOPPED])
 def test_a_worker_that_the_watchdog_kills_during_a_close_is_no_failure(pool_of, monkeypatch, cause):
     pool = pool_of(options={"blocks": "close"})
     episode = started(pool)
     with monkeypatch.context() as patch:
-        patch.setattr(Watchdog, "check", lambda dog: Verdict(cause, "too much"))
+        patch.setattr(Watchdog, "check", lambda dog: WorkerFailure(cause, "too much"))
         episode.close().result()
     assert say(started(pool), "add 1") == "1"
 
 
 def test_a_start_that_hangs_is_a_failure(pool_of):
-    with pytest.raises(CallTimedOut, match="no answer within 1 s"):
+    with failing(FailureKind.TIMED_OUT, match="no answer within 1 s"):
         pool_of(options={"note": "hang"}, limits=generous(start_seconds=1))
 
 
@@ -332,7 +343,7 @@ def test_episodes_wait_for_room(pool_of):
     episodes = [pool.start(task, 0) for _ in range(5)]
     resets = [episode.reset() for episode in episodes]
     assert [reset.result().messages[0].content for reset in resets[:2]] == ["count to 3"] * 2
-    assert len(pool.worker_pids) == 2
+    assert len(worker_pids(pool)) == 2
     assert not any(reset.done() for reset in resets[2:])
     for episode, reset in zip(episodes, resets, strict=True):
         reset.result()
@@ -344,7 +355,7 @@ def test_a_failed_episode_makes_room(pool_of):
     pool = pool_of(replace(TOY, episodes_per_worker=1))
     failing, waiting = pool.start(task_with(breaks_reset=True), 0), pool.start(task_with(), 0)
     first, second = failing.reset(), waiting.reset()
-    assert isinstance(first.exception(), WorkerLost)
+    assert first.exception().kind is FailureKind.WORKER_LOST
     assert second.result()
     failing.close().result()
     assert say(waiting, "add 1") == "1"
@@ -366,10 +377,10 @@ def test_workers_are_started_when_they_are_needed(pool_of):
     pool = pool_of(workers=3)
     for count in (1, 1, 1):
         episode = started(pool)
-        assert len(pool.worker_pids) == count
+        assert len(worker_pids(pool)) == count
         episode.close().result()
     episodes = [started(pool) for _ in range(6)]
-    assert len(pool.worker_pids) == 3
+    assert len(worker_pids(pool)) == 3
     assert {say(episode, "add 1") for episode in episodes} == {"1"}
 
 
@@ -415,11 +426,11 @@ def test_a_separate_judge_scores_the_saved_state(pool_of, unsandboxed, tmp_path)
     say(right, "add 2")
     say(wrong, "add 1")
     assert (right.score().result(), wrong.score().result()) == (1.0, 0.0)
-    assert len(pool.worker_pids) == 2
+    assert len(worker_pids(pool)) == 2
     if not unsandboxed:
         assert say(wrong, f"read {answers}") == "Error: No such file or directory"
     answers.unlink()
-    with pytest.raises(EnvRaised, match="FileNotFoundError") as raised:
+    with failing(FailureKind.RAISED, match="FileNotFoundError") as raised:
         right.score().result()
     assert (raised.value.task, raised.value.action) == ("train-0", "add 2")
 
@@ -439,8 +450,8 @@ def test_closing_kills_running_calls(pool_of, unsandboxed):
     assert len(family) >= 3
     pool.close()
     for future in (hanging, queued, waiting, episode.score(), episode.close()):
-        assert isinstance(future.exception(timeout=600), PoolClosed)
-    with pytest.raises(PoolClosed):
+        assert future.exception(timeout=600).kind is FailureKind.POOL_CLOSED
+    with failing(FailureKind.POOL_CLOSED):
         pool.expert(pool.tasks("train")[0])
     assert not alive(family)
     pool.close()

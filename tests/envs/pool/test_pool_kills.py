@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
-from envs.worlds import HAS_SANDBOX, TOY, alive, children, kill
-from seeupo.envs.failures import EnvFailure, WorkerLost
+from envs.worlds import HAS_SANDBOX, TOY, alive, children, kill, worker_pids
+from seeupo.envs.failures import EnvFailure
 from seeupo.envs.pool.pool import EnvPool
-from seeupo.types import Task
+from seeupo.types import FailureKind, Task
 
 EPISODES = 500
 WORKERS = 8
@@ -28,7 +28,7 @@ class Killer:
         self.seen = set()
 
     def after_answer(self):
-        if self.random.random() < 1 / ANSWERS_PER_KILL and (victims := self.pool.worker_pids):
+        if self.random.random() < 1 / ANSWERS_PER_KILL and (victims := worker_pids(self.pool)):
             self.seen |= children()
             self.kills[kill(self.random.choice(victims))] += 1
 
@@ -75,15 +75,15 @@ def test_workers_killed_at_random_lose_no_episode(seed):
         rollouts = [Rollout(pool, task, killer, finished) for _ in range(EPISODES)]
         for _ in rollouts:
             assert finished.acquire(timeout=GUARD_SECONDS), "an episode was lost"
-        assert len(pool.worker_pids) <= WORKERS
+        assert len(worker_pids(pool)) <= WORKERS
     assert not finished.acquire(blocking=False)
     assert not alive((killer.seen | children()) - before)
     ends = [end for rollout in rollouts for end in rollout.ends]
     assert len(ends) == EPISODES
     failed = [end for end in ends if isinstance(end, BaseException)]
-    assert all(type(failure) is WorkerLost and failure.task == "endless" for failure in failed)
+    assert all(failure.kind is FailureKind.WORKER_LOST and failure.task == "endless" for failure in failed)
     assert killer.kills[True] >= KILLS
     assert 2 * len(failed) <= killer.kills[True]  # a call fails only if two workers are killed under it
     for rollout in rollouts:
         assert rollout.seen == ["count to -1", *map(str, range(1, len(rollout.seen)))][: len(rollout.seen)]
-        assert rollout.ends == [0.0] or isinstance(rollout.ends[0], WorkerLost)
+        assert rollout.ends == [0.0] or rollout.ends[0].kind is FailureKind.WORKER_LOST

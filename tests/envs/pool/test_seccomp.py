@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from envs.worlds import every_sandbox, observation, step
+from seeupo.envs.failures import FailureCause, WorkerFailure
 from seeupo.envs.pool.seccomp import (
     ALLOW,
     ERRNO,
@@ -16,7 +17,6 @@ from seeupo.envs.pool.seccomp import (
     REFUSED,
     filter_program,
 )
-from seeupo.envs.pool.worker import FailureCause, WorkerFailure
 
 NEWUSER, THREAD, SIGCHLD = 0x10000000, 0x003D0F00, 17
 READ = {"x86_64": 0, "aarch64": 63}

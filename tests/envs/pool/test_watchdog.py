@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from envs.worlds import alive, children, every_sandbox, everywhere, generous, observation, step
+from seeupo.envs.failures import FailureCause, WorkerFailure
 from seeupo.envs.pool import watchdog
 from seeupo.envs.pool.sandbox import Limits
 from seeupo.envs.pool.watchdog import Watchdog, processes, proportional
-from seeupo.envs.pool.worker import FailureCause, WorkerFailure
 
 
 @everywhere
@@ -57,7 +57,7 @@ def test_scratch_space_counts_as_memory(started, sandbox):
 @every_sandbox
 def test_empty_files_count_too(started, sandbox, monkeypatch):
     monkeypatch.setattr(watchdog, "FILE_BYTES", 2**20)
-    worker = started(False, sandbox=sandbox, limits=generous(total_mb=300))
+    worker = started(False, sandbox=sandbox, limits=generous(total_mb=300, scratch_mb=512))
     with pytest.raises(WorkerFailure, match="the limit is 300 MB"):
         steps(worker, "files_of 350", "hang")
 
@@ -95,7 +95,7 @@ def test_short_stops_and_stopped_children_are_tolerated():
     program = "import os, sys, time\nchild = os.fork() or time.sleep(600)\nprint(child, flush=True)\ntime.sleep(600)"
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
         child = int(process.stdout.readline())
-        dog = Watchdog(process.pid, Limits(), lambda verdict: None, sandboxed=False)
+        dog = Watchdog(process.pid, Limits(), lambda failure: None, sandboxed=False)
         try:
             os.kill(child, signal.SIGSTOP)
             os.kill(process.pid, signal.SIGSTOP)
@@ -109,8 +109,8 @@ def test_short_stops_and_stopped_children_are_tolerated():
                 assert dog.check() is None
             os.kill(process.pid, signal.SIGSTOP)
             wait_for_state(process.pid, "T")
-            verdicts = [dog.check() for _ in range(watchdog.STOPPED_CHECKS)]
-            assert [verdict and verdict.cause for verdict in verdicts] == [None] * 7 + ["stopped"]
+            failures = [dog.check() for _ in range(watchdog.STOPPED_CHECKS)]
+            assert [failure and failure.cause for failure in failures] == [None] * 7 + ["stopped"]
         finally:
             os.kill(child, signal.SIGKILL)
             process.kill()
@@ -118,7 +118,7 @@ def test_short_stops_and_stopped_children_are_tolerated():
 
 def test_processes_that_are_gone_are_no_problem():
     assert processes(2**22 + 1) == []
-    assert Watchdog(2**22 + 1, Limits(), lambda verdict: None, sandboxed=True).check() is None
+    assert Watchdog(2**22 + 1, Limits(), lambda failure: None, sandboxed=True).check() is None
 
 
 def test_processes_that_have_ended_since_they_were_listed_use_no_memory():

@@ -50,23 +50,30 @@ def test_tasks_survive_the_round_trip(task):
     assert task_from_json(decode(encode(task_to_json(task)))) == task
 
 
+RESULT = result_to_json(StepResult(()))
+MESSAGE = {"role": "user", "content": "", "tool_calls": []}
+
+
 @pytest.mark.parametrize(
     "fields",
     [
-        {},
-        {"messages": [{"role": "stranger", "content": ""}]},
-        {"messages": [{"role": ["user"], "content": ""}]},
-        {"messages": [{"role": "user", "content": 3}]},
-        {"messages": [{"role": "user", "content": "", "tool_calls": [{"name": "f", "arguments": "x"}]}]},
-        {"messages": [], "tools": [{"name": "f", "description": "", "parameters": []}]},
-        {"messages": [], "reward": "1"},
-        {"messages": [], "terminated": 1},
-        {"messages": [], "info": []},
+        {"messages": None},
+        {"messages": [{**MESSAGE, "role": "stranger"}]},
+        {"messages": [{**MESSAGE, "role": ["user"]}]},
+        {"messages": [{**MESSAGE, "content": 3}]},
+        {"messages": [{**MESSAGE, "tool_calls": [{"name": "f", "arguments": "x"}]}]},
+        {"tools": [{"name": "f", "description": "", "parameters": []}]},
+        {"reward": "1"},
+        {"terminated": 1},
+        {"info": []},
     ],
 )
 def test_fields_of_wrong_types_are_errors(fields):
+    assert result_from_json({**RESULT, "messages": [MESSAGE]}).messages == (Message("user", ""),)
     with pytest.raises(WireError, match="expected"):
-        result_from_json(fields)
+        result_from_json({**RESULT, **fields})
+    with pytest.raises(WireError, match="expected"):
+        result_from_json({})
 
 
 @pytest.mark.parametrize("nested", [b"[" * 99 + b"[[]]" + b"]" * 99, b'{"a":' * 100 + b"[]" + b"}" * 100])

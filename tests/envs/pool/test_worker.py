@@ -22,8 +22,9 @@ from envs.worlds import (
     step,
     time_out_hangs,
 )
+from seeupo.envs.failures import FailureCause, WorkerFailure
 from seeupo.envs.pool.sandbox import find_bubblewrap
-from seeupo.envs.pool.worker import FailureCause, Worker, WorkerFailure
+from seeupo.envs.pool.worker import Worker
 from seeupo.errors import EnvError
 
 

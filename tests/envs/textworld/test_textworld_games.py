@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import seeupo
 from envs.textworld import hostile
-from envs.worlds import HAS_SANDBOX
+from envs.worlds import HAS_SANDBOX, worker_pids
 from seeupo.envs.install import interpreter
 from seeupo.envs.pool.pool import EnvPool, Mistakes
 from seeupo.envs.textworld.commands import SHORT_FORMS, VERBS
@@ -175,7 +175,7 @@ def test_episodes_in_one_worker_do_not_disturb_one_another(pool):
 
 def test_hostile_replies_never_reach_the_game(pool):
     task = pool.tasks("test")[0]
-    before = pool.worker_pids
+    before = worker_pids(pool)
     env, expert = pool.env(), pool.expert(task)
     result = env.reset(task, seed=0)
     for reply in hostile.REFUSED:
@@ -188,11 +188,11 @@ def test_hostile_replies_never_reach_the_game(pool):
         result = env.step(expert(result))
     assert env.score() == 1.0
     env.close()
-    assert pool.worker_pids == before
+    assert worker_pids(pool) == before
 
 
 def test_unusual_commands_do_not_break_the_game(pool):
-    before = pool.worker_pids
+    before = worker_pids(pool)
     env = pool.env()
     env.reset(pool.tasks("test")[1], seed=0)
     for command in hostile.STRANGE:
@@ -200,7 +200,7 @@ def test_unusual_commands_do_not_break_the_game(pool):
         assert result.messages[0].content
         assert not result.messages[0].content.startswith("Error: ")
     env.close()
-    assert pool.worker_pids == before
+    assert worker_pids(pool) == before
 
 
 NOUNS = [
@@ -232,7 +232,7 @@ PHRASES = st.builds(
 
 @given(commands=st.lists(PHRASES | st.text(), min_size=1, max_size=8))
 def test_fuzzing_never_breaks_the_worker(pool, commands):
-    before = pool.worker_pids
+    before = worker_pids(pool)
     env = pool.env()
     result = env.reset(pool.tasks("train")[0], seed=0)
     for command in commands:
@@ -241,7 +241,7 @@ def test_fuzzing_never_breaks_the_worker(pool, commands):
             assert len(result.messages[0].content) < 21_000
     assert env.score() in (0.0, 1.0)
     env.close()
-    assert pool.worker_pids == before
+    assert worker_pids(pool) == before
 
 
 @pytest.mark.parametrize(("level", "seed"), [("long", 33), ("medium", 90)], ids=["shorter way", "ambiguous command"])

@@ -77,6 +77,7 @@ class RatioObjective(ABC):
 
     @property
     def needs_entropy(self) -> bool:
+        """Whether the objective has an entropy term."""
         return self.entropy_coef != 0
 
     @abstractmethod

@@ -14,7 +14,7 @@ from seeupo.envs.install import interpreter
 from seeupo.envs.pool.sandbox import Bubblewrap, Limits, find_bubblewrap, warn_unsandboxed
 from seeupo.envs.pool.serve import load_factory
 from seeupo.envs.pool.worker import Launch
-from seeupo.envs.references import Source, canonical, locate, reference_to
+from seeupo.envs.references import canonical, locate, reference_to
 from seeupo.envs.registry import EnvSpec, lookup
 from seeupo.errors import EnvError, EnvUnavailable
 from seeupo.protocols import EnvFactory
@@ -33,7 +33,7 @@ class PoolPlan:
     name: str
     run: Launch | EnvFactory
     room: int | None = None
-    judge: Launch | EnvFactory | None = None
+    judge: Launch | None = None
 
 
 def plan_pool(
@@ -47,42 +47,40 @@ def plan_pool(
         return PoolPlan(reference_to(spec), spec)
     if spec.in_process:
         return PoolPlan(spec.name, load_factory(spec.factory, options), spec.episodes_per_worker)
-    sources = code_sources(spec, options)
+    code = [reference for reference in (spec.factory, *spec.code_in(options)) if not reference.startswith("seeupo.")]
+    sources = [source for reference in code if (source := locate(reference)) is not None]
     options = absolute_paths(spec, options)
-    readable = project_mounts(sources) | file_mounts(spec, options)
+    files = [Path(value) for name in spec.file_options if isinstance(value := options.get(name), str)]
+    projects = [(source.project, source.path) for source in sources if source.project is not None]
+    readable = [path for path in files if path.is_file()]
+    readable += [path if is_private(project) else project for project, path in projects]
+    mounts = {path: path.resolve() for path in readable}
     run = Launch(
         python=interpreter(spec),
         factory=canonical(spec.factory),
         options=options,
         packages=tuple(source.path for source in sources if source.project is None),
-        projects=tuple(source.project for source in sources if source.project is not None),
+        projects=tuple(project for project, _ in projects),
         limits=limits or spec.limits,
-        mounts=readable | mounts_of(spec, options, "run"),
+        mounts=mounts | mounts_for(spec, options, role="run"),
         sandbox=None if unsandboxed else sandbox_for(spec),
     )
-    judge = replace(run, mounts=readable | mounts_of(spec, options, "judge")) if spec.separate_judge else None
+    judge = replace(run, mounts=mounts | mounts_for(spec, options, role="judge")) if spec.separate_judge else None
     return PoolPlan(spec.name, run, spec.episodes_per_worker, judge)
 
 
 def sandbox_for(spec: EnvSpec) -> Bubblewrap | None:
     """Return this machine's sandbox. Without one, refuse environments that execute model code."""
-    found = find_bubblewrap()
-    if isinstance(found, Bubblewrap):
-        return found
+    sandbox = find_bubblewrap()
+    if isinstance(sandbox, Bubblewrap):
+        return sandbox
     if spec.runs_model_code:
         raise EnvUnavailable(
-            f"{spec.name} executes what the model writes and needs a sandbox: {found}. "
+            f"{spec.name} executes what the model writes and needs a sandbox: {sandbox}. "
             "To run it unprotected anyway, add --unsandboxed (in Python: unsandboxed=True)."
         )
-    warn_unsandboxed(found)
+    warn_unsandboxed(sandbox)
     return None
-
-
-def code_sources(spec: EnvSpec, options: Mapping[str, Any]) -> list[Source]:
-    """Return the files of an environment's factory and of the code that its options name, except this package's."""
-    named = [spec.factory, *(value for name in spec.code_options if isinstance(value := options.get(name), str))]
-    found = [locate(reference) for reference in named if not reference.startswith("seeupo.")]
-    return [source for source in found if source is not None]
 
 
 def absolute_paths(spec: EnvSpec, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,34 +94,18 @@ def absolute_paths(spec: EnvSpec, options: Mapping[str, Any]) -> dict[str, Any]:
     return absolute
 
 
-def file_mounts(spec: EnvSpec, options: Mapping[str, Any]) -> dict[Path, Path]:
-    """Return the files that options name and that exist."""
-    paths = [Path(value) for name in spec.file_options if isinstance(value := options.get(name), str)]
-    return {path: path.resolve() for path in paths if path.is_file()}
-
-
-def project_mounts(sources: list[Source]) -> dict[Path, Path]:
-    """Return the directories of code that is not installed, or only the code where the directory is private."""
-    paths = [
-        source.path if is_private(source.project) else source.project
-        for source in sources
-        if source.project is not None
-    ]
-    return {path: path.resolve() for path in paths}
-
-
 def is_private(folder: Path) -> bool:
     """Return whether workers must not see a whole directory, or cannot.
 
     It may contain the user's home or temporary files. Workers of root run as another user, who may have no access.
     """
-    holds_others = any(
-        each.resolve().is_relative_to(folder.resolve()) for each in (Path.home(), Path(tempfile.gettempdir()))
-    )
-    return holds_others or (os.getuid() == 0 and folder.stat().st_mode & 0o005 != 0o005)
+    for private in (Path.home(), Path(tempfile.gettempdir())):
+        if private.resolve().is_relative_to(folder.resolve()):
+            return True
+    return os.getuid() == 0 and folder.stat().st_mode & 0o005 != 0o005
 
 
-def mounts_of(spec: EnvSpec, options: Mapping[str, Any], role: str) -> dict[Path, Path]:
+def mounts_for(spec: EnvSpec, options: Mapping[str, Any], *, role: str) -> dict[Path, Path]:
     """Return the paths that the environment lets workers of a role read."""
     if spec.mounts is None:
         return {}

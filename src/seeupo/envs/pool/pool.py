@@ -10,18 +10,15 @@ import atexit
 import itertools
 import os
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from seeupo.envs.failures import EnvFailure, PoolClosed
-from seeupo.envs.pool.episode import BlockingEnv, Episode, PooledExpert
+from seeupo.envs.failures import EnvFailure, pool_closed
+from seeupo.envs.pool.episode import BlockingEnv, Episode, PooledExpert, Scheduler, least_busy
 from seeupo.envs.pool.launching import plan_pool
 from seeupo.envs.pool.sandbox import Limits
-from seeupo.envs.pool.scheduler import Scheduler
-from seeupo.envs.pool.slot import Session, Slot, StartWorker
+from seeupo.envs.pool.slot import Backend, Session, Slot
 from seeupo.envs.pool.wire import expect, task_from_json, task_to_json
 from seeupo.envs.pool.worker import Launch
 from seeupo.envs.registry import EnvSpec
@@ -75,19 +72,19 @@ class EnvPool:
         check_trust(named_code(environment, options or {}), trust)
         plan = plan_pool(environment, options or {}, limits, unsandboxed=unsandboxed)
         self.name = plan.name
-        default = min(8, os.cpu_count() or 1) if isinstance(plan.run, Launch) else 1
-        self._scheduler = Scheduler([Slot(plan.name, plan.run) for _ in range(workers or default)], plan.room)
+        count = workers or (min(8, os.cpu_count() or 1) if isinstance(plan.run, Launch) else 1)
+        self._scheduler = Scheduler([Slot(plan.name, plan.run) for _ in range(count)], plan.room)
         self._judge = None if plan.judge is None else Slot(plan.name, plan.judge)
-        self._sessions = itertools.count()
+        self._session_ids = itertools.count()
         self._tasks: dict[str, tuple[Task, ...]] = {}
         atexit.register(self.close)
         try:
-            self.splits = self._ask({"op": "splits"}, splits_from_json)
+            self.splits = self._ask({"op": "splits"}, names_from_json)
         except BaseException:
             self.close()
             raise
 
-    def spread(self, nodes: Mapping[str, StartWorker]) -> None:
+    def spread(self, nodes: Mapping[str, Callable[[Launch], Backend]]) -> None:
         """Use as many workers on each of these nodes as on this machine, started by the node's function.
 
         The first worker of every node starts here, so that what a node lacks is an error now. A factory in this process
@@ -98,11 +95,9 @@ class EnvPool:
             return
         for node, start in nodes.items():
             slots = [Slot(self.name, source, start) for _ in range(count)]
-            self._scheduler.add(slots)
-            splits: Future[tuple[str, ...]] = Future()
-            slots[0].submit(lambda slot: slot.ask({"op": "splits"}, splits_from_json), splits)
+            self._scheduler.add_slots(slots)
             try:
-                splits.result()
+                slots[0].submit(lambda slot: slot.call({"op": "splits"}, names_from_json)).result()
             except (EnvError, EnvFailure) as error:
                 raise EnvError(f"node {node} of the Ray cluster cannot run {self.name}: {error}") from None
 
@@ -116,13 +111,13 @@ class EnvPool:
 
     def first_tasks(self, split: str, count: int | None) -> tuple[Task, ...]:
         """Return the first `count` tasks of a split, or all; a split without tasks is an error."""
-        if not (chosen := self.tasks(split)[:count]):
+        if not (tasks := self.tasks(split)[:count]):
             raise EnvError(f"split {split!r} of {self.name} has no tasks; choose another split or more tasks")
-        return chosen
+        return tasks
 
     def start(self, task: Task, seed: int) -> Episode:
         """Return a new episode. Its calls wait until a worker has room for it."""
-        return Episode(self._new_session(), task, seed, self._scheduler.assign(), self._judge)
+        return Episode(self._new_session(task), task, seed, self._scheduler, self._judge)
 
     def env(self) -> BlockingEnv:
         """Return a blocking environment that runs one episode at a time."""
@@ -130,16 +125,14 @@ class EnvPool:
 
     def expert(self, task: Task, *, mistakes: Mistakes | None = None) -> PooledExpert | None:
         """Return an expert for the task, or a noisy expert with these mistakes; None if the task has no expert."""
-        name = self._new_session()
+        session = self._new_session(task)
         noise = None if mistakes is None else {"seed": mistakes.seed, "rates": dict(mistakes.rates)}
-        request = {"op": "expert", "session": name, "task": task_to_json(task), "mistakes": noise}
-        session = Session(name, task.id, request)
+        request = {"op": "expert", "session": session.id, "task": task_to_json(task), "mistakes": noise}
         slot = self._task_slot()
         slot.experts += 1
         expert = PooledExpert(slot, session)
-        future: Future[bool] = Future()
-        slot.submit(lambda slot: slot.open(session, partial(expect, kind=bool, what="expert")), future)
-        return expert if future.result() else None
+        parse = partial(expect, kind=bool, what="expert")
+        return expert if slot.submit(lambda slot: slot.call(request, parse, session=session)).result() else None
 
     def try_task(self, task: Task) -> StepResult:
         """Run an episode with one empty action and return its first result, so that mistakes are reported at once.
@@ -159,57 +152,41 @@ class EnvPool:
 
     def vocabulary(self) -> tuple[str, ...]:
         """Return all words of an environment with a closed vocabulary; empty for others."""
-        return self._ask({"op": "vocabulary"}, words_from_json)
+        return self._ask({"op": "vocabulary"}, names_from_json)
 
     def separate_step_rewards(self) -> bool:
         """Return whether the environment declares that the rewards of its steps are not part of its scores."""
         return self._ask({"op": "separate_step_rewards"}, partial(expect, kind=bool, what="separate_step_rewards"))
 
-    @property
-    def worker_pids(self) -> list[int]:
-        """Process ids of the current workers."""
-        return [pid for slot in self._slots() if (pid := slot.pid) is not None]
-
     def close(self) -> None:
-        """Kill all workers; idempotent. Queued and running calls fail with `PoolClosed`."""
+        """Kill all workers; idempotent. Queued and running calls fail."""
         atexit.unregister(self.close)
-        refusal = PoolClosed(environment=self.name, task=None, action=None, reason="the pool is closed")
-        self._scheduler.close(refusal)
-        for slot in self._slots():
+        self._scheduler.close(pool_closed(self.name))
+        slots = [*self._scheduler.slots, *([] if self._judge is None else [self._judge])]
+        for slot in slots:
             slot.stop()
-        for slot in self._slots():
+        for slot in slots:
             slot.join()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _new_session(self) -> str:
-        return str(next(self._sessions))
-
-    def _slots(self) -> list[Slot]:
-        return [*self._scheduler.slots, *([] if self._judge is None else [self._judge])]
+    def _new_session(self, task: Task) -> Session:
+        return Session(str(next(self._session_ids)), task.id)
 
     def _task_slot(self) -> Slot:
         """Return a slot that has tasks and experts: the judge if there is one."""
-        return self._judge or self._scheduler.least_busy()
+        return self._judge or least_busy(self._scheduler.slots)
 
     def _ask(self, request: Mapping[str, Any], parse: Callable[[Any], T]) -> T:
-        future: Future[T] = Future()
-        self._task_slot().submit(lambda slot: slot.ask(request, parse), future)
-        return future.result()
+        return self._task_slot().submit(lambda slot: slot.call(request, parse)).result()
 
 
-def splits_from_json(value: Any) -> tuple[str, ...]:
-    return tuple(expect(split, str, "split") for split in expect(value, list, "splits"))
-
-
-def words_from_json(value: Any) -> tuple[str, ...]:
-    return tuple(expect(word, str, "word") for word in expect(value, list, "vocabulary"))
+def names_from_json(value: Any) -> tuple[str, ...]:
+    return tuple(expect(name, str, "name") for name in expect(value, list, "list of names"))
 
 
 def tasks_from_json(value: Any) -> tuple[Task, ...]:

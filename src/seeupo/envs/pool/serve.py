@@ -13,8 +13,7 @@ import signal
 import struct
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 from seeupo.envs.contract import Contract, ContractError
 from seeupo.envs.declare import Role
@@ -57,8 +56,8 @@ class Host:
         return Contract("separate_step_rewards", None).separate_step_rewards(declared)
 
     def tasks(self, request: Mapping[str, Any]) -> list[dict[str, Any]]:
-        found = self.factory.tasks(request["split"])
-        return [task_to_json(task) for task in Contract("tasks", self.factory.tasks).tasks(found)]
+        tasks = Contract("tasks", self.factory.tasks).tasks(self.factory.tasks(request["split"]))
+        return [task_to_json(task) for task in tasks]
 
     def reset(self, request: Mapping[str, Any]) -> dict[str, Any]:
         scored = "save" if hasattr(self.factory, "judge") else "score"
@@ -119,31 +118,19 @@ def load_factory(reference: str, options: Mapping[str, Any]) -> EnvFactory:
     """Create the factory that a reference names, with options that are checked against its signature."""
     factory = resolve(reference, Role.FACTORY)
     check_options(factory, options)
-    made: EnvFactory = factory(**options)
-    return made
+    instance: EnvFactory = factory(**options)
+    return instance
 
 
-@dataclass
-class Channel:
-    """File descriptors of the protocol, separate from stdin and stdout, which the environment may use."""
-
-    source: int
-    sink: int
-
-    @staticmethod
-    def take() -> Channel:
-        """Move the protocol away from stdin and stdout; prints, also of C code and children, go to stderr."""
-        channel = Channel(source=os.dup(0), sink=os.dup(1))
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(nothing, 0)
-        os.close(nothing)
-        os.dup2(2, 1)
-        return channel
-
-    def send(self, message: Mapping[str, Any]) -> None:
-        rest = memoryview(encode(message))
-        while rest:
-            rest = rest[os.write(self.sink, rest) :]
+def take_pipes() -> tuple[BinaryIO, BinaryIO]:
+    """Move the protocol away from stdin and stdout; prints, also of C code and children, go to stderr."""
+    requests = os.fdopen(os.dup(0), "rb")
+    answers = os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return requests, answers
 
 
 def drop_capabilities() -> None:
@@ -154,7 +141,10 @@ def drop_capabilities() -> None:
 
 
 def restrict(limits: Mapping[str, int | None], *, user: int | None) -> None:
-    """Drop privileges and set the limits of this process and its children. None leaves a limit unchanged."""
+    """Drop privileges and set the limits of this process and its children, by their names in `resource`.
+
+    None leaves a limit unchanged.
+    """
     import resource  # Unix only
 
     if user is not None:
@@ -162,18 +152,12 @@ def restrict(limits: Mapping[str, int | None], *, user: int | None) -> None:
         os.setgid(user)
         os.setuid(user)
         drop_capabilities()
-    kinds = {
-        "memory_bytes": resource.RLIMIT_AS,
-        "file_bytes": resource.RLIMIT_FSIZE,
-        "open_files": resource.RLIMIT_NOFILE,
-        "processes": resource.RLIMIT_NPROC,
-    }
-    for name, kind in kinds.items():
-        if (limit := limits.get(name)) is not None:
-            _, most = resource.getrlimit(kind)
+    for name, limit in {**limits, "RLIMIT_CORE": 0}.items():
+        kind = getattr(resource, name)
+        _, most = resource.getrlimit(kind)
+        if limit is not None:
             value = limit if most == resource.RLIM_INFINITY else min(limit, most)
             resource.setrlimit(kind, (value, value))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def error_of(error: BaseException, request: str) -> dict[str, str]:
@@ -197,28 +181,38 @@ def explain(error: BaseException, request: str) -> str:
     return f"{CALLS.get(request, request)} raised {explain_exception(error)}"
 
 
-def answer(host: Host, request: Mapping[str, Any], channel: Channel) -> None:
+def answer(host: Host, request: Mapping[str, Any]) -> bytes:
+    """Return the line that answers a request: its value, or its error."""
     try:
-        channel.send({"id": request["id"], "value": host.handle(request)})
+        return encode({"id": request["id"], "value": host.handle(request)})
     except BaseException as error:  # an environment may raise anything; the trainer decides how to react
-        channel.send({"id": request["id"], **error_of(error, str(request.get("op")))})
+        return encode({"id": request["id"], **error_of(error, str(request.get("op")))})
+
+
+def start(request: Mapping[str, Any]) -> Host:
+    """Restrict this process and return the host of the factory that the first request names."""
+    if request["dies_with_parent"]:
+        # Without a sandbox: a hanging worker must not outlive a trainer that was killed.
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    restrict(request["limits"], user=request["user"])
+    sys.path += request["projects"]  # at the end, so that a project cannot hide installed packages
+    return Host(load_factory(request["factory"], request["options"]))
 
 
 def main() -> None:
-    channel = Channel.take()
-    with os.fdopen(channel.source, "rb") as requests:
-        start = decode(requests.readline())
-        if start["dies_with_parent"]:
-            # Without a sandbox: a hanging worker must not outlive a trainer that was killed.
-            with contextlib.suppress(OSError, AttributeError):
-                ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        try:
-            restrict(start["limits"], user=start["user"])
-            sys.path += start["projects"]  # at the end, so that a project cannot hide installed packages
-            host = Host(load_factory(start["factory"], start["options"]))
-        except BaseException as error:  # reported instead of a bare exit code
-            channel.send({"id": start["id"], **error_of(error, "start")})
-            sys.exit(1)
-        channel.send({"id": start["id"], "value": None})
-        for line in requests:
-            answer(host, decode(line), channel)
+    requests, answers = take_pipes()
+
+    def send(line: bytes) -> None:
+        answers.write(line)
+        answers.flush()
+
+    first = decode(requests.readline())
+    try:
+        host = start(first)
+    except BaseException as error:  # reported instead of a bare exit code
+        send(encode({"id": first["id"], **error_of(error, "start")}))
+        sys.exit(1)
+    send(encode({"id": first["id"], "value": None}))
+    for line in requests:
+        send(answer(host, decode(line)))

@@ -11,32 +11,34 @@ import hashlib
 import json
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from seeupo.envs.failures import CallTimedOut, EnvFailure, EnvRaised, NotReproducible, PoolClosed, WorkerLost
+from seeupo.envs.failures import EnvFailure, FailureCause, WorkerFailure, pool_closed
 from seeupo.envs.pool.serve import Host, explain
 from seeupo.envs.pool.wire import WireError
-from seeupo.envs.pool.worker import ACTION_CAUSES, KILL_CAUSES, FailureCause, Launch, Worker, WorkerFailure
+from seeupo.envs.pool.worker import Launch, Worker
 from seeupo.errors import EnvError, UserError
 from seeupo.protocols import EnvFactory
+from seeupo.types import FailureKind
 
 T = TypeVar("T")
+Request = Mapping[str, Any]
+REPLAYED = frozenset({"reset", "step", "expert", "advise"})
+"""Requests that change a session."""
 ATTEMPTS = 2
 """A failed call is retried once, in a fresh worker."""
 JOIN_SECONDS = 10.0
 """Time that a slot's thread has to end. An environment in this process may block it forever."""
-
-
-class ActionBrokeWorker(Exception):
-    """An action broke two workers in a row, so the action is the cause and not the infrastructure."""
-
-    def __init__(self, failure: WorkerFailure) -> None:
-        super().__init__(failure.reason)
-        self.cause = failure.cause
-        self.reason = failure.reason
+ACTION_CAUSES = frozenset(FailureCause) - {FailureCause.KILLED, FailureCause.RAISED}
+"""Failures that an action can cause. A kill from outside and an exception of the environment are not among them."""
+KILL_CAUSES = frozenset({FailureCause.KILLED, FailureCause.MEMORY, FailureCause.STOPPED})
+"""Causes of kills, from outside or by the watchdog."""
+FAILURE_KINDS = {FailureCause.TIMEOUT: FailureKind.TIMED_OUT, FailureCause.RAISED: FailureKind.RAISED}
+"""Kinds of failures by their causes; `WORKER_LOST` for all others."""
 
 
 @dataclass
@@ -46,15 +48,13 @@ class Session:
     Attributes:
         id: Unique in the pool.
         task: Id of the task.
-        opening: First request.
-        history: Answered requests, the opening first, with digests of their answers.
+        history: Answered requests that changed the session, with digests of their answers.
         generation: Number of the worker that holds the session, counted in the slot; None if none does.
     """
 
     id: str
     task: str
-    opening: Mapping[str, Any]
-    history: list[tuple[Mapping[str, Any], bytes]] = field(default_factory=list)
+    history: list[tuple[Request, bytes]] = field(default_factory=list)
     generation: int | None = None
 
     @property
@@ -63,23 +63,19 @@ class Session:
 
 
 class Backend(Protocol):
-    """Receiver of a slot's requests: a worker process, or a factory in this process."""
+    """Receiver of a slot's requests: a worker process, here or on another node, or a factory in this process."""
 
-    def call(self, request: Mapping[str, Any], *, seconds: float | None = None) -> Any: ...
+    def load(self) -> None:
+        """Load the factory."""
 
-    def kill(self) -> None: ...
+    def call(self, request: Request, *, seconds: float | None = None) -> Any:
+        """Return the answer to a request; `seconds` replaces the time limit of calls."""
 
-    def discard(self) -> None: ...
+    def kill(self) -> None:
+        """End running calls. Any thread may call this."""
 
-
-class StartedWorker(Backend, Protocol):
-    """A worker process, which loads its factory when it is told to."""
-
-    def load(self) -> None: ...
-
-
-StartWorker = Callable[[Launch], StartedWorker]
-"""Launches a worker, on this machine or another one."""
+    def discard(self) -> None:
+        """Release everything, after the last call."""
 
 
 class InProcess:
@@ -88,7 +84,9 @@ class InProcess:
     def __init__(self, factory: EnvFactory) -> None:
         self.host = Host(factory)
 
-    def call(self, request: Mapping[str, Any], *, seconds: float | None = None) -> Any:
+    def load(self) -> None: ...
+
+    def call(self, request: Request, *, seconds: float | None = None) -> Any:
         try:
             return self.host.handle(request)
         except UserError as error:
@@ -105,14 +103,21 @@ class Slot:
     """A thread, its backend and its sessions.
 
     `submit`, `post`, `stop` and `join` may be called from any thread; everything else runs in the slot's thread.
+
+    Attributes:
+        episodes: Episodes that have a place in the slot.
+        experts: Number of experts that live in it.
+        generation: Number of backends so far.
     """
 
-    def __init__(self, name: str, source: Launch | EnvFactory, start: StartWorker = Worker) -> None:
-        """Create a slot; `start` launches its workers, by default on this machine."""
+    def __init__(
+        self, name: str, source: Launch | EnvFactory, start: Callable[[Launch], Backend] | None = None
+    ) -> None:
+        """Create a slot of the environment `name`; `start` launches its workers, by default on this machine."""
         self.name = name
         self.source = source
-        self.start = start
-        self.episodes = 0
+        self.start: Callable[[Any], Backend] = start or (Worker if isinstance(source, Launch) else InProcess)
+        self.episodes: set[object] = set()
         self.experts = 0
         self.generation = 0
         self.backend: Backend | None = None
@@ -122,33 +127,25 @@ class Slot:
         self.running: Future[Any] | None = None
         self.thread: threading.Thread | None = None
 
-    @property
-    def sessions(self) -> int:
-        return self.episodes + self.experts
-
-    @property
-    def pid(self) -> int | None:
-        """Process id of the current worker; None if there is none."""
-        backend = self.backend
-        return backend.process.pid if isinstance(backend, Worker) else None
-
-    def submit(self, call: Callable[[Slot], T], future: Future[T]) -> None:
-        """Queue a call for the slot's thread; the future gets its result."""
+    def submit(self, call: Callable[[Slot], T], future: Future[T] | None = None) -> Future[T]:
+        """Queue a call for the slot's thread, and return a future of its result: `future` if there is one already."""
+        future = Future() if future is None else future
         with self.lock:
             if not self.closing:
                 if self.thread is None:
                     self.thread = threading.Thread(target=self._run, name=f"{self.name} worker", daemon=True)
                     self.thread.start()
                 self.calls.put((call, future))
-                return
-        future.set_exception(self._closed())
+                return future
+        future.set_exception(pool_closed(self.name))
+        return future
 
     def post(self, call: Callable[[Slot], Any]) -> None:
         """Queue a call whose result is not needed. Takes no lock, so that finalizers may use it."""
         self.calls.put((call, Future()))
 
     def stop(self) -> None:
-        """Kill the worker. Queued and running calls fail with `PoolClosed`."""
+        """Kill the worker. Queued and running calls fail."""
         with self.lock:
             self.closing = True
             self.calls.put(None)
@@ -169,7 +166,7 @@ class Slot:
                 self.running = future
                 try:
                     if self.closing:
-                        raise self._closed()
+                        raise pool_closed(self.name)
                     value = call(self)
                 except BaseException as error:  # re-raised by the future
                     with contextlib.suppress(InvalidStateError):  # abandoned
@@ -192,24 +189,58 @@ class Slot:
         for future in waiting:
             with contextlib.suppress(InvalidStateError):
                 if future is not None:
-                    future.set_exception(self._closed())
+                    future.set_exception(pool_closed(self.name))
 
-    def ask(self, request: Mapping[str, Any], parse: Callable[[Any], T], *, about: Session | None = None) -> T:
-        """Make a request that belongs to no session of this slot; `about` is a session of another slot, for errors."""
-        seconds = self.source.limits.start_seconds if isinstance(self.source, Launch) else None
-        return self._attempt(None, request, parse, about=about, seconds=seconds)
+    def call(
+        self,
+        request: Request,
+        parse: Callable[[Any], T],
+        *,
+        session: Session | None = None,
+        about: Session | None = None,
+    ) -> T:
+        """Make a request, and retry it in a fresh worker if it fails.
 
-    def open(self, session: Session, parse: Callable[[Any], T]) -> T:
-        """Start a session."""
-        return self._attempt(session, session.opening, parse, records=True)
+        Failures caused by the action and infrastructure failures are counted separately; two of a kind are final.
 
-    def advance(self, session: Session, request: Mapping[str, Any], parse: Callable[[Any], T]) -> T:
-        """Make a request that changes the session and is replayed if the session must be restored."""
-        return self._attempt(session, request, parse, records=True)
+        Args:
+            request: The request, whose "op" names a method of `Host`.
+            parse: Reads the answer, and raises `WireError` if it is malformed.
+            session: Session that the request belongs to. It is restored first if its worker is gone.
+            about: Session of another slot, for errors.
 
-    def inspect(self, session: Session, request: Mapping[str, Any], parse: Callable[[Any], T]) -> T:
-        """Make a request that does not change the session."""
-        return self._attempt(session, request, parse)
+        Raises:
+            WorkerFailure: The action broke two workers in a row, so it is the cause and not the infrastructure.
+            EnvFailure: Another failure happened twice.
+            EnvError: The user can fix the error.
+        """
+        seconds = self.source.limits.start_seconds if session is None and isinstance(self.source, Launch) else None
+        failures: Counter[bool] = Counter()
+        while True:
+            at_action = False
+            try:
+                backend = self._started_backend()
+                if session is not None:
+                    self._restore(session, backend)
+                at_action = request["op"] == "step"
+                value = backend.call(request, seconds=seconds)
+                try:
+                    answer = parse(value)
+                except WireError as error:
+                    raise WorkerFailure(FailureCause.RAISED, f"the answer is malformed: {error}") from None
+                if session is not None and request["op"] in REPLAYED:
+                    session.history.append((request, digest(value)))
+                return answer
+            except WorkerFailure as failure:
+                if self.closing:
+                    raise pool_closed(self.name) from None
+                self._drop_worker()
+                by_action = at_action and failure.cause in ACTION_CAUSES
+                failures[by_action] += 1
+                if by_action and failures[by_action] == ATTEMPTS:
+                    raise
+                if failures[False] == ATTEMPTS or not isinstance(self.source, Launch):
+                    raise self._failure(failure, session or about, request) from failure.__cause__
 
     def close(self, session: Session) -> None:
         """End a session; does nothing if its worker is gone. A worker that is killed meanwhile has ended it too."""
@@ -229,80 +260,33 @@ class Slot:
         self.experts -= 1
         self.close(session)
 
-    def _attempt(
-        self,
-        session: Session | None,
-        request: Mapping[str, Any],
-        parse: Callable[[Any], T],
-        *,
-        about: Session | None = None,
-        records: bool = False,
-        seconds: float | None = None,
-    ) -> T:
-        """Make a call, and retry it in a fresh worker if it fails.
-
-        Failures caused by the action and infrastructure failures are counted separately; two of a kind are final.
-        """
-        action_failures, other_failures = 0, 0
-        while True:
-            at_action = False
-            try:
-                backend = self._backend()
-                if session is not None:
-                    self._restore(session, backend, skip=request is session.opening)
-                at_action = request["op"] == "step"
-                value = backend.call(request, seconds=seconds)
-                parsed = parse_answer(parse, value)
-                if session is not None and records:
-                    session.history.append((request, digest(value)))
-                    session.generation = self.generation
-                return parsed
-            except WorkerFailure as failure:
-                if self.closing:
-                    raise self._closed() from None
-                self._drop_worker()
-                if at_action and failure.cause in ACTION_CAUSES:
-                    action_failures += 1
-                else:
-                    other_failures += 1
-                if action_failures == ATTEMPTS:
-                    raise ActionBrokeWorker(failure) from None
-                if other_failures == ATTEMPTS or not isinstance(self.source, Launch):
-                    raise self._failure(failure, session or about, request) from failure.__cause__
-
-    def _restore(self, session: Session, backend: Backend, *, skip: bool) -> None:
+    def _restore(self, session: Session, backend: Backend) -> None:
         """Replay a session that lived in an earlier worker, and compare the answers."""
-        if skip or session.generation == self.generation:
+        if session.generation == self.generation:
             return
         for request, expected in session.history:
             if digest(backend.call(request)) != expected:
                 reason = f"replaying its {request['op']} in a fresh worker gave a different result"
-                raise NotReproducible(
-                    environment=self.name, task=session.task, action=session.last_action, reason=reason
+                raise EnvFailure(
+                    FailureKind.NOT_REPRODUCIBLE, self.name, reason, task=session.task, action=session.last_action
                 )
         session.generation = self.generation
 
-    def _backend(self) -> Backend:
+    def _started_backend(self) -> Backend:
         """Return the backend, starting it if necessary. `stop` can kill it even while it loads the factory."""
         if self.backend is not None:
             return self.backend
-        self.generation += 1
-        if not isinstance(self.source, Launch):
-            self.backend = InProcess(self.source)
-            return self.backend
         with self.lock:
             if self.closing:
-                raise self._closed()
-            worker = self.start(self.source)
-            self.backend = worker
+                raise pool_closed(self.name)
+            self.generation += 1
+            backend = self.backend = self.start(self.source)
         try:
-            worker.load()
-        except WorkerFailure:
-            raise
+            backend.load()
         except BaseException:
             self._discard_backend()
             raise
-        return worker
+        return backend
 
     def _drop_worker(self) -> None:
         """Discard a worker after a failure; the next call starts another. A factory in this process stays."""
@@ -315,26 +299,15 @@ class Slot:
         if backend is not None:
             backend.discard()
 
-    def _failure(self, failure: WorkerFailure, session: Session | None, request: Mapping[str, Any]) -> EnvFailure:
-        types = {FailureCause.TIMEOUT: CallTimedOut, FailureCause.RAISED: EnvRaised}
+    def _failure(self, failure: WorkerFailure, session: Session | None, request: Request) -> EnvFailure:
         prefix = "" if failure.cause is FailureCause.RAISED else f"{request['op']} failed: "
-        return types.get(failure.cause, WorkerLost)(
-            environment=self.name,
+        return EnvFailure(
+            FAILURE_KINDS.get(failure.cause, FailureKind.WORKER_LOST),
+            self.name,
+            f"{prefix}{failure.reason}",
             task=None if session is None else session.task,
             action=request.get("text") or (None if session is None else session.last_action),
-            reason=f"{prefix}{failure.reason}",
         )
-
-    def _closed(self) -> PoolClosed:
-        return PoolClosed(environment=self.name, task=None, action=None, reason="the pool is closed")
-
-
-def parse_answer(parse: Callable[[Any], T], value: Any) -> T:
-    """Return a worker's answer as a type; a malformed answer counts as an exception of the environment."""
-    try:
-        return parse(value)
-    except WireError as error:
-        raise WorkerFailure(FailureCause.RAISED, f"the answer is malformed: {error}") from None
 
 
 def digest(value: Any) -> bytes:

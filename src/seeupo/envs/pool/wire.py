@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, TypeVar, get_args
 
 from seeupo.types import Message, Role, StepResult, Task, Tool, ToolCall
 from seeupo.utils.numbers import finite_number
@@ -82,58 +82,48 @@ def task_from_json(value: Any) -> Task:
 
 
 def result_to_json(result: StepResult) -> dict[str, Any]:
-    """Return the result as JSON, without fields at their defaults: most results are one short message."""
-    fields: dict[str, Any] = {"messages": [message_to_json(message) for message in result.messages]}
-    if result.tools is not None:
-        fields["tools"] = [
-            {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
-            for tool in result.tools
-        ]
-    others = {
-        "reward": result.reward,
+    return {
+        "messages": [message_to_json(message) for message in result.messages],
+        "tools": None if result.tools is None else [tool_to_json(tool) for tool in result.tools],
+        "reward": float(result.reward),
         "terminated": result.terminated,
         "truncated": result.truncated,
         "info": dict(result.info),
+        "state_key": result.state_key,
     }
-    fields |= {name: value for name, value in others.items() if value}
-    return fields if result.state_key is None else fields | {"state_key": result.state_key}
 
 
 def result_from_json(value: Any) -> StepResult:
-    fields = expect(value, dict, "result")
-    tools, state_key = fields.get("tools"), fields.get("state_key")
+    fields = expect_fields(value, "result", messages=list, terminated=bool, truncated=bool, info=dict)
+    tools, state_key = value.get("tools"), value.get("state_key")
+    fields["messages"] = tuple(map(message_from_json, fields["messages"]))
     return StepResult(
-        messages=tuple(message_from_json(message) for message in expect(fields.get("messages"), list, "messages")),
-        tools=None if tools is None else tuple(tool_from_json(tool) for tool in expect(tools, list, "tools")),
-        reward=expect_number(fields.get("reward", 0.0), "reward"),
-        terminated=expect(fields.get("terminated", False), bool, "terminated"),
-        truncated=expect(fields.get("truncated", False), bool, "truncated"),
-        info=expect(fields.get("info", {}), dict, "info"),
+        **fields,
+        tools=None if tools is None else tuple(map(tool_from_json, expect(tools, list, "tools"))),
+        reward=expect_number(value.get("reward"), "reward"),
         state_key=None if state_key is None else expect(state_key, str, "state key"),
     )
 
 
 def message_to_json(message: Message) -> dict[str, Any]:
-    fields: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.tool_calls:
-        fields["tool_calls"] = [{"name": call.name, "arguments": dict(call.arguments)} for call in message.tool_calls]
-    return fields
+    calls = [{"name": call.name, "arguments": dict(call.arguments)} for call in message.tool_calls]
+    return {"role": message.role, "content": message.content, "tool_calls": calls}
 
 
 def message_from_json(value: Any) -> Message:
-    fields = expect(value, dict, "message")
-    role = fields.get("role")
-    if role not in ROLES:
-        raise WireError(f"message role is {str(role)[:40]!r}; expected one of {', '.join(ROLES)}")
-    return Message(
-        role=cast("Role", role),
-        content=expect(fields.get("content"), str, "message content"),
-        tool_calls=tuple(call_from_json(call) for call in expect(fields.get("tool_calls", []), list, "tool calls")),
-    )
+    fields = expect_fields(value, "message", role=str, content=str, tool_calls=list)
+    if fields["role"] not in ROLES:
+        raise WireError(f"message role is {fields['role'][:40]!r}; expected one of {', '.join(ROLES)}")
+    fields["tool_calls"] = tuple(map(call_from_json, fields["tool_calls"]))
+    return Message(**fields)
 
 
 def call_from_json(value: Any) -> ToolCall:
     return ToolCall(**expect_fields(value, "tool call", name=str, arguments=dict))
+
+
+def tool_to_json(tool: Tool) -> dict[str, Any]:
+    return {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
 
 
 def tool_from_json(value: Any) -> Tool:

@@ -12,15 +12,15 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import seeupo
+from seeupo.envs.failures import FailureCause, WorkerFailure
 from seeupo.envs.pool.interpreter import find_runtime
 from seeupo.envs.pool.sandbox import FIRST_USER, LAST_USER, Bubblewrap, Limits
 from seeupo.envs.pool.seccomp import open_filter
-from seeupo.envs.pool.watchdog import Verdict, Watchdog
+from seeupo.envs.pool.watchdog import Watchdog
 from seeupo.envs.pool.wire import WireError, decode, encode, expect
 from seeupo.errors import EnvError
 from seeupo.utils.cache import cache_folder
@@ -36,31 +36,8 @@ EXTERNAL_SIGNALS = {getattr(signal, name, None) for name in ("SIGKILL", "SIGTERM
 """Signals that come from outside of a worker; Windows does not have all of them."""
 
 
-class FailureCause(StrEnum):
-    """Cause of a failed call to a worker."""
-
-    TIMEOUT = "timeout"
-    CRASH = "crash"
-    MEMORY = "memory"
-    RECURSION = "recursion"
-    STOPPED = "stopped"
-    KILLED = "killed"
-    RAISED = "raised"
-
-
-ACTION_CAUSES = frozenset(FailureCause) - {FailureCause.KILLED, FailureCause.RAISED}
-"""Failures that an action can cause. A kill from outside and an exception of the environment are not among them."""
-KILL_CAUSES = frozenset({FailureCause.KILLED, FailureCause.MEMORY, FailureCause.STOPPED})
-"""Causes of kills, from outside or by the watchdog."""
-
-
-class WorkerFailure(Exception):
-    """A call to a worker failed; the worker must not be used again."""
-
-    def __init__(self, cause: FailureCause, reason: str) -> None:
-        super().__init__(reason)
-        self.cause = cause
-        self.reason = reason
+REPORTED_CAUSES = {"memory": FailureCause.MEMORY, "recursion": FailureCause.RECURSION, "exit": FailureCause.CRASH}
+"""Causes of the errors that a worker reports; `RAISED` for all others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +75,6 @@ class Worker:
     def __init__(self, launch: Launch) -> None:
         """Start the process. Call `load` next."""
         self.launch = launch
-        self.limits = launch.limits
         self.temporary = None
         self.folder = IN_SANDBOX
         if launch.sandbox is None:
@@ -108,8 +84,7 @@ class Worker:
         self.answers = bytearray()
         self.requests = 0
         self.ending = threading.Lock()
-        self.verdict: Verdict | None = None
-        self.user = random.SystemRandom().randint(FIRST_USER, LAST_USER)
+        self.condemned: WorkerFailure | None = None
         filters = () if launch.sandbox is None else (open_filter(),)
         try:
             self.process = subprocess.Popen(
@@ -137,12 +112,12 @@ class Worker:
         self.stdin, self.stdout, self.stderr = self.process.stdin, self.process.stdout, self.process.stderr
         for stream in (self.stdin, self.stdout, self.stderr):
             os.set_blocking(stream.fileno(), False)
-        self.watchdog = Watchdog(self.process.pid, self.limits, self._condemn, sandboxed=launch.sandbox is not None)
+        self.watchdog = Watchdog(self.process.pid, launch.limits, self._condemn, sandboxed=launch.sandbox is not None)
         self.watchdog.start()
 
     def load(self) -> None:
         """Set the limits and load the factory."""
-        self.call({"op": "start", **self._start()}, seconds=self.limits.start_seconds)
+        self.call(self._start(), seconds=self.launch.limits.start_seconds)
 
     def call(self, request: Mapping[str, Any], *, seconds: float | None = None) -> Any:
         """Return the worker's answer; raise `WorkerFailure` or, for errors that the user can fix, `EnvError`."""
@@ -151,7 +126,7 @@ class Worker:
             sent = encode({"id": self.requests, **request})
         except WireError as error:
             raise WorkerFailure(FailureCause.RAISED, f"the request cannot be sent: {error}") from None
-        line = self._exchange(sent, self.limits.call_seconds if seconds is None else seconds)
+        line = self._exchange(sent, self.launch.limits.call_seconds if seconds is None else seconds)
         try:
             reply = decode(line)
             text = expect(reply.get("text", ""), str, "text")
@@ -161,17 +136,11 @@ class Worker:
             raise WorkerFailure(FailureCause.CRASH, "the worker broke the protocol: an answer to another request")
         if "error" not in reply:
             return reply.get("value")
-        text = self._with_own_paths(text)
-        match reply["error"]:
-            case "usage":
-                raise EnvError(*text.split("\n"))
-            case "memory":
-                raise WorkerFailure(FailureCause.MEMORY, text)
-            case "recursion":
-                raise WorkerFailure(FailureCause.RECURSION, text)
-            case "exit":
-                raise WorkerFailure(FailureCause.CRASH, text)
-        raise WorkerFailure(FailureCause.RAISED, text)
+        for inside, outside in self._packages().items():
+            text = text.replace(str(inside), str(outside))  # files in errors are named as the user knows them
+        if reply["error"] == "usage":
+            raise EnvError(*text.split("\n"))
+        raise WorkerFailure(REPORTED_CAUSES.get(str(reply["error"]), FailureCause.RAISED), text)
 
     def kill(self) -> None:
         """Kill the process and all processes that it started; idempotent."""
@@ -199,9 +168,9 @@ class Worker:
         if self.temporary is not None:
             self.temporary.cleanup()
 
-    def _condemn(self, verdict: Verdict) -> None:
+    def _condemn(self, failure: WorkerFailure) -> None:
         """Kill the worker for the watchdog's reason, which the next or current call reports."""
-        self.verdict = verdict
+        self.condemned = failure
         self.kill()
 
     def _exchange(self, line: bytes, seconds: float) -> bytes:
@@ -232,8 +201,9 @@ class Worker:
                     reply = bytes(self.answers[:size])
                     del self.answers[:size]
                     return reply
-                if len(self.answers) > self.limits.message_mb * 2**20:
-                    raise WorkerFailure(FailureCause.CRASH, f"an answer of more than {self.limits.message_mb} MB")
+                limit = self.launch.limits.message_mb
+                if len(self.answers) > limit * 2**20:
+                    raise WorkerFailure(FailureCause.CRASH, f"an answer of more than {limit} MB")
                 if not chunk:
                     raise self._ended()
             # Forked children may hold the pipe open after the worker itself has gone.
@@ -261,8 +231,8 @@ class Worker:
     def _ended(self) -> WorkerFailure:
         """Return why the process has ended."""
         code = self._exit(wait=True)
-        if self.verdict is not None:
-            return WorkerFailure(FailureCause(self.verdict.cause), self.verdict.reason)
+        if self.condemned is not None:
+            return self.condemned
         if code is None:
             return WorkerFailure(FailureCause.CRASH, f"the worker closed its pipe{self._printed()}")
         if -code in EXTERNAL_SIGNALS:
@@ -294,12 +264,6 @@ class Worker:
         """Return the packages of the trainer that the worker imports: paths inside -> paths outside."""
         places = (Path(seeupo.__file__).parent, *self.launch.packages)
         return {self.folder / "packages" / place.name: place for place in places}
-
-    def _with_own_paths(self, text: str) -> str:
-        """Return an error with the files where the user has them."""
-        for inside, outside in self._packages().items():
-            text = text.replace(str(inside), str(outside))
-        return text
 
     def _command(self, filter_fd: int | None = None) -> list[str]:
         launch = self.launch
@@ -337,18 +301,21 @@ class Worker:
         }
 
     def _start(self) -> dict[str, Any]:
-        launch, limits, sandbox = self.launch, self.limits, self.launch.sandbox
+        """Return the first request: what the worker needs to restrict itself and to load the factory."""
+        launch, limits, sandbox = self.launch, self.launch.limits, self.launch.sandbox
+        drops_user = sandbox is not None and sandbox.drops_user
         return {
+            "op": "start",
             "factory": launch.factory,
             "options": dict(launch.options),
             "projects": [str(folder) for folder in launch.projects],
-            "user": self.user if sandbox and sandbox.drops_user else None,
+            "user": random.SystemRandom().randint(FIRST_USER, LAST_USER) if drops_user else None,
             "dies_with_parent": sandbox is None,
             "limits": {
-                "memory_bytes": limits.memory_mb and limits.memory_mb * 2**20,
-                "file_bytes": limits.file_mb and limits.file_mb * 2**20,
-                "open_files": limits.open_files,
-                "processes": limits.processes if sandbox else None,
+                "RLIMIT_AS": limits.memory_mb and limits.memory_mb * 2**20,
+                "RLIMIT_FSIZE": limits.file_mb and limits.file_mb * 2**20,
+                "RLIMIT_NOFILE": limits.open_files,
+                "RLIMIT_NPROC": limits.processes if sandbox else None,
             },
         }
 
