@@ -1,3 +1,4 @@
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -40,16 +41,17 @@ CASES = {
 }
 
 
-FLOAT64 = [(case, torch.float64) for case in CASES]
-FLOAT32 = [(case, torch.float32) for case in CASES]
+VARIANTS = ("seeupo-lora", "seeupo-region", "grpo-adapters", "seeupo-checkpointing", "seeupo-trunk")
+"""Cases whose options others have as well: `make nightly` runs them, and all cases in float32."""
+ALWAYS = [("seeupo", "float32"), *((case, "float64") for case in CASES if case not in VARIANTS)]
 
 
-@pytest.mark.parametrize(("case", "dtype"), nightly_except([*FLOAT64, ("seeupo", torch.float32)], FLOAT64 + FLOAT32))
+@pytest.mark.parametrize(("case", "dtype"), nightly_except(ALWAYS, itertools.product(CASES, ["float64", "float32"])))
 def test_two_ranks_train_like_one_process(case, dtype, two_ranks):
     algorithm, options = CASES[case]
-    cluster = cluster_engine(two_ranks, dtype=dtype, **options)
-    tolerance = 1e-8 if dtype == torch.float64 else 1e-3
-    assert_trains_like_one_process(algorithm, cluster, dtype=dtype, tolerance=tolerance, **options)
+    options = {**options, "dtype": getattr(torch, dtype)}
+    tolerance = {"float64": 1e-8, "float32": 1e-3}[dtype]
+    assert_trains_like_one_process(algorithm, cluster_engine(two_ranks, **options), tolerance=tolerance, **options)
 
 
 @pytest.mark.parametrize("sharding", [{"replicas": 2}, {"cpu_offload": True}], ids=["replicas", "cpu_offload"])
@@ -91,7 +93,7 @@ MIXED_CASES = {
 }
 
 
-@pytest.mark.parametrize("case", MIXED_CASES)
+@pytest.mark.parametrize("case", nightly_except(["seeupo-reference", "seeupo-lora", "ppo-lora"], MIXED_CASES))
 def test_two_ranks_train_in_mixed_precision(case, two_ranks):
     stored, (algorithm, options) = MIXED_CASES[case]
     exact = engine(dtype=torch.float32, **{**options, "reference_dtype": None})
