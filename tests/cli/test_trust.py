@@ -38,6 +38,10 @@ name = "gymnasium"
 make = "subprocess:getoutput"
 arguments = { cmd = "touch ran" }
 """
+REWARD = """
+[collect]
+reward = "payload.py:exact"
+"""
 SHORT = ["--run.iterations", "1", "--collect.tasks", "1", "--collect.group_size", "2", "--evaluation.tasks", "1"]
 
 
@@ -48,6 +52,7 @@ def strangers(tmp_path, monkeypatch):
     (tmp_path / "rows.jsonl").write_text("".join(f'{{"prompt": "{n}", "answer": "{n}"}}\n' for n in range(4)))
     (tmp_path / "dataset.toml").write_text(DATASET)
     (tmp_path / "gymnasium.toml").write_text(GYMNASIUM)
+    (tmp_path / "reward.toml").write_text(REWARD)
     for name in ("dataset", "gymnasium"):
         run = tmp_path / f"{name}_run"
         (run / "policy").mkdir(parents=True)
@@ -67,6 +72,8 @@ def run(*arguments, **options):
         "train dataset.toml",
         "train dataset.toml --dry-run",
         "train gymnasium.toml",
+        "train reward.toml",
+        "train reward.toml --dry-run",
         "train gymnasium.toml --environment.name gymnasium",
         "eval dataset_run",
         "eval gymnasium_run",
@@ -80,7 +87,7 @@ def test_strangers_files_run_no_code(strangers, command):
     result = run(*command.split())
     assert result.exit_code != 0
     if "--env" not in command:
-        code = "payload.py:exact" if "dataset" in command else "subprocess:getoutput"
+        code = "subprocess:getoutput" if "gymnasium" in command else "payload.py:exact"
         assert f"--trust {code}" in result.stderr
     assert result.stderr.count("\n") == 1
     assert not (strangers / "ran").exists()

@@ -1,6 +1,6 @@
 """What training computes, in figures that do not depend on the machine: defaults, tasks, demonstrations and updates.
 
-cd tests && PYTHONPATH=.. ../.venv/bin/python -m compare.training_behavior > compare/training_behavior.json
+cd tests && PYTHONPATH=.. ../.venv/bin/python -m comparison.training_behavior > comparison/training_behavior.json
 """
 
 import hashlib

@@ -117,7 +117,7 @@ def test_recipes_of_the_paper_have_its_settings(name):
     assert recipe.run.epochs == (75 if appworld else 50)
     assert (recipe.optimizer.learning_rate, recipe.optimizer.schedule) == (1e-6, "constant")
     assert (recipe.optimizer.weight_decay, recipe.optimizer.max_grad_norm) == (0.01, 1.0)
-    assert (recipe.collect.tasks, recipe.collect.group_size, recipe.collect.shape) == (32, 8, "none")
+    assert (recipe.collect.tasks, recipe.collect.group_size, recipe.collect.reward) == (32, 8, "score")
     algorithm = recipe.algorithm.build()
     assert (algorithm.order, algorithm.normalize, algorithm.clip, algorithm.kl_coef) == (
         "reverse",

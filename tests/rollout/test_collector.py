@@ -127,23 +127,6 @@ def trajectory(score, *actions):
     return Trajectory("a", "g", "t", turns, score, score=score)
 
 
-@pytest.mark.parametrize(
-    ("score", "actions", "expected"),
-    [
-        (1.0, [(2,), (2,), (2,)], 1.5),
-        (0.4, [(2,), (3,), (2,)], 0.2),
-        (0.0, [(2,), (3,)], 0.0),
-        (0.0, [(3,), (2,), (2,), (2,)], -1.0),
-        (0.4, [(2,), (2,), (3,), (2,)], 0.2),
-    ],
-)
-def test_reward_shape_of_the_papers_code_changes_the_reward_only(score, actions, expected):
-    found = with_reward(trajectory(score, *actions), CollectSettings(shape="paper_code"))
-    assert found.reward == pytest.approx(expected)
-    assert (found.score, found.outcome) == (score, None)
-    assert with_reward(trajectory(score, *actions), CollectSettings()) == trajectory(score, *actions)
-
-
 STEPS = replace(
     trajectory(1.0, (2,), (3,), (4,)),
     turns=tuple(Turn("a", t, (1,), (2,), reward=reward) for t, reward in enumerate((0.25, 0.0, 0.5))),
@@ -157,22 +140,36 @@ STEPS = replace(
         ({"reward": "score_and_steps"}, 1.0 + 0.25 + 0.5, 1.0),
         ({"reward": "score", "discount": 0.5}, 0.5**2, None),
         ({"reward": "score_and_steps", "discount": 0.5}, 0.5**2 * 1.0 + 0.25 + 0.5**2 * 0.5, 1.0),
-        # The score is shaped first; step rewards are added to the result and are not shaped.
-        (
-            {"reward": "score_and_steps", "shape": "paper_code", "discount": 0.5},
-            0.5**2 * 1.5 + 0.25 + 0.5**2 * 0.5,
-            1.5,
-        ),
     ],
 )
-def test_step_rewards_are_added_after_shaping_and_discounted_by_turn(settings, reward, outcome):
+def test_step_rewards_are_added_and_discounted_by_turn(settings, reward, outcome):
     found = with_reward(STEPS, CollectSettings(**settings))
     assert (found.reward, found.outcome, found.score) == (reward, outcome, 1.0)
+
+
+def test_reward_function_replaces_the_score_as_the_reward():
+    settings = CollectSettings(reward="mine.py:reward", discount=0.5)
+    trained = with_reward(STEPS, settings, lambda trajectory: 10.0 * len(trajectory.turns))
+    assert (trained.reward, trained.outcome, trained.score) == (0.5**2 * 30.0, None, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("function", "problem"),
+    [
+        (lambda trajectory: float("nan"), "returned nan for a; expected a number"),
+        (lambda trajectory: "1", "returned '1' for a; expected a number"),
+        (lambda trajectory: trajectory.missing, "failed on a: AttributeError"),
+    ],
+)
+def test_reward_function_that_fails_is_named(function, problem):
+    with pytest.raises(TrainingError, match=f"collect.reward = 'mine.py:reward' {problem}"):
+        with_reward(STEPS, CollectSettings(reward="mine.py:reward"), function)
 
 
 def test_failed_trajectories_have_no_reward():
     failed = replace(STEPS, reward=0.0, score=None, failure=Failure(FailureKind.RAISED, "lost"))
     assert with_reward(failed, CollectSettings(reward="score_and_steps")) == failed
+    assert with_reward(failed, CollectSettings(reward="mine.py:reward"), lambda trajectory: 1.0) == failed
 
 
 def test_groups_that_differ_in_step_rewards_only_are_not_replaced():

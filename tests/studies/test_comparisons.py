@@ -17,7 +17,7 @@ COMPARISONS = ROOT / "studies/comparisons"
 def test_study_files_are_valid(path, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)  # study files name variants of SeeUPO by path
     study, recipe = read_study(str(path))
-    comparison = Comparison(study, recipe, Store(tmp_path), trust=study.algorithm_code)
+    comparison = Comparison(study, recipe, Store(tmp_path), trust=study.in_process_code(recipe))
     assert comparison.counts()["runs"] == len(study.arms) * len(study.seeds)
 
 

@@ -7,6 +7,7 @@ import pytest
 from envs.gymnasium_text.text_worlds import Scripted
 from seeupo.algorithms import MTGRPO
 from seeupo.envs.gymnasium_text import GymnasiumTextFactory
+from seeupo.envs.trust import TrustError
 from seeupo.errors import TrainingError
 from seeupo.runs.run_directory import RunDirectory
 from seeupo.runs.trajectory_files import read_trajectories
@@ -19,6 +20,13 @@ SHORT = small(
     collect={"reward": "score_and_steps"},
     warm_start={"noisy": 0.0, "batches": 60},
 )
+REWARD = """
+from seeupo import reward_function
+
+@reward_function
+def turns(trajectory):
+    return -len(trajectory.turns)
+"""
 OPTIONS = {**SMALL.environment.options, "deceptive": 0.0}
 
 
@@ -39,6 +47,20 @@ def test_step_rewards_are_trained_on_and_written(tmp_path):
     (record,) = (r for r in RunDirectory.open(tmp_path / "run").metrics() if r["kind"] == "iteration")
     assert record["reward_mean"] == pytest.approx(sum(each.reward for each in trajectories) / len(trajectories))
     assert record["algorithm"]["turn_advantage_sd"] > 0
+
+
+def test_reward_function_is_trained_on_if_it_is_trusted(tmp_path):
+    (tmp_path / "rewards.py").write_text(REWARD)
+    reference = f"{tmp_path}/rewards.py:turns"
+    recipe = replace(SHORT, collect=replace(SHORT.collect, reward=reference))
+    with pytest.raises(TrustError, match="it runs only with your consent"):
+        train(recipe, run_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    train(recipe, run_dir=tmp_path / "run", trust=[reference])
+    trajectories = list(read_trajectories(tmp_path / "run" / "trajectories" / "00001.jsonl.gz"))
+    assert {each.reward + len(each.turns) for each in trajectories} == {0}
+    assert all(each.score >= 0 for each in trajectories)
+    assert RunDirectory.open(tmp_path / "run").env_info()["trusted_code"] == [reference]
 
 
 @pytest.mark.filterwarnings("ignore:environments run without a sandbox", "ignore:no optimizer step was made")

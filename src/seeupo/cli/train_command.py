@@ -11,7 +11,6 @@ from rich.table import Table
 
 from seeupo.cli.terminal import Terminal, echo, note
 from seeupo.cli.trust import permissions_for
-from seeupo.config.algorithms import algorithm_code
 from seeupo.config.loader import parse_value, read_recipe
 from seeupo.config.schema import DEFAULT_ITERATIONS, Recipe
 from seeupo.core.statistics import format_estimate
@@ -24,6 +23,8 @@ from seeupo.training.run import TrainingResult, resume, train
 from seeupo.training.train_display import make_display, result_line
 
 SECTIONS = tuple(section.name for section in fields(Recipe))
+CODE_SECTIONS = ("environment", "algorithm", "collect")
+"""Sections whose values may name code."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
 
@@ -100,11 +101,11 @@ def permissions_of(
     recipe: Recipe, pairs: Sequence[tuple[str, str]], trust: Sequence[str], *, unsandboxed: bool
 ) -> Permissions:
     """Return what the user allows. Code that overrides name is trusted, because the user typed it."""
-    typed = [parse_value(value) for key, value in pairs if key.partition(".")[0] in ("environment", "algorithm")]
+    typed = [parse_value(value) for key, value in pairs if key.partition(".")[0] in CODE_SECTIONS]
     settings = recipe.environment
     return permissions_for(
         named_code(settings.name, settings.options),
-        in_process=algorithm_code(recipe.algorithm),
+        in_process=recipe.in_process_code,
         trust=trust,
         typed=typed,
         unsandboxed=unsandboxed,

@@ -109,7 +109,7 @@ class CompareDisplay:
             self.done += 1
             self._texts.pop(run, None)
             self._progress.update(self._overall, completed=self.done)
-            self._print(
+            self.print(
                 one_line(f"{self.done} of {self.total}: {label_of(run)}{reward}{ending}, {result.total_seconds:.0f} s")
             )
 
@@ -117,13 +117,13 @@ class CompareDisplay:
         """Print what the running runs do, if nothing has been printed for two minutes."""
         with self._lock:
             if self._texts and self.clock() - self._printed >= REPEAT_SECONDS:
-                self._print(f"{self.done} of {self.total} done; {'; '.join(self._texts.values())}")
+                self.print(f"{self.done} of {self.total} done; {'; '.join(self._texts.values())}")
 
     def _remind(self) -> None:
         while not self._closed.wait(1.0):
             self.print_running()
 
-    def _print(self, line: str) -> None:
+    def print(self, line: str) -> None:
         self._printed = self.clock()
         self.console.print(line, soft_wrap=True, highlight=False, markup=False)
 

@@ -20,6 +20,7 @@ from seeupo.config.loader import file_text, is_path, parse_file, read_recipe
 from seeupo.config.reader import Reader
 from seeupo.config.schema import Recipe, TrackerSettings
 from seeupo.config.toml import format_value, toml
+from seeupo.envs.trust import named_code
 from seeupo.errors import ConfigError, suggest
 from seeupo.utils.option_checks import OptionError, check_at_least, check_choice, check_count
 from seeupo.utils.text import one_line
@@ -75,11 +76,15 @@ class Study:
         self._check_arms()
         self._check_grid()
 
-    @property
-    def algorithm_code(self) -> list[str]:
-        """References to code that the arms name as their algorithms."""
-        names = {str(arm["algorithm"]["name"]) for arm in self.arms.values()}
+    def in_process_code(self, recipe: Recipe) -> list[str]:
+        """Return the references to algorithms of the arms, and to the reward function of the recipe."""
+        names = {recipe.collect.reward, *(str(arm["algorithm"]["name"]) for arm in self.arms.values())}
         return sorted(name for name in names if is_reference(name))
+
+    def code(self, recipe: Recipe) -> list[str]:
+        """Return the references to all code that the arms and the recipe name."""
+        environment = recipe.environment
+        return [*named_code(environment.name, environment.options), *self.in_process_code(recipe)]
 
     def _check_arms(self) -> None:
         if len(self.arms) < 2:

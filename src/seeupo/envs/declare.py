@@ -34,7 +34,11 @@ DECORATORS = {Role.REWARD: "reward_function", Role.ENV: "env_maker", Role.EXPERT
 
 
 def reward_function(function: F) -> F:
-    """Declare a function `reward(completion, row) -> float` of the environment `dataset`."""
+    """Declare a reward function.
+
+    `reward(completion, row) -> float` is one of the environment `dataset`, `reward(trajectory) -> float` one of
+    `collect.reward`.
+    """
     return _mark(function, Role.REWARD)
 
 

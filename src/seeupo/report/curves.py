@@ -68,8 +68,8 @@ def curves(run: StoredRun, scores: Mapping[int, IterationScores]) -> list[dict[s
 
 
 SUCCESS = "Fraction of training attempts with full score, and mean score on held-out tasks. Bands are 95% intervals."
-REWARD = "Mean reward that was trained on, after shaping. The band is a 95% interval over groups."
-STEP_REWARD = "Mean reward that was trained on: the score after shaping, plus the rewards of the steps."
+REWARD = "Mean reward that was trained on. The band of scores is a 95% interval over groups."
+STEP_REWARD = "Mean reward that was trained on: the score plus the rewards of the steps."
 PASS = "Fraction of held-out tasks that at least one of k attempts solves. The band is a 95% interval over tasks."
 ENTROPY = "Mean of -log p of the sampled tokens. It should fall slowly and not reach 0."
 KL = "Mean KL divergence per token after an iteration's updates. Above 0.05, steps are too large."

@@ -11,9 +11,6 @@ import numpy as np
 from seeupo.core.statistics import mean_interval
 from seeupo.runs.trajectory_rows import TrajectoryRow
 
-REWARD_RANGES = {"none": (0.0, 1.0), "paper_code": (-1.0, 1.5)}
-"""Lowest and highest reward, by `collect.shape`."""
-
 
 @dataclass(frozen=True)
 class MeanInterval:
@@ -32,35 +29,31 @@ class IterationScores:
     reward: MeanInterval | None
 
 
-def score_intervals(
-    groups: Sequence[Sequence[TrajectoryRow]], shape: str, *, step_rewards: bool = False
-) -> IterationScores:
+def score_intervals(groups: Sequence[Sequence[TrajectoryRow]], *, bounded: bool = True) -> IterationScores:
     """Return success and reward with intervals over groups; failed attempts have no score and are left out.
 
-    Rewards with `step_rewards` have no known bounds, and therefore no interval.
+    Args:
+        bounded: Whether rewards are scores; others have no known bounds, and therefore no interval.
     """
-    low, high = (math.inf, math.inf) if step_rewards else REWARD_RANGES.get(shape, REWARD_RANGES["none"])
     scores = [[row.score for row in group if row.score is not None] for group in groups]
     rewards = [[row.reward for row in group if row.reward is not None] for group in groups]
     return IterationScores(
-        success=_interval([[float(score == 1.0) for score in group] for group in scores if group], 0.0, 1.0),
-        reward=_interval([group for group in rewards if group], low, high),
+        success=_interval([[float(score == 1.0) for score in group] for group in scores if group]),
+        reward=_interval([group for group in rewards if group], bounded=bounded),
     )
 
 
-def _interval(groups: Sequence[Sequence[float]], low: float, high: float) -> MeanInterval | None:
+def _interval(groups: Sequence[Sequence[float]], *, bounded: bool = True) -> MeanInterval | None:
     if not groups:
         return None
     try:
         value = math.fsum(map(math.fsum, groups)) / sum(map(len, groups))
     except OverflowError:  # rewards of a custom environment, too large to add up
         return None
-    if math.isinf(low):
-        return MeanInterval(value, None, None)
     means = np.array([math.fsum(group) / len(group) for group in groups])
-    shares = (means - low) / (high - low)
-    if not ((shares >= 0) & (shares <= 1)).all():  # rewards of a custom environment, without known bounds
+    # Scores of a custom environment may have other bounds.
+    if not bounded or not ((means >= 0) & (means <= 1)).all():
         return MeanInterval(value, None, None)
-    ends = [float(end) * (high - low) + low for end in mean_interval(shares)]
+    low, high = map(float, mean_interval(means))
     # Groups of different sizes have another mean than their attempts.
-    return MeanInterval(value, min(ends[0], value), max(ends[1], value))
+    return MeanInterval(value, min(low, value), max(high, value))

@@ -101,9 +101,8 @@ class TrajectorySelector:
         if file.damage is not None:
             run.missing.append(file.damage)
         elif not held_out:
-            shape = str(run.setting("collect", "shape"))
-            steps = run.setting("collect", "reward") == "score_and_steps"
-            selection.scores[iteration] = score_intervals(list(file.groups.values()), shape, step_rewards=steps)
+            bounded = run.setting("collect", "reward") in (None, "score")
+            selection.scores[iteration] = score_intervals(list(file.groups.values()), bounded=bounded)
         kinds = {**_evaluation_kinds(run, iteration), **file.kinds} if held_out else file.kinds
         # Both evaluations have the same order of tasks, so that the same ones are kept and can be compared.
         for name in sorted(file.groups, key=lambda name: _shuffle_key(name if held_out else f"{iteration}/{name}")):

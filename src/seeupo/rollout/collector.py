@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from seeupo.callbacks import Callback
-from seeupo.config.schema import CollectSettings
+from seeupo.config.schema import REWARDS, CollectSettings
+from seeupo.envs.declare import Role
+from seeupo.envs.references import resolve
+from seeupo.envs.tracebacks import explain_exception
+from seeupo.envs.trust import check_trust
 from seeupo.errors import TrainingError
-from seeupo.rollout.groups import check_versions, has_equal_rewards
-from seeupo.rollout.runner import Runner
+from seeupo.protocols import Rollouts
+from seeupo.rollout.groups import check_versions, has_equal_rewards, observed
 from seeupo.types import Attempt, Task, Trajectory
+from seeupo.utils.numbers import finite_number
 from seeupo.utils.seeds import derive_seed
 from seeupo.utils.shuffling import ShuffledPasses
 
-REPEATS = 3
-"""Number of identical responses in a row that count as repetition."""
+RewardFunction = Callable[[Trajectory], float]
 
 
 @dataclass
@@ -48,16 +52,28 @@ class Collected:
 class Collector:
     """Chooses tasks and runs a group of attempts at each of them.
 
+    Args:
+        reward: Function that replaces the score as the reward of a trajectory.
+
     Attributes:
         drawn: Number of tasks chosen since the start of the run. Every task is chosen once, in random order, before any
             is chosen again.
     """
 
-    def __init__(self, runner: Runner, tasks: Sequence[Task], settings: CollectSettings, *, seed: int) -> None:
+    def __init__(
+        self,
+        runner: Rollouts,
+        tasks: Sequence[Task],
+        settings: CollectSettings,
+        *,
+        seed: int,
+        reward: RewardFunction | None = None,
+    ) -> None:
         self.runner = runner
         self.tasks = tasks
         self.settings = settings
         self.seed = seed
+        self.reward = reward
         self.drawn = 0
         self._passes = ShuffledPasses(len(tasks), f"{seed}/tasks")
 
@@ -116,10 +132,10 @@ class Collector:
             for member in range(self.settings.group_size)
         ]
         groups: dict[str, list[Trajectory]] = {name: [] for name in wanted}
-        for done, trajectory in enumerate(self.runner.run(attempts), 1):
-            groups[trajectory.group].append(with_reward(trajectory, self.settings))
-            callback.on_trajectory(groups[trajectory.group][-1])
-            callback.on_progress(done)
+        trajectories = self.runner.run(attempts)
+        rewarded = (with_reward(trajectory, self.settings, self.reward) for trajectory in trajectories)
+        for trajectory in observed(rewarded, callback):
+            groups[trajectory.group].append(trajectory)
         return {name: tuple(sorted(group, key=lambda trajectory: trajectory.id)) for name, group in groups.items()}
 
     def _next_tasks(self, count: int) -> list[Task]:
@@ -128,24 +144,41 @@ class Collector:
         return [self.tasks[self._passes[position]] for position in positions]
 
 
-def with_reward(trajectory: Trajectory, settings: CollectSettings) -> Trajectory:
-    """Return the trajectory with the reward that is trained on: shaped score, then step rewards, then the discount."""
+def load_reward(name: str, trust: Collection[str]) -> RewardFunction | None:
+    """Import the reward function that `collect.reward` names; None if it names none.
+
+    Raises:
+        TrustError: The function is not trusted.
+        EnvError: It does not exist, or is not marked with `seeupo.reward_function`.
+    """
+    if name in REWARDS:
+        return None
+    check_trust([name], trust)
+    function: RewardFunction = resolve(name, Role.REWARD)
+    return function
+
+
+def with_reward(
+    trajectory: Trajectory, settings: CollectSettings, function: RewardFunction | None = None
+) -> Trajectory:
+    """Return the trajectory with the reward that is trained on: that of `function` or the score, with its discount."""
     if trajectory.failure is not None:
         return trajectory
-    outcome = shaped_score(trajectory) if settings.shape == "paper_code" else trajectory.reward
+    outcome = trajectory.reward if function is None else _checked_reward(settings.reward, function, trajectory)
     last = max(0, len(trajectory.turns) - 1)
     reward = settings.discount**last * outcome
-    if settings.reward == "score":
+    if settings.reward != "score_and_steps":
         return replace(trajectory, reward=reward)
     reward += sum(settings.discount**turn.index * turn.reward for turn in trajectory.turns)
     return replace(trajectory, reward=reward, outcome=outcome)
 
 
-def shaped_score(trajectory: Trajectory) -> float:
-    """Return the score as the paper's public code shapes it."""
-    score = trajectory.score or 0.0
-    if score == 1.0:
-        return 1.5
-    actions = [turn.action_ids for turn in trajectory.turns]
-    repeated = any(len(set(actions[first : first + REPEATS])) == 1 for first in range(len(actions) - REPEATS + 1))
-    return -1.0 if repeated else 0.5 * score
+def _checked_reward(name: str, function: RewardFunction, trajectory: Trajectory) -> float:
+    try:
+        value = function(trajectory)
+    except Exception as error:  # a function of the user may raise anything
+        problem = f"collect.reward = {name!r} failed on {trajectory.id}: {explain_exception(error)}"
+        raise TrainingError(*problem.split("\n")) from error
+    if (reward := finite_number(value)) is None:
+        raise TrainingError(f"collect.reward = {name!r} returned {value!r} for {trajectory.id}; expected a number")
+    return reward

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from seeupo.cli.options import trust_options
-from seeupo.cli.terminal import Terminal, echo, note
-from seeupo.errors import TrainingError
+from seeupo.cli.terminal import echo, note
 
 if TYPE_CHECKING:
     from seeupo.comparison.comparison import Comparison
@@ -48,43 +46,42 @@ def compare_command(
     from seeupo.cli.train_command import INTERRUPTED
     from seeupo.cli.trust import permissions_for
     from seeupo.comparison.comparison import Comparison
-    from seeupo.comparison.execution import Execution, run_comparison
+    from seeupo.comparison.markdown import markdown
     from seeupo.comparison.result_store import PACKED, Store
+    from seeupo.comparison.run import PAGE, compare, default_jobs, output_directory
     from seeupo.comparison.study_file import read_study
     from seeupo.envs.trust import named_code
 
-    name = Path(study).name.removesuffix(".toml")
-    read, recipe = read_study(study)
-    directory = out or Path("runs") / f"compare-{name}"
-    settings = recipe.environment
+    settings, recipe = read_study(study)
+    directory = output_directory(study, out)
     permissions = permissions_for(
-        named_code(settings.name, settings.options),
-        in_process=read.algorithm_code,
+        named_code(recipe.environment.name, recipe.environment.options),
+        in_process=settings.in_process_code(recipe),
         trust=trust,
         typed=(),
         unsandboxed=unsandboxed,
     )
-    comparison = Comparison(read, recipe, Store(directory, any_revision=any_revision), permissions.trust)
-    jobs = jobs or max(1, (os.cpu_count() or 1) // read.threads)
+    comparison = Comparison(settings, recipe, Store(directory, any_revision=any_revision), permissions.trust)
+    jobs = jobs or default_jobs(settings)
     show_outline(comparison, directory, jobs, dry_run=dry_run)
     if dry_run:
         return
-    execution = Execution(jobs, permissions, keep_runs)
-    from seeupo.comparison.compare_display import CompareDisplay
-
     try:
-        with CompareDisplay(Terminal(stderr=True), comparison.counts()) as display:
-            run_comparison(comparison, execution, display)
+        table = compare(
+            study,
+            out=directory,
+            jobs=jobs,
+            keep_runs=keep_runs,
+            any_revision=any_revision,
+            trust=permissions.trust,
+            unsandboxed=unsandboxed,
+        )
     except KeyboardInterrupt:
-        write_finished_seeds(comparison, name, directory)
         note("Stopped. Finished runs are kept; run the same command again to continue.")
         sys.exit(INTERRUPTED)
-    except TrainingError:
-        write_finished_seeds(comparison, name, directory)
-        raise
-    for line in write_outputs(comparison, name, directory):
+    for line in markdown(table):
         echo(line)
-    note(f"page    {directory / 'comparison.html'}  (open it in a browser)")
+    note(f"page    {directory / PAGE}  (open it in a browser)")
     note(f"tables  {directory / 'comparison.md'}, {directory / 'comparison.json'}; runs in {directory / PACKED}")
 
 
@@ -111,27 +108,3 @@ def show_outline(comparison: Comparison, directory: Path, jobs: int, *, dry_run:
         units = ", ".join(f"{arm}: {unit or 'as it is'}" for arm, unit in comparison.units.items())
         match = comparison.study.match
         show(f"{'matched':<12} " + ("nothing" if match == "none" else f"{match.replace('_', ' ')}, by {units}"))
-
-
-def write_finished_seeds(comparison: Comparison, name: str, directory: Path) -> None:
-    """Write tables and page of a comparison that was stopped, if it has finished seeds."""
-    if seeds := comparison.finished_seeds():
-        write_outputs(comparison, name, directory)
-        note(f"{len(seeds)} of {len(comparison.study.seeds)} seeds are in {directory / 'comparison.html'}.")
-
-
-def write_outputs(comparison: Comparison, name: str, directory: Path) -> list[str]:
-    """Write JSON, Markdown and the page of the finished seeds, and return the lines of the Markdown."""
-    import json
-
-    from seeupo.comparison.analysis import analyze
-    from seeupo.comparison.markdown import markdown
-    from seeupo.report.comparison_page import write_comparison
-    from seeupo.utils.atomic_files import write_text
-
-    table: dict[str, Any] = analyze(comparison, name)
-    lines = list(markdown(table))
-    write_text(directory / "comparison.json", json.dumps(table, indent=1) + "\n")
-    write_text(directory / "comparison.md", "\n".join(lines) + "\n")
-    write_comparison(table, directory / "comparison.html")
-    return lines
