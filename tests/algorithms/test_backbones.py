@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from algorithms.examples import (
     F64,
-    SpyingEngine,
     network_engine,
     ragged_problem,
     sampled,
@@ -20,7 +19,7 @@ from algorithms.examples import (
     wordy_problem,
 )
 from seeupo.algorithms import ALGORITHMS, GRPO, GSPO, PPO, RLOO, ReinforcePP, SeeUPO
-from seeupo.algorithms.common.batch import Batch, by_key
+from seeupo.algorithms.common.batch import Batch, logprobs_by_key
 from seeupo.algorithms.common.critic import ValueLoss
 from seeupo.algorithms.common.objective import SequenceObjective, TokenObjective, TrajectoryObjective
 from seeupo.types import StepMetrics, StopReason, Trajectory, Turn, turns_of
@@ -189,8 +188,8 @@ def test_three_steps_follow_the_papers_formula(algorithm, value, problem):
     algorithm.update(engine, trajectories)
 
     turns = turns_of(trajectories)
-    old = by_key(turns, twin.logprobs(turns))
-    reference = by_key(turns, twin.logprobs(turns, policy="reference"))
+    old = logprobs_by_key(twin, turns)
+    reference = logprobs_by_key(twin, turns, "reference")
     for _ in range(3):
         total = sum(
             value(algorithm, twin, t, trajectories, old) + kl_and_entropy(algorithm, twin, t, reference)
@@ -222,8 +221,8 @@ def test_three_steps_of_ppo_follow_its_formula(problem, bootstrap_truncated):
     algorithm.update(engine, trajectories)
 
     turns = turns_of(trajectories)
-    old = by_key(turns, twin.logprobs(turns))
-    reference = by_key(turns, twin.logprobs(turns, policy="reference"))
+    old = logprobs_by_key(twin, turns)
+    reference = logprobs_by_key(twin, turns, "reference")
     advantages = {}
     for trajectory in trajectories:
         rewards = [
@@ -255,22 +254,6 @@ def test_clips_are_active_in_the_restated_cases():
             engine = network_engine(wordy_problem(), GradientAscent(1.0))
             update = replace(algorithm, epochs=3).update(engine, sampled(engine, 6))
             assert max(m.values["clip_fraction"] for m in update.metrics if m.agent is not None) > 0, algorithm
-
-
-def test_steps_by_turn_pool_add_up_to_a_step_on_whole_trajectories():
-    """To first order: with a small rate, the pools' gradients add up to the gradient of the whole."""
-    problem, rate = ragged_problem(), GradientAscent(1e-7)
-    for algorithm in (*CRITIC_FREE, GSPO(level="turn", minibatches=1)):
-        moves = []
-        for split in ("trajectory", "turn"):
-            engine = SpyingEngine(network_engine(problem, rate))
-            before = weights_of(engine).clone()
-            update = replace(algorithm, minibatches=1, split=split).update(engine, sampled(engine, 6))
-            moves.append((weights_of(engine) - before) / 1e-7)
-            steps = 1 if split == "trajectory" else 3
-            assert update.metrics[-1].values["optimizer_steps"] == steps
-            assert engine.agents == ([None] if split == "trajectory" else [2, 1, 0])
-        torch.testing.assert_close(*moves, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("algorithm", [*CRITIC_FREE, PPO()], ids=lambda a: type(a).__name__)
@@ -619,7 +602,7 @@ def test_weight_of_a_trajectory_with_standardized_tokens():
 def test_padding_changes_nothing(kind):
     engine = network_engine(ragged_problem())
     batch = Batch(sampled(engine, 6))
-    old = by_key(batch.turns, engine.logprobs(batch.turns))
+    old = logprobs_by_key(engine, batch.turns)
     advantages = batch.advantages("batch", "mean")
     shared = {"old": old, "multiplicities": batch.multiplicities}
     objective = {
@@ -725,7 +708,6 @@ def test_equal_rewards_cause_no_step(algorithm):
         (lambda: GSPO(level="token"), "level = 'token'"),
         (lambda: GSPO(clip=(1.5, 0.1)), "clip"),
         (lambda: RLOO(epochs=0), "epochs = 0"),
-        (lambda: RLOO(split="group"), "split = 'group'"),
         (lambda: ReinforcePP(kl_reward_coef=-1.0), "kl_reward_coef = -1.0"),
         (lambda: PPO(lam=1.5), "lam = 1.5"),
         (lambda: PPO(value_clip=-0.1), "value_clip = -0.1"),

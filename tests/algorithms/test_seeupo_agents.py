@@ -20,7 +20,7 @@ from engines.examples import engine as local_engine
 from engines.examples import trajectories as local_trajectories
 from engines.examples import weights as local_weights
 from seeupo.algorithms import GSPO, RLOO, SeeUPO
-from seeupo.algorithms.common.batch import Batch, by_key
+from seeupo.algorithms.common.batch import Batch, logprobs_by_key
 from seeupo.algorithms.common.objective import SequenceObjective
 from seeupo.core import CarriedAdvantage, sequence_log_ratio
 from seeupo.types import turns_of
@@ -35,8 +35,8 @@ def sweep_by_turns(engine, trajectories, *, clip, kl_coef, epochs) -> None:
     batch = Batch(trajectories)
     carried = CarriedAdvantage(batch.advantages("batch", "mean"))
     turns = turns_of(trajectories)
-    old = by_key(turns, engine.logprobs(turns))
-    reference = by_key(turns, engine.logprobs(turns, policy="reference")) if kl_coef else {}
+    old = logprobs_by_key(engine, turns)
+    reference = logprobs_by_key(engine, turns, "reference") if kl_coef else {}
     for t in reversed(range(len(batch.pools))):
         pool = batch.pools[t]
         members = batch.members(pool)

@@ -17,7 +17,7 @@ from algorithms.test_backbones import (
     token_logprobs,
 )
 from seeupo.algorithms import GRPO, MTGRPO, PPO, GiGPO
-from seeupo.algorithms.common.batch import Batch, by_key
+from seeupo.algorithms.common.batch import Batch, logprobs_by_key
 from seeupo.algorithms.common.turn_credit import discounted_returns
 from seeupo.types import StepMetrics, StopReason, Trajectory, Turn, turns_of
 
@@ -251,7 +251,7 @@ def test_three_steps_follow_the_published_formula(algorithm, stated, problem):
     algorithm.update(engine, trajectories)
 
     turns = turns_of(trajectories)
-    old, reference = (by_key(turns, twin.logprobs(turns, policy=policy)) for policy in ("current", "reference"))
+    old, reference = (logprobs_by_key(twin, turns, policy) for policy in ("current", "reference"))
     advantages = stated(algorithm, trajectories)
     for _ in range(3):
         total = 0.0
@@ -281,7 +281,7 @@ def test_three_steps_of_turn_level_ppo_follow_its_formula(problem, bootstrap_tru
     algorithm.update(engine, trajectories)
 
     turns = turns_of(trajectories)
-    old, reference = (by_key(turns, twin.logprobs(turns, policy=policy)) for policy in ("current", "reference"))
+    old, reference = (logprobs_by_key(twin, turns, policy) for policy in ("current", "reference"))
     advantages = {}
     for trajectory in trajectories:
         rewards = [turn.reward - 0.2 * float((old[turn.key] - reference[turn.key]).sum()) for turn in trajectory.turns]

@@ -68,11 +68,11 @@ def test_identity_lists_only_values_that_are_not_defaults(tmp_path):
     assert "algorithm.clip" not in found
 
 
-def test_results_count_if_code_and_file_are_intact(tmp_path):
+def test_results_count_if_revision_and_file_are_intact(tmp_path):
     plan, store = planner(tmp_path), Store(tmp_path / "out")
     run = plan.run("grpo", 5, {})
     assert store.result(run) is None
-    written = replace(made_result([0.5, 0.25]), arm="grpo", seed=5, code="any")
+    written = replace(made_result([0.5, 0.25]), arm="grpo", seed=5)
     write_result(store.result_path(run), written)
     assert store.result(run) == written
     write_result(store.result_path(run), replace(written, revision=TRAINING_REVISION - 1))

