@@ -317,8 +317,8 @@ def test_dr_grpo_has_the_true_gradient_and_grpo_does_not(problem):
 def test_gspo_without_normalization_has_the_true_gradient_per_token():
     engine = unit_engine(wordy_problem())  # every trajectory has four tokens
     true = true_gradient(engine)
-    found = moved_by(GSPO(minibatches=1, normalize="none"), engine, engine.enumerate())
-    torch.testing.assert_close(4 * found, true, rtol=0, atol=1e-12)
+    change = moved_by(GSPO(minibatches=1, normalize="none"), engine, engine.enumerate())
+    torch.testing.assert_close(4 * change, true, rtol=0, atol=1e-12)
 
 
 def test_reinforce_pp_has_the_true_gradient_up_to_scale():
@@ -326,8 +326,8 @@ def test_reinforce_pp_has_the_true_gradient_up_to_scale():
     trajectories, true = engine.enumerate(), true_gradient(engine)
     batch = Batch(trajectories)
     spread = float((batch.counts * batch.advantages("none", "mean") ** 2).sum().sqrt())
-    found = moved_by(ReinforcePP(kl_coef=0.0), engine, trajectories)
-    torch.testing.assert_close(4 * spread * found, true, rtol=0, atol=1e-12)
+    change = moved_by(ReinforcePP(kl_coef=0.0), engine, trajectories)
+    torch.testing.assert_close(4 * spread * change, true, rtol=0, atol=1e-12)
 
 
 def test_rloo_has_the_true_gradient_on_average_over_all_groups():
@@ -409,8 +409,8 @@ def test_with_a_perfect_critic_advantages_are_the_true_ones(lam):
 def test_ppo_with_a_perfect_critic_has_the_true_gradient_up_to_scale():
     engine = perfect(unit_engine(wordy_problem()))
     trajectories, true = engine.enumerate(), true_gradient(engine)
-    found = moved_by(PPO(minibatches=1), engine, trajectories)
-    cosine = torch.nn.functional.cosine_similarity(found, true, dim=0)
+    change = moved_by(PPO(minibatches=1), engine, trajectories)
+    cosine = torch.nn.functional.cosine_similarity(change, true, dim=0)
     assert cosine == pytest.approx(1.0, abs=1e-12)
 
 
@@ -470,12 +470,12 @@ def test_ppo_by_hand():
     update = algorithm.update(engine, [first, second])
     errors = [0.375**2, 0.25**2, 0.3125**2, 0.125**2]
     assert engine.losses == [pytest.approx(0.5 * sum(errors) / 4)]
-    found = update.metrics[-1].values
+    iteration_values = update.metrics[-1].values
     true_returns = torch.tensor([1.0, 1.0, 0.25, 0.25])
     errors = true_returns - torch.tensor([0.5, 0.75, 0.5, 0.125])
     expected = 1 - errors.var(correction=0) / true_returns.var(correction=0)
-    assert found["explained_variance"] == pytest.approx(float(expected))
-    assert found["critic_grad_norm"] == 0.5
+    assert iteration_values["explained_variance"] == pytest.approx(float(expected))
+    assert iteration_values["critic_grad_norm"] == 0.5
 
 
 def test_the_critics_loss_clips_values_far_from_the_old_ones():
@@ -499,8 +499,8 @@ def test_the_policy_is_not_updated_during_critic_warmup():
     trajectories, before = sampled(engine, 4), weights_of(engine).clone()
     algorithm = PPO(critic_warmup=2)
     for engine.iteration in range(2):
-        found = algorithm.update(engine, trajectories, generator=torch.Generator().manual_seed(0)).metrics[-1].values
-        assert found["optimizer_steps"] == 0
+        overall = algorithm.update(engine, trajectories, generator=torch.Generator().manual_seed(0)).metrics[-1].values
+        assert overall["optimizer_steps"] == 0
         assert torch.equal(weights_of(engine), before)
     assert len(engine.losses) == 8
     engine.iteration = 2
@@ -538,7 +538,7 @@ def test_kl_in_the_reward_pulls_towards_the_reference(algorithm):
 
 def gradients_by_trajectory(algorithm, trajectories):
     """Per trajectory, the sum over its tokens of |d objective / d log-prob| at theta_k, times their number."""
-    found = {}
+    results = {}
 
     class Catching:
         iteration, capabilities = 0, frozenset({"critic"})
@@ -557,11 +557,11 @@ def gradients_by_trajectory(algorithm, trajectories):
             logprobs = torch.full((len(turns), longest), -1.0, dtype=F64, requires_grad=True)
             (objective(logprobs, None, turns).sum() / normalizer).backward()
             for turn, row in zip(turns, logprobs.grad, strict=True):
-                found[turn.trajectory] = found.get(turn.trajectory, 0.0) + float(row.abs().sum())
+                results[turn.trajectory] = results.get(turn.trajectory, 0.0) + float(row.abs().sum())
             return StepMetrics(agent, {})
 
     algorithm.update(Catching(), trajectories)
-    return found
+    return results
 
 
 def two_lengths():

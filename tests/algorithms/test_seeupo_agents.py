@@ -200,7 +200,7 @@ def test_larger_agents_learn_more_slowly():
     rewards[0, 0, 0, 0, 0] = 1
     problem = bandit(rewards)
     for turns_per_agent, figures in expected.items():
-        found = []
+        results = []
         for rate in (4.0, 16.0):
             policy = TablePolicy(torch.zeros(problem.num_nodes, 2, dtype=F64))
             engine = ExactEngine(problem, policy, GradientAscent(rate))
@@ -209,8 +209,8 @@ def test_larger_agents_learn_more_slowly():
             for iteration in range(1, 6):
                 algorithm.update(engine, engine.enumerate())
                 if iteration in (1, 5):
-                    found.append(engine.expected_return())
-        assert figures == pytest.approx(found, abs=5e-4)
+                    results.append(engine.expected_return())
+        assert figures == pytest.approx(results, abs=5e-4)
 
 
 def test_invalid_numbers_of_turns_are_rejected():

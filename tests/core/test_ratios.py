@@ -66,8 +66,8 @@ def test_padding_changes_neither_value_nor_gradient(padding, length_normalize, s
 def test_clipped_objective_is_the_minimum_in_the_paper(log_ratio, weight, low, high):
     ratio = math.exp(log_ratio)
     expected = min(ratio * weight, min(max(ratio, 1 - low), 1 + high) * weight)
-    found = clipped_objective(vector(log_ratio), vector(weight), clip=(low, high))
-    assert float(found) == pytest.approx(expected, rel=1e-12, abs=1e-300)
+    objective_values = clipped_objective(vector(log_ratio), vector(weight), clip=(low, high))
+    assert float(objective_values) == pytest.approx(expected, rel=1e-12, abs=1e-300)
 
 
 def test_without_clip_the_objective_is_the_product():

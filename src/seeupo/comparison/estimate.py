@@ -13,11 +13,11 @@ def estimate(comparison: Comparison, jobs: int) -> Iterator[tuple[str, str]]:
     """Yield labels and texts: the number of runs of each phase, and the time that is left with `jobs` at a time."""
     phases = {name: (count, 0) for name, count in comparison.counts().items()}
     spent = list[float]()
-    for phase in comparison.phases():
-        finished = [result for run in phase.runs if (result := comparison.result(run)) is not None]
-        phases[phase.name] = (len(phase.runs), len(finished))
-        spent += [result.total_seconds for result in finished if phase.name != "warm starts"]
-        if len(finished) < len(phase.runs):
+    for phase, planned in comparison.phases():
+        finished = [result for run in planned if (result := comparison.result(run)) is not None]
+        phases[phase] = (len(planned), len(finished))
+        spent += [result.total_seconds for result in finished if phase != "warm starts"]
+        if len(finished) < len(planned):
             break  # later phases depend on these results
     for name, (count, finished_runs) in phases.items():
         if count:

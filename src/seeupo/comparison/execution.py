@@ -50,9 +50,9 @@ def run_comparison(comparison: Comparison, execution: Execution, display: Compar
     """
     out = comparison.store.path
     with _locked(out), closing(Workers(execution.jobs, out / "logs")) as workers:
-        for phase in comparison.phases():
-            missing = {run.name: run for run in phase.runs if comparison.result(run) is None}
-            display.on_phase(phase.name, len(phase.runs), len(phase.runs) - len(missing))
+        for phase, runs in comparison.phases():
+            missing = {run.name: run for run in runs if comparison.result(run) is None}
+            display.on_phase(phase, len(runs), len(runs) - len(missing))
             starts = _missing_policies(comparison, list(missing.values()))
             for _ in workers.train(_requests(comparison, starts, execution), display.on_text):
                 pass

@@ -16,8 +16,8 @@ def claims() -> dict[int, Claim]:
 
 
 def check(claim: Claim, setting: str):
-    (found,) = [check for check in claim.checks if check.setting == setting]
-    return found
+    (matching,) = [check for check in claim.checks if check.setting == setting]
+    return matching
 
 
 def holds(claim: Claim, setting: str) -> bool:
@@ -50,10 +50,10 @@ def test_reverse_order_solves_in_one_sweep_and_can_lose_a_branch(claims):
 def test_soft_policies_lose_no_branch(claims):
     soft = "every probability at least 0.01, safe 0.3 against"
     for number, path in ((2, "0.1 x 0.02"), (6, "0.1 x 0.2")):
-        (found,) = [check for check in claims[number].checks if check.setting.endswith(f"{soft} {path}")]
-        assert found.holds
+        (matching,) = [check for check in claims[number].checks if check.setting.endswith(f"{soft} {path}")]
+        assert matching.holds
         # 0.99 for going, 0.99 for the right action, and the safe reward in the remaining 1%
-        assert found.figures["J_end"] == pytest.approx(0.99**2 + 0.01 * 0.3)
+        assert matching.figures["J_end"] == pytest.approx(0.99**2 + 0.01 * 0.3)
         assert "at least" not in claims[number].condition
         assert claims[number].qualification
 
@@ -67,10 +67,10 @@ def test_gae_bound_holds_and_is_reached(claims):
 def test_group_mean_shrinks_advantage_and_gradient_by_the_same_factor(claims, number):
     factors = [check for check in claims[number].checks if "factor" in check.figures]
     assert len(factors) == 6
-    for found in factors:
-        own_reward = "mean of G" in found.setting
-        assert found.holds == (not own_reward)
-        assert found.figures["factor"] == pytest.approx(found.figures["(G-1)/G"] if own_reward else 1.0)
+    for check in factors:
+        own_reward = "mean of G" in check.setting
+        assert check.holds == (not own_reward)
+        assert check.figures["factor"] == pytest.approx(check.figures["(G-1)/G"] if own_reward else 1.0)
     assert claims[number].verdict is Verdict.COUNTEREXAMPLE
     assert "Leave-one-out" in claims[number].qualification
 
@@ -155,9 +155,9 @@ def test_without_m_sequential_and_simultaneous_updates_agree_with_separate_param
 def test_every_order_reaches_the_optimum_where_support_is_kept(claims):
     soft = [check for check in claims[14].checks if "at least" in check.setting]
     assert len(soft) == 6
-    for found in soft:
-        assert found.figures["solved"] == found.figures["problems"]
-        assert found.figures["largest_move_of_another_order"] < 1e-9
+    for check in soft:
+        assert check.figures["solved"] == check.figures["problems"]
+        assert check.figures["largest_move_of_another_order"] < 1e-9
     assert holds(claims[14], "natural order stops short of J*: maximizer, probabilities may become 0")
     assert holds(claims[14], "reverse order reaches J*: maximizer, probabilities may become 0")
     assert claims[14].verdict is Verdict.COUNTEREXAMPLE
