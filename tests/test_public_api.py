@@ -74,6 +74,16 @@ def test_public_names(place):
             assert value.__doc__, name
 
 
+@pytest.mark.parametrize("place", sorted(PLACES))
+def test_the_reference_lists_every_public_name(place):
+    page = (ROOT / "docs/reference/api.md").read_text(encoding="utf-8")
+    section = page.partition(f"## `{place}`\n")[2].partition("\n## ")[0]
+    names = {
+        name for row in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
+    }
+    assert names == set(sys.modules[place].__all__)
+
+
 @pytest.mark.parametrize("place", ["seeupo", "seeupo.rl"])
 def test_public_functions_document_every_argument(place):
     module = sys.modules[place]

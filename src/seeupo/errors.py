@@ -20,6 +20,7 @@ class UserError(Exception):
 
     @property
     def lines(self) -> tuple[str, ...]:
+        """The message by lines."""
         return tuple(map(str, self.args))
 
     def __str__(self) -> str:

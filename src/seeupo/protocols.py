@@ -1,10 +1,11 @@
-"""Protocols between the layers: algorithm, engine, sampler and environment.
+"""Protocols between the layers: algorithm, engine, sampler, rollouts and environment.
 
 Only the standard library is imported here, because environments run in interpreters without torch.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from seeupo.types import (
     ON_POLICY,
+    Attempt,
     Behavior,
     Completion,
     GenerationRequest,
@@ -64,13 +66,13 @@ class TrainEngine(Protocol):
 
     Attributes:
         iteration: The current iteration, from 0.
-        capabilities: The optional features that this engine has.
     """
 
     iteration: int
 
     @property
-    def capabilities(self) -> frozenset[Capability]: ...
+    def capabilities(self) -> frozenset[Capability]:
+        """What this engine can do besides log-probs and steps."""
 
     def logprobs(self, turns: Sequence[Turn], *, policy: Literal["current", "reference"] = "current") -> list[Tensor]:
         """Return log-probs [len(action)] of each turn's action tokens, without gradient, on the CPU."""
@@ -191,6 +193,19 @@ class Sampler(Protocol):
         """
 
 
+class Rollouts(Protocol):
+    """Runs the attempts of an iteration. `seeupo.rollout.runner.Runner` runs them in environments.
+
+    Attributes:
+        work: What the sampler computed in the last run, summed over its completions.
+    """
+
+    work: Counter[str]
+
+    def run(self, attempts: Iterable[Attempt]) -> Iterator[Trajectory]:
+        """Yield trajectories as they finish. An infrastructure failure gives a failed trajectory without a score."""
+
+
 Need = Literal["reference", "critic"]
 
 
@@ -219,7 +234,7 @@ class Env(Protocol):
     """
 
     def reset(self, task: Task, *, seed: int) -> StepResult:
-        """Set up the task and return the first messages and the tools offered."""
+        """Set up the task and return the first messages and the tools; `seed` is for randomness within an attempt."""
 
     def step(self, text: str) -> StepResult:
         """Take an action, as the policy wrote it: hostile text, to be parsed and never evaluated."""

@@ -75,6 +75,7 @@ class Turn:
 
     @property
     def key(self) -> TurnKey:
+        """Identity of the turn: trajectory id and index."""
         return self.trajectory, self.index
 
 
@@ -211,8 +212,12 @@ ON_POLICY = Behavior()
 class SamplingParameters:
     """Sampling parameters of an action.
 
-    `top_p` and `top_k` truncate the distribution that is sampled from, but not the one that log-probs are computed
-    for, so samplers for training refuse them.
+    Attributes:
+        max_tokens: Maximum length of the action.
+        temperature: Sampling temperature; 0 means greedy.
+        top_p, top_k: Truncation of the distribution that is sampled from, but not of the one that log-probs are
+            computed for, so samplers for training refuse them. 1 and 0 do not truncate.
+        stop: Texts that end the action.
     """
 
     max_tokens: int = 512
@@ -275,6 +280,7 @@ class Task:
     """A task of an environment.
 
     Attributes:
+        id: Unique in its split.
         split: The set that it belongs to, e.g. "train" or "test".
         kind: Tasks of one kind are reported together.
         seed: Random seed of the environment when the task is attempted.
@@ -316,7 +322,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a conversation."""
+    """One message of a conversation: its role, its text, and the tool calls of an assistant's message."""
 
     role: Role
     content: str
@@ -358,4 +364,5 @@ class StepResult:
 
     @property
     def done(self) -> bool:
+        """Whether the episode has ended."""
         return self.terminated or self.truncated

@@ -1,8 +1,10 @@
+import itertools
 from dataclasses import replace
 
 import pytest
 import torch
 
+from campaigns import nightly_except
 from distributed.examples import assert_trains_like_one_process, cluster_engine, unequal_trajectories
 from engines.examples import engine, weights
 from seeupo.algorithms import GRPO, PPO, SeeUPO
@@ -39,17 +41,21 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+VARIANTS = ("seeupo-lora", "seeupo-region", "grpo-adapters", "seeupo-checkpointing", "seeupo-trunk")
+"""Cases whose options others have as well: `make nightly` runs them, and all cases in float32."""
+ALWAYS = [("seeupo", "float32"), *((case, "float64") for case in CASES if case not in VARIANTS)]
+
+
+@pytest.mark.parametrize(("case", "dtype"), nightly_except(ALWAYS, itertools.product(CASES, ["float64", "float32"])))
 def test_two_ranks_train_like_one_process(case, dtype, two_ranks):
     algorithm, options = CASES[case]
-    cluster = cluster_engine(two_ranks, dtype=dtype, **options)
-    tolerance = 1e-8 if dtype == torch.float64 else 1e-3
-    assert_trains_like_one_process(algorithm, cluster, dtype=dtype, tolerance=tolerance, **options)
+    options = {**options, "dtype": getattr(torch, dtype)}
+    tolerance = {"float64": 1e-8, "float32": 1e-3}[dtype]
+    assert_trains_like_one_process(algorithm, cluster_engine(two_ranks, **options), tolerance=tolerance, **options)
 
 
 @pytest.mark.parametrize("sharding", [{"replicas": 2}, {"cpu_offload": True}], ids=["replicas", "cpu_offload"])
-@pytest.mark.parametrize("case", ["seeupo", "seeupo-lora", "grpo", "ppo"])
+@pytest.mark.parametrize("case", nightly_except(["seeupo-lora", "ppo"], ["seeupo", "seeupo-lora", "grpo", "ppo"]))
 def test_two_ranks_train_like_one_process_with_other_sharding(case, sharding, two_ranks):
     algorithm, options = CASES[case]
     cluster = cluster_engine(two_ranks, **sharding, **options)
@@ -87,7 +93,7 @@ MIXED_CASES = {
 }
 
 
-@pytest.mark.parametrize("case", MIXED_CASES)
+@pytest.mark.parametrize("case", nightly_except(["seeupo-reference", "seeupo-lora", "ppo-lora"], MIXED_CASES))
 def test_two_ranks_train_in_mixed_precision(case, two_ranks):
     stored, (algorithm, options) = MIXED_CASES[case]
     exact = engine(dtype=torch.float32, **{**options, "reference_dtype": None})

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from campaigns import nightly_except
 from distributed.examples import assert_trains_like_one_process, cluster_engine
 from distributed.test_cluster_engine import CRITIC
 from engines.examples import engine, weights
@@ -45,7 +46,7 @@ def stored_share(rank) -> float:
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", nightly_except(["seeupo", "ppo"], CASES))
 def test_ranks_on_two_nodes_train_like_one_process(case, replicas, four_ranks):
     import ray
 

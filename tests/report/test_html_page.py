@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from urllib.parse import urlencode
 import pytest
 
 import seeupo.report.html_page as page_module
+from campaigns import nightly_except
 from report import odd_payload
 from report.conftest import OpenedPage
 from seeupo.errors import ReportError
@@ -548,8 +550,10 @@ def test_security_policy_blocks_scripts_markup_and_network(open_page: OpenPage) 
 # Accessibility
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize(
+    ("theme", "width"),
+    nightly_except([("light", 1280), ("dark", 400)], itertools.product(["light", "dark"], [1280, 400])),
+)
 def test_page_has_no_serious_accessibility_violations(open_page: OpenPage, theme: str, width: int) -> None:
     axe = pytest.importorskip(
         "axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed"

@@ -11,8 +11,8 @@ import math
 import torch
 from torch import Tensor
 
+from seeupo.config.option_types import Clip
 from seeupo.core.tensor_checks import check_shape
-from seeupo.utils.option_checks import Clip
 
 
 def length_mask(lengths: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ POLICY = "policy/"
 
 
 class LocalEngine:
-    """Trains a loaded policy in this process.
+    """Trains a loaded policy in this process; `TrainableEngine` and `CriticEngine` explain its methods.
 
     Args:
         policy: Model to train, in place: a sampler that shares it needs no copy of the weights.
@@ -138,18 +138,21 @@ class LocalEngine:
         fill(model, parts)
 
     def set_optimizer(self, settings: OptimizerSettings) -> None:
+        """Continue with other settings and fresh moments, as after a warm start."""
         self.settings = settings
         self._trained = self._choose_trainable()
         self._optimizer = Optimizer(self._trained, settings)
         self._batches.reset(self._trained.values())
 
     def snapshot_reference(self) -> None:
+        """Make the current policy the reference policy."""
         if self._reference is None:
             raise ValueError("this engine has no reference policy; create it with reference=True")
         self._reference.snapshot()
         self._batches.reset(self._trained.values())
 
     def reset_critic(self) -> None:
+        """Make a new critic from the current policy; without a critic nothing happens."""
         if self._critic is not None:
             if self._adapters is not None:
                 activate(self.policy.model, 0)  # at the start of training, all adapters are equal
@@ -159,6 +162,7 @@ class LocalEngine:
         copy_first_adapter(self.policy.model)
 
     def begin_iteration(self, iteration: int) -> None:
+        """Set the iteration, from 0, that the next steps belong to; it determines the learning rate."""
         self.iteration = iteration
         self._batches.release()
 
@@ -175,6 +179,7 @@ class LocalEngine:
         self._batches.keep(turns)
 
     def logprobs(self, turns: Sequence[Turn], *, policy: Literal["current", "reference"] = "current") -> list[Tensor]:
+        """Return log-probs [len(action)] of each turn's action tokens, without gradient, on the CPU."""
         self.tokens += number_of_tokens(turns)
         results: list[Tensor] = [torch.empty(0)] * len(turns)
         with torch.no_grad(), self._policy(policy) as scope:
@@ -188,6 +193,7 @@ class LocalEngine:
     def step(
         self, turns: Sequence[Turn], objective: Objective, *, normalizer: float, agent: int | None = None
     ) -> StepMetrics:
+        """Take one optimizer step up the gradient of sum(objective) / normalizer; `agent` is the turn, if it is one."""
         self.tokens += number_of_tokens(turns)
         self._optimizer.zero_grad()
         total = 0.0
@@ -220,6 +226,7 @@ class LocalEngine:
         return StepMetrics(None, metrics)
 
     def save(self, path: Path) -> None:
+        """Write everything that training needs to continue into a folder."""
         tensors = self._state_tensors()
         rank = None if isinstance(self.sharding, SingleProcess) else self.sharding.rank
         if rank is not None:
@@ -246,6 +253,8 @@ class LocalEngine:
             save_model(base_model(model), tokenizer, path / BASE)
 
     def load(self, path: Path) -> None:
+        """Continue from a folder that `save` wrote."""
+
         def prepare(names: list[str]) -> dict[str, Tensor]:
             """Return the tensors of the engine that the checkpoint fills; it must have all of them."""
             tensors = self._state_tensors()
@@ -273,6 +282,7 @@ class LocalEngine:
             yield name, weights[name]
 
     def export(self, path: Path) -> None:
+        """Write the policy as a Hugging Face folder, adapters merged."""
         model, full = self.policy.model, self.sharding.full
         weights = self.first_rank_copy(self.weights())
         base = {}

@@ -98,6 +98,7 @@ class Evaluation:
     results: dict[tuple[str, int], AttemptResult]
 
     def add(self, result: AttemptResult) -> None:
+        """Add a result, in place of an earlier one of the same attempt."""
         self.results[result.key] = result
 
     def missing(self, wanted: Sequence[Attempt]) -> list[Attempt]:
@@ -161,6 +162,7 @@ class Evaluation:
 
     @classmethod
     def read(cls, path: Path) -> Evaluation:
+        """Return the evaluation in a result file."""
         try:
             record = json.loads(read_plain(path.resolve()))
             if record["format"] != FORMAT or record["version"] != VERSION:

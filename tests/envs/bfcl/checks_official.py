@@ -272,7 +272,7 @@ def check_tools_of_all_tasks_are_json_schemas() -> None:
             yield from types(inner)
 
     for task in official.task_ids("base"):
-        for tool in tools.as_tools(official.load_entry(task)["function"], returns=True):
+        for tool in tools.as_tools(official.load_entry(task)["function"]):
             assert set(types(tool.parameters)) <= kinds  # type: ignore[arg-type]
 
 

@@ -1,8 +1,8 @@
-"""The three levels of documentation, on made-up functions."""
+"""Tools, signatures and the short prompt, on made-up functions."""
 
 import json
 
-from seeupo.envs.bfcl.tools import as_tools, compact, short_prompt, signatures
+from seeupo.envs.bfcl.tools import as_tools, short_prompt, signatures
 
 FETCH = {
     "name": "fetch",
@@ -34,18 +34,9 @@ def test_signatures() -> None:
     )
 
 
-def test_compact_is_the_documentation_without_white_space_and_results() -> None:
-    text = compact([FETCH, STOP])
-    assert json.loads(text) == [
-        {key: function[key] for key in ("name", "description", "parameters")} for function in (FETCH, STOP)
-    ]
-    assert ": " not in text
-    assert "\n" not in text
-
-
 def test_tools_have_json_schemas() -> None:
-    fetch, stop = as_tools([FETCH, STOP], returns=False)
-    assert (fetch.name, fetch.description) == ("fetch", "Fetch lines of a file.")
+    fetch, stop = as_tools([FETCH, STOP])
+    assert fetch.name == "fetch"
     assert fetch.parameters["type"] == "object"
     assert fetch.parameters["properties"]["lines"] == {
         "type": "array",
@@ -58,9 +49,9 @@ def test_tools_have_json_schemas() -> None:
     assert FETCH["parameters"]["type"] == "dict", "the documentation itself is left as it is"
 
 
-def test_tools_can_describe_return_values() -> None:
-    (fetch,) = as_tools([FETCH], returns=True)
-    assert json.dumps(FETCH["response"]) in fetch.description
+def test_tools_describe_return_values() -> None:
+    (fetch,) = as_tools([FETCH])
+    assert fetch.description == f"Fetch lines of a file. Returns: {json.dumps(FETCH['response'])}"
 
 
 def test_the_short_prompt_explains_how_to_call() -> None:

@@ -190,8 +190,8 @@ def test_there_is_no_step_before_reset_or_after_the_end():
     ("options", "message"),
     [
         ({"surface": "spoken"}, "surface='spoken': expected 'terse' or 'natural'"),
-        ({"tools": "few"}, "tools='few': expected 'full' or 'short' or 'signatures'"),
-        ({"tools": "short"}, "the terse surface describes no tools; use surface='natural'"),
+        ({"tools": "few"}, "tools='few': expected 'full' or 'signatures'"),
+        ({"tools": "signatures"}, "the terse surface describes no tools; use surface='natural'"),
         ({"distractors": "no"}, "distractors='no': expected bool"),
         ({"turns": (1, 6)}, r"turns is \(1, 6\); .* the minimum and maximum number of calls, from 2 to 6"),
         ({"turns": (4, 3)}, r"turns is \(4, 3\)"),

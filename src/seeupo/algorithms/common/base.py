@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Annotated, TypedDict
 
 import torch
 from torch import Tensor
@@ -24,9 +24,12 @@ from seeupo.algorithms.common.records import (
     turn_record,
     with_credit,
 )
+from seeupo.config.algorithms import REFERENCE_OPTIONS
+from seeupo.config.option_types import Clip, NonNegative, Options, PositiveInt, Range
 from seeupo.protocols import Need, TrainEngine
 from seeupo.types import ON_POLICY, Behavior, StepMetrics, Trajectory, Turn, TurnKey, Update
-from seeupo.utils.option_checks import Clip, check_at_least, check_clip, check_count
+
+Minibatches = Annotated[float, Range(1)]
 
 
 class ObjectiveInputs(TypedDict):
@@ -42,7 +45,7 @@ class ObjectiveInputs(TypedDict):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RatioAlgorithm:
+class RatioAlgorithm(Options):
     """Options of all algorithms.
 
     Attributes:
@@ -53,20 +56,14 @@ class RatioAlgorithm:
     """
 
     clip: Clip | None = (0.2, 0.2)
-    kl_coef: float = 0.0
-    entropy_coef: float = 0.0
-    epochs: int = 1
-
-    def __post_init__(self) -> None:
-        check_clip("clip", self.clip)
-        for name in ("kl_coef", "entropy_coef"):
-            check_at_least(name, getattr(self, name), 0)
-        check_count("epochs", self.epochs, 1)
+    kl_coef: NonNegative = 0.0
+    entropy_coef: NonNegative = 0.0
+    epochs: PositiveInt = 1
 
     @property
     def needs(self) -> frozenset[Need]:
         """Features that the engine must have: a reference policy for a KL penalty."""
-        return frozenset({"reference"} if self.kl_coef else ())
+        return frozenset({"reference"} if any(getattr(self, name, 0) for name in REFERENCE_OPTIONS) else ())
 
     def objective_inputs(self, engine: TrainEngine, batch: Batch, turns: Sequence[Turn]) -> ObjectiveInputs:
         """Return log pi_{theta_k} of the turns, that of the reference if needed, and the options of the objective."""
@@ -92,11 +89,7 @@ class BaseAlgorithm(RatioAlgorithm, ABC):
             at random in each iteration: 3.5 means 3 or 4.
     """
 
-    minibatches: float = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least("minibatches", self.minibatches, 1)
+    minibatches: Minibatches = 1
 
     def update(
         self,

@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from seeupo.algorithms.common.batch import LogProbs, action_mask, logprobs_by_key, padded
+from seeupo.config.option_types import Clip
 from seeupo.core import clip_binds, clipped_objective, k3, length_mask, masked_mean, sequence_log_ratio
 from seeupo.protocols import TrainEngine
 from seeupo.types import Turn, TurnKey
-from seeupo.utils.option_checks import Clip
 
 Ratio = Literal["length_normalized", "product"]
 
@@ -78,6 +78,7 @@ class RatioObjective(ABC):
 
     @property
     def needs_entropy(self) -> bool:
+        """Whether the objective has an entropy term."""
         return self.entropy_coef != 0
 
     @abstractmethod

@@ -128,22 +128,18 @@ class BfclEnv:
     def _announced(self, functions: Sequence[Function]) -> str | None:
         if self.documentation == "signatures":
             return tools.signatures(functions)
-        if self.action_format == "tool_call":
-            return None
-        return str(functions) if self.documentation == "official" else tools.compact(functions)
+        return str(functions) if self.action_format == "python" else None
 
     def _system_prompt(self) -> str | None:
         if self.documentation == "signatures":
             return tools.short_prompt(self._functions, self.action_format)
-        if self.action_format == "tool_call":
-            return None  # the chat template describes the tools and how to call them
-        show = official.documentation if self.documentation == "official" else tools.compact
-        return official.system_prompt(show(self._functions))
+        # With tool calls, the chat template describes the tools and how to call them.
+        return official.system_prompt(self._functions) if self.action_format == "python" else None
 
     def _tools(self) -> tuple[Tool, ...]:
         if self.action_format == "python" or self.documentation == "signatures":
             return ()
-        return tools.as_tools(self._functions, returns=self.documentation == "official")
+        return tools.as_tools(self._functions)
 
     def _info(self) -> dict[str, Any]:
         info = {"user_turn": len(self._calls), "user_turns": len(self._entry["question"])}

@@ -110,31 +110,16 @@ def _python_call(node: ast.expr) -> Call:
             raise DecodeError("arguments cannot be unpacked with **")
         if argument.arg in arguments:
             raise DecodeError(f"argument {argument.arg} is given twice")
-        arguments[_identifier(argument.arg)] = _literal(argument.value, depth=0)
-    return Call(_identifier(node.func.id), arguments, tuple(_literal(value, depth=0) for value in node.args))
+        arguments[_identifier(argument.arg)] = _literal(argument.value)
+    return Call(_identifier(node.func.id), arguments, tuple(map(_literal, node.args)))
 
 
-def _literal(node: ast.expr, depth: int) -> Value:
-    if depth > MAX_DEPTH:
-        raise DecodeError(f"values are nested more than {MAX_DEPTH} deep")
-    match node:
-        case ast.Constant(value=value):
-            return _scalar(value)
-        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=ast.Constant(value=int() | float() as number)):
-            return _scalar(-number if isinstance(sign, ast.USub) else +number)
-        case ast.List(elts=elements):
-            return [_literal(element, depth + 1) for element in elements]
-        case ast.Tuple(elts=elements):
-            return tuple(_literal(element, depth + 1) for element in elements)
-        case ast.Dict(keys=keys, values=values):
-            return {_key(key): _literal(value, depth + 1) for key, value in zip(keys, values, strict=True)}
-    raise DecodeError(f"an argument must be a literal value, not {type(node).__name__}")
-
-
-def _key(node: ast.expr | None) -> Value:
-    if not isinstance(node, ast.Constant):
-        raise DecodeError("a key of a dictionary must be a text or a number")
-    return _scalar(node.value)
+def _literal(node: ast.expr) -> Value:
+    try:
+        value = ast.literal_eval(node)
+    except (ValueError, TypeError, RecursionError, MemoryError):
+        raise DecodeError(f"an argument must be a literal value, not {type(node).__name__}") from None
+    return _checked(value)
 
 
 def _json_call(block: str) -> Call:
@@ -149,8 +134,7 @@ def _json_call(block: str) -> Call:
     name, arguments = call["name"], call["arguments"]
     if not (isinstance(name, str) and isinstance(arguments, dict)):
         raise DecodeError("a tool call's name must be a text and its arguments an object")
-    checked = {_identifier(argument): _json_value(value, depth=0) for argument, value in arguments.items()}
-    return Call(_identifier(name), checked)
+    return Call(_identifier(name), {_identifier(argument): _checked(value) for argument, value in arguments.items()})
 
 
 def _object(pairs: list[tuple[str, Value]]) -> dict[str, Value]:
@@ -161,13 +145,14 @@ def _object(pairs: list[tuple[str, Value]]) -> dict[str, Value]:
     return result
 
 
-def _json_value(value: Value, depth: int) -> Value:
+def _checked(value: Value, depth: int = 0) -> Value:
+    """Return the value if it consists of harmless scalars in lists, tuples and dictionaries."""
     if depth > MAX_DEPTH:
         raise DecodeError(f"values are nested more than {MAX_DEPTH} deep")
-    if isinstance(value, list):
-        return [_json_value(item, depth + 1) for item in value]
+    if isinstance(value, list | tuple):
+        return type(value)(_checked(item, depth + 1) for item in value)
     if isinstance(value, dict):
-        return {_scalar(key): _json_value(item, depth + 1) for key, item in value.items()}
+        return {_scalar(key): _checked(item, depth + 1) for key, item in value.items()}
     return _scalar(value)
 
 

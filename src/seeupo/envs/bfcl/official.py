@@ -18,15 +18,10 @@ from types import ModuleType
 from typing import Any
 
 from bfcl_eval.constants import default_prompts
-from bfcl_eval.constants.executable_backend_config import (
-    CLASS_FILE_PATH_MAPPING,
-    STATELESS_CLASSES,
-)
+from bfcl_eval.constants.executable_backend_config import CLASS_FILE_PATH_MAPPING, STATELESS_CLASSES
 from bfcl_eval.eval_checker.multi_turn_eval import multi_turn_utils
 from bfcl_eval.eval_checker.multi_turn_eval.func_source_code import long_context
-from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker import (
-    multi_turn_checker,
-)
+from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker import multi_turn_checker
 
 Entry = Mapping[str, Any]
 """A task: id, question (messages per user turn), initial_config, involved_classes, function, missed_function."""
@@ -44,15 +39,10 @@ _names = itertools.count()
 @functools.cache
 def _utils() -> ModuleType:
     """Import the module that reads the data, without the result folders and file locks that it creates."""
-    before = os.environ.get("BFCL_PROJECT_ROOT")
     with tempfile.TemporaryDirectory() as folder:
         os.environ["BFCL_PROJECT_ROOT"] = folder
-        try:
-            utils = importlib.import_module("bfcl_eval.utils")
-        finally:
-            del os.environ["BFCL_PROJECT_ROOT"]
-            if before is not None:
-                os.environ["BFCL_PROJECT_ROOT"] = before
+        utils = importlib.import_module("bfcl_eval.utils")
+        del os.environ["BFCL_PROJECT_ROOT"]
     utils._get_file_lock = lambda _: nullcontext()  # type: ignore[attr-defined]  # an installed package is read-only
     return utils
 
@@ -66,9 +56,8 @@ def _entries(category: str) -> Mapping[str, Entry]:
 
 @functools.cache
 def _answers(category: str) -> Mapping[str, list[list[str]]]:
-    return {
-        answer["id"]: answer["ground_truth"] for answer in _utils().load_ground_truth_entry(f"multi_turn_{category}")
-    }
+    answers = _utils().load_ground_truth_entry(f"multi_turn_{category}")
+    return {answer["id"]: answer["ground_truth"] for answer in answers}
 
 
 def category_of(task: str) -> str:
@@ -99,13 +88,14 @@ def ground_truth(task: str) -> list[list[str]]:
     return _answers(category_of(task))[task]
 
 
-def system_prompt(documentation: str) -> str:
+def system_prompt(functions: Sequence[Mapping[str, Any]]) -> str:
     """Return the benchmark's default system prompt for models without native function calling."""
     style = default_prompts.PROMPT_STYLE_TEMPLATES["classic"]
     how_to_call = style["tool_call_no_tag"].format(
         output_format=default_prompts.OUTPUT_FORMAT_MAPPING["python"],
         param_types=default_prompts.PARAM_TYPE_MAPPING["python"],
     )
+    documentation = json.dumps(functions, indent=4)
     prompt: str = default_prompts.PROMPT_TEMPLATE_MAPPING["plaintext"].format(
         persona=style["persona"],
         task=style["task"],
@@ -114,11 +104,6 @@ def system_prompt(documentation: str) -> str:
         available_tools=style["available_tools"].format(format="json", functions=documentation),
     )
     return prompt
-
-
-def documentation(functions: Sequence[Mapping[str, Any]]) -> str:
-    """Return the functions as they appear in the default prompt."""
-    return json.dumps(functions, indent=4)
 
 
 def announcement(documentation: str | None) -> str:
@@ -131,14 +116,14 @@ def announcement(documentation: str | None) -> str:
 
 def backends(entry: Entry) -> list[Any]:
     """Create the involved backends in the task's initial state."""
-    made = []
+    instances = []
     for name in entry["involved_classes"]:
         backend = getattr(importlib.import_module(CLASS_FILE_PATH_MAPPING[name]), name)()
         if name not in STATELESS_CLASSES:
             config = copy.deepcopy(entry["initial_config"].get(name, {}))
             backend._load_scenario(config, long_context=category_of(entry["id"]) == "long_context")
-        made.append(copy.deepcopy(backend))  # including SHARED
-    return made
+        instances.append(copy.deepcopy(backend))  # including SHARED
+    return instances
 
 
 def check(entry: Entry, turns: Sequence[Sequence[Sequence[str]]]) -> str:

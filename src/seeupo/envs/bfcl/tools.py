@@ -1,9 +1,4 @@
-"""Describe the functions of a task to a model, at three levels of detail.
-
-official    the benchmark's own documentation, unabridged
-compact     the same without white space and return values: half the size
-signatures  one line per function, `cd(folder: str)`: a fifteenth of the size, for small contexts
-"""
+"""Describe the functions of a task to a model: in full, or by one line for each, for small contexts."""
 
 from __future__ import annotations
 
@@ -14,7 +9,8 @@ from typing import Any, Literal
 from seeupo.envs.bfcl.calls import ActionFormat
 from seeupo.types import Tool
 
-Documentation = Literal["official", "compact", "signatures"]
+Documentation = Literal["official", "signatures"]
+"""The benchmark's own documentation, or lines such as `cd(folder: str)`: a fifteenth of the size."""
 
 Function = Mapping[str, Any]
 """Official documentation of one function: name, description, parameters, response."""
@@ -43,18 +39,12 @@ def signatures(functions: Sequence[Function]) -> str:
     return "\n".join(_signature(function) for function in functions)
 
 
-def compact(functions: Sequence[Function]) -> str:
-    """Return JSON without white space and without the functions' return values."""
-    kept = [{key: value for key, value in function.items() if key != "response"} for function in functions]
-    return json.dumps(kept, separators=(",", ":"))
-
-
-def as_tools(functions: Sequence[Function], *, returns: bool) -> tuple[Tool, ...]:
-    """Return the functions as tools for chat templates; `returns` adds return values to the descriptions."""
+def as_tools(functions: Sequence[Function]) -> tuple[Tool, ...]:
+    """Return the functions as tools for chat templates; as officially, descriptions include the return values."""
     return tuple(
         Tool(
             name=function["name"],
-            description=function["description"] + (f" Returns: {json.dumps(function['response'])}" if returns else ""),
+            description=f"{function['description']} Returns: {json.dumps(function['response'])}",
             parameters=_schema(function["parameters"]),
         )
         for function in functions

@@ -1,6 +1,5 @@
 """`pocket`: a small world of simulated apps, for first runs, tests and small models, without dependencies."""
 
-from seeupo.envs.pocket.experts import MistakeRates
 from seeupo.envs.pocket.pocket_env import PocketEnv, PocketFactory
 
-__all__ = ["MistakeRates", "PocketEnv", "PocketFactory"]
+__all__ = ["PocketEnv", "PocketFactory"]

@@ -10,6 +10,8 @@ from seeupo.envs.pocket.words import words_of
 
 Facts = tuple[tuple[str, str], ...]
 """Result of a lookup: labels and words, in display order."""
+MAX_CHARACTERS = 2000
+"""Longer actions are rejected without parsing."""
 
 
 class ActionError(ValueError):
@@ -82,14 +84,12 @@ class World:
     end: Call | None = None
 
     def copy(self) -> World:
-        """Return an independent copy."""
         return World(dict(self.facts), list(self.acts), self.end)
 
     def apply(self, call: Call) -> Facts:
         """Execute a well-formed call; return the result of a lookup, and nothing for any other call.
 
-        Raises:
-            ActionError: The note or event does not exist. Nothing was changed.
+        Raise `ActionError`, and change nothing, if the note or event does not exist.
         """
         if TOOLS[call.tool].tells:
             return self._look_up(call)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from seeupo.envs.pocket.apps import TOOLS, ActionError, Call, Facts
+from seeupo.envs.pocket.apps import MAX_CHARACTERS, TOOLS, ActionError, Call, Facts
 from seeupo.envs.pocket.kinds import Kind
 from seeupo.envs.pocket.natural_tools import SORT_DOCS, WORDINGS, ToolDocs, parameters_of, schema_of, signature
-from seeupo.envs.pocket.surface import MAX_CHARACTERS
 from seeupo.envs.pocket.words import SORT_OF, WORDS, words_of
 from seeupo.types import Message
 
@@ -35,7 +34,7 @@ class NaturalSurface:
     def __init__(self, tools: tuple[str, ...], *, docs: ToolDocs = "full") -> None:
         self.tools = tools
         self._offered = {WORDINGS[tool].name: tool for tool in tools}
-        self.schemas = () if docs == "signatures" else tuple(schema_of(tool, docs) for tool in tools)
+        self.schemas = tuple(schema_of(tool) for tool in tools) if docs == "full" else ()
         example = Call(tools[0], tuple(words_of(sort)[0] for sort in TOOLS[tools[0]].takes))
         lines = [(RULES if docs == "full" else SHORT_RULES) + self.write(example)]
         if docs == "signatures":
@@ -43,7 +42,7 @@ class NaturalSurface:
         self._system = Message("system", "\n".join(lines))
 
     def opening(self, kind: Kind, given: Mapping[str, str], *, phrasing: int) -> tuple[Message, ...]:
-        """Return the rules, and the request in one of its wordings."""
+        """Return the rules, and the request in one of its wordings, which `phrasing` selects."""
         request = kind.natural[phrasing % len(kind.natural)]
         request = request.format(**{slot: _display(word) for slot, word in given.items()})
         if "decline" in self.tools:
@@ -51,7 +50,10 @@ class NaturalSurface:
         return self._system, Message("user", request)
 
     def parse(self, text: object) -> Call:
-        """Parse the first JSON object after the first `<tool_call>`, or the first one of all."""
+        """Parse the first JSON object after the first `<tool_call>`, or the first one of all.
+
+        Raise `ActionError` if it is not a call of an offered tool.
+        """
         name, arguments = _read_json_call(text)
         tool = self._offered.get(name) if isinstance(name, str) else None
         if tool is None:
@@ -65,7 +67,7 @@ class NaturalSurface:
         return Call(tool, tuple(_parse_word(arguments[key], key, sort) for key, sort in parameters_of(tool)))
 
     def write(self, call: Call) -> str:
-        """Return the call as JSON in `<tool_call>` tags."""
+        """Return the action that `parse` reads as this call, with `<tool_call>` tags."""
         wording = WORDINGS[call.tool]
         arguments = dict(zip(wording.parameters, map(_display, call.words), strict=False))  # an answer is optional
         body = json.dumps({"name": wording.name, "arguments": arguments})
@@ -111,7 +113,7 @@ def _parse_word(value: object, key: str, sort: str) -> str:
 
 def _quote(value: object) -> str:
     """Return a hostile value as a few printable characters."""
+    if not isinstance(value, str | int):
+        return f"a JSON {type(value).__name__}"
     # Cut again after escaping: one character may have become ten.
-    return (
-        f"'{ascii(str(value)[:40])[1:-1][:60]}'" if isinstance(value, str | int) else f"a JSON {type(value).__name__}"
-    )
+    return f"'{ascii(str(value)[:40])[1:-1][:60]}'"

@@ -9,13 +9,13 @@ from typing import Any, Literal
 from seeupo.envs.pocket.apps import TOOLS
 from seeupo.types import Tool
 
-ToolDocs = Literal["full", "short", "signatures"]
-"""JSON schemas with full or short descriptions, or only one line per tool in the system message."""
+ToolDocs = Literal["full", "signatures"]
+"""JSON schemas, or one line per tool in the system message."""
 
 
 @dataclass(frozen=True)
 class Wording:
-    """Name and description of a tool for a language model; `labels` renames the labels of its result."""
+    """Name and descriptions of a tool for a language model; `labels` renames the labels of its result."""
 
     name: str
     parameters: tuple[str, ...]
@@ -93,15 +93,14 @@ def signature(tool: str) -> str:
     return f"{WORDINGS[tool].name}({names}{'?' if TOOLS[tool].optional else ''})"
 
 
-def schema_of(tool: str, docs: ToolDocs) -> Tool:
+def schema_of(tool: str) -> Tool:
     """Return a tool with a JSON schema."""
     wording = WORDINGS[tool]
     properties: dict[str, Any] = {}
     for key, sort in parameters_of(tool):
-        properties[key] = {"type": {"amount": "integer", "word": ["string", "integer"]}.get(sort, "string")}
-        if docs == "full":
-            properties[key]["description"] = SORT_DOCS[sort]
+        json_type = {"amount": "integer", "word": ["string", "integer"]}.get(sort, "string")
+        properties[key] = {"type": json_type, "description": SORT_DOCS[sort]}
     schema: dict[str, Any] = {"type": "object", "properties": properties}
     if not TOOLS[tool].optional:
         schema["required"] = list(wording.parameters)
-    return Tool(wording.name, wording.full if docs == "full" else wording.short, schema)
+    return Tool(wording.name, wording.full, schema)

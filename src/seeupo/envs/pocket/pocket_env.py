@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from random import Random
-from typing import Literal
+from typing import Any, Literal
 
 from seeupo.envs.options import check_range, mistake_rates
 from seeupo.envs.pocket.apps import TOOLS, ActionError, Call, World
 from seeupo.envs.pocket.decisions import ALL_KINDS, MAILS, Decision
-from seeupo.envs.pocket.experts import MistakeRates, NoisyExpert, scripted_expert
+from seeupo.envs.pocket.experts import MISTAKE_RATES, NO_MISTAKES, NoisyExpert, Surface
 from seeupo.envs.pocket.kinds import KINDS, Kind
 from seeupo.envs.pocket.natural import NaturalSurface
 from seeupo.envs.pocket.natural_tools import ToolDocs
-from seeupo.envs.pocket.surface import Surface
 from seeupo.envs.pocket.tasks import draw_tasks, draw_world, given_words
 from seeupo.envs.pocket.terse import TerseSurface, vocabulary
 from seeupo.envs.pocket.words import CHANNELS
@@ -47,7 +45,6 @@ class PocketEnv:
         kind = ALL_KINDS[task.kind]
         self._turns = 0
         self._start = draw_world(task.seed)
-        self._initial = self._start.facts
         self._world = self._start.copy()
         self._goal = self._start.copy()
         _, calls = kind.solve(self._goal, given)
@@ -84,8 +81,9 @@ class PocketEnv:
 
     def _state_key(self) -> str:
         """Return a hash of the world and of the lookups so far: what has happened and what can be known."""
+        assert self._start is not None
         now = self._world.facts
-        changed = [(call, now.get(call)) for call, facts in self._initial.items() if now.get(call) is not facts]
+        changed = [(call, now.get(call)) for call, facts in self._start.facts.items() if now.get(call) is not facts]
         state = (sorted(changed, key=lambda entry: entry[0]), self._world.acts, sorted(self._looked_up))
         return hashlib.blake2b(repr(state).encode(), digest_size=8).hexdigest()
 
@@ -116,7 +114,7 @@ class PocketFactory:
         test_tasks: Number of tasks in the split "test".
         seed: Random seed of all tasks.
         deceptive: Safe reward for declining before anything wrong was done, in (0, 1); with 0 it is not offered.
-        tools: How the natural surface describes its tools: "full" or "short" JSON schemas, or only "signatures".
+        tools: How the natural surface describes its tools: "full" JSON schemas, or only "signatures".
         distractors: Whether all tools are offered, and not only those that tasks of these lengths need.
         max_turns: Turn limit of an episode.
         lookup_reward: Step reward for the first correct call of each lookup that the task needs, from 0 to 1; it is not
@@ -152,38 +150,33 @@ class PocketFactory:
             raise EnvError(f"option tools={tools!r}: the terse surface describes no tools; use surface='natural'")
         offered = _offered_tools(self._kinds, distractors=distractors, decline=deceptive > 0)
         self.surface: Surface = TerseSurface(offered) if surface == "terse" else NaturalSurface(offered, docs=tools)
-        self._max_turns = max_turns
-        self._deceptive = float(deceptive)
-        self._lookup_reward = float(lookup_reward)
+        self._options: dict[str, Any] = {
+            "max_turns": max_turns,
+            "deceptive": float(deceptive),
+            "lookup_reward": float(lookup_reward),
+        }
         names = tuple(kind.name for kind in self._kinds)
         self._tasks = dict(zip(self.splits, draw_tasks(names, train_tasks, test_tasks, seed=seed), strict=True))
 
     @property
     def separate_step_rewards(self) -> bool:
         """Whether there are step rewards; they are never part of the score."""
-        return self._lookup_reward > 0
+        return bool(self._options["lookup_reward"])
 
     def tasks(self, split: str) -> Sequence[Task]:
         """Return the tasks of a split, cycling through the kinds."""
         return self._tasks[split]
 
     def make(self) -> PocketEnv:
-        """Create an environment."""
-        return PocketEnv(
-            self.surface,
-            max_turns=self._max_turns,
-            deceptive=self._deceptive,
-            lookup_reward=self._lookup_reward,
-        )
+        return PocketEnv(self.surface, **self._options)
 
     def expert(self, task: Task) -> Expert:
         """Return an expert that solves the task."""
-        return scripted_expert(task, self.surface)
+        return NoisyExpert(task, self.surface, NO_MISTAKES, Random(0))
 
     def noisy_expert(self, task: Task, *, seed: int, rates: Mapping[str, float]) -> Expert:
-        """Return an expert that makes mistakes at the rates of `MistakeRates`, for warm-start demonstrations."""
-        checked = MistakeRates(**mistake_rates(rates, asdict(MistakeRates())))
-        return NoisyExpert(task, self.surface, checked, Random(seed))
+        """Return an expert that makes mistakes at the rates of `MISTAKE_RATES`, for warm-start demonstrations."""
+        return NoisyExpert(task, self.surface, mistake_rates(rates, MISTAKE_RATES), Random(seed))
 
     def vocabulary(self) -> tuple[str, ...]:
         """Return every whitespace-separated word of the terse surface; empty for the natural one, which is open."""
@@ -192,16 +185,13 @@ class PocketFactory:
 
 def _kinds(turns: Sequence[int], kinds: Sequence[Kind]) -> tuple[Kind, ...]:
     """Return the kinds whose number of calls is in this range."""
-    shortest, longest = (f(len(kind.steps) for kind in kinds) for f in (min, max))
-    if (
-        not isinstance(turns, tuple | list)
-        or len(turns) != 2
-        or not all(type(number) is int for number in turns)
-        or not shortest <= turns[0] <= turns[1] <= longest
-    ):
-        raise EnvError(
-            f"turns is {turns!r}; expected the minimum and maximum number of calls, from {shortest} to {longest}"
-        )
+    lengths = [len(kind.steps) for kind in kinds]
+    shortest = min(lengths)
+    longest = max(lengths)
+    is_pair = isinstance(turns, tuple | list) and [type(number) for number in turns] == [int, int]
+    if not (is_pair and shortest <= turns[0] <= turns[1] <= longest):
+        expected = f"the minimum and maximum number of calls, from {shortest} to {longest}"
+        raise EnvError(f"turns is {turns!r}; expected {expected}")
     return tuple(kind for kind in kinds if turns[0] <= len(kind.steps) <= turns[1])
 
 

@@ -18,6 +18,9 @@ TEST_STRIDE = 5
 
 MAX_DRAWS = 5_000
 
+Accept = Callable[[Kind, Memory, tuple[Call, ...]], bool]
+"""Decides whether a split takes a drawn task, from its kind, the words of its solution by slot, and the calls."""
+
 
 def draw_world(seed: int) -> World:
     """Return a world whose facts are drawn from the seed."""
@@ -72,9 +75,8 @@ def given_words(task: Task) -> Memory:
         raise ValueError(f"task {task.id!r} gives {given!r}; kind {kind.name} requires {', '.join(kind.given)}")
     for slot, sort in kind.given.items():
         if given[slot] not in words_of(sort):
-            raise ValueError(
-                f"task {task.id!r} gives {given[slot]!r} as {slot}; expected one of {', '.join(words_of(sort))}"
-            )
+            words = ", ".join(words_of(sort))
+            raise ValueError(f"task {task.id!r} gives {given[slot]!r} as {slot}; expected one of {words}")
     return dict(given)
 
 
@@ -91,25 +93,12 @@ def kept_for_test(kind: Kind, path: Memory) -> bool:
 
 @lru_cache(maxsize=4)  # the runs of a study have the same tasks
 def draw_tasks(kinds: tuple[str, ...], train: int, test: int, *, seed: int) -> tuple[tuple[Task, ...], ...]:
-    """Return the given numbers of training and test tasks of the kinds with these names."""
-    chosen = [ALL_KINDS[name] for name in kinds]
-    training = _draw_training_tasks(chosen, train, seed=seed)
-    return training, _draw_test_tasks(chosen, test, seed=seed, training=training)
+    """Return training and test tasks, cycling through the kinds with these names.
 
-
-def _draw_training_tasks(kinds: Sequence[Kind], number: int, *, seed: int) -> tuple[Task, ...]:
-    """Return training tasks, cycling through the kinds. A larger number extends the same sequence."""
-    generator = Random(f"pocket train {seed}")
-
-    def accept(kind: Kind, path: Memory, calls: tuple[Call, ...]) -> bool:
-        return not kept_for_test(kind, path)
-
-    return tuple(_draw_task("train", index, kinds[index % len(kinds)], generator, accept) for index in range(number))
-
-
-def _draw_test_tasks(kinds: Sequence[Kind], number: int, *, seed: int, training: Sequence[Task]) -> tuple[Task, ...]:
-    """Return test tasks: their pairs of words do not occur in training, but each word and tool sequence does."""
-    generator = Random(f"pocket test {seed}")
+    A larger number of training tasks extends the same sequence. The pairs of words of test tasks do not occur in
+    training, but each word and tool sequence does.
+    """
+    training = _draw_split("train", kinds, train, seed, lambda kind, path, _: not kept_for_test(kind, path))
     words: set[str] = set()
     sequences: set[tuple[str, ...]] = set()
     for task in training:
@@ -121,16 +110,16 @@ def _draw_test_tasks(kinds: Sequence[Kind], number: int, *, seed: int, training:
         known = words.issuperset(path.values()) and tuple(call.tool for call in calls) in sequences
         return known and kept_for_test(kind, path)
 
-    return tuple(_draw_task("test", index, kinds[index % len(kinds)], generator, accept) for index in range(number))
+    return training, _draw_split("test", kinds, test, seed, accept)
 
 
-def _draw_task(
-    split: str,
-    index: int,
-    kind: Kind,
-    generator: Random,
-    accept: Callable[[Kind, Memory, tuple[Call, ...]], bool],
-) -> Task:
+def _draw_split(split: str, kinds: Sequence[str], number: int, seed: int, accept: Accept) -> tuple[Task, ...]:
+    generator = Random(f"pocket {split} {seed}")
+    cycle = (ALL_KINDS[kinds[index % len(kinds)]] for index in range(number))
+    return tuple(_draw_task(split, index, kind, generator, accept) for index, kind in enumerate(cycle))
+
+
+def _draw_task(split: str, index: int, kind: Kind, generator: Random, accept: Accept) -> Task:
     for _ in range(MAX_DRAWS):
         seed = generator.getrandbits(32)
         given = {slot: generator.choice(words_of(sort)) for slot, sort in kind.given.items()}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from seeupo.envs.pocket.apps import TOOLS, ActionError, Call, Facts
+from seeupo.envs.pocket.apps import MAX_CHARACTERS, TOOLS, ActionError, Call, Facts
 from seeupo.envs.pocket.kinds import KINDS, Kind
-from seeupo.envs.pocket.surface import MAX_CHARACTERS
 from seeupo.envs.pocket.words import CHANNELS, SORT_OF
 from seeupo.types import Message, Tool
 
@@ -30,7 +29,7 @@ class TerseSurface:
         return (Message("user", f"{request} or decline" if "decline" in self.tools else request),)
 
     def parse(self, text: object) -> Call:
-        """Parse a tool and its words, separated by white space."""
+        """Parse a tool and its words, separated by white space; raise `ActionError` if it is not an offered call."""
         parts = text.split() if isinstance(text, str) and len(text) <= MAX_CHARACTERS else []
         if not parts or parts[0] not in self.tools:
             raise ActionError(UNKNOWN_TOOL)
@@ -40,7 +39,7 @@ class TerseSurface:
         return call
 
     def write(self, call: Call) -> str:
-        """Return the tool and its words."""
+        """Return the action that `parse` reads as this call."""
         return " ".join((call.tool, *call.words))
 
     def show(self, call: Call, facts: Facts) -> str:
