@@ -124,7 +124,7 @@ def measure_iterations(rounds: int, tasks: int) -> dict[str, dict[str, float]]:
             recipe = recipe_of(count, tasks)
             components = stack.enter_context(build(recipe))
             run_dir = RunDirectory.create(folder / str(count), "", {})
-            loops[count] = Loop(recipe, components, run_dir)
+            loops[count] = Loop(components, run_dir)
             one_iteration(loops[count])  # not measured: caches are filled
         for _ in range(rounds):
             for count, loop in loops.items():
