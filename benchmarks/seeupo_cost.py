@@ -23,7 +23,7 @@ import torch
 from side_by_side import machine, table, write_results
 
 from seeupo.algorithms import SeeUPO
-from seeupo.algorithms.common.batch import Batch, by_key
+from seeupo.algorithms.common.batch import Batch, logprobs_by_key
 from seeupo.algorithms.common.objective import SequenceObjective
 from seeupo.config.optimizer_settings import OptimizerSettings
 from seeupo.engines.batches import Batches
@@ -99,7 +99,7 @@ def grpo(engine: LocalEngine, trajectories: Sequence[Trajectory]) -> None:
     batch, turns = Batch(trajectories), turns_of(trajectories)
     advantage = dict(zip((t.id for t in trajectories), batch.advantages("group", "mean").tolist(), strict=True))
     objective = SequenceObjective(
-        old=by_key(turns, engine.logprobs(turns)),
+        old=logprobs_by_key(engine, turns),
         advantages={turn.key: advantage[turn.trajectory] for turn in turns},
         multiplicities=batch.multiplicities,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from models.examples import small_model
-from seeupo.algorithms.common.batch import by_key
+from seeupo.algorithms.common.batch import logprobs_by_key
 from seeupo.algorithms.common.objective import SequenceObjective
 from seeupo.config.model_settings import TinyConfig
 from seeupo.config.optimizer_settings import OptimizerSettings
@@ -32,7 +32,7 @@ def objective_for(engine: LocalEngine, turns, **options) -> SequenceObjective:
     generator = torch.Generator().manual_seed(7)
     weights = torch.randn(len(turns), generator=generator).tolist()
     return SequenceObjective(
-        old=by_key(turns, engine.logprobs(turns)),
+        old=logprobs_by_key(engine, turns),
         advantages={turn.key: weight for turn, weight in zip(turns, weights, strict=True)},
         multiplicities={turn.trajectory: 1.0 for turn in turns},
         **options,

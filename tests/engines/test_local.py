@@ -8,7 +8,7 @@ from engines.examples import engine, objective_for, trajectories, weights
 from engines.test_local_critic import TowardsReward
 from models.examples import random_turns, small_model
 from seeupo.algorithms import SeeUPO
-from seeupo.algorithms.common.batch import by_key
+from seeupo.algorithms.common.batch import logprobs_by_key
 from seeupo.algorithms.common.objective import SequenceObjective
 from seeupo.config.model_settings import LoraSettings
 from seeupo.config.optimizer_settings import CriticOptimizerSettings, CriticSettings, OptimizerSettings
@@ -63,7 +63,7 @@ def test_beta1_zero_has_no_momentum_across_turns():
         local.step(TURNS, objective_for(local, TURNS), normalizer=20, agent=1)
         before = weights(local)
         still = SequenceObjective(
-            old=by_key(TURNS, local.logprobs(TURNS)),
+            old=logprobs_by_key(local, TURNS),
             advantages=dict.fromkeys([turn.key for turn in TURNS], 0.0),
             multiplicities={turn.trajectory: 1.0 for turn in TURNS},
         )
