@@ -26,7 +26,7 @@ from seeupo.evaluation.policies import endpoint_policy
 from seeupo.models.catalog import fetch
 from seeupo.models.loading import load_policy
 from seeupo.rollout.chat import chat_format
-from seeupo.rollout.runner import RunnerSettings, make_runner
+from seeupo.rollout.runner import Runner
 from seeupo.rollout.template import Template
 from seeupo.types import Attempt, Message, SamplingParameters, turns_of
 
@@ -86,8 +86,7 @@ def main() -> None:
         # The endpoint receives tool messages as user messages, so do the same here.
         chat = replace(chat_format(policy.tokenizer), tool_role=False)
         parameters = SamplingParameters(max_tokens=MAX_TOKENS, top_k=1)
-        settings = RunnerSettings(parameters=parameters, max_turns=MAX_TURNS, concurrency=8)
-        runner = make_runner(policy, pool, template, settings, training=False)
+        runner = Runner(policy, pool, parameters=parameters, max_turns=MAX_TURNS, concurrency=8, training=False)
         runner.chat = chat
         trajectories = list(runner.run(attempts))
     here = {trajectory.task: (trajectory.score, len(trajectory.turns)) for trajectory in trajectories}

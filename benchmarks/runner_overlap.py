@@ -14,10 +14,8 @@ from side_by_side import machine, write_results
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.inference.local_sampler import LocalSampler
 from seeupo.models.loading import load_policy
-from seeupo.rollout.chat import chat_format
-from seeupo.rollout.runner import Runner, RunnerSettings
-from seeupo.rollout.template import Template
-from seeupo.types import Attempt, Message, SamplingParameters, StepResult, Task
+from seeupo.rollout.runner import Runner
+from seeupo.types import Attempt, Completion, Message, SamplingParameters, StepResult, Task
 
 STEP_SECONDS, TURNS, EPISODES = 0.02, 5, 256
 
@@ -49,20 +47,31 @@ class SlowFactory:
         return None
 
 
+class TimedSampler(LocalSampler):
+    """Counts the seconds in which it samples."""
+
+    seconds = 0.0
+
+    def poll(self) -> list[Completion]:
+        started = time.monotonic()
+        completions = super().poll()
+        self.seconds += time.monotonic() - started
+        return completions
+
+
 def main() -> None:
     policy = load_policy("tiny")
     results: dict[str, Any] = {"machine": machine(), "step_seconds": STEP_SECONDS, "episodes": EPISODES}
     with EnvPool(SlowFactory(), workers=32) as pool:
-        settings = RunnerSettings(parameters=SamplingParameters(max_tokens=24), max_turns=TURNS, concurrency=64)
+        sampler = TimedSampler(policy)
         runner = Runner(
-            LocalSampler(policy), pool, chat_format(policy.tokenizer), Template(reasoning=False), settings,
-            context_length=policy.context_length,
-        )  # fmt: skip
+            policy, pool, sampler, parameters=SamplingParameters(max_tokens=24), max_turns=TURNS, deterministic=False
+        )
         started = time.monotonic()
         count = len(list(runner.run([Attempt(task.id, task.id, task, 0) for task in pool.tasks("train")])))
         seconds = time.monotonic() - started
     assert count == EPISODES
-    results |= {"seconds": seconds, "sampling_share": runner.sampling_seconds / seconds}
+    results |= {"seconds": seconds, "sampling_share": sampler.seconds / seconds}
     print(f"{count} episodes in {seconds:.1f} s, the sampler busy {results['sampling_share']:.0%} of it")
     write_results("runner_overlap", results)
 

@@ -100,9 +100,7 @@ def main(settings: Settings | None = None) -> list[float]:
         policy = load_policy("tiny", tiny=size)
         optimizer = Optimizer(learning_rate=settings.learning_rate, beta1=0.0)
         engine = LocalEngine(policy, optimizer)
-        runner = Runner.for_policy(
-            policy, pool, parameters=SamplingParameters(max_tokens=8), max_turns=4, concurrency=256
-        )
+        runner = Runner(policy, pool, parameters=SamplingParameters(max_tokens=8), max_turns=4, concurrency=256)
         imitate(
             engine, runner, pool.tasks("train"), then=optimizer, episodes=settings.demonstrations, noisy=0.75,
             mistakes=MISTAKES, batches=settings.warm_start_batches, batch_episodes=64, learning_rate=2e-3,

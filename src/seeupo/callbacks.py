@@ -65,33 +65,6 @@ class CallbackList(Callback):
         """Add callbacks, which are called after all others and end before them."""
         self._callbacks += callbacks
 
-    def on_start(self, recipe: Recipe, run_dir: Path) -> None:
-        self._call(lambda callback: callback.on_start(recipe, run_dir))
-
-    def on_resume(self, records: Sequence[Record]) -> None:
-        self._call(lambda callback: callback.on_resume(records))
-
-    def on_phase(self, name: str, total: int | None = None) -> None:
-        self._call(lambda callback: callback.on_phase(name, total))
-
-    def on_progress(self, done: int, text: str = "") -> None:
-        self._call(lambda callback: callback.on_progress(done, text))
-
-    def on_trajectory(self, trajectory: Trajectory) -> None:
-        self._call(lambda callback: callback.on_trajectory(trajectory))
-
-    def on_record(self, record: Record) -> None:
-        self._call(lambda callback: callback.on_record(record))
-
-    def on_checkpoint(self, path: Path) -> None:
-        self._call(lambda callback: callback.on_checkpoint(path))
-
-    def on_iteration(self, iteration: int) -> None:
-        self._call(lambda callback: callback.on_iteration(iteration))
-
-    def on_note(self, text: str) -> None:
-        self._call(lambda callback: callback.on_note(text))
-
     def on_end(self) -> None:
         # In reverse order, so that the display, which is the first, can report failures of the others.
         while self._callbacks:
@@ -113,6 +86,18 @@ class CallbackList(Callback):
                 removals.append(_removal(callback, error))
         for removal in removals:
             self.on_note(removal)
+
+
+def _forwarding(name: str) -> Callable[..., None]:
+    def forward(self: CallbackList, *args: Any, **kwargs: Any) -> None:
+        self._call(lambda callback: getattr(callback, name)(*args, **kwargs))
+
+    return forward
+
+
+for _name in vars(Callback):
+    if _name.startswith("on_") and _name != "on_end":
+        setattr(CallbackList, _name, _forwarding(_name))
 
 
 def _removal(callback: Callback, error: Exception) -> str:

@@ -1,10 +1,11 @@
-"""Protocols between the layers: algorithm, engine, sampler and environment.
+"""Protocols between the layers: algorithm, engine, sampler, rollouts and environment.
 
 Only the standard library is imported here, because environments run in interpreters without torch.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from seeupo.types import (
     ON_POLICY,
+    Attempt,
     Behavior,
     Completion,
     GenerationRequest,
@@ -189,6 +191,19 @@ class Sampler(Protocol):
 
         Does nothing if the sampler guesses no tokens.
         """
+
+
+class Rollouts(Protocol):
+    """Runs the attempts of an iteration. `seeupo.rollout.runner.Runner` runs them in environments.
+
+    Attributes:
+        work: What the sampler computed in the last run, summed over its completions.
+    """
+
+    work: Counter[str]
+
+    def run(self, attempts: Iterable[Attempt]) -> Iterator[Trajectory]:
+        """Yield trajectories as they finish. An infrastructure failure gives a failed trajectory without a score."""
 
 
 Need = Literal["reference", "critic"]

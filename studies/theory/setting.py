@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seeupo.algorithms.common.batch import by_key
+from seeupo.algorithms.common.batch import logprobs_by_key
 from seeupo.algorithms.common.objective import SequenceObjective
+from seeupo.config.option_types import Clip
 from seeupo.protocols import Algorithm, Need
 from seeupo.types import ON_POLICY, Behavior, Trajectory, TurnKey, Update, turns_of
-from seeupo.utils.option_checks import Clip
 from studies.exact import ExactEngine, Maximizer, NetworkPolicy, Problem, TablePolicy, TrustRegion
 from studies.exact.policy import Policy
 from studies.exact.problem import bandit, mdp, tree
@@ -227,7 +227,7 @@ class Simultaneous:
         turns = [turn for turn in turns_of(trajectories) if turn.key in weights]
         counts = {trajectory.id: trajectory.multiplicity for trajectory in trajectories}
         objective = SequenceObjective(
-            old=by_key(turns, engine.logprobs(turns)),
+            old=logprobs_by_key(engine, turns),
             advantages=weights,
             multiplicities=counts,
             ratio="product",

@@ -145,12 +145,14 @@ def test_tokens(styled):
 @pytest.mark.parametrize("styled", [False, True], ids=["plain", "live"])
 def test_training_display(styled):
     out = io.StringIO()
-    display = make_display(Terminal(file=out, force_terminal=styled, width=200), title=TEXT, iterations=2)
+    display = make_display(Terminal(file=out, force_terminal=styled, width=200))
+    name, run = SimpleNamespace(name=TEXT), SimpleNamespace(total_iterations=2)
+    display.on_start(SimpleNamespace(model=name, environment=name, run=run), Path(TEXT))
     display.on_phase(TEXT, 2)
     display.on_progress(1, TEXT)
     display.on_note(TEXT)
     print(TEXT.replace("\n", " "))  # a live display shows text that is printed meanwhile
-    display.on_record({"kind": "warm_start", "loss": 1.0})
+    display.on_record({"kind": "warm_start", "iteration": 0, "loss": 1.0})
     display.on_end()
     assert r"note: \x1b]0;title\x07" in check_printed(out.getvalue().encode(), styled=styled)
 

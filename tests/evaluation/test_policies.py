@@ -11,8 +11,7 @@ from seeupo.errors import EvaluationError
 from seeupo.evaluation.policies import ModelPolicy, RandomPolicy, expert_policy, random_policy
 from seeupo.models.loading import load_policy
 from seeupo.rollout.groups import group_attempts
-from seeupo.rollout.runner import RunnerSettings, make_runner
-from seeupo.rollout.template import Template
+from seeupo.rollout.runner import Runner
 from seeupo.training.loop import KeptTrajectories
 from seeupo.types import Message, SamplingParameters, StepResult, Tool
 
@@ -68,10 +67,9 @@ def test_random_policy_calls_offered_tools_with_words_it_has_seen():
 
 def test_model_policy_counts_tokens_and_passes_trajectories_on():
     policy = load_policy("tiny", tiny=TinyConfig(width=32, layers=1, heads=2, context=256))
-    settings = RunnerSettings(parameters=SamplingParameters(max_tokens=5), max_turns=3)
     kept = KeptTrajectories()
     with EnvPool(EchoFactory(breaks_at=("echo-1", 0))) as pool:
-        runner = make_runner(policy, pool, Template(reasoning=False), settings, training=False)
+        runner = Runner(policy, pool, parameters=SamplingParameters(max_tokens=5), max_turns=3, training=False)
         attempts = group_attempts(pool.tasks("train")[:3], 2, seed=0)
         found = by_key(ModelPolicy(runner, kept).run(attempts))
     assert sorted(found) == sorted((attempt.task.id, attempt.index) for attempt in attempts)

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from fuzz.guard import nothing_executes
 from fuzz.mutation import ODD_TEXTS, TEXTS, damaged, mutated, mutated_json
 from fuzz.scratch import scratch
-from seeupo.config.schema import WarmStartSettings
-from seeupo.errors import TrainingError, TrajectoryFileError
+from seeupo.errors import DemonstrationFileError, TrajectoryFileError
 from seeupo.runs.trajectory_files import FORMAT, VERSION, read_header, read_trajectories, to_json, write_trajectories
 from seeupo.runs.trajectory_rows import read_rows
-from seeupo.training.warm_start import read_trajectory_demonstrations
+from seeupo.training.demonstrations import read_trajectory_demonstrations
 from seeupo.types import Credit, Failure, FailureKind, StopReason, Trajectory, Turn, TurnCredit, TurnText
 
 TEXT = TEXTS | ODD_TEXTS
@@ -46,8 +45,9 @@ def check(content: bytes) -> None:
             found = []
         for trajectory in found:
             json.dumps(to_json(trajectory))
-        with suppress(TrainingError):
-            for turns in read_trajectory_demonstrations(path, WarmStartSettings(min_reward=0.0), vocab_size=1000):
+        with suppress(TrajectoryFileError, DemonstrationFileError):
+            for trajectory in read_trajectory_demonstrations(path, vocab_size=1000):
+                turns = trajectory.turns
                 assert all(0 <= token < 1000 for turn in turns for token in (*turn.prompt_ids, *turn.action_ids))
         rows = read_rows(path)
         assert rows.count == sum(len(group) for group in rows.groups.values())

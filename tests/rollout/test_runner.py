@@ -1,7 +1,5 @@
-import itertools
 import os
 import signal
-import warnings
 from concurrent.futures import Future
 from types import SimpleNamespace
 
@@ -14,8 +12,7 @@ from seeupo.config.optimizer_settings import OptimizerSettings
 from seeupo.engines.local import LocalEngine
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.models.loading import load_policy
-from seeupo.rollout.runner import RunnerSettings, make_runner
-from seeupo.rollout.template import Template
+from seeupo.rollout.runner import Runner
 from seeupo.types import (
     Attempt,
     Completion,
@@ -39,13 +36,10 @@ def attempts(pool, count, group=4):
     return [Attempt(f"e{n:03}", f"g{n // group}", tasks[n // group % len(tasks)], seed=n) for n in range(count)]
 
 
-PLAIN = Template(reasoning=False)
-
-
-def run(pool, chosen, *, policy=POLICY, sampler=None, template=PLAIN, max_tokens=8, **settings):
+def run(pool, chosen, *, policy=POLICY, sampler=None, max_tokens=8, deterministic=False, **settings):
     """Run attempts and return their trajectories by id."""
-    settings = RunnerSettings(parameters=SamplingParameters(max_tokens=max_tokens), **settings)
-    runner = make_runner(policy, pool, template, settings, training=True, sampler=sampler)
+    parameters = SamplingParameters(max_tokens=max_tokens)
+    runner = Runner(policy, pool, sampler, parameters=parameters, deterministic=deterministic, **settings)
     found = {trajectory.id: trajectory for trajectory in runner.run(chosen)}
     assert sorted(found) == sorted(attempt.id for attempt in chosen)
     return found
@@ -249,23 +243,22 @@ def test_killed_workers_are_replaced_without_failing_episodes():
 def test_thoughts_are_not_sent_to_the_environment():
     ids = POLICY.tokenizer.encode("<think>five words</think>go")
     with EnvPool(EchoFactory()) as pool:
-        found = run(pool, attempts(pool, 4), sampler=ScriptedSampler(ids), template=Template(), max_turns=2)
+        found = run(pool, attempts(pool, 4), sampler=ScriptedSampler(ids), reasoning=True, max_turns=2)
     assert all("2 letters at step 1" in trajectory.turn_texts[0].observation for trajectory in found.values())
 
 
 class ImmediatePool:
-    """Environments without workers: a call has returned before the next line runs, or never does."""
+    """Environments without workers: a call has returned before the next line runs."""
 
-    def __init__(self, factory, *, hangs=False):
-        self.factory, self.hangs = factory, hangs
+    def __init__(self, factory):
+        self.factory = factory
 
     def start(self, task, seed):
         env = self.factory.make()
 
         def call(method, *args, **options):
             future = Future()
-            if not self.hangs:
-                future.set_result(method(*args, **options))
+            future.set_result(method(*args, **options))
             return future
 
         return SimpleNamespace(
@@ -298,21 +291,10 @@ def set_clock(monkeypatch, monotonic):
 TWO = [Attempt(task.id, task.id, task, seed=0) for task in EchoFactory(endless=True).tasks("train")[:2]]
 
 
-def test_stuck_episodes_cause_a_warning(monkeypatch):
-    set_clock(monkeypatch, itertools.count(0, 20).__next__)
-    pool = ImmediatePool(EchoFactory(), hangs=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(UserWarning, match=r"echo-0, reset\) has been waiting .* \d\d+ s"):
-            run(pool, TWO, sampler=ScriptedSampler([3]))
-
-
 def test_episodes_do_not_wait_for_environments_that_have_returned_during_sampling(monkeypatch):
     clock = SimpleNamespace(now=0.0)
     set_clock(monkeypatch, lambda: clock.now)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        found = run(ImmediatePool(EchoFactory(endless=True)), TWO, sampler=SlowSampler([3], clock), max_turns=3)
+    found = run(ImmediatePool(EchoFactory(endless=True)), TWO, sampler=SlowSampler([3], clock), max_turns=3)
     assert clock.now >= 360
     assert all(trajectory.timings["environment_seconds"] == 0 for trajectory in found.values())
     assert all(trajectory.timings["sampling_seconds"] >= 360 for trajectory in found.values())
@@ -343,11 +325,10 @@ def test_every_turn_of_every_attempt_has_a_different_seed():
 
 def test_interrupted_run_releases_its_episodes():
     with EnvPool(EchoFactory(endless=True)) as pool:
-        settings = RunnerSettings(parameters=SamplingParameters(max_tokens=4), max_turns=2, concurrency=2)
-        runner = make_runner(POLICY, pool, PLAIN, settings, training=True)
+        runner = Runner(POLICY, pool, parameters=SamplingParameters(max_tokens=4), max_turns=2, concurrency=2)
         for _ in runner.run(attempts(pool, 8)):
             break
         found = run(pool, attempts(pool, 4))
         assert len(found) == 4
     with pytest.raises(ValueError, match="max_turns = 0"):
-        RunnerSettings(max_turns=0)
+        Runner(POLICY, None, max_turns=0)

@@ -16,8 +16,8 @@ from seeupo.models.saving import save_model
 from seeupo.rollout.chat import chat_format
 from seeupo.rollout.template import Template
 from seeupo.runs.trajectory_files import write_trajectories
-from seeupo.training.chat_demonstrations import read_chat_demonstrations
 from seeupo.training.data_check import check_data
+from seeupo.training.demonstrations import read_chat_demonstrations
 from seeupo.types import Failure, FailureKind, Trajectory, Turn
 
 CALL = {"type": "function", "function": {"name": "look", "arguments": "{}"}}

@@ -9,8 +9,8 @@ from models.test_tokenizer_check import without_unknown_token
 from seeupo.errors import DemonstrationFileError, ModelError
 from seeupo.rollout.chat import chat_format
 from seeupo.rollout.template import Template
-from seeupo.training.chat_demonstrations import read_chat_demonstrations
 from seeupo.training.data_check import check_data
+from seeupo.training.demonstrations import read_chat_demonstrations
 from seeupo.training.setup import build
 from seeupo.training.warm_start import load_demonstrations
 from seeupo.types import Message, StepResult, Task
@@ -61,7 +61,7 @@ def model(tmp_path_factory):
 def demonstrations_of(environment, **model):
     recipe = small(model=model, environment={"options": {}}, warm_start={"mistakes": {}, "noisy": 0.0, "episodes": 2})
     with build(recipe, environment) as components:
-        return load_demonstrations(recipe, components).demonstrations
+        return load_demonstrations(components).demonstrations
 
 
 def test_a_run_is_refused_if_its_first_prompt_or_action_is_lost(model):

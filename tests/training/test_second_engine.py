@@ -11,13 +11,11 @@ from seeupo.config.model_settings import TinyConfig
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.models.loading import load_policy
 from seeupo.protocols import TrainableEngine
-from seeupo.rollout.chat import chat_format
-from seeupo.rollout.runner import Runner
 from seeupo.runs.run_directory import RunDirectory
 from seeupo.training import loop
 from seeupo.training.interrupts import Interrupted
 from seeupo.training.loop import Loop
-from seeupo.training.setup import Components, ModelInfo, runner_settings, template_of
+from seeupo.training.setup import Components, make_runner
 from seeupo.types import Completion, CompletionEnd, StepMetrics
 from training.small_runs import small
 from training.test_train import InterruptAt
@@ -121,24 +119,16 @@ def bigram_components(recipe, sampler_class=BigramSampler):
         size = len(policy.tokenizer)
         engine: TrainableEngine = BigramEngine(size)
         sampler = sampler_class(size, policy.tokenizer.eos_token_id)
-        runner = Runner(
-            sampler,
-            pool,
-            chat_format(policy.tokenizer),
-            template_of(recipe.agent),
-            runner_settings(recipe),
-            context_length=128,
-        )
-        model = ModelInfo(size**2, size**2, size, 128, "none")
+        runner = make_runner(recipe, policy, pool, sampler)
         train_tasks, test_tasks = pool.first_tasks("train", None), pool.first_tasks("test", recipe.evaluation.tasks)
-        yield Components(pool, engine, sampler, runner, model, train_tasks, test_tasks)
+        yield Components(recipe, pool, engine, sampler, runner, size, train_tasks, test_tasks)
 
 
 def run_loop(recipe, path, *, callback=None, resume=False, **options):
     with bigram_components(recipe, **options) as components:
         run = RunDirectory.open(path) if resume else RunDirectory.create(path, "", {})
         with run.lock():
-            training = Loop(recipe, components, run, callback)
+            training = Loop(components, run, callback)
             if resume:
                 training.restore()
             training.run()

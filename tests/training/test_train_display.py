@@ -1,19 +1,17 @@
 import io
 import re
-from xml.etree import ElementTree
+import sys
 
 import pytest
 
 from seeupo.errors import UserError
-from seeupo.training import train_display
 from seeupo.training.train_display import (
+    Display,
     LiveDisplay,
     NotebookDisplay,
     PlainDisplay,
-    Status,
     make_display,
     result_line,
-    save_screenshot,
 )
 from seeupo.utils.terminal import Terminal
 
@@ -56,11 +54,18 @@ def evaluation(number: int, value: float = 0.4, **changes) -> dict:
     }  # fmt: skip
 
 
-def make_status(**options) -> Status:
-    return Status("pocket", options.get("iterations", 100), options.get("clock", Clock()))
+def named(display: Display, iterations: int = 100) -> Display:
+    """Return the display of a run of this length."""
+    display.title = "pocket"
+    display.iterations = iterations
+    return display
 
 
-def rendered(status: Status, width: int = 100) -> list[str]:
+def make_status(*, iterations: int = 100, clock: Clock | None = None) -> Display:
+    return named(Display(clock or Clock()), iterations)
+
+
+def rendered(status: Display, width: int = 100) -> list[str]:
     console = Terminal(file=io.StringIO(), width=width, record=True, force_terminal=True)
     console.print(status)
     return [line.rstrip() for line in console.export_text().splitlines()]
@@ -73,7 +78,7 @@ def line(lines: list[str], label: str) -> str:
 
 def plain(iterations: int = 100) -> tuple[PlainDisplay, io.StringIO, Clock]:
     out, clock = io.StringIO(), Clock()
-    display = make_display(Terminal(file=out, width=60), title="pocket", iterations=iterations, clock=clock)
+    display = named(make_display(Terminal(file=out, width=60), clock=clock), iterations)
     assert isinstance(display, PlainDisplay)
     return display, out, clock
 
@@ -174,7 +179,7 @@ def test_minimal_records_are_accepted():
 
 def test_a_terminal_gets_a_live_display_with_notes_above_it():
     console = Terminal(file=io.StringIO(), width=80, record=True, force_terminal=True)
-    display = make_display(console, title="pocket", iterations=3, clock=Clock())
+    display = named(make_display(console, clock=Clock()), 3)
     assert isinstance(display, LiveDisplay)
     display.on_phase("collecting", 8)
     display.on_progress(4)
@@ -212,7 +217,7 @@ def test_no_color_is_respected(monkeypatch):
     ids=["pipe", "dumb-terminal", "no-unicode"],
 )
 def test_limited_consoles_get_plain_lines(console):
-    display = make_display(console, title="naïve", iterations=3, clock=Clock())
+    display = make_display(console, clock=Clock())
     assert isinstance(display, PlainDisplay)
     display.on_note("\u2013 \ud800")
     display.on_end()
@@ -227,7 +232,6 @@ def test_plain_lines_are_one_per_record_and_never_wrap():
     display.on_record(iteration(1))
     display.on_record(minimal(2))
     display.on_note("[bold]look[/bold] \x1b[31m" + "long " * 30)
-    display.on_end()
     display.on_end()
     lines = out.getvalue().splitlines()
     assert lines[:4] == [
@@ -249,7 +253,6 @@ def test_a_run_that_ends_with_an_error_prints_no_last_line():
         raise UserError("the environment is broken")
     except UserError:
         display.on_end()
-    display.on_end()
     assert out.getvalue().splitlines() == ["pocket: 2 iterations"]
 
 
@@ -277,99 +280,65 @@ def test_long_runs_print_few_plain_lines(iterations, lines):
     assert printed[-1] == str(iterations)
 
 
-def test_only_long_phases_are_printed_and_again_every_two_minutes():
+def test_progress_is_printed_when_nothing_else_was_for_a_minute():
     display, out, clock = plain()
     display.on_phase("collecting", 8)
-    clock.now = 9.0
-    display.on_progress(2)
-    display.on_phase("updating")
-    clock.now = 18.0
-    display.on_phase("warm start", 100)
-    for now, done in ((25.0, 30), (29.0, 50), (60.0, 99)):
-        clock.now = now
-        display.on_progress(done, "loss 1.02")
-    display.on_phase("evaluation")
-    for now, done in ((80.0, 1), (190.0, 5), (201.0, 6), (300.0, 9)):
+    for now, done in ((9.0, 2), (59.0, 3)):
         clock.now = now
         display.on_progress(done)
-    display.on_phase("collecting")
+    clock.now = 60.0
+    display.on_phase("warm start", 100)
+    for now, done in ((71.0, 50), (100.0, 70), (130.0, 99), (131.0, 100)):
+        clock.now = now
+        display.on_progress(done, "loss 1.02")
+    clock.now = 140.0
+    display.on_record(iteration(1))
+    display.on_phase("evaluation")
+    for now, done in ((150.0, 1), (199.0, 5), (321.0, 6)):
+        clock.now = now
+        display.on_progress(done)
     assert out.getvalue().splitlines()[1:] == [
-        "[0:29] warm start: 50 of 100 done, 0:11 so far, loss 1.02",
-        "[1:20] evaluation: 1 done, 0:20 so far",
-        "[3:21] evaluation: 6 done, 2:21 so far",
+        "[1:11] warm start: 50 of 100 done, 0:11 so far, loss 1.02",
+        "[2:11] warm start: 100 of 100 done, 1:11 so far, loss 1.02",
+        "[2:20] iteration 1 of 100: success 0.50, clipped 0.08, M spread 12.34, 2500 tokens/s, 3:51:00 left",
+        "[5:21] evaluation: 6 done, 3:01 so far",
     ]
 
 
-def test_a_recurring_phase_is_printed_once_unless_it_takes_unusually_long():
-    display, out, clock = plain()
-    for _ in range(3):
-        display.on_phase("collecting", 8)
-        clock.now += 12.0
-        display.on_progress(1)
-    display.on_phase("collecting", 8)
-    clock.now += 61.0
-    display.on_progress(2)
-    assert out.getvalue().splitlines()[1:] == [
-        "[0:12] collecting: 1 of 8 done, 0:12 so far",
-        "[1:37] collecting: 2 of 8 done, 1:01 so far",
-    ]
-
-
-def test_a_screenshot_shows_the_end_of_a_run_and_loads_nothing(tmp_path):
-    parts = {"collect": 0.5, "update": 0.5, "tokens_per_second": 2500.0}
-    metrics = [
-        evaluation(0, 0.1),
-        *[iteration(number, 0.9) for number in range(1, 5)],
-        iteration(5, 0.9, timings=parts),
-        evaluation(5, 0.8),
-    ]
-    save_screenshot(metrics, tmp_path / "images" / "run.svg", title="a run", iterations=5)
-    text = (tmp_path / "images" / "run.svg").read_text()
-    ElementTree.fromstring(text)
-    assert "url(http" not in text
-    assert [path.name for path in (tmp_path / "images").iterdir()] == ["run.svg"]
-    shown = "".join(ElementTree.fromstring(text).itertext()).replace("\xa0", " ")
-    assert "iteration 5 of 5" in shown
-    assert "avg@4 0.80 [0.75, 0.85]" in shown
-    # 5 iterations of 1 s and two evaluations of 2 s.
-    assert "0:09 elapsed" in shown
-
-
-class Cell:
-    """The output of a notebook cell: all HTML that it showed."""
+class Notebook:
+    """Stands in for the module `IPython.display`; keeps the HTML of all outputs."""
 
     def __init__(self) -> None:
         self.shown: list[str] = []
 
-    def __call__(self, html: str):
-        self.shown.append(html)
-        return self.shown.append
+    def display(self, display: NotebookDisplay, *, display_id: bool) -> "Notebook":
+        assert display_id
+        self.update(display)
+        return self
+
+    def update(self, display: NotebookDisplay) -> None:
+        self.shown.append(re.sub("<[^>]*>", "", display._repr_mimebundle_((), ())["text/html"]))
 
 
-def test_a_notebook_gets_the_status_as_html_a_few_times_per_second():
-    cell, clock = Cell(), Clock()
-    display = NotebookDisplay(cell, make_status(clock=clock), clock)
+def test_a_notebook_gets_the_status_as_html_a_few_times_per_second(monkeypatch):
+    notebook, clock = Notebook(), Clock()
+    monkeypatch.setitem(sys.modules, "IPython.display", notebook)
+    display = named(make_display(Terminal(file=io.StringIO(), force_jupyter=True), clock=clock))
+    assert isinstance(display, NotebookDisplay)
+    assert "iteration 0 of 0" in notebook.shown[0]
     display.on_phase("collecting", 8)
     display.on_note("[bold]no markup[/bold] <b>\x1b[31mno codes")
-    before = len(cell.shown)
+    before = len(notebook.shown)
     for done in range(8):
         clock.now += 0.1
         display.on_progress(done)
-    assert len(cell.shown) - before == 2
+    assert len(notebook.shown) - before == 2
     display.on_record(iteration(1))
-    assert "iteration 1 of 100" in cell.shown[-1]
-    assert r"note: [bold]no markup[/bold] &lt;b&gt;\x1b[31mno codes" in cell.shown[-1]
-    assert "collecting" in cell.shown[-1]
+    assert "iteration 1 of 100" in notebook.shown[-1]
+    assert r"note: [bold]no markup[/bold] &lt;b&gt;\x1b[31mno codes" in notebook.shown[-1]
+    assert "collecting" in notebook.shown[-1]
     display.on_end()
-    assert "collecting" not in cell.shown[-1]
-
-
-def test_notebooks_are_recognized(monkeypatch):
-    cell = Cell()
-    monkeypatch.setattr(train_display, "show_in_notebook", cell)
-    console = Terminal(file=io.StringIO(), force_jupyter=True)
-    assert isinstance(make_display(console, title="pocket", iterations=3, clock=Clock()), NotebookDisplay)
-    assert "iteration 0 of 3" in cell.shown[0]
+    assert "collecting" not in notebook.shown[-1]
 
 
 @pytest.mark.parametrize(

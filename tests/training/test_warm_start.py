@@ -3,6 +3,7 @@
 import gzip
 import itertools
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ from seeupo.training.warm_start import (
     Demonstrations,
     LogLikelihood,
     load_demonstrations,
-    read_trajectory_demonstrations,
+    read_demonstrations,
     warm_start_optimizer,
 )
 from seeupo.types import Trajectory, Turn
@@ -31,7 +32,7 @@ from training.small_runs import small
 def test_a_demonstration_has_the_policys_prompts_and_tokens():
     recipe = small(warm_start={"noisy": 0.0, "episodes": 6})
     with build(recipe) as components:
-        demonstrations = load_demonstrations(recipe, components)
+        demonstrations = load_demonstrations(components)
         decode = components.runner.chat.decode
         for demonstration in demonstrations.demonstrations:
             first, last = demonstration[0], demonstration[-1]
@@ -48,7 +49,7 @@ def test_demonstrations_depend_on_the_seed():
     def batches(seed):
         recipe = small(run={"seed": seed})
         with build(recipe) as components:
-            demonstrations = load_demonstrations(recipe, components)
+            demonstrations = load_demonstrations(components)
             return demonstrations.batch(0), demonstrations.batch(7)
 
     assert batches(1) == batches(1)
@@ -66,7 +67,7 @@ def test_every_demonstration_comes_once_per_pass():
 def test_training_makes_demonstrations_likely():
     recipe = small(warm_start={"batches": 60})
     with build(recipe) as components:
-        demonstrations = load_demonstrations(recipe, components)
+        demonstrations = load_demonstrations(components)
         components.engine.set_optimizer(warm_start_optimizer(recipe.warm_start))
         losses = []
         for step in range(60):
@@ -95,13 +96,16 @@ def test_demonstrations_of_a_task_share_their_tokens_and_keep_loss_and_gradient(
     turns = batched.batch(0)
     sequences = [turn.prompt_ids + turn.action_ids for turn in turns]
     distinct = {sequence[:end] for sequence in sequences for end in range(1, len(sequence) + 1)}
-    assert sum(batch.input_ids.numel() for batch, _ in packed._batches.of(turns)) == len(distinct)
+    assert sum(batch.input_ids.numel() for batch, _ in packed._batches.iterate(turns)) == len(distinct)
 
 
 def test_the_objective_ignores_padding():
     turns = [Turn("a", 0, (1,), (2, 3)), Turn("b", 0, (1,), (2,))]
     logprobs = torch.tensor([[-1.0, -2.0], [-3.0, float("nan")]])
     assert LogLikelihood()(logprobs, None, turns).tolist() == [-3.0, -3.0]
+
+
+RUNNER = SimpleNamespace(context_length=4)
 
 
 def written(path, *rewards, token=5):
@@ -116,15 +120,17 @@ def written(path, *rewards, token=5):
 def test_trajectories_of_a_file_are_selected_by_reward(tmp_path):
     path = written(tmp_path / "mine.jsonl.gz", 0.0, 1.0, 0.5)
     for lowest, count in ((0.0, 3), (0.5, 2), (1.0, 1)):
-        assert len(read_trajectory_demonstrations(path, WarmStartSettings(min_reward=lowest), vocab_size=10)) == count
+        assert len(list(read_demonstrations(path, WarmStartSettings(min_reward=lowest), RUNNER, 10))) == count
 
 
 def test_unusable_trajectory_files_are_refused(tmp_path):
     path = written(tmp_path / "mine.jsonl.gz", 0.0)
     with pytest.raises(TrainingError, match=r"none of the 1 trajectories .* lower warm_start.min_reward"):
-        read_trajectory_demonstrations(path, WarmStartSettings(min_reward=1.0), vocab_size=10)
-    with pytest.raises(TrainingError, match=r"token 5.*another tokenizer"):
-        read_trajectory_demonstrations(path, WarmStartSettings(), vocab_size=5)
+        list(read_demonstrations(path, WarmStartSettings(min_reward=1.0), RUNNER, 10))
+    with pytest.raises(TrainingError, match=r"line 2: it contains token 5.*another tokenizer"):
+        list(read_demonstrations(path, WarmStartSettings(min_reward=0.0), RUNNER, 5))
+    with pytest.raises(TrainingError, match=r"line 2: a turn has 4 tokens; the model's context is 3"):
+        list(read_demonstrations(path, WarmStartSettings(min_reward=0.0), SimpleNamespace(context_length=3), 10))
 
 
 @pytest.mark.parametrize(
@@ -132,7 +138,7 @@ def test_unusable_trajectory_files_are_refused(tmp_path):
     [
         ("nowhere", "warm_start.file: .*nowhere cannot be read: No such file"),
         ("text", r'warm_start.file: .*text, line 1: not JSON .*; expected \{"messages"'),
-        ("damaged", "warm_start.file cannot be read: .*damaged: line 2"),
+        ("damaged", "warm_start.file: .*damaged: line 2"),
     ],
 )
 def test_unreadable_files_are_refused(tmp_path, name, problem):
@@ -141,7 +147,7 @@ def test_unreadable_files_are_refused(tmp_path, name, problem):
     (tmp_path / "damaged").write_bytes(gzip.compress(f"{header}\n{{}}\n".encode()))
     recipe = small(warm_start={"file": str(tmp_path / name)})
     with build(recipe) as components, pytest.raises(TrainingError, match=problem) as caught:
-        load_demonstrations(recipe, components)
+        load_demonstrations(components)
     assert "\n" not in str(caught.value)
 
 
@@ -161,7 +167,7 @@ def test_every_format_is_read_and_progress_is_reported(tmp_path):
     for path, count in ((tmp_path / "pairs", 3), (tmp_path / "chats", 2), (written(tmp_path / "own", 1.0), 1)):
         recipe, progress = small(warm_start={"file": str(path)}, model={"tiny": TinySettings(words=False)}), Progress()
         with build(recipe) as components:
-            assert len(load_demonstrations(recipe, components, progress).demonstrations) == count
+            assert len(load_demonstrations(components, progress).demonstrations) == count
         assert progress.done == list(range(1, count + 1))
 
 

@@ -59,7 +59,10 @@ class Endpoint:
             )
 
     def complete(self, messages: Sequence[Message], *, seed: int) -> str:
-        """Return the model's response to a conversation; retry temporary errors. The thread must have no running event loop."""
+        """Return the model's response to a conversation; retry temporary errors.
+
+        The calling thread must have no running event loop.
+        """
         body = {
             "model": self.model,
             "messages": [{"role": message.role, "content": message.content} for message in messages],

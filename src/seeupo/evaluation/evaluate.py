@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from seeupo.callbacks import Callback
 from seeupo.config.loader import read_recipe
+from seeupo.config.schema import Recipe
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.envs.registry import EnvSpec
 from seeupo.envs.trust import NOTHING_ALLOWED, Permissions, strings_in
@@ -23,7 +24,7 @@ from seeupo.models.loading import load_policy
 from seeupo.protocols import EnvFactory
 from seeupo.rollout.chat import ChatFormat
 from seeupo.rollout.groups import group_attempts
-from seeupo.rollout.runner import Runner, RunnerSettings, make_runner
+from seeupo.rollout.runner import Runner
 from seeupo.rollout.template import Template
 from seeupo.runs.run_directory import RECIPE, RunDirectory, refuse_links
 from seeupo.types import Attempt, SamplingParameters, Trajectory
@@ -103,7 +104,11 @@ def run_settings(policy: str) -> dict[str, Any]:
     run = _run_at(policy)
     if run is None:
         return {}
-    recipe = read_recipe(str(run.path / RECIPE))
+    return recipe_settings(read_recipe(str(run.path / RECIPE)))
+
+
+def recipe_settings(recipe: Recipe) -> dict[str, Any]:
+    """Return the environment and agent settings of a recipe, as options of an evaluation."""
     agent = recipe.agent
     names = ("temperature", "max_tokens", "max_turns", "max_observation_tokens", "max_prompt_tokens", "concurrency")
     return {
@@ -353,11 +358,17 @@ def model_runner(options: EvaluationOptions, pool: EnvPool) -> Runner:
     parameters = SamplingParameters(
         max_tokens=options.max_tokens, temperature=1.0 if greedy else options.temperature, top_k=1 if greedy else 0
     )
-    settings = RunnerSettings(
-        parameters=parameters, max_turns=options.max_turns, concurrency=options.concurrency, deterministic=True
+    return Runner(
+        load_policy(model_of(options.policy or "", options.checkpoint)),
+        pool,
+        parameters=parameters,
+        max_turns=options.max_turns,
+        concurrency=options.concurrency,
+        reasoning=not options.plain,
+        max_observation_tokens=options.max_observation_tokens,
+        max_prompt_tokens=options.max_prompt_tokens,
+        training=False,
     )
-    policy = load_policy(model_of(options.policy or "", options.checkpoint))
-    return make_runner(policy, pool, options.template, settings, training=False)
 
 
 def one_episode(options: EvaluationOptions, task_id: str | None) -> tuple[ChatFormat, Trajectory]:

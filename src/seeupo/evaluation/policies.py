@@ -16,8 +16,8 @@ from seeupo.errors import EvaluationError
 from seeupo.evaluation.endpoint import Endpoint
 from seeupo.evaluation.results import AttemptResult
 from seeupo.evaluation.scripted import TextPolicy, finished, run_rollouts, text_rollout
+from seeupo.protocols import Rollouts
 from seeupo.rollout.reasoning import action_of
-from seeupo.rollout.runner import Runner
 from seeupo.rollout.template import REMINDER, Template, with_tools
 from seeupo.types import Attempt, Message, StepResult, Tool
 
@@ -32,7 +32,7 @@ class EvaluatedPolicy(Protocol):
 class ModelPolicy:
     """A model in this process, through the episode runner; `callback` observes its trajectories."""
 
-    runner: Runner
+    runner: Rollouts
     callback: Callback
 
     def run(self, attempts: Sequence[Attempt]) -> Iterator[AttemptResult]:

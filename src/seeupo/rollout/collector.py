@@ -13,8 +13,8 @@ from seeupo.envs.references import resolve
 from seeupo.envs.tracebacks import explain_exception
 from seeupo.envs.trust import check_trust
 from seeupo.errors import TrainingError
-from seeupo.rollout.groups import check_versions, has_equal_rewards
-from seeupo.rollout.runner import Runner
+from seeupo.protocols import Rollouts
+from seeupo.rollout.groups import check_versions, has_equal_rewards, observed
 from seeupo.types import Attempt, Task, Trajectory
 from seeupo.utils.numbers import finite_number
 from seeupo.utils.seeds import derive_seed
@@ -62,7 +62,7 @@ class Collector:
 
     def __init__(
         self,
-        runner: Runner,
+        runner: Rollouts,
         tasks: Sequence[Task],
         settings: CollectSettings,
         *,
@@ -132,10 +132,10 @@ class Collector:
             for member in range(self.settings.group_size)
         ]
         groups: dict[str, list[Trajectory]] = {name: [] for name in wanted}
-        for done, trajectory in enumerate(self.runner.run(attempts), 1):
-            groups[trajectory.group].append(with_reward(trajectory, self.settings, self.reward))
-            callback.on_trajectory(groups[trajectory.group][-1])
-            callback.on_progress(done)
+        trajectories = self.runner.run(attempts)
+        rewarded = (with_reward(trajectory, self.settings, self.reward) for trajectory in trajectories)
+        for trajectory in observed(rewarded, callback):
+            groups[trajectory.group].append(trajectory)
         return {name: tuple(sorted(group, key=lambda trajectory: trajectory.id)) for name, group in groups.items()}
 
     def _next_tasks(self, count: int) -> list[Task]:

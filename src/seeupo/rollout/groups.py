@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from seeupo.callbacks import Callback
-from seeupo.rollout.runner import Runner
+from seeupo.protocols import Rollouts
 from seeupo.types import Attempt, Task, Trajectory
 from seeupo.utils.seeds import derive_seed
 
@@ -19,8 +19,16 @@ def group_attempts(tasks: Iterable[Task], group_size: int, seed: int) -> list[At
     ]
 
 
+def observed(trajectories: Iterable[Trajectory], callback: Callback) -> Iterator[Trajectory]:
+    """Yield trajectories as they finish, and show each of them to the callback."""
+    for done, trajectory in enumerate(trajectories, 1):
+        callback.on_trajectory(trajectory)
+        callback.on_progress(done)
+        yield trajectory
+
+
 def rollout_groups(
-    runner: Runner,
+    runner: Rollouts,
     tasks: Sequence[Task],
     *,
     group_size: int,
@@ -46,13 +54,9 @@ def rollout_groups(
         Up to `len(tasks) * group_size` trajectories, in the order of tasks and attempts. The reward of each is its
         official score.
     """
-    callback = callback or Callback()
-    trajectories: dict[str, Trajectory] = {}
     attempts = group_attempts(tasks, group_size, seed)
-    for trajectory in runner.run(attempts):
-        trajectories[trajectory.id] = trajectory
-        callback.on_trajectory(trajectory)
-        callback.on_progress(len(trajectories))
+    finished = observed(runner.run(attempts), callback or Callback())
+    trajectories = {trajectory.id: trajectory for trajectory in finished}
     failed = {trajectory.group for trajectory in trajectories.values() if trajectory.failure is not None}
     complete = [trajectories[attempt.id] for attempt in attempts if attempt.group not in failed]
     if policy_version is not None:

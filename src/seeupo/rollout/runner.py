@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import queue
 import time
-import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
@@ -19,7 +18,7 @@ from seeupo.errors import EnvError
 from seeupo.inference import make_sampler
 from seeupo.models.loading import LoadedPolicy
 from seeupo.protocols import Sampler
-from seeupo.rollout.chat import ChatFormat, chat_format
+from seeupo.rollout.chat import chat_format
 from seeupo.rollout.reasoning import action_of
 from seeupo.rollout.template import Conversation, Template
 from seeupo.types import (
@@ -39,39 +38,6 @@ from seeupo.types import (
 from seeupo.utils.option_checks import check_at_least, check_count
 from seeupo.utils.seeds import derive_seed
 
-POLL_SECONDS = 0.05
-"""Time between checks for stuck episodes while there is nothing to sample."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunnerSettings:
-    """Settings of the episode runner.
-
-    Attributes:
-        parameters: Sampling parameters of all actions.
-        max_turns: Maximum number of turns; an episode that reaches it is stopped and scored in its current state.
-        concurrency: Maximum number of concurrent episodes.
-        episode_seconds: Wall-clock limit of an episode, which is then stopped and scored; None for no limit.
-        stuck_seconds: Time after which an episode that waits for its environment causes a warning.
-        deterministic: Whether all episodes advance in lockstep, so that the same seeds at the same concurrency give
-            bit-identical trajectories regardless of the environments' timing. Otherwise log-probs may differ in the
-            last digits, and occasionally a token.
-    """
-
-    parameters: SamplingParameters = field(default_factory=SamplingParameters)
-    max_turns: int = 10
-    concurrency: int = 64
-    episode_seconds: float | None = None
-    stuck_seconds: float = 60.0
-    deterministic: bool = False
-
-    def __post_init__(self) -> None:
-        check_count("max_turns", self.max_turns, 1)
-        check_count("concurrency", self.concurrency, 1)
-        if self.episode_seconds is not None:
-            check_at_least("episode_seconds", self.episode_seconds, 0)
-        check_at_least("stuck_seconds", self.stuck_seconds, 0)
-
 
 @dataclass(eq=False)
 class RunningEpisode:
@@ -89,8 +55,6 @@ class RunningEpisode:
     prompt: tuple[int, ...] = ()
     state_key: str = ""
     waiting_since: float = 0.0
-    waiting_for: Future[Any] | None = None
-    warned: bool = False
     sampling_seconds: float = 0.0
     environment_seconds: float = 0.0
 
@@ -105,22 +69,66 @@ class EnvResult(NamedTuple):
 
 
 class Runner:
-    """Runs attempts with a sampler and a pool of environments; `Runner.for_policy` makes one of a loaded policy.
+    """Runs attempts with a sampler and a pool of environments.
 
     Attributes:
         sampler: Samples the actions. Call `sampler.sync(engine, version)` after every change of the weights.
-        pool: Environments of the episodes.
-        sampling_seconds: Time of the last run in the sampler.
         work: What the sampler computed in the last run, summed over its completions.
     """
 
     def __init__(
-        self, sampler: Sampler, pool: EnvPool, chat: ChatFormat, template: Template, settings: RunnerSettings,
-        *, context_length: int,
-    ) -> None:  # fmt: skip
-        self.sampler, self.pool, self.chat, self.template, self.settings = sampler, pool, chat, template, settings
-        self.context_length = context_length
-        self.sampling_seconds = 0.0
+        self,
+        policy: LoadedPolicy,
+        pool: EnvPool,
+        sampler: Sampler | None = None,
+        *,
+        parameters: SamplingParameters | None = None,
+        max_turns: int = 10,
+        concurrency: int = 64,
+        episode_seconds: float | None = None,
+        reasoning: bool = False,
+        max_observation_tokens: int = Template.max_observation_tokens,
+        max_prompt_tokens: int | None = None,
+        deterministic: bool = True,
+        training: bool = True,
+    ) -> None:
+        """Make a runner of a loaded policy. If an engine trains the policy, make the engine first.
+
+        Args:
+            policy: Policy of `load_policy`.
+            pool: Environments of the episodes.
+            sampler: Samples the actions; by default in this process, with the model that the policy and engine share.
+            parameters: Length and temperature of a response, and other sampling parameters.
+            max_turns: T, the maximum number of turns in an episode, which is then scored in its current state.
+            concurrency: Maximum number of concurrent episodes.
+            episode_seconds: Wall-clock limit of an episode, which is then stopped and scored; None for no limit.
+            reasoning: Ask for a thought before each action, which later prompts omit.
+            max_observation_tokens: Maximum length of an observation; longer ones are truncated with a note.
+            max_prompt_tokens: Maximum length of a prompt; the oldest observations of longer ones are replaced by notes.
+            deterministic: Let all episodes advance in lockstep, so that the same seeds at the same concurrency give
+                bit-identical trajectories regardless of the environments' timing. Otherwise log-probs may differ in
+                the last digits, and occasionally a token.
+            training: Refuse truncated sampling, whose log-probs are not those of the policy, in the default sampler.
+        """
+        check_count("max_turns", max_turns, 1)
+        check_count("concurrency", concurrency, 1)
+        if episode_seconds is not None:
+            check_at_least("episode_seconds", episode_seconds, 0)
+        self.pool = pool
+        self.sampler = sampler or make_sampler(policy, training=training, max_rows=concurrency)
+        self.chat = chat_format(policy.tokenizer)
+        self.template = Template(
+            reasoning=reasoning, max_observation_tokens=max_observation_tokens, max_prompt_tokens=max_prompt_tokens
+        )
+        self.parameters = parameters or SamplingParameters()
+        self.max_turns = max_turns
+        self.concurrency = concurrency
+        self.episode_seconds = episode_seconds
+        self.deterministic = deterministic
+        self.context_length = policy.context_length
+        self._reset()
+
+    def _reset(self) -> None:
         self.work: Counter[str] = Counter()
         self._results: queue.SimpleQueue[EnvResult] = queue.SimpleQueue()
         self._running: dict[str, RunningEpisode] = {}
@@ -128,53 +136,16 @@ class Runner:
         self._sampling: dict[str, RunningEpisode] = {}
         self._finished: list[Trajectory] = []
 
-    @classmethod
-    def for_policy(
-        cls,
-        policy: LoadedPolicy,
-        pool: EnvPool,
-        *,
-        parameters: SamplingParameters | None = None,
-        max_turns: int = 10,
-        concurrency: int = 64,
-        reasoning: bool = False,
-        training: bool = True,
-    ) -> Runner:
-        """Return a runner of a loaded policy in an environment, with a sampler in this process.
-
-        If an engine trains the policy, make the engine first: the sampler then shares its model.
-
-        Args:
-            policy: Policy of `load_policy`.
-            pool: Environments of the episodes.
-            parameters: Length and temperature of a response, and other sampling parameters.
-            max_turns: T, the maximum number of turns in an episode, which is then scored in its current state.
-            concurrency: Maximum number of concurrent episodes.
-            reasoning: Ask for a thought before each action, which later prompts omit.
-            training: Refuse truncated sampling, whose log-probs are not those of the policy.
-        """
-        settings = RunnerSettings(
-            parameters=parameters or SamplingParameters(),
-            max_turns=max_turns,
-            concurrency=concurrency,
-            deterministic=True,
-        )
-        return make_runner(policy, pool, Template(reasoning=reasoning), settings, training=training)
-
     def run(self, attempts: Iterable[Attempt]) -> Iterator[Trajectory]:
         """Yield trajectories as they finish. An infrastructure failure gives a failed trajectory without a score."""
         waiting = deque(attempts)
-        self._results = queue.SimpleQueue()
-        self._running, self._to_sample, self._sampling, self._finished = {}, [], {}, []
-        self.sampling_seconds = 0.0
-        self.work = Counter()
+        self._reset()
         try:
             while waiting or self._running:
-                while waiting and len(self._running) < self.settings.concurrency:
+                while waiting and len(self._running) < self.concurrency:
                     self._start(waiting.popleft())
                 self._handle_results()
                 self._sample()
-                self._warn_if_stuck()
                 finished, self._finished = self._finished, []
                 yield from finished
         finally:
@@ -190,25 +161,20 @@ class Runner:
         self, running: RunningEpisode, future: Future[Any], handler: Callable[[RunningEpisode, Any], None]
     ) -> None:
         """Have `_handle_results` pass the future's value to `handler` when the environment has returned it."""
-        running.waiting_since, running.waiting_for, running.warned = time.monotonic(), future, False
+        running.waiting_since = time.monotonic()
         future.add_done_callback(lambda done: self._results.put(EnvResult(running, handler, done, time.monotonic())))
 
     def _handle_results(self) -> None:
         """Handle the results of environments. In lockstep, wait for all of them and handle them in a fixed order."""
         received: list[EnvResult] = []
-        while True:
-            pending = len(self._running) - len(self._to_sample) - len(self._sampling) - len(received)
-            if pending == 0:
-                break
-            nothing_to_do = not (self._to_sample or self._sampling or received)
-            wait = nothing_to_do or (self.settings.deterministic and not self._sampling)
+        pending = len(self._running) - len(self._to_sample) - len(self._sampling)
+        while len(received) < pending:
+            idle = not (self._to_sample or self._sampling or received)
             try:
-                received.append(self._results.get(timeout=POLL_SECONDS) if wait else self._results.get_nowait())
+                received.append(self._results.get(block=idle or self.deterministic))
             except queue.Empty:
-                if not (wait and self.settings.deterministic):
-                    break
-                self._warn_if_stuck()
-        if self.settings.deterministic:
+                break
+        if self.deterministic:
             received.sort(key=lambda result: result.running.attempt.id)
         for running, handler, future, finished in received:
             running.environment_seconds += finished - running.waiting_since
@@ -233,7 +199,7 @@ class Runner:
         running.stop = self._stop_reason(running, result)
         if running.stop is None:
             running.prompt = running.conversation.prompt_ids()
-            if len(running.prompt) + self.settings.parameters.max_tokens > self.context_length or (
+            if len(running.prompt) + self.parameters.max_tokens > self.context_length or (
                 self.template.max_prompt_tokens is not None and len(running.prompt) > self.template.max_prompt_tokens
             ):
                 running.stop = StopReason.CONTEXT_LIMIT
@@ -247,9 +213,9 @@ class Runner:
             return StopReason.ENVIRONMENT
         if result.truncated:
             return StopReason.FORCED
-        if len(running.turns) >= self.settings.max_turns:
+        if len(running.turns) >= self.max_turns:
             return StopReason.TURN_LIMIT
-        limit = self.settings.episode_seconds
+        limit = self.episode_seconds
         if limit is not None and time.monotonic() - running.started > limit:
             return StopReason.FORCED
         return None
@@ -266,18 +232,16 @@ class Runner:
                     id=attempt.id,
                     prompt_ids=running.prompt,
                     seed=derive_seed(attempt.seed, attempt.id, index, bits=63),
-                    parameters=self.settings.parameters,
+                    parameters=self.parameters,
                     episode=attempt.id,
                     agent=index,
                 )
             )
-        started = time.monotonic()
         while self._sampling:
             for completion in self.sampler.poll():
                 self._on_completion(self._sampling.pop(completion.id), completion)
-            if not self.settings.deterministic:
+            if not self.deterministic:
                 break
-        self.sampling_seconds += time.monotonic() - started
 
     def _on_completion(self, running: RunningEpisode, completion: Completion) -> None:
         """Record the sampled tokens as a turn and send the action to the environment."""
@@ -340,22 +304,6 @@ class Runner:
             )
         )
 
-    def _warn_if_stuck(self) -> None:
-        """Warn about episodes that wait too long for their environment; the pool's time limit will end the call."""
-        now = time.monotonic()
-        # An environment that has returned while the sampler was busy is not what its episode waits for.
-        waiting = (r for r in self._running.values() if r.waiting_for is not None and not r.waiting_for.done())
-        for running in waiting:
-            waited = now - running.waiting_since
-            if waited > self.settings.stuck_seconds and not running.warned:
-                running.warned = True
-                call = f"turn {len(running.turns)}" if running.turns else "reset"
-                warnings.warn(
-                    f"episode {running.attempt.id} (task {running.attempt.task.id}, {call}) has been waiting for its "
-                    f"environment for {waited:.0f} s",
-                    stacklevel=2,
-                )
-
 
 def text_of(result: StepResult) -> str:
     """Return the messages of a result as one text."""
@@ -367,21 +315,3 @@ def state_key_of(result: StepResult) -> str:
     if result.state_key is not None:
         return result.state_key
     return hashlib.blake2b(text_of(result).encode(errors="surrogatepass"), digest_size=8).hexdigest()
-
-
-def make_runner(
-    policy: LoadedPolicy,
-    pool: EnvPool,
-    template: Template,
-    settings: RunnerSettings,
-    *,
-    training: bool,
-    sampler: Sampler | None = None,
-) -> Runner:
-    """Return a runner of a loaded policy in an environment, with a local sampler unless another one is given.
-
-    `training` refuses truncated sampling, whose log-probs are not those of the model.
-    """
-    sampler = sampler or make_sampler(policy, training=training, max_rows=settings.concurrency)
-    chat = chat_format(policy.tokenizer)
-    return Runner(sampler, pool, chat, template, settings, context_length=policy.context_length)

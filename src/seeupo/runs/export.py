@@ -67,7 +67,7 @@ def export(
     if has_turn_adapters(source):
         if merge:
             raise RunError(f"{run.path} has one adapter per turn, which cannot be merged into one model; omit --merge")
-        base = read_index(source).base
+        _, base = read_index(source)
     partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
     try:
         partial.mkdir()
@@ -236,11 +236,10 @@ def model_card(summary: Mapping[str, Any], recipe_toml: str, usage: str = "") ->
 def _usage(folder: Path) -> str:
     """Return the section of the model card that says how to load adapters; empty for full weights."""
     if has_turn_adapters(folder):
-        index = read_index(folder)
-        adapters = index.adapters
+        adapters, base = read_index(folder)
         agent = "t" if adapters.turns_per_agent == 1 else f"ceil(t / {adapters.turns_per_agent})"
         agent = f"min({agent}, {adapters.count})"
-        return TURN_ADAPTERS_USAGE.format(agent=agent, following=adapters.count + 1, **_base(folder, index.base))
+        return TURN_ADAPTERS_USAGE.format(agent=agent, following=adapters.count + 1, **_base(folder, base))
     return ADAPTER_USAGE.format(**_base(folder, read_adapter(folder).base)) if is_adapter(folder) else ""
 
 

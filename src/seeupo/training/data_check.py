@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from seeupo.errors import DemonstrationFileError
 from seeupo.evaluation.evaluate import model_of, run_settings
 from seeupo.models.loading import load_tokenizer
 from seeupo.rollout.chat import chat_format
 from seeupo.rollout.reasoning import thought_ranges
 from seeupo.rollout.template import Template
 from seeupo.runs.demonstration_files import ChatDemonstration, DataFormat, data_format, read_chat_file
-from seeupo.runs.trajectory_files import read_trajectories
-from seeupo.training.chat_demonstrations import read_chat_demonstrations
-from seeupo.types import Turn
+from seeupo.training.demonstrations import read_chat_demonstrations, read_trajectory_demonstrations
+from seeupo.types import Trajectory, Turn
 
 
 @dataclass
@@ -52,6 +51,14 @@ class DataSummary:
             self.thoughts += bool(thought_ranges(message.content))
             self.calls += len(message.tool_calls)
 
+    def add_trajectory(self, trajectory: Trajectory) -> None:
+        if trajectory.failure is not None:
+            self.failed += 1
+            return
+        self.rewards.append(trajectory.reward)
+        self.turns.append(len(trajectory.turns))
+        self.add_tokens(trajectory.turns)
+
     def add_tokens(self, turns: Sequence[Turn]) -> None:
         for turn in turns:
             self.longest_prompt = max(self.longest_prompt, len(turn.prompt_ids))
@@ -67,40 +74,17 @@ def check_data(path: Path, *, model: str | None = None, plain: bool | None = Non
         plain: Whether prompts use the plain template; by default as in the run, or not if `model` is not a run.
     """
     summary = DataSummary(data_format(path))
+    tokenizer, context = (None, math.inf) if model is None else load_tokenizer(model_of(model))
     if summary.format == "trajectories":
-        _add_trajectories(summary, path, model)
-    elif model is None:
+        vocab_size = math.inf if tokenizer is None else len(tokenizer)
+        for trajectory in read_trajectory_demonstrations(path, vocab_size=vocab_size, context=context):
+            summary.add_trajectory(trajectory)
+    elif model is None or tokenizer is None:
         for demonstration in read_chat_file(path):
             summary.add_chat(demonstration)
     else:
-        tokenizer, context = load_tokenizer(model_of(model))
         template = Template(reasoning=not (run_settings(model).get("plain", False) if plain is None else plain))
-        read = read_chat_demonstrations(path, chat_format(tokenizer), template, context=context)
-        for demonstration, turns in read:
+        for demonstration, turns in read_chat_demonstrations(path, chat_format(tokenizer), template, context=context):
             summary.add_chat(demonstration)
             summary.add_tokens(turns)
     return summary
-
-
-def _add_trajectories(summary: DataSummary, path: Path, model: str | None) -> None:
-    tokenizer, context = load_tokenizer(model_of(model)) if model is not None else (None, None)
-    for line, trajectory in enumerate(read_trajectories(path), 2):
-        if trajectory.failure is not None:
-            summary.failed += 1
-            continue
-        summary.rewards.append(trajectory.reward)
-        summary.turns.append(len(trajectory.turns))
-        summary.add_tokens(trajectory.turns)
-        for turn in trajectory.turns:
-            length = len(turn.prompt_ids) + len(turn.action_ids)
-            highest = max((*turn.prompt_ids, *turn.action_ids), default=0)
-            if tokenizer is not None and highest >= len(tokenizer):
-                raise DemonstrationFileError(
-                    f"{path}, line {line}: it contains token {highest}; the tokenizer of {model} has {len(tokenizer)}. "
-                    "Use a file that was written with this tokenizer"
-                )
-            if context is not None and length > context:
-                raise DemonstrationFileError(
-                    f"{path}, line {line}: a turn has {length} tokens; the context of {model} is {context}. "
-                    "Use a model with a longer context"
-                )

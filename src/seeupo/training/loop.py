@@ -9,29 +9,27 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from seeupo.callbacks import Callback, CallbackList
-from seeupo.config.schema import Recipe
 from seeupo.errors import CheckpointError, EngineLost, TrainingError, TrajectoryFileError, first_line
-from seeupo.evaluation.evaluate import run_attempts
+from seeupo.evaluation.evaluate import EvaluationOptions, evaluation_plan, recipe_settings, run_attempts
 from seeupo.evaluation.policies import ModelPolicy
-from seeupo.evaluation.results import Evaluation, EvaluationPlan, panel_of
+from seeupo.evaluation.results import Evaluation
 from seeupo.protocols import TrainableEngine
 from seeupo.rollout.collector import Collected, Collector
-from seeupo.rollout.groups import group_attempts
 from seeupo.runs.checkpoints import Checkpoint
 from seeupo.runs.run_directory import RunDirectory
 from seeupo.training.ahead import AheadCollector
 from seeupo.training.interrupts import Interrupted
 from seeupo.training.metrics import iteration_record, sampler_gap, task_kinds
 from seeupo.training.progress import Progress
-from seeupo.training.setup import Components
+from seeupo.training.setup import Components, optimizer_settings
 from seeupo.training.warm_start import Demonstrations, load_demonstrations, warm_start_optimizer
 from seeupo.types import Trajectory, Update, turns_of
 from seeupo.utils.seeds import derive_seed
@@ -53,9 +51,8 @@ class Loop:
         collector: Samples the groups of an iteration; `ahead` samples the next one during an update.
     """
 
-    def __init__(
-        self, recipe: Recipe, components: Components, run_dir: RunDirectory, callback: Callback | None = None
-    ) -> None:
+    def __init__(self, components: Components, run_dir: RunDirectory, callback: Callback | None = None) -> None:
+        recipe = components.recipe
         self.recipe = recipe
         self.components = components
         self.run_dir = run_dir
@@ -95,12 +92,14 @@ class Loop:
 
     def warm_start(self) -> None:
         """Imitate demonstrations, then start over with a fresh optimizer for reinforcement learning."""
-        settings, engine, progress = self.recipe.warm_start, self.engine, self.progress
+        settings = self.recipe.warm_start
+        engine = self.engine
+        progress = self.progress
         if settings is None or self._warm_started:
             return
         self.callback.on_phase("demonstrations", settings.episodes if settings.file is None else None)
         with progress.clock("demonstrations"):
-            demonstrations = load_demonstrations(self.recipe, self.components, self.callback)
+            demonstrations = load_demonstrations(self.components, self.callback)
         if progress.warm_steps == 0:
             engine.set_optimizer(warm_start_optimizer(settings))
         self.sampler.release()
@@ -119,7 +118,7 @@ class Loop:
                 self._write_checkpoint()
                 written = time.monotonic()
         engine.copy_first_adapter()
-        engine.set_optimizer(replace(self.recipe.optimizer, iterations=self.recipe.run.total_iterations))
+        engine.set_optimizer(optimizer_settings(self.recipe))
         if "reference" in self.recipe.algorithm.needs:
             engine.snapshot_reference()
         engine.reset_critic()
@@ -257,15 +256,12 @@ class Loop:
                 engine.keep_trunk([turn for demonstration in chunk for turn in demonstration])
             self.callback.on_progress(first + len(chunk))
 
-    @contextmanager
-    def _collecting_ahead(self) -> Iterator[None]:
+    def _collecting_ahead(self) -> AbstractContextManager[None]:
         """With `collect.lag`, sample the iteration after the next one during the context, unless the run ends first."""
         following = self.progress.iteration + 2
         if not self.recipe.collect.lag or following > self.recipe.run.total_iterations:
-            yield
-            return
-        with self.ahead.collecting(following, policy_version=self.progress.iteration):
-            yield
+            return nullcontext()
+        return self.ahead.collecting(following, policy_version=self.progress.iteration)
 
     def _sampler_gap(self, collected: Collected) -> float | None:
         """Compare the log-probs of sampler and trainer; a gap above the limit stops training."""
@@ -298,26 +294,20 @@ class Loop:
 
     def _evaluate(self) -> tuple[Evaluation, list[Trajectory]]:
         """Attempt every held-out task with the current policy; the trajectories are sorted by id."""
-        recipe, tasks = self.recipe, self.components.test_tasks
-        plan = EvaluationPlan(
+        settings = self.recipe.evaluation
+        options = EvaluationOptions(
             policy=f"{self.run_dir.path.name}, iteration {self.progress.iteration}",
-            environment=self.components.pool.name,
-            split=recipe.environment.test_split,
-            options=dict(recipe.environment.options),
-            attempts=recipe.evaluation.attempts,
-            k=recipe.evaluation.k,
-            seed=recipe.run.seed,
-            max_turns=recipe.agent.max_turns,
-            sampling={
-                "temperature": recipe.agent.temperature,
-                "max_tokens": recipe.agent.max_tokens,
-                "template": "reasoning" if recipe.agent.reasoning else "plain",
-            },
-            panel=panel_of(tasks),
+            tasks=settings.tasks,
+            attempts=settings.attempts,
+            k=settings.k,
+            seed=self.recipe.run.seed,
+            **recipe_settings(self.recipe),
         )
-        evaluation, kept = Evaluation(plan, {}), KeptTrajectories()
+        plan, attempts = evaluation_plan(options, self.components.pool)
+        evaluation = Evaluation(plan, {})
+        kept = KeptTrajectories()
         policy = ModelPolicy(self.components.runner, CallbackList([kept, self.callback]))
-        run_attempts(evaluation, policy, group_attempts(tasks, plan.attempts, plan.seed), self.callback)
+        run_attempts(evaluation, policy, attempts, self.callback)
         return evaluation, sorted(kept.trajectories, key=lambda trajectory: trajectory.id)
 
     def _write_checkpoint(self) -> None:

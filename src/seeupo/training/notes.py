@@ -20,12 +20,10 @@ class AlarmNotes(Callback):
 
     def __init__(self, notify: Callable[[str], None]) -> None:
         self.notify = notify
-        self._dtype = "float32"
-        self._alarms = Alarms()
 
     def on_start(self, recipe: Recipe, run_dir: Path) -> None:
         self._dtype = recipe.model.dtype
-        self._alarms = Alarms(self._dtype)
+        self.on_resume(())
 
     def on_resume(self, records: Sequence[Mapping[str, Any]]) -> None:
         self._alarms = Alarms(self._dtype)

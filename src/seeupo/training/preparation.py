@@ -19,7 +19,6 @@ from seeupo.envs.trust import Permissions
 from seeupo.errors import TrainingError
 from seeupo.protocols import EnvFactory
 from seeupo.runs.run_directory import RECIPE, RunDirectory
-from seeupo.training.setup import open_pool
 
 
 def default_recipe(environment: object) -> str:
@@ -64,15 +63,6 @@ def with_threads(recipe: Recipe) -> Recipe:
     Sums over several threads differ in the last digits, so bit-identical runs need the same number of threads.
     """
     return replace(recipe, run=replace(recipe.run, threads=recipe.run.threads or torch.get_num_threads()))
-
-
-def with_iterations(recipe: Recipe, factory: EnvFactory | EnvSpec | None, permissions: Permissions) -> Recipe:
-    """Return the recipe with a definite number of iterations, which the run directory records."""
-    if recipe.run.epochs is None:
-        return replace(recipe, run=replace(recipe.run, iterations=recipe.run.total_iterations))
-    with open_pool(recipe, factory, permissions) as pool:
-        train_tasks = len(pool.first_tasks(recipe.environment.train_split, None))
-    return replace(recipe, run=recipe.run.resolved(train_tasks, recipe.collect.tasks))
 
 
 def as_overrides(changes: Mapping[str, Any] | None) -> list[tuple[str, str]]:

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import seeupo
 from seeupo.callbacks import Callback, CallbackList
 from seeupo.config.changes import Change, recipe_changes
 from seeupo.config.loader import read_recipe, recipe_to_table, recipe_to_toml
@@ -21,9 +22,10 @@ from seeupo.config.schema import Recipe
 from seeupo.envs.registry import EnvSpec
 from seeupo.envs.trust import Permissions
 from seeupo.errors import EngineLost, RunError, TrainingError, first_line
-from seeupo.evaluation.results import panel_of
+from seeupo.evaluation.results import Evaluation, compare, panel_of
 from seeupo.protocols import EnvFactory
 from seeupo.report.write import write_report
+from seeupo.runs.alarms import untrained_warning
 from seeupo.runs.env_info import collect_env_info
 from seeupo.runs.export import export_policy, model_card
 from seeupo.runs.run_directory import POLICY, REPORT, RunDirectory
@@ -36,11 +38,9 @@ from seeupo.training.preparation import (
     default_recipe,
     next_run_dir,
     resumed_recipe,
-    with_iterations,
     with_threads,
 )
 from seeupo.training.setup import Components, build
-from seeupo.training.summary import summarize
 from seeupo.training.trackers import make_trackers
 from seeupo.training.train_display import make_display, result_line
 from seeupo.utils.terminal import Terminal
@@ -104,8 +104,8 @@ def train(
     recipe, factory, permissions = choose_environment(
         recipe.with_code(trust), environment, Permissions(tuple(trust), unsandboxed)
     )
-    recipe = with_iterations(recipe, factory, permissions)
     with _observed(callback, progress=progress) as callbacks, build(recipe, factory, permissions) as components:
+        recipe = components.recipe
         env_info = {
             **collect_env_info(),
             "trusted_code": recipe.code if factory is None else recipe.in_process_code,
@@ -118,7 +118,7 @@ def train(
         }
         run = RunDirectory.create(path, recipe_to_toml(recipe), env_info)
         with run.removed_unless_started():
-            result = _run(recipe, components, run, callbacks)
+            result = _run(components, run, callbacks)
     return _announced(result, progress=progress)
 
 
@@ -149,7 +149,6 @@ def resume(
     changed, differences = resumed_recipe(run, as_overrides(changes), accept_changes=accept_changes, trust=trust)
     recipe, factory, permissions = choose_environment(changed, environment, Permissions(tuple(trust), unsandboxed))
     differences += recipe_changes(recipe_to_table(changed), recipe_to_table(recipe))
-    recipe = with_iterations(recipe, factory, permissions)
     with _observed(callback, progress=progress) as callbacks, build(recipe, factory, permissions) as components:
         started, now = run.env_info()["panel"], panel_of(components.test_tasks)
         if started != now:
@@ -157,29 +156,25 @@ def resume(
                 f"the held-out tasks of {run.path} are panel {started}; the environment now has panel {now}. "
                 "Resume with the environment and options that the run was started with."
             )
-        result = _run(recipe, components, run, callbacks, changes=differences)
+        result = _run(components, run, callbacks, changes=differences)
     return _announced(result, progress=progress)
 
 
 def _run(
-    recipe: Recipe,
-    components: Components,
-    run: RunDirectory,
-    callbacks: CallbackList,
-    *,
-    changes: Sequence[Change] | None = None,
+    components: Components, run: RunDirectory, callbacks: CallbackList, *, changes: Sequence[Change] | None = None
 ) -> TrainingResult:
     """Run the loop to its end; `changes` are those of a resumed run, None for a new run."""
+    recipe = components.recipe
     with run.lock(), _warnings_as_notes(callbacks):
         callbacks.add(make_trackers(recipe.trackers, run.path, name=run.path.name, config=recipe_to_table(recipe)))
         callbacks.on_start(recipe, run.path)
-        loop = Loop(recipe, components, run, callbacks)
+        loop = Loop(components, run, callbacks)
         with _explained_errors(run):
             if changes is not None:
                 loop.restore()
                 _record_changes(changes, recipe, run, loop.progress.iteration, callbacks)
             reason = _run_loop(loop)
-        summary = summarize(recipe, components, run, loop.progress, reason)
+        summary = summarize(loop, reason)
         with run.writing(POLICY):
             card = partial(model_card, summary, recipe_to_toml(recipe))
             export_policy(components.engine.export, run.policy_path, card)
@@ -189,6 +184,43 @@ def _run(
         except RunError as error:
             warnings.warn(f"the report was not written: {error}", stacklevel=2)  # the run is complete without it
     return TrainingResult(run.path, reason, summary)
+
+
+def summarize(loop: Loop, reason: str) -> dict[str, Any]:
+    """Return the contents of summary.json; docs/reference/run-directory.md explains them."""
+    recipe = loop.recipe
+    run = loop.run_dir
+    progress = loop.progress
+    after = Evaluation.read(run.evaluation_path(progress.evaluated))
+    before = Evaluation.read(path) if (path := run.evaluation_path(0)).exists() else None
+    untrained = untrained_warning(run.metrics())
+    best = run.checkpoints().best_iteration()
+    best_is_kept = best is not None and best == progress.best_iteration  # else a damaged disk lost it
+    return {
+        "reason": reason,
+        "warnings": [] if untrained is None else [untrained],
+        "model": recipe.model.name,
+        "environment": loop.components.pool.name,
+        "algorithm": recipe.algorithm.name,
+        "iterations": progress.iteration,
+        "optimizer_steps": progress.optimizer_steps,
+        "k": recipe.evaluation.k,
+        "attempts": recipe.evaluation.attempts,
+        "tasks": len(loop.components.test_tasks),
+        "panel": after.plan.panel,
+        "before": None if before is None else before.summary(),
+        "after": after.summary(),
+        "difference": None if before is None else compare(before, after),
+        "best": {
+            "iteration": progress.best_iteration,
+            "avg": progress.best,
+            "checkpoint": f"checkpoints/{best:05d}" if best_is_kept else None,
+        },
+        "seconds": progress.seconds,
+        "tokens": progress.tokens,
+        "changes": run.env_info().get("changes", []),
+        "versions": {"seeupo": seeupo.__version__},
+    }
 
 
 def _run_loop(loop: Loop) -> str:

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from seeupo.config.model_settings import ModelSettings
-from seeupo.config.optimizer_settings import CriticSettings, OptimizerSettings
-from seeupo.config.schema import AgentSettings, Recipe
+from seeupo.config.optimizer_settings import OptimizerSettings
+from seeupo.config.schema import Recipe
 from seeupo.distributed.cluster_engine import ClusterEngine
 from seeupo.distributed.env_workers import RemoteWorker
 from seeupo.distributed.placement import Bundles, reserve_shared
@@ -34,8 +34,7 @@ from seeupo.models.streaming import WeightStream, can_stream
 from seeupo.models.tokenizer_check import check_text
 from seeupo.protocols import EnvFactory, Sampler, TrainableEngine
 from seeupo.rollout.collector import RewardFunction, load_reward
-from seeupo.rollout.runner import Runner, RunnerSettings, make_runner
-from seeupo.rollout.template import Template
+from seeupo.rollout.runner import Runner
 from seeupo.training.samplers import lora_settings, sampled_copy, start_samplers
 from seeupo.types import SamplingParameters, Task
 
@@ -44,25 +43,20 @@ CORPUS_TASKS = 64
 
 
 @dataclass(frozen=True)
-class ModelInfo:
-    """Size and limits of the policy's model."""
-
-    parameters: int
-    trained_parameters: int
-    vocab_size: int
-    context_length: int
-    packing: str
-
-
-@dataclass(frozen=True)
 class Components:
-    """The components of a run. The loop uses their protocols, never a concrete engine."""
+    """The components of a run. The loop uses their protocols, never a concrete engine.
 
+    Attributes:
+        recipe: The recipe with a definite number of iterations.
+        vocab_size: Size of the model's vocabulary.
+    """
+
+    recipe: Recipe
     pool: EnvPool
     engine: TrainableEngine
     sampler: Sampler
     runner: Runner
-    model: ModelInfo
+    vocab_size: int
     train_tasks: Sequence[Task]
     test_tasks: Sequence[Task]
     reward: RewardFunction | None = None
@@ -76,15 +70,13 @@ class Placement:
         ranks: Number of Ray actors that train; 0 if the engine is in this process.
         samplers: Number of Ray actors that sample; 0 if the sampler is in this process.
         shared: Whether ranks and sampler processes share their GPUs.
-        device: Device of the model.
-        lag: Whether an update and the next sampling run at the same time.
+        on_gpu: Whether the model is on GPUs.
     """
 
     ranks: int
     samplers: int
     shared: bool
-    device: torch.device
-    lag: bool
+    on_gpu: bool
 
     @classmethod
     def from_recipe(cls, recipe: Recipe) -> Placement:
@@ -92,30 +84,8 @@ class Placement:
             ranks=recipe.engine.trainers if recipe.engine.kind == "cluster" else 0,
             samplers=recipe.sampler.count,
             shared=recipe.sampler.placement == "shared" and recipe.sampler.count > 0,
-            device=resolve_device(recipe.model.device),
-            lag=recipe.collect.lag > 0,
+            on_gpu=resolve_device(recipe.model.device).type == "cuda",
         )
-
-    @property
-    def uses_ray(self) -> bool:
-        return self.ranks > 0 or self.samplers > 0
-
-    @property
-    def loading_device(self) -> str | None:
-        """Device that this process loads the policy on; None for the recipe's. Without an engine and a sampler of its
-        own, it needs no memory of a GPU.
-        """
-        return "cpu" if self.ranks and self.samplers else None
-
-    @property
-    def sampler_shares_model(self) -> bool:
-        """Whether a sampler in this process uses the engine's model: not during an update, which changes it."""
-        return not self.ranks and not self.lag
-
-    @property
-    def sampler_loads_model(self) -> bool:
-        """Whether a sampler in this process needs a model beside the engine's."""
-        return not self.ranks and self.lag
 
 
 @contextmanager
@@ -132,15 +102,23 @@ def build(
         train_tasks = pool.first_tasks(recipe.environment.train_split, None)
         test_tasks = pool.first_tasks(recipe.environment.test_split, recipe.evaluation.tasks)
         first = pool.try_task(train_tasks[0])
+        recipe = replace(recipe, run=recipe.run.resolved(len(train_tasks), recipe.collect.tasks))
 
         load = model_loader(recipe.model, pool, train_tasks, seed=recipe.run.seed)
-        policy = load() if placement.loading_device is None else load(device=placement.loading_device)
+        # Without an engine and a sampler of its own, this process needs no memory of a GPU.
+        policy = load(device="cpu") if placement.ranks and placement.samplers else load()
         prompt = "\n".join(message.content for message in first.messages)
         check_text(policy.tokenizer, prompt, f"the first prompt of {pool.name}")
 
-        if placement.uses_ray:
+        if placement.ranks or placement.samplers:
             start_ray(recipe, placement, pool, stack)
-        shared = stack.enter_context(closing(shared_placement(recipe))) if placement.shared else None
+        shared: Bundles | None = None
+        if placement.shared:
+            tensor_parallel = recipe.sampler.tensor_parallel
+            bundles = reserve_shared(
+                placement.ranks, placement.samplers, tensor_parallel=tensor_parallel, on_gpu=placement.on_gpu
+            )
+            shared = stack.enter_context(closing(bundles))
         sampler: Sampler | None = None
         if placement.samplers:
             sampler = start_samplers(recipe, policy, load, stack, shared)
@@ -148,22 +126,21 @@ def build(
                 sampler.release()  # it measures its share of the memory before the ranks take theirs
         engine: TrainableEngine
         if placement.ranks:
-            engine = stack.enter_context(closing(make_cluster_engine(recipe, load, policy, shared)))
+            engine = stack.enter_context(closing(make_cluster_engine(recipe, placement, load, policy, shared)))
         else:
             engine = make_engine(recipe, policy)
         if sampler is None:
             sampler = sampler_in_process(recipe, placement, policy, load)
-
-        template, settings = template_of(recipe.agent), runner_settings(recipe)
-        runner = make_runner(policy, pool, template, settings, training=True, sampler=sampler)
-        runner.sampler.sync(engine, 0)
-        yield Components(pool, engine, runner.sampler, runner, model_info(policy), train_tasks, test_tasks, reward)
+        sampler.sync(engine, 0)
+        runner = make_runner(recipe, policy, pool, sampler)
+        vocab_size = int(policy.model.config.get_text_config().vocab_size)
+        yield Components(recipe, pool, engine, sampler, runner, vocab_size, train_tasks, test_tasks, reward)
 
 
 def start_ray(recipe: Recipe, placement: Placement, pool: EnvPool, stack: ExitStack) -> None:
     """Start or join a Ray cluster for the run, and use the environment workers of its other nodes."""
     processes = recipe.engine.trainers + placement.samplers
-    own_device = None if placement.ranks else placement.device
+    own_device = None if placement.ranks else resolve_device(recipe.model.device)
     stack.enter_context(ray_cluster(recipe.engine.address, processes=processes, own_device=own_device))
     stack.callback(pool.close)  # before Ray ends
     pool.spread({node: partial(RemoteWorker, node=node) for node in other_nodes()})
@@ -172,10 +149,12 @@ def start_ray(recipe: Recipe, placement: Placement, pool: EnvPool, stack: ExitSt
 def sampler_in_process(
     recipe: Recipe, placement: Placement, policy: LoadedPolicy, load: partial[LoadedPolicy]
 ) -> Sampler:
-    """Return the sampler of this process."""
+    """Return the sampler of this process. It shares the engine's model unless an update and sampling may overlap."""
     model = policy
-    if not placement.sampler_shares_model:
-        model = sampled_copy(load() if placement.sampler_loads_model else policy, lora_settings(recipe))
+    if placement.ranks:
+        model = sampled_copy(policy, lora_settings(recipe))
+    elif recipe.collect.lag:
+        model = sampled_copy(load(), lora_settings(recipe))
     return make_sampler(model, max_rows=recipe.agent.concurrency, speculation=recipe.sampler.speculation)
 
 
@@ -209,21 +188,15 @@ def make_engine(recipe: Recipe, policy: LoadedPolicy) -> LocalEngine:
         raise TrainingError(f"{recipe.model.name} cannot be trained with these settings: {error}") from None
 
 
-def shared_placement(recipe: Recipe) -> Bundles:
-    """Reserve the resources that trainers and samplers share."""
-    return reserve_shared(
-        recipe.engine.trainers,
-        recipe.sampler.count,
-        tensor_parallel=recipe.sampler.tensor_parallel,
-        on_gpu=resolve_device(recipe.model.device).type == "cuda",
-    )
-
-
 def make_cluster_engine(
-    recipe: Recipe, load: Callable[[], LoadedPolicy], policy: LoadedPolicy, shared: Bundles | None = None
+    recipe: Recipe,
+    placement: Placement,
+    load: Callable[[], LoadedPolicy],
+    policy: LoadedPolicy,
+    shared: Bundles | None,
 ) -> ClusterEngine:
     """Return the engine that trains in Ray actors, each of which loads the policy itself."""
-    settings, on_gpu = recipe.engine, resolve_device(recipe.model.device).type == "cuda"
+    settings = recipe.engine
     plan = RankPlan(
         load=load,
         optimizer=optimizer_settings(recipe),
@@ -233,7 +206,9 @@ def make_cluster_engine(
         threads=max(1, (recipe.run.threads or torch.get_num_threads()) // settings.trainers),
         stream=weight_stream(recipe, policy),
     )
-    start = partial(RankGroup, settings.trainers, gpus=int(on_gpu), call_seconds=settings.call_seconds, shared=shared)
+    start = partial(
+        RankGroup, settings.trainers, gpus=int(placement.on_gpu), call_seconds=settings.call_seconds, shared=shared
+    )
     return ClusterEngine(plan, start, packing=policy.packing, restarts=settings.restarts)
 
 
@@ -253,9 +228,10 @@ def optimizer_settings(recipe: Recipe) -> OptimizerSettings:
 
 def engine_options(recipe: Recipe) -> dict[str, Any]:
     """Return the arguments of `LocalEngine` besides the policy and the optimizer."""
+    critic_optimizer = replace(recipe.critic.optimizer, iterations=recipe.run.total_iterations)
     return {
         "lora": lora_settings(recipe),
-        "critic": critic_settings(recipe),
+        "critic": replace(recipe.critic, optimizer=critic_optimizer) if "critic" in recipe.algorithm.needs else None,
         "temperature": recipe.agent.temperature,
         "reference": "reference" in recipe.algorithm.needs,
         "reference_dtype": None if recipe.model.reference_dtype is None else DTYPES[recipe.model.reference_dtype],
@@ -266,23 +242,15 @@ def engine_options(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def critic_settings(recipe: Recipe) -> CriticSettings | None:
-    """Return the critic's settings if the algorithm needs a critic."""
-    if "critic" not in recipe.algorithm.needs:
-        return None
-    return replace(recipe.critic, optimizer=replace(recipe.critic.optimizer, iterations=recipe.run.total_iterations))
-
-
 def open_pool(
     recipe: Recipe, environment: EnvFactory | EnvSpec | None = None, permissions: Permissions = NOTHING_ALLOWED
 ) -> EnvPool:
     """Start the environment of a recipe, or a custom one. The arguments of a factory object are its own."""
     settings = recipe.environment
-    if environment is not None and not isinstance(environment, EnvSpec):
-        return EnvPool(environment, workers=settings.workers)
+    is_named = environment is None or isinstance(environment, EnvSpec)
     return EnvPool(
         environment or settings.name,
-        options=settings.options,
+        options=settings.options if is_named else {},
         workers=settings.workers,
         trust=permissions.trust,
         unsandboxed=permissions.unsandboxed,
@@ -311,34 +279,19 @@ def model_loader(
     )
 
 
-def model_info(policy: LoadedPolicy) -> ModelInfo:
-    """Return size and limits of a loaded model."""
-    parameters = list(policy.model.parameters())
-    return ModelInfo(
-        parameters=sum(parameter.numel() for parameter in parameters),
-        trained_parameters=sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
-        vocab_size=int(policy.model.config.get_text_config().vocab_size),
-        context_length=policy.context_length,
-        packing=policy.packing,
-    )
-
-
-def template_of(agent: AgentSettings) -> Template:
-    """Return the prompt template of an agent."""
-    return Template(
-        reasoning=agent.reasoning,
-        max_observation_tokens=agent.max_observation_tokens,
-        max_prompt_tokens=agent.max_prompt_tokens,
-    )
-
-
-def runner_settings(recipe: Recipe) -> RunnerSettings:
-    """Return the settings of a run's episode runner."""
+def make_runner(recipe: Recipe, policy: LoadedPolicy, pool: EnvPool, sampler: Sampler) -> Runner:
+    """Return the episode runner of a run."""
     agent = recipe.agent
-    return RunnerSettings(
+    return Runner(
+        policy,
+        pool,
+        sampler,
         parameters=SamplingParameters(max_tokens=agent.max_tokens, temperature=agent.temperature),
         max_turns=agent.max_turns,
         concurrency=agent.concurrency,
         episode_seconds=agent.episode_seconds,
+        reasoning=agent.reasoning,
+        max_observation_tokens=agent.max_observation_tokens,
+        max_prompt_tokens=agent.max_prompt_tokens,
         deterministic=recipe.run.deterministic,
     )

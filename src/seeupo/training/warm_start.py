@@ -15,20 +15,22 @@ from torch import Tensor
 from seeupo.algorithms.common.batch import action_mask
 from seeupo.callbacks import Callback
 from seeupo.config.optimizer_settings import OptimizerSettings
-from seeupo.config.schema import Recipe, WarmStartSettings
+from seeupo.config.schema import WarmStartSettings
 from seeupo.envs.pool.pool import Mistakes
 from seeupo.errors import DemonstrationFileError, TrainingError, TrajectoryFileError
 from seeupo.evaluation.scripted import Rollout, recorded_rollout, run_rollouts
 from seeupo.models.tokenizer_check import check_text
 from seeupo.protocols import TrainableEngine
-from seeupo.rollout.chat import ChatFormat
 from seeupo.rollout.runner import Runner
-from seeupo.rollout.template import Conversation, Template
+from seeupo.rollout.template import Conversation
 from seeupo.runs.demonstration_files import data_format
-from seeupo.runs.trajectory_files import read_trajectories
-from seeupo.training.chat_demonstrations import Demonstration, read_chat_demonstrations
-from seeupo.training.setup import Components, ModelInfo
-from seeupo.types import Attempt, Task, Turn
+from seeupo.training.demonstrations import (
+    Demonstration,
+    read_chat_demonstrations,
+    read_trajectory_demonstrations,
+)
+from seeupo.training.setup import Components
+from seeupo.types import Attempt, Task, Trajectory, Turn, number_of_tokens
 from seeupo.utils.shuffling import ShuffledPasses
 
 
@@ -67,7 +69,9 @@ class Demonstrations:
         seed: int,
         one_adapter: bool = False,
     ) -> None:
-        self.demonstrations, self.settings, self.one_adapter = demonstrations, settings, one_adapter
+        self.demonstrations = demonstrations
+        self.settings = settings
+        self.one_adapter = one_adapter
         self._passes = ShuffledPasses(len(demonstrations), f"{seed}/demonstrations")
 
     def batch(self, step: int) -> list[Turn]:
@@ -144,11 +148,8 @@ def imitate(
         learning_rate=learning_rate,
     )
     callback.on_phase("demonstrations", episodes)
-    demonstrations = Demonstrations(
-        demonstrate(runner, tasks, settings, max_turns=runner.settings.max_turns, seed=seed, callback=callback),
-        settings,
-        seed=seed,
-    )
+    shown = demonstrate(runner, tasks, settings, seed=seed, callback=callback)
+    demonstrations = Demonstrations(shown, settings, seed=seed)
     engine.set_optimizer(warm_start_optimizer(settings))
     callback.on_phase("warm start", batches)
     loss = math.nan
@@ -159,49 +160,61 @@ def imitate(
     return loss
 
 
-def load_demonstrations(recipe: Recipe, components: Components, callback: Callback | None = None) -> Demonstrations:
-    """Return the demonstrations of a recipe: from a file, or from the environment's expert."""
-    settings, seed, runner = recipe.warm_start, recipe.run.seed, components.runner
-    callback, demonstrations = callback or Callback(), list[Demonstration]()
+def load_demonstrations(components: Components, callback: Callback | None = None) -> Demonstrations:
+    """Return the demonstrations of a run: from a file, or from the environment's expert."""
+    recipe = components.recipe
+    settings = recipe.warm_start
     assert settings is not None
-    if settings.file is not None:
-        path = Path(settings.file)
-        for demonstration in read_demonstrations(path, settings, runner.chat, runner.template, components.model):
+    seed = recipe.run.seed
+    runner = components.runner
+    callback = callback or Callback()
+    if settings.file is None:
+        demonstrations = demonstrate(runner, components.train_tasks, settings, seed=seed, callback=callback)
+    else:
+        demonstrations = []
+        for demonstration in read_demonstrations(Path(settings.file), settings, runner, components.vocab_size):
             demonstrations.append(demonstration)
             callback.on_progress(len(demonstrations))
-    else:
-        demonstrations = demonstrate(
-            runner, components.train_tasks, settings, max_turns=recipe.agent.max_turns, seed=seed, callback=callback
-        )
-    check_lengths(demonstrations, components.model.context_length)
     one_adapter = recipe.model.lora is not None and recipe.model.lora.per_turn is not None
     return Demonstrations(demonstrations, settings, seed=seed, one_adapter=one_adapter)
 
 
-def check_lengths(demonstrations: list[Demonstration], context: int) -> None:
-    """Raise unless all demonstrations fit into the model's context."""
-    longest = max(len(turn.prompt_ids) + len(turn.action_ids) for turns in demonstrations for turn in turns)
-    if longest > context:
-        raise TrainingError(
-            f"the longest demonstration has {longest} tokens; the model's context is {context}. Use a model with a "
-            "longer context (model.tiny.context for tiny), or shorter tasks or prompts"
-        )
+def read_demonstrations(
+    path: Path, settings: WarmStartSettings, runner: Runner, vocab_size: int
+) -> Iterator[Demonstration]:
+    """Yield the demonstrations of a file of any format; of trajectories, those with enough reward."""
+    context = runner.context_length
+    try:
+        if data_format(path) == "trajectories":
+            trajectories = list(read_trajectory_demonstrations(path, vocab_size=vocab_size, context=context))
+            usable = [tau.turns for tau in trajectories if is_usable(tau, settings.min_reward)]
+            if not usable:
+                raise TrainingError(
+                    f"warm_start.file: none of the {len(trajectories)} trajectories in {path} has a reward of at least "
+                    f"{settings.min_reward}; lower warm_start.min_reward"
+                )
+            yield from usable
+        else:
+            for _, demonstration in read_chat_demonstrations(path, runner.chat, runner.template, context=context):
+                yield demonstration
+    except (DemonstrationFileError, TrajectoryFileError) as error:
+        raise TrainingError(f"warm_start.file: {error}") from None
+
+
+def is_usable(trajectory: Trajectory, min_reward: float) -> bool:
+    """Return whether a trajectory has turns to imitate and enough reward, and did not fail."""
+    return trajectory.failure is None and trajectory.reward >= min_reward and bool(trajectory.turns)
 
 
 def demonstrate(
-    runner: Runner,
-    tasks: Sequence[Task],
-    settings: WarmStartSettings,
-    *,
-    max_turns: int,
-    seed: int,
-    callback: Callback,
+    runner: Runner, tasks: Sequence[Task], settings: WarmStartSettings, *, seed: int, callback: Callback
 ) -> list[Demonstration]:
     """Run the environment's expert, in part with mistakes, and return its demonstrations.
 
     They are in the order of training, which must not depend on which episode finishes first.
     """
-    pool, chat, template = runner.pool, runner.chat, runner.template
+    pool = runner.pool
+    chat = runner.chat
     generator = random.Random(f"{seed}/demonstrations")
     plans = [
         (number, generator.choice(tasks), generator.getrandbits(31), generator.random() < settings.noisy)
@@ -217,14 +230,14 @@ def demonstrate(
             )
         name = f"demonstration {number}"
         outcome, seen, actions = yield from recorded_rollout(
-            pool, Attempt(name, name, task, task_seed), expert, max_turns=max_turns
+            pool, Attempt(name, name, task, task_seed), expert, max_turns=runner.max_turns
         )
         if outcome.failure is not None:
             problem = f"a demonstration of task {task.id} of {pool.name} failed: {outcome.failure}"
             raise TrainingError(*problem.split("\n"))
         if number == 0 and actions:
             check_text(chat.tokenizer, actions[0], f"the first action of the expert of {pool.name}")
-        conversation, turns = Conversation.start(chat, template, seen[0]), []
+        conversation, turns = Conversation.start(chat, runner.template, seen[0]), []
         for index, action in enumerate(actions):
             ids = chat.response(action)
             turns.append(Turn(name, index, conversation.prompt_ids(), ids))
@@ -236,39 +249,10 @@ def demonstrate(
     for number, turns in run_rollouts(demonstration(*plan) for plan in plans):
         finished[number] = turns
         callback.on_progress(len(finished))
+    longest = max((number_of_tokens([turn]) for turns in finished.values() for turn in turns), default=0)
+    if longest > runner.context_length:
+        raise TrainingError(
+            f"the longest demonstration has {longest} tokens; the model's context is {runner.context_length}. Use a "
+            "model with a longer context (model.tiny.context for tiny), or shorter tasks or prompts"
+        )
     return [finished[number] for number in range(settings.episodes)]
-
-
-def read_demonstrations(
-    path: Path, settings: WarmStartSettings, chat: ChatFormat, template: Template, model: ModelInfo
-) -> Iterator[Demonstration]:
-    """Yield the demonstrations of a file of any format."""
-    try:
-        if data_format(path) == "trajectories":
-            yield from read_trajectory_demonstrations(path, settings, vocab_size=model.vocab_size)
-        else:
-            for _, demonstration in read_chat_demonstrations(path, chat, template, context=model.context_length):
-                yield demonstration
-    except DemonstrationFileError as error:
-        raise TrainingError(f"warm_start.file: {error}") from None
-
-
-def read_trajectory_demonstrations(path: Path, settings: WarmStartSettings, *, vocab_size: int) -> list[Demonstration]:
-    """Read demonstrations from a trajectory file: those with enough reward, in the tokens of the file."""
-    try:
-        trajectories = [trajectory for trajectory in read_trajectories(path.resolve()) if trajectory.failure is None]
-    except TrajectoryFileError as error:
-        raise TrainingError(f"warm_start.file cannot be read: {error}; name a file of trajectories of a run") from None
-    demonstrations = [tau.turns for tau in trajectories if tau.reward >= settings.min_reward and tau.turns]
-    if not demonstrations:
-        raise TrainingError(
-            f"warm_start.file: none of the {len(trajectories)} trajectories in {path} has a reward of at least "
-            f"{settings.min_reward}; lower warm_start.min_reward"
-        )
-    highest = max(token for turns in demonstrations for turn in turns for token in (*turn.prompt_ids, *turn.action_ids))
-    if highest >= vocab_size:
-        raise TrainingError(
-            f"warm_start.file: {path} contains token {highest}; the model's vocabulary has {vocab_size}. "
-            "It was written with another tokenizer: use a file of this model."
-        )
-    return demonstrations

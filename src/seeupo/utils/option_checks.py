@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from numbers import Integral, Real
 
-Clip = tuple[float, float]
-"""Clip range (low, high): a ratio is clipped to [1 - low, 1 + high]."""
-
 
 class OptionError(ValueError):
     """An option has a value that is not accepted.
@@ -34,20 +31,6 @@ def check_choice(name: str, value: object, accepted: Sequence[object]) -> None:
 def check_number(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise OptionError(name, value, "a number")
-
-
-def check_clip(name: str, clip: Clip | None) -> None:
-    if clip is None:
-        return
-    if not isinstance(clip, tuple | list) or len(clip) != 2:
-        raise OptionError(name, clip, "a pair (low, high) or None")
-    for bound in clip:
-        check_number(name, bound)
-    low, high = clip
-    if not 0 <= low < 1:
-        raise OptionError(name, clip, "a pair (low, high) with low in [0, 1), so that 1 - low stays positive")
-    if not 0 <= high < float("inf"):
-        raise OptionError(name, clip, "a pair (low, high) with a finite high of at least 0; None switches clipping off")
 
 
 def check_unit_interval(name: str, value: float) -> None:

@@ -12,7 +12,7 @@ from seeupo.models.tiny import tiny_tokenizer
 from seeupo.rollout.chat import chat_format
 from seeupo.rollout.template import REMINDER, Conversation, Template
 from seeupo.runs.trajectory_files import write_trajectories
-from seeupo.training.chat_demonstrations import read_chat_demonstrations
+from seeupo.training.demonstrations import read_chat_demonstrations
 from seeupo.training.run import train
 from seeupo.training.setup import build
 from seeupo.training.warm_start import load_demonstrations
@@ -203,7 +203,7 @@ def test_a_chat_file_gives_the_same_warm_start_as_a_trajectory_file(tmp_path):
     for number, file in enumerate(files):
         recipe = small(warm_start={"file": str(file)}, run={"iterations": 1}, evaluation={"every": 0, "tasks": 1})
         with build(recipe) as components:
-            demonstrations = load_demonstrations(recipe, components).demonstrations
+            demonstrations = load_demonstrations(components).demonstrations
             loaded.append([[(turn.prompt_ids, turn.action_ids) for turn in turns] for turns in demonstrations])
         result = train(recipe, run_dir=tmp_path / f"run {number}")
         records = map(json.loads, (result.run_dir / "metrics.jsonl").read_text().splitlines())

@@ -1,7 +1,8 @@
-"""Turn conversations of a file into the turns that a policy would have seen and sampled."""
+"""Read files of demonstrations as the turns that a policy would have seen and sampled."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,14 +11,35 @@ from seeupo.models.tokenizer_check import WORDS_REMEDY, loss_of_text, unknown_id
 from seeupo.rollout.chat import ChatFormat
 from seeupo.rollout.template import Conversation, Template
 from seeupo.runs.demonstration_files import ChatDemonstration, read_chat_file
-from seeupo.types import Message, StepResult, Turn
+from seeupo.runs.trajectory_files import read_trajectories
+from seeupo.types import Message, StepResult, Trajectory, Turn
 
 Demonstration = tuple[Turn, ...]
 """The turns of one episode, with the prompts that a policy would have seen."""
 
 
+def read_trajectory_demonstrations(
+    path: Path, *, vocab_size: float = math.inf, context: float = math.inf
+) -> Iterator[Trajectory]:
+    """Yield the trajectories of a file, in its tokens; raise for the first that does not fit the model."""
+    for line, trajectory in enumerate(read_trajectories(path.resolve()), 2):
+        for turn in trajectory.turns:
+            tokens = turn.prompt_ids + turn.action_ids
+            if max(tokens, default=0) >= vocab_size:
+                raise DemonstrationFileError(
+                    f"{path}, line {line}: it contains token {max(tokens)}; the model's vocabulary has {vocab_size}. "
+                    "It was written with another tokenizer: use a file of this model"
+                )
+            if len(tokens) > context:
+                raise DemonstrationFileError(
+                    f"{path}, line {line}: a turn has {len(tokens)} tokens; the model's context is {context}. "
+                    "Use a model with a longer context"
+                )
+        yield trajectory
+
+
 def read_chat_demonstrations(
-    path: Path, chat: ChatFormat, template: Template, *, context: int
+    path: Path, chat: ChatFormat, template: Template, *, context: float
 ) -> Iterator[tuple[ChatDemonstration, Demonstration]]:
     """Yield the conversations of a file with their turns; raise for the first that does not fit the model."""
     for _ in read_chat_file(path):  # the form of all lines comes first: the model is no problem of a malformed file
@@ -39,7 +61,7 @@ def read_chat_demonstrations(
 
 
 def chat_turns(
-    demonstration: ChatDemonstration, chat: ChatFormat, template: Template, *, context: int
+    demonstration: ChatDemonstration, chat: ChatFormat, template: Template, *, context: float
 ) -> Demonstration:
     """Return one turn per assistant message that is trained on.
 
