@@ -105,10 +105,19 @@ class EnvPool:
             except (EnvError, EnvFailure) as error:
                 raise EnvError(f"node {node} of the Ray cluster cannot run {self.name}: {error}") from None
 
-    def tasks(self, split: str) -> tuple[Task, ...]:
-        """Return the tasks of a split."""
+    def count_tasks(self, split: str) -> int:
+        """Return the number of tasks of a split, which an environment may declare; a split without is an error."""
+        self._check_split(split)
+        count = self._ask({"op": "count_tasks", "split": split}, partial(expect, kind=int, name="count_tasks"))
+        return count or len(self.first_tasks(split, None))
+
+    def _check_split(self, split: str) -> None:
         if split not in self.splits:
             raise EnvError(f"{self.name} has no split {split!r}; {suggest(split, self.splits)}")
+
+    def tasks(self, split: str) -> tuple[Task, ...]:
+        """Return the tasks of a split."""
+        self._check_split(split)
         if split not in self._tasks:
             self._tasks[split] = self._ask({"op": "tasks", "split": split}, tasks_from_json)
         return self._tasks[split]

@@ -48,6 +48,10 @@ class Host:
         declared = getattr(self.factory, "separate_step_rewards", False)
         return Contract("separate_step_rewards", None).separate_step_rewards(declared)
 
+    def count_tasks(self, request: Mapping[str, Any]) -> int:
+        declared = getattr(self.factory, "task_counts", None)
+        return len(self.tasks(request)) if declared is None else int(declared[request["split"]])
+
     def tasks(self, request: Mapping[str, Any]) -> Any:
         return to_json(Contract("tasks", self.factory.tasks).tasks(self.factory.tasks(request["split"])))
 
