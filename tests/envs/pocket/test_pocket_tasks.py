@@ -95,7 +95,7 @@ def test_too_few_training_tasks_are_an_error(monkeypatch):
 
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_the_number_of_tasks_is_known_before_they_are_drawn(split):
-    world = factory(train_tasks=7, test_tasks=3)
+    world = factory(train_tasks=128, test_tasks=8)
     assert world.task_counts[split] == len(world.tasks(split))
 
 
