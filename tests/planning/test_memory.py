@@ -53,7 +53,7 @@ def recipe_for(model: ModelSettings, **sections) -> Recipe:
 def measured(model, recipe: Recipe) -> int:
     """Return the peak of the second update, in which the optimizer has its state, in bytes."""
     engine = LocalEngine(
-        LoadedPolicy(model, TOKENIZER, "test", "tree"),
+        LoadedPolicy(model, TOKENIZER, "tree"),
         recipe.optimizer,
         lora=recipe.model.lora,
         reference="reference" in recipe.algorithm.needs,

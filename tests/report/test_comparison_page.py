@@ -47,7 +47,7 @@ def made_table(seeds=4, arms=("seeupo", "grpo", "ppo")):
         "statistics": "Statistics.",
         "summary": "reward AUC against seeupo",
         "sentences": [HOSTILE],
-        "versions": {"seeupo": "0", "code": "0"},
+        "versions": {"seeupo": "0", "revision": 1},
     }
 
 

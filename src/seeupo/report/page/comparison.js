@@ -76,7 +76,7 @@ function showResult(data) {
     el("ul", { class: "facts" }, data.sentences.map((sentence) => el("li", null, visible(sentence)))),
     el("p", { class: "hint" }, visible(data.statistics)),
   );
-  byId("written-by").textContent = visible(`Written by seeupo ${data.versions.seeupo}, code ${data.versions.code}. This file contains everything; nothing is loaded from the network.`);
+  byId("written-by").textContent = visible(`Written by seeupo ${data.versions.seeupo}, training revision ${data.versions.revision}. This file contains everything; nothing is loaded from the network.`);
 }
 
 function showArmCurves(data) {
