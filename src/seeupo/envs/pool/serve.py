@@ -58,7 +58,7 @@ class Host:
     def reset(self, request: Mapping[str, Any]) -> Any:
         scored = "save" if hasattr(self.factory, "judge") else "score"
         env = Contract("make", self.factory.make).environment(self.factory.make(), ("reset", "step", scored, "close"))
-        result = env.reset(from_json(Task, request["task"]), seed=request["seed"])
+        result = env.reset(from_json(Task, request["task"], "task"), seed=request["seed"])
         self.episodes[request["session"]] = env
         return to_json(Contract("reset", env.reset).result(result))
 
@@ -76,7 +76,7 @@ class Host:
 
     def judge(self, request: Mapping[str, Any]) -> float:
         judge = self.factory.judge
-        return Contract("judge", judge).score(judge(from_json(Task, request["task"]), request["saved"]))
+        return Contract("judge", judge).score(judge(from_json(Task, request["task"], "task"), request["saved"]))
 
     def vocabulary(self, request: Mapping[str, Any]) -> list[str]:
         if not hasattr(self.factory, "vocabulary"):
@@ -85,10 +85,10 @@ class Host:
 
     def advise(self, request: Mapping[str, Any]) -> str:
         expert = self.experts[request["session"]]
-        return Contract("expert", expert).action(expert(from_json(StepResult, request["result"])))
+        return Contract("expert", expert).action(expert(from_json(StepResult, request["result"], "result")))
 
     def expert(self, request: Mapping[str, Any]) -> bool:
-        task, mistakes = from_json(Task, request["task"]), request["mistakes"]
+        task, mistakes = from_json(Task, request["task"], "task"), request["mistakes"]
         if mistakes is None:
             expert = self.factory.expert(task)
         elif hasattr(self.factory, "noisy_expert"):
