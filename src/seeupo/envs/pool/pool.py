@@ -108,7 +108,7 @@ class EnvPool:
     def count_tasks(self, split: str) -> int:
         """Return the number of tasks of a split, which an environment may declare; a split without is an error."""
         self._check_split(split)
-        count = self._ask({"op": "count_tasks", "split": split}, partial(expect, kind=int, name="count_tasks"))
+        count = self._ask({"op": "count_tasks", "split": split}, int)
         return count or len(self.first_tasks(split, None))
 
     def _check_split(self, split: str) -> None:
