@@ -96,7 +96,7 @@ def test_demonstrations_of_a_task_share_their_tokens_and_keep_loss_and_gradient(
     turns = batched.batch(0)
     sequences = [turn.prompt_ids + turn.action_ids for turn in turns]
     distinct = {sequence[:end] for sequence in sequences for end in range(1, len(sequence) + 1)}
-    assert sum(batch.input_ids.numel() for batch, _ in packed._batches.of(turns)) == len(distinct)
+    assert sum(batch.input_ids.numel() for batch, _ in packed._batches.iterate(turns)) == len(distinct)
 
 
 def test_the_objective_ignores_padding():

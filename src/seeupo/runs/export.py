@@ -67,7 +67,7 @@ def export(
     if has_turn_adapters(source):
         if merge:
             raise RunError(f"{run.path} has one adapter per turn, which cannot be merged into one model; omit --merge")
-        base = read_index(source).base
+        _, base = read_index(source)
     partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
     try:
         partial.mkdir()
@@ -248,9 +248,9 @@ def _usage(folder: Path, *, merge: bool) -> str:
 
 
 def _turn_adapters_usage(folder: Path) -> str:
-    index = read_index(folder)
-    adapters, inside = index.adapters, Path(index.base).is_relative_to(folder)
-    base = f"FOLDER/{BASE}" if inside else index.base
+    adapters, base = read_index(folder)
+    inside = Path(base).is_relative_to(folder)
+    base = f"FOLDER/{BASE}" if inside else base
     agent = "t" if adapters.turns_per_agent == 1 else f"ceil(t / {adapters.turns_per_agent})"
     return TURN_ADAPTERS_USAGE.format(
         agent=f"min({agent}, {adapters.count})",

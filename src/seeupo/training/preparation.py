@@ -21,11 +21,6 @@ from seeupo.protocols import EnvFactory
 from seeupo.runs.run_directory import RECIPE, RunDirectory
 
 
-def default_recipe(environment: object) -> str:
-    """Return the recipe for an environment; None means the recipe's own."""
-    return "tiny-pocket" if environment in (None, "pocket") else "custom"
-
-
 def next_run_dir(recipe: Recipe | str) -> Path:
     """Return the first of runs/NAME-001, runs/NAME-002, ... that does not exist."""
     name = Path(recipe).stem if isinstance(recipe, str) else "run"

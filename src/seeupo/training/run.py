@@ -17,7 +17,7 @@ from typing import Any
 import seeupo
 from seeupo.callbacks import Callback, CallbackList
 from seeupo.config.changes import Change, recipe_changes
-from seeupo.config.loader import read_recipe, recipe_to_table, recipe_to_toml
+from seeupo.config.loader import default_recipe, read_recipe, recipe_to_table, recipe_to_toml
 from seeupo.config.schema import Recipe
 from seeupo.envs.registry import EnvSpec
 from seeupo.envs.trust import Permissions
@@ -35,7 +35,6 @@ from seeupo.training.notes import AlarmNotes, LoggedNotes
 from seeupo.training.preparation import (
     as_overrides,
     choose_environment,
-    default_recipe,
     next_run_dir,
     resumed_recipe,
     with_threads,
