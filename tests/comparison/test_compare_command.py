@@ -212,7 +212,7 @@ def test_comparison_that_fails_has_a_page_of_its_finished_seeds(finished, tmp_pa
     done = compare(path, "--out", copy)
     assert done.exit_code == 1
     assert "the run grpo-6-" in done.stderr
-    assert "not a directory" in done.stderr.lower()
+    assert "work is a file; choose another directory" in done.stderr
     assert "Traceback" not in done.output
     assert "1 of 2 seeds are in" in done.stderr
     assert table(copy)["seeds"] == [5]
