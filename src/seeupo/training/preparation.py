@@ -76,9 +76,8 @@ def resumed_recipe(
         trust: Code that the recipe may name.
     """
     path = str(run.path / RECIPE)
-    recorded = run.recorded_recipe()
     recipe = with_threads(read_recipe(path, overrides)).with_code(trust)
-    used = with_threads(read_recipe(path) if recorded is None else recipe_from_table(recorded)).with_code(trust)
+    used = with_threads(recipe_from_table(run.recorded_recipe())).with_code(trust)
     changes = recipe_changes(recipe_to_table(used), recipe_to_table(recipe))
     typed = [key for key, _ in overrides]
     checked = changes

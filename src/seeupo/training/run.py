@@ -21,7 +21,7 @@ from seeupo.config.loader import default_recipe, read_recipe, recipe_to_table, r
 from seeupo.config.schema import Recipe
 from seeupo.envs.registry import EnvSpec
 from seeupo.envs.trust import Permissions
-from seeupo.errors import EngineLost, ReportError, RunError, TrainingError, first_line
+from seeupo.errors import EngineLost, RunError, TrainingError, first_line
 from seeupo.evaluation.results import Evaluation, compare, panel_of
 from seeupo.protocols import EnvFactory
 from seeupo.report.write import write_report
@@ -180,7 +180,7 @@ def _run(
         run.write_summary(summary)
         try:
             write_report([run.path], run.path / REPORT)
-        except (ReportError, RunError) as error:
+        except RunError as error:
             warnings.warn(f"the report was not written: {error}", stacklevel=2)  # the run is complete without it
     return TrainingResult(run.path, reason, summary)
 
