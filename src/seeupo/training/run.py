@@ -166,7 +166,7 @@ def _run(
     """Run the loop to its end; `changes` are those of a resumed run, None for a new run."""
     recipe = components.recipe
     with run.lock(), _warnings_as_notes(callbacks):
-        callbacks.add(make_trackers(recipe.trackers, run.path, name=run.path.name, config=recipe_to_table(recipe)))
+        callbacks.add(make_trackers(recipe, run.path))
         callbacks.on_start(recipe, run.path)
         loop = Loop(components, run, callbacks)
         with _explained_errors(run):
