@@ -15,10 +15,10 @@ from torch import Tensor
 from seeupo.algorithms.common.batch import Batch, LogProbs, by_key
 from seeupo.algorithms.common.objective import Ratio, TrajectoryObjective, action_log_ratio
 from seeupo.algorithms.seeupo import SeeUPO
+from seeupo.config.option_types import Clip
 from seeupo.core import CarriedAdvantage
 from seeupo.protocols import TrainEngine
 from seeupo.types import ON_POLICY, Behavior, StepMetrics, Trajectory, Turn, Update
-from seeupo.utils.option_checks import Clip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from seeupo.algorithms.common.batch import by_key
 from seeupo.algorithms.common.objective import SequenceObjective
+from seeupo.config.option_types import Clip
 from seeupo.protocols import Algorithm, Need
 from seeupo.types import ON_POLICY, Behavior, Trajectory, TurnKey, Update, turns_of
-from seeupo.utils.option_checks import Clip
 from studies.exact import ExactEngine, Maximizer, NetworkPolicy, Problem, TablePolicy, TrustRegion
 from studies.exact.policy import Policy
 from studies.exact.problem import bandit, mdp, tree

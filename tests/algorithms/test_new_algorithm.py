@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from algorithms.examples import network_engine, ragged_problem, sampled, table_engine, weights_of, wordy_problem
 from seeupo.algorithms import ALGORITHMS
 from seeupo.cli import main
+from seeupo.config.algorithms import algorithm_entry, shipped_algorithms
 from seeupo.config.loader import read_recipe, recipe_to_toml
 from seeupo.training.run import train
 from studies.exact import GradientAscent
@@ -32,6 +33,7 @@ def registered(tmp_path, monkeypatch):
     spec.loader.exec_module(module)
     monkeypatch.setitem(ALGORITHMS, "reinforce", None)  # so that monkeypatch removes it afterwards
     exec(line, {"ALGORITHMS": ALGORITHMS, "Reinforce": module.Reinforce})
+    monkeypatch.setitem(shipped_algorithms(), "reinforce", algorithm_entry(module.Reinforce))
     return module.Reinforce
 
 

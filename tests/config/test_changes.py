@@ -1,8 +1,8 @@
 import pytest
 
 from seeupo.config.changes import CHANGEABLE, FIXED, LENGTH, Change, changes_text, check_changes, recipe_changes
-from seeupo.config.keys import hint_at
 from seeupo.config.loader import read_recipe, recipe_to_table
+from seeupo.config.unknown_keys import hint_at
 from seeupo.errors import TrainingError
 
 

@@ -6,14 +6,15 @@ from click.testing import CliRunner
 
 from seeupo.algorithms import ALGORITHMS
 from seeupo.cli import main
-from seeupo.config.json_schema import recipe_schema
 from seeupo.config.loader import read_recipe, recipe_names, recipe_to_table
+from seeupo.config.reference import recipe_schema
 from seeupo.config.schema import Recipe
 
 TYPES = {"object": dict, "array": list, "integer": int, "number": (int, float), "boolean": bool, "string": str}
 KNOWN = {
     "$schema", "title", "description", "default", "type", "properties", "required", "additionalProperties", "oneOf",
-    "anyOf", "const", "enum", "items", "minItems", "maxItems",
+    "anyOf", "const", "enum", "items", "minItems", "maxItems", "minimum", "maximum",
+    "exclusiveMinimum", "exclusiveMaximum",
 }  # fmt: skip
 
 
@@ -30,6 +31,13 @@ def fits(schema: Any, value: Any) -> bool:
         "anyOf" not in schema or any(fits(choice, value) for choice in schema["anyOf"]),
         "oneOf" not in schema or sum(fits(choice, value) for choice in schema["oneOf"]) == 1,
     ]
+    if kind in ("integer", "number") and checks[0]:
+        checks += [
+            value >= schema.get("minimum", value),
+            value <= schema.get("maximum", value),
+            "exclusiveMinimum" not in schema or value > schema["exclusiveMinimum"],
+            "exclusiveMaximum" not in schema or value < schema["exclusiveMaximum"],
+        ]
     if isinstance(value, dict):
         properties, others = schema.get("properties", {}), schema.get("additionalProperties", True)
         checks += [fits(properties.get(name, others), inner) for name, inner in value.items()]
@@ -59,6 +67,8 @@ def test_schema_accepts_complete_recipes():
         {"agent": {"max_turn": 6}},
         {"agent": {"max_turns": "six"}},
         {"agent": {"max_turns": "none"}},
+        {"agent": {"max_turns": 0}},
+        {"algorithm": {"clip": [0.1, -0.1]}},
         {"agent": {"reasoning": 1}},
         {"collect": {"reward": 1}},
         {"optimizer": {"iterations": 3}},

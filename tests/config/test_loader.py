@@ -3,7 +3,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from seeupo.algorithms import ALGORITHMS, GRPO, SeeUPO
 from seeupo.algorithms.common.trust_region import TrustRegionSettings
 from seeupo.config import loader
-from seeupo.config.keys import alternatives, keys_of
+from seeupo.config.keys import keys_of
 from seeupo.config.loader import (
     read_recipe,
     recipe_from_table,
@@ -23,6 +23,7 @@ from seeupo.config.loader import (
 )
 from seeupo.config.model_settings import LoraSettings, ModelSettings
 from seeupo.config.optimizer_settings import OptimizerSettings
+from seeupo.config.option_types import alternatives
 from seeupo.config.schema import (
     AgentSettings,
     EnvironmentSettings,
@@ -318,6 +319,8 @@ PLAIN = st.recursive(
 
 def values(hint: Any) -> st.SearchStrategy[Any]:
     """Return a strategy for values of a type, in ranges that pass most checks."""
+    if get_origin(hint) is Annotated:
+        return values(get_args(hint)[0])
     origin, arguments = get_origin(hint), get_args(hint)
     simple = {int: st.integers(2, 2**62), float: st.floats(0.0, 0.999), bool: st.booleans(), str: TEXTS, Any: PLAIN}
     if hint in simple:

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from seeupo.algorithms import ALGORITHMS
-from seeupo.config.keys import keys_of
+from seeupo.config.keys import attributes, keys_of, summary
 from seeupo.config.loader import read_recipe
 from seeupo.config.model_settings import ModelSettings
-from seeupo.config.reference import attributes, reference, summary
+from seeupo.config.reference import reference
 from seeupo.config.schema import AgentSettings, Recipe, RunSettings
 from seeupo.config.toml import toml
 from seeupo.errors import ConfigError
@@ -90,14 +90,14 @@ def test_every_key_has_a_row():
 
 def test_rows_have_type_default_and_meaning():
     page = reference()
-    assert rows(page, "## agent")["max_turns"] == ["integer", "`10`", attributes(AgentSettings)["max_turns"]]
-    assert rows(page, "## agent")["episode_seconds"][:2] == ['number or "none"', '`"none"`']
+    assert rows(page, "## agent")["max_turns"] == ["integer >= 1", "`10`", attributes(AgentSettings)["max_turns"]]
+    assert rows(page, "## agent")["episode_seconds"][:2] == ['number >= 0 or "none"', '`"none"`']
     assert rows(page, "## run")["deterministic"][:2] == ["true or false", "`true`"]
     assert rows(page, "## collect")["reward"][:2] == ["string", '`"score"`']
     assert rows(page, "## warm_start")["mistakes"][:2] == ["table of numbers", "`{}`"]
     assert rows(page, "## optimizer")["trainable"][:2] == ["list of strings", "`[]`"]
     seeupo = rows(page, '### algorithm, name = "seeupo"')
-    assert seeupo["clip"][:2] == ['list of 2 numbers or "none"', "`[0.2, 0.2]`"]
+    assert seeupo["clip"][:2] == ['list: number in [0, 1), number >= 0 or "none"', "`[0.2, 0.2]`"]
     assert "KL" in seeupo["kl_coef"][2]
     assert rows(page, "## Sections")["run"][2] == summary(RunSettings)
 

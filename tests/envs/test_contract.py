@@ -82,7 +82,10 @@ BROKEN_RESULTS = [
     (StepResult(("hello",)), "a StepResult with messages 'hello'; it must be a tuple of Message"),
     (StepResult((Message("bot", "x"),)), "a Message with role 'bot'; it must be one of system, user, assistant, tool"),
     (StepResult((Message("user", 3),)), "a Message with content 3; it must be str"),
-    (StepResult((Message("user", "", tool_calls=(ToolCall("f", "x"),)),)), "a Message with tool_calls ToolCall"),
+    (
+        StepResult((Message("user", "", tool_calls=(ToolCall("f", "x"),)),)),
+        "a ToolCall with arguments 'x'; it must be a table",
+    ),
     (StepResult(HELLO, tools=("f",)), "a StepResult with tools 'f'; it must be a tuple of Tool, or None"),
     (StepResult(HELLO, tools=(Tool("f", "", None),)), "a Tool with parameters None; it must be a JSON schema"),
     (StepResult(HELLO, reward=math.nan), "a StepResult with reward nan; it must be a finite number"),

@@ -12,9 +12,10 @@ import pytest
 from envs import toy
 from seeupo.envs.failures import EnvFailure
 from seeupo.envs.pool.sandbox import Bubblewrap, Limits, find_bubblewrap, probe
-from seeupo.envs.pool.wire import result_from_json
+from seeupo.envs.pool.wire import from_json
 from seeupo.envs.pool.worker import Launch, Worker
 from seeupo.envs.registry import EnvSpec
+from seeupo.types import StepResult
 
 HANG_SECONDS = 0.5
 """Limit of calls that never return. All other calls have a limit that even a busy machine does not reach."""
@@ -69,7 +70,7 @@ def launch(unsandboxed, **changes):
 
 
 def step(worker, text):
-    return result_from_json(worker.call({"op": "step", "session": "1", "text": text}))
+    return from_json(StepResult, worker.call({"op": "step", "session": "1", "text": text}))
 
 
 def observation(worker, text):

@@ -4,7 +4,7 @@ import json
 import os
 import threading
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,10 +25,8 @@ from seeupo.envs.pool.wire import (
     WireError,
     decode,
     encode,
-    result_from_json,
-    result_to_json,
-    task_from_json,
-    task_to_json,
+    from_json,
+    to_json,
 )
 from seeupo.envs.pool.worker import Launch, Worker
 from seeupo.errors import EnvError, ModelError
@@ -36,7 +34,7 @@ from seeupo.rollout.chat import chat_format
 from seeupo.rollout.template import Conversation, Template
 from seeupo.types import Message, StepResult, Task, Tool, ToolCall
 
-RESULT = result_to_json(
+RESULT = to_json(
     StepResult(
         (Message("system", "rules"), Message("assistant", "x", (ToolCall("f", {"a": [1]}),))),
         (Tool("f", "a tool", {"type": "object", "properties": {"a": {"type": "array"}}}),),
@@ -46,7 +44,7 @@ RESULT = result_to_json(
         info={"seconds": 1.5},
     )
 )
-TASK = task_to_json(Task("t-1", "train", "kind", 5, {"facts": [["a", "b"]], "n": 1}))
+TASK = to_json(Task("t-1", "train", "kind", 5, {"facts": [["a", "b"]], "n": 1}))
 ANSWERS = [
     {"id": 1, "value": RESULT},
     {"id": 1, "value": [TASK]},
@@ -55,12 +53,8 @@ ANSWERS = [
     {"id": 1, "error": "usage", "text": "no such option"},
 ]
 LINES = st.sampled_from(ANSWERS).flatmap(mutated_json).map(lambda text: text.encode(errors="surrogatepass") + b"\n")
-READERS = [
-    result_from_json,
-    task_from_json,
-    score_from_json,
-    lambda value: [task_from_json(each) for each in value[:1]],
-]
+read_result = partial(from_json, StepResult)
+READERS = [read_result, partial(from_json, Task), score_from_json]
 
 
 @given(LINES | LINES.flatmap(damaged))
@@ -68,9 +62,9 @@ def test_any_line_is_a_message_that_can_be_sent_on(line):
     with nothing_executes(), suppress(WireError):
         message = decode(line)
         with suppress(WireError):
-            assert isinstance(result_from_json(message.get("value")), StepResult)
+            assert isinstance(read_result(message.get("value")), StepResult)
         with suppress(WireError):
-            assert isinstance(task_from_json(message.get("value")), Task)
+            assert isinstance(from_json(Task, message.get("value")), Task)
         with suppress(WireError):
             sent = encode(message)
             assert sent.count(b"\n") == 1
@@ -85,7 +79,7 @@ def chats():
 @given(mutated_json({"value": RESULT}, most=2), st.integers(0, 1), st.booleans())
 def test_any_result_of_a_worker_becomes_a_prompt(text, number, reasoning):
     try:
-        result = result_from_json(decode(text.encode(errors="surrogatepass")).get("value"))
+        result = read_result(decode(text.encode(errors="surrogatepass")).get("value"))
     except WireError:
         return
     template = Template(reasoning=reasoning, max_observation_tokens=50, max_prompt_tokens=200)
@@ -162,14 +156,14 @@ WORKERS = st.lists(
 REQUEST = {"op": "reset", "session": "s", "task": TASK, "seed": 0}
 
 
-@given(WORKERS, TEXTS | ODD_TEXTS, st.sampled_from(READERS[:3]))
+@given(WORKERS, TEXTS | ODD_TEXTS, st.sampled_from(READERS))
 def test_any_answer_of_a_worker_is_a_value_or_a_failure(workers, text, reader):
     slot, session = PipedSlot(workers), Session("s", "t-1")
     step = {"op": "step", "session": "s", "text": text}
     try:
         for call in (
-            lambda: slot.call(REQUEST, result_from_json, session=session),
-            lambda: slot.call(step, result_from_json, session=session),
+            lambda: slot.call(REQUEST, read_result, session=session),
+            lambda: slot.call(step, read_result, session=session),
             lambda: slot.call({"op": "score", "session": "s"}, reader, session=session),
             lambda: slot.call({"op": "splits"}, reader),
             lambda: slot.close(session),
@@ -184,7 +178,7 @@ def test_any_answer_of_a_worker_is_a_value_or_a_failure(workers, text, reader):
 def hosts():
     """Return worker programs of both surfaces of the pocket environment, each with its tasks."""
     factories = [PocketFactory(surface=surface, train_tasks=32, test_tasks=4) for surface in ("terse", "natural")]
-    return [(factory, [task_to_json(task) for task in factory.tasks("train")[:4]]) for factory in factories]
+    return [(factory, [to_json(task) for task in factory.tasks("train")[:4]]) for factory in factories]
 
 
 @st.composite

@@ -18,14 +18,14 @@ from dataclasses import dataclass
 
 import torch
 
-from seeupo.algorithms.common.base import BaseAlgorithm
+from seeupo.algorithms.common.base import BaseAlgorithm, Minibatches
 from seeupo.algorithms.common.batch import Batch
 from seeupo.algorithms.common.objective import TokenObjective
 from seeupo.algorithms.common.turn_credit import compare_turns, discounted_returns, over_tokens
+from seeupo.config.option_types import Fraction, NonNegative
 from seeupo.core.advantages import Normalize
 from seeupo.protocols import TrainEngine
 from seeupo.types import TurnKey, Update
-from seeupo.utils.option_checks import check_at_least, check_choice, check_unit_interval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,17 +40,11 @@ class GiGPO(BaseAlgorithm):
         deviation_term: Divide both advantages by the standard deviation of their group; False only subtracts the mean.
     """
 
-    kl_coef: float = 0.01
-    minibatches: float = 4
-    state_weight: float = 1.0
-    gamma: float = 0.95
+    kl_coef: NonNegative = 0.01
+    minibatches: Minibatches = 4
+    state_weight: NonNegative = 1.0
+    gamma: Fraction = 0.95
     deviation_term: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least("state_weight", self.state_weight, 0)
-        check_unit_interval("gamma", self.gamma)
-        check_choice("deviation_term", self.deviation_term, (True, False))
 
     def improve(self, engine: TrainEngine, batch: Batch, generator: torch.Generator | None) -> Update:
         normalize: Normalize = "group" if self.deviation_term else "none"

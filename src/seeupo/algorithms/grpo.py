@@ -19,9 +19,9 @@ import torch
 from seeupo.algorithms.common.base import BaseAlgorithm
 from seeupo.algorithms.common.batch import Batch
 from seeupo.algorithms.common.objective import TokenObjective
+from seeupo.config.option_types import NonNegative, PositiveInt
 from seeupo.protocols import TrainEngine
 from seeupo.types import Update
-from seeupo.utils.option_checks import check_choice, check_count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,16 +36,10 @@ class GRPO(BaseAlgorithm):
         constant_length: Divisor for all trajectories if `length_term` is False.
     """
 
-    kl_coef: float = 0.04
+    kl_coef: NonNegative = 0.04
     deviation_term: bool = True
     length_term: bool = True
-    constant_length: int = 1024
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("deviation_term", "length_term"):
-            check_choice(name, getattr(self, name), (True, False))
-        check_count("constant_length", self.constant_length, 1)
+    constant_length: PositiveInt = 1024
 
     def improve(self, engine: TrainEngine, batch: Batch, generator: torch.Generator | None) -> Update:
         advantages = batch.advantages("group" if self.deviation_term else "none", "mean")

@@ -11,17 +11,17 @@ sequence is a whole trajectory or, with `level="turn"`, each of its turns; the t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 
-from seeupo.algorithms.common.base import BaseAlgorithm
+from seeupo.algorithms.common.base import BaseAlgorithm, Minibatches
 from seeupo.algorithms.common.batch import Batch
 from seeupo.algorithms.common.objective import RatioObjective, SequenceObjective, TrajectoryObjective
+from seeupo.config.option_types import Clip
 from seeupo.core.advantages import Normalize
 from seeupo.protocols import TrainEngine
 from seeupo.types import Update
-from seeupo.utils.option_checks import Clip, check_choice
 
 Level = Literal["trajectory", "turn"]
 
@@ -38,14 +38,9 @@ class GSPO(BaseAlgorithm):
     """
 
     clip: Clip | None = (3e-4, 4e-4)
-    minibatches: float = 4
+    minibatches: Minibatches = 4
     level: Level = "trajectory"
     normalize: Normalize = "group"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("level", self.level, get_args(Level))
-        check_choice("normalize", self.normalize, get_args(Normalize))
 
     def improve(self, engine: TrainEngine, batch: Batch, generator: torch.Generator | None) -> Update:
         advantages = batch.advantages(self.normalize, "mean")

@@ -19,13 +19,13 @@ from dataclasses import dataclass
 
 import torch
 
-from seeupo.algorithms.common.base import BaseAlgorithm
+from seeupo.algorithms.common.base import BaseAlgorithm, Minibatches
 from seeupo.algorithms.common.batch import Batch
 from seeupo.algorithms.common.objective import TokenObjective
 from seeupo.algorithms.common.turn_credit import compare_turns, outcome_of, over_tokens, step_rewards
+from seeupo.config.option_types import NonNegative
 from seeupo.protocols import TrainEngine
 from seeupo.types import TurnKey, Update
-from seeupo.utils.option_checks import check_at_least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,12 +38,8 @@ class MTGRPO(BaseAlgorithm):
         outcome_weight: lambda, the weight of the outcome's advantage in every turn before the last.
     """
 
-    minibatches: float = 4
-    outcome_weight: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least("outcome_weight", self.outcome_weight, 0)
+    minibatches: Minibatches = 4
+    outcome_weight: NonNegative = 1.0
 
     def improve(self, engine: TrainEngine, batch: Batch, generator: torch.Generator | None) -> Update:
         outcomes = [outcome_of(trajectory) for trajectory in batch.trajectories]

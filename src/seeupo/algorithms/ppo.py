@@ -20,13 +20,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, cast, get_args
+from typing import Literal, cast
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from seeupo.algorithms.common.base import BaseAlgorithm
+from seeupo.algorithms.common.base import BaseAlgorithm, Minibatches
 from seeupo.algorithms.common.batch import Batch
 from seeupo.algorithms.common.critic import ValueLoss, critic_metrics
 from seeupo.algorithms.common.objective import RatioObjective, SequenceObjective, TokenObjective
@@ -39,10 +39,10 @@ from seeupo.algorithms.common.token_rewards import (
     standardize,
 )
 from seeupo.algorithms.common.turn_credit import outcome_of, step_rewards
+from seeupo.config.option_types import Fraction, NonNegative, NonNegativeInt
 from seeupo.core import gae, length_mask
 from seeupo.protocols import CriticEngine, Need, TrainEngine
 from seeupo.types import StopReason, Trajectory, TurnKey, Update
-from seeupo.utils.option_checks import check_at_least, check_choice, check_count, check_unit_interval
 
 Level = Literal["token", "turn"]
 TRUNCATED = (StopReason.TURN_LIMIT, StopReason.CONTEXT_LIMIT, StopReason.FORCED)
@@ -65,29 +65,18 @@ class PPO(BaseAlgorithm):
         bootstrap_truncated: Use gamma V(end) instead of the reward for trajectories that a limit truncated.
     """
 
-    minibatches: float = 4
+    minibatches: Minibatches = 4
     level: Level = "token"
-    gamma: float = 1.0
-    lam: float = 0.95
-    value_clip: float | None = 0.2
-    critic_warmup: int = 0
-    kl_reward_coef: float = 0.0
+    gamma: Fraction = 1.0
+    lam: Fraction = 0.95
+    value_clip: NonNegative | None = 0.2
+    critic_warmup: NonNegativeInt = 0
+    kl_reward_coef: NonNegative = 0.0
     bootstrap_truncated: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("level", self.level, get_args(Level))
-        check_unit_interval("gamma", self.gamma)
-        check_unit_interval("lam", self.lam)
-        if self.value_clip is not None:
-            check_at_least("value_clip", self.value_clip, 0)
-        check_count("critic_warmup", self.critic_warmup, 0)
-        check_at_least("kl_reward_coef", self.kl_reward_coef, 0)
-        check_choice("bootstrap_truncated", self.bootstrap_truncated, (True, False))
 
     @property
     def needs(self) -> frozenset[Need]:
-        return super().needs | frozenset[Need]({"critic", "reference"} if self.kl_reward_coef else {"critic"})
+        return super().needs | frozenset[Need]({"critic"})
 
     def improve(self, engine: TrainEngine, batch: Batch, generator: torch.Generator | None) -> Update:
         if "critic" not in engine.capabilities:

@@ -25,9 +25,9 @@ from seeupo.algorithms.common.token_rewards import (
     split_into_turns,
     standardize,
 )
-from seeupo.protocols import Need, TrainEngine
+from seeupo.config.option_types import NonNegative
+from seeupo.protocols import TrainEngine
 from seeupo.types import Update
-from seeupo.utils.option_checks import check_at_least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,16 +38,8 @@ class ReinforcePP(BaseAlgorithm):
         kl_reward_coef: Weight of the per-token KL penalty to the reference policy in the reward; 0 for none.
     """
 
-    kl_coef: float = 0.01
-    kl_reward_coef: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least("kl_reward_coef", self.kl_reward_coef, 0)
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        return super().needs | frozenset[Need]({"reference"} if self.kl_reward_coef else ())
+    kl_coef: NonNegative = 0.01
+    kl_reward_coef: NonNegative = 0.0
 
     def improve(self, engine: TrainEngine, batch: Batch, generator: torch.Generator | None) -> Update:
         baselined = batch.advantages("none", "mean")

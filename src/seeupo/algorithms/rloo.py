@@ -16,9 +16,9 @@ import torch
 from seeupo.algorithms.common.base import BaseAlgorithm
 from seeupo.algorithms.common.batch import Batch
 from seeupo.algorithms.common.objective import TrajectoryObjective
+from seeupo.config.option_types import Clip
 from seeupo.protocols import TrainEngine
 from seeupo.types import Update
-from seeupo.utils.option_checks import Clip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import get_args
 
 import torch
 from torch import Tensor
@@ -29,12 +28,12 @@ from seeupo.algorithms.common.carry_metrics import sweep_metrics
 from seeupo.algorithms.common.objective import Ratio, TrajectoryObjective, action_log_ratio
 from seeupo.algorithms.common.records import TakenSteps, TurnRecord, turn_record, with_credit
 from seeupo.algorithms.common.trust_region import TrustRegionSettings, take_within
+from seeupo.config.option_types import PositiveInt
 from seeupo.core import CarriedAdvantage, turn_order
 from seeupo.core.advantages import Baseline, Normalize
 from seeupo.core.order import Order
 from seeupo.protocols import TrainEngine
 from seeupo.types import ON_POLICY, Behavior, Trajectory, Turn, Update
-from seeupo.utils.option_checks import check_choice, check_count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,22 +56,14 @@ class SeeUPO(RatioAlgorithm):
     """
 
     order: Order = "reverse"
-    turns_per_agent: int = 1
+    turns_per_agent: PositiveInt = 1
     normalize: Normalize = "batch"
     baseline: Baseline = "mean"
     ratio: Ratio = "length_normalized"
     carry: bool = True
-    steps_per_turn: int = 1
+    steps_per_turn: PositiveInt = 1
     trust_region: TrustRegionSettings | None = None
-    min_live: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name, choices in (("order", Order), ("normalize", Normalize), ("baseline", Baseline), ("ratio", Ratio)):
-            check_choice(name, getattr(self, name), get_args(choices))
-        check_choice("carry", self.carry, (True, False))
-        for name in ("turns_per_agent", "steps_per_turn", "min_live"):
-            check_count(name, getattr(self, name), 1)
+    min_live: PositiveInt = 1
 
     def update(
         self,

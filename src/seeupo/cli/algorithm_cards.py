@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import sys
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -11,10 +9,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from seeupo.algorithms import ALGORITHMS
-from seeupo.config.algorithms import load_class, plugin_names
-from seeupo.config.keys import describe_type, keys_of
-from seeupo.config.reference import attributes, summary
+from seeupo.config.algorithms import algorithm_entry, load_class, needs_with, plugin_names, shipped_algorithms
+from seeupo.config.json_schema import section_from_schema
+from seeupo.config.keys import attributes, keys_of
+from seeupo.config.option_types import describe_type
 from seeupo.config.toml import toml
 
 
@@ -49,25 +47,21 @@ class AlgorithmCard:
 
 def algorithm_card(name: str) -> AlgorithmCard:
     """Return the card of an algorithm: a shipped one, that of an installed package, or a class."""
-    algorithm = load_class(name)
-    meanings = attributes(algorithm)
+    entry = shipped_algorithms().get(name) or algorithm_entry(load_class(name))
+    section = section_from_schema(name, entry)
+    keys, meanings = keys_of(section), attributes(section)
     options = []
-    for key in keys_of(algorithm).values():
+    for key in keys.values():
         default = toml("none" if key.default is None else key.default)
         options.append(Option(key.name, default, describe_type(key.hint), meanings.get(key.name, "")))
-    return AlgorithmCard(
-        name=name,
-        summary=summary(algorithm),
-        description=inspect.getdoc(sys.modules[algorithm.__module__]) or "",
-        needs=tuple(sorted(algorithm().needs)),
-        options=tuple(options),
-    )
+    needs = needs_with(entry, {key.name: key.default for key in keys.values()})
+    return AlgorithmCard(name, entry["description"], entry["method"], tuple(sorted(needs)), tuple(options))
 
 
 def show_list(console: Console) -> None:
     """Print one line per algorithm: what it does, and what it needs. Those of installed packages are not imported."""
     table = Table("name", "needs", "method", box=None, pad_edge=False)
-    for name in ALGORITHMS:
+    for name in shipped_algorithms():
         card = algorithm_card(name)
         table.add_row(name, ", ".join(card.needs), card.summary.removesuffix("."))
     for name in plugin_names():

@@ -14,10 +14,13 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-from seeupo.config.keys import REGISTRIES, alternatives, hint_at, keys_of, takes_none
+from seeupo.config.algorithms import AlgorithmSettings
+from seeupo.config.keys import settable_keys
+from seeupo.config.option_types import alternatives, takes_none
 from seeupo.config.reader import Reader
 from seeupo.config.schema import Recipe
 from seeupo.config.toml import MAX_CHARACTERS, dotted, format_value, parse_toml, toml_lines
+from seeupo.config.unknown_keys import hint_at
 from seeupo.errors import ConfigError, suggest
 from seeupo.utils.text import one_line
 
@@ -180,18 +183,22 @@ def parse_value(text: str) -> Any:
 
 def _table(section: Any, prefix: str, problems: list[str]) -> dict[str, Any]:
     table: dict[str, Any] = {}
-    made_by: Any = type(section)
-    for entry in keys_of(made_by).values():
-        value, path = getattr(section, entry.name), dotted(prefix, entry.name)
-        if entry.set_by is not None:
-            continue
-        if entry.hint in REGISTRIES:
-            options = value.options if value.made_by is None else _table(value.build(), path, problems)
-            table[entry.name] = {"name": value.name, **options}
+    for key in settable_keys(type(section)):
+        value, path = getattr(section, key.name), dotted(prefix, key.name)
+        if isinstance(value, AlgorithmSettings):
+            table[key.name] = {"name": value.name, **_without_none(value.options)}
         elif is_dataclass(value):
-            table[entry.name] = _table(value, path, problems)
-        elif takes_none(entry.hint) and value == "none":
+            table[key.name] = _table(value, path, problems)
+        elif takes_none(key.hint) and value == "none":
             problems.append(f'{path} = "none": expected another string, because "none" means None in a file.')
         else:
-            table[entry.name] = "none" if value is None and takes_none(entry.hint) else value
+            table[key.name] = "none" if value is None and takes_none(key.hint) else value
     return table
+
+
+def _without_none(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of an algorithm with "none" for None, in nested tables too."""
+    return {
+        name: _without_none(value) if isinstance(value, Mapping) else "none" if value is None else value
+        for name, value in options.items()
+    }

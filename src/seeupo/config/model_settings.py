@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
-from seeupo.utils.option_checks import OptionError, check_at_least, check_count
+from seeupo.config.option_types import NonNegative, NonNegativeInt, Options, PositiveInt, Range
+from seeupo.utils.option_checks import OptionError
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 """Special tokens of the model `tiny`."""
@@ -15,7 +16,7 @@ VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TinyConfig:
+class TinyConfig(Options):
     """Size of a `tiny` model. The defaults give 0.6 million weights.
 
     Attributes:
@@ -24,25 +25,23 @@ class TinyConfig:
         vocabulary: Maximum number of tokens of the BPE tokenizer, including 256 bytes and the special tokens.
     """
 
-    width: int = 128
-    layers: int = 3
-    heads: int = 4
-    context: int = 1024
-    vocabulary: int = 1024
+    width: PositiveInt = 128
+    layers: PositiveInt = 3
+    heads: PositiveInt = 4
+    context: PositiveInt = 1024
+    vocabulary: Annotated[int, Range(256 + len(SPECIAL_TOKENS))] = 1024
     words: Sequence[str] = ()
     corpus: Sequence[str] = ()
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("width", "layers", "heads", "context"):
-            check_count(name, getattr(self, name), 1)
-        check_count("vocabulary", self.vocabulary, 256 + len(SPECIAL_TOKENS))
+        super().__post_init__()
         if self.width % (2 * self.heads):
             raise OptionError("width", self.width, f"a multiple of 2 * heads = {2 * self.heads}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TinySettings:
+class TinySettings(Options):
     """Size of the model `tiny`, which is built from a seed when it is loaded.
 
     Attributes:
@@ -55,14 +54,15 @@ class TinySettings:
             episodes of 64 training tasks (byte-level BPE). 0 encodes text as bytes.
     """
 
-    width: int = 128
-    layers: int = 3
-    heads: int = 4
-    context: int = 1024
+    width: PositiveInt = 128
+    layers: PositiveInt = 3
+    heads: PositiveInt = 4
+    context: PositiveInt = 1024
     words: bool = True
-    vocabulary: int = 0
+    vocabulary: NonNegativeInt = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self.config()
 
     def config(self, *, words: Sequence[str] = (), corpus: Sequence[str] = (), seed: int = 0) -> TinyConfig:
@@ -80,7 +80,7 @@ class TinySettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoraSettings:
+class LoraSettings(Options):
     """LoRA adapters on linear layers (needs the extra 'lora'); all other weights are frozen.
 
     Attributes:
@@ -95,25 +95,17 @@ class LoraSettings:
         turns_per_agent: Number of consecutive turns of a virtual agent.
     """
 
-    rank: int = 16
-    alpha: int = 32
+    rank: PositiveInt = 16
+    alpha: PositiveInt = 32
     targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-    layers: int | None = None
+    layers: PositiveInt | None = None
     seed: int = 0
-    per_turn: int | None = None
+    per_turn: PositiveInt | None = None
     turns_per_agent: int = field(default=1, metadata={"set_by": "algorithm.turns_per_agent"})
-
-    def __post_init__(self) -> None:
-        if self.per_turn is not None:
-            check_count("per_turn", self.per_turn, 1)
-        if self.layers is not None:
-            check_count("layers", self.layers, 1)
-        check_count("rank", self.rank, 1)
-        check_count("alpha", self.alpha, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelSettings:
+class ModelSettings(Options):
     """The policy and its memory use.
 
     Attributes:
@@ -142,14 +134,13 @@ class ModelSettings:
     reference_dtype: Literal["bfloat16"] | None = None
     tiny: TinySettings = field(default_factory=TinySettings)
     lora: LoraSettings | None = None
-    batch_tokens: int = 4096
-    row_tokens: int | None = None
+    batch_tokens: PositiveInt = 4096
+    row_tokens: PositiveInt | None = None
     gradient_checkpointing: bool = False
-    trunk_gib: float = 4.0
+    trunk_gib: NonNegative = 4.0
 
     def __post_init__(self) -> None:
-        check_count("batch_tokens", self.batch_tokens, 1)
-        check_at_least("trunk_gib", self.trunk_gib, 0)
+        super().__post_init__()
         if self.reference_dtype is not None and self.lora is not None:
             expected = '"none" with model.lora, because the reference policy then shares the frozen weights'
             raise OptionError("reference_dtype", self.reference_dtype, expected)

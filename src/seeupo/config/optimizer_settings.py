@@ -6,9 +6,10 @@ import math
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal
 
-from seeupo.utils.option_checks import OptionError, check_at_least, check_choice, check_count
+from seeupo.config.option_types import FractionBelow1, NonNegative, NonNegativeInt, Options
+from seeupo.utils.option_checks import OptionError
 
 Schedule = Literal["constant", "linear", "cosine"]
 Moments = Literal["shared", "per_agent"]
@@ -16,7 +17,7 @@ Backbone = Literal["own", "policy"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimizerSettings:
+class OptimizerSettings(Options):
     """Optimizer settings.
 
     Attributes:
@@ -35,29 +36,20 @@ class OptimizerSettings:
             none of them is frozen. Empty trains all.
     """
 
-    learning_rate: float = 1e-6
+    learning_rate: NonNegative = 1e-6
     schedule: Schedule = "constant"
-    warmup: int = 0
+    warmup: NonNegativeInt = 0
     iterations: int | None = field(default=None, metadata={"set_by": "run.iterations"})
-    beta1: float = 0.9
-    beta2: float = 0.999
-    eps: float = 1e-8
-    weight_decay: float = 0.01
+    beta1: FractionBelow1 = 0.9
+    beta2: FractionBelow1 = 0.999
+    eps: NonNegative = 1e-8
+    weight_decay: NonNegative = 0.01
     moments: Moments = "shared"
-    max_grad_norm: float | None = 1.0
+    max_grad_norm: NonNegative | None = 1.0
     trainable: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        check_choice("schedule", self.schedule, get_args(Schedule))
-        check_choice("moments", self.moments, get_args(Moments))
-        for name in ("learning_rate", "weight_decay", "eps"):
-            check_at_least(name, getattr(self, name), 0)
-        for name in ("beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise OptionError(name, getattr(self, name), "a number in [0, 1)")
-        check_count("warmup", self.warmup, 0)
-        if self.max_grad_norm is not None:
-            check_at_least("max_grad_norm", self.max_grad_norm, 0)
+        super().__post_init__()
         for pattern in self.trainable:
             try:
                 re.compile(pattern)
@@ -82,11 +74,11 @@ class CriticOptimizerSettings(OptimizerSettings):
         trainable: Always empty, because all weights of the critic are trained.
     """
 
-    learning_rate: float = 1e-5
+    learning_rate: NonNegative = 1e-5
 
 
 @dataclass(frozen=True, kw_only=True)
-class CriticSettings:
+class CriticSettings(Options):
     """Settings of the critic.
 
     Attributes:
@@ -98,7 +90,7 @@ class CriticSettings:
     optimizer: CriticOptimizerSettings = field(default_factory=CriticOptimizerSettings)
 
     def __post_init__(self) -> None:
-        check_choice("backbone", self.backbone, get_args(Backbone))
+        super().__post_init__()
         if self.optimizer.trainable:
             expected = "an empty list, because all weights of the critic are trained"
             raise OptionError("optimizer.trainable", self.optimizer.trainable, expected)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
+from seeupo.config.option_types import NonNegative, NonNegativeInt, Options, PositiveInt, Range
 from seeupo.types import Behavior
-from seeupo.utils.option_checks import OptionError, check_at_least, check_choice, check_count
+from seeupo.utils.option_checks import OptionError
 
 EngineKind = Literal["local", "cluster"]
 SamplerKind = Literal["local", "vllm"]
@@ -15,7 +16,7 @@ MismatchLevel = Literal["token", "turn"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineSettings:
+class EngineSettings(Options):
     """Processes that train the policy.
 
     Attributes:
@@ -29,19 +30,15 @@ class EngineSettings:
     """
 
     kind: EngineKind = "local"
-    trainers: int = 1
-    replicas: int = 1
+    trainers: PositiveInt = 1
+    replicas: PositiveInt = 1
     cpu_offload: bool = False
     address: str | None = None
-    call_seconds: float = 3600.0
-    restarts: int = 3
+    call_seconds: Annotated[float, Range(1)] = 3600.0
+    restarts: NonNegativeInt = 3
 
     def __post_init__(self) -> None:
-        check_choice("kind", self.kind, get_args(EngineKind))
-        check_count("trainers", self.trainers, 1)
-        check_count("replicas", self.replicas, 1)
-        check_count("restarts", self.restarts, 0)
-        check_at_least("call_seconds", self.call_seconds, 1)
+        super().__post_init__()
         if self.trainers % self.replicas:
             raise OptionError("replicas", self.replicas, f"a divisor of trainers = {self.trainers}")
         if self.kind == "local" and self.trainers > 1:
@@ -49,7 +46,7 @@ class EngineSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SamplerSettings:
+class SamplerSettings(Options):
     """Processes that sample actions.
 
     Attributes:
@@ -64,25 +61,20 @@ class SamplerSettings:
     """
 
     kind: SamplerKind = "local"
-    count: int = 0
-    tensor_parallel: int = 1
+    count: NonNegativeInt = 0
+    tensor_parallel: PositiveInt = 1
     placement: Placement = "apart"
-    gpu_memory: float = 0.85
+    gpu_memory: Annotated[float, Range(0, 1, exclude_low=True)] = 0.85
     speculation: bool = True
 
     def __post_init__(self) -> None:
-        check_choice("kind", self.kind, get_args(SamplerKind))
-        check_choice("placement", self.placement, get_args(Placement))
-        check_count("count", self.count, 0)
-        check_count("tensor_parallel", self.tensor_parallel, 1)
-        if not 0 < self.gpu_memory <= 1:
-            raise OptionError("gpu_memory", self.gpu_memory, "a number in (0, 1]")
+        super().__post_init__()
         if self.kind == "vllm" and self.count == 0:
             raise OptionError("count", self.count, 'at least 1 with kind = "vllm"')
 
 
 @dataclass(frozen=True, kw_only=True)
-class MismatchSettings:
+class MismatchSettings(Options):
     """Differences between the log-probs of sampler and trainer: how they are checked and corrected.
 
     Attributes:
@@ -97,19 +89,15 @@ class MismatchSettings:
             gradient. "none" uses all turns.
     """
 
-    check_every: int = 1
-    max_gap: float | None = 0.5
-    recorded_gap: float | None = None
-    tis_cap: float | None = None
+    check_every: NonNegativeInt = 1
+    max_gap: NonNegative | None = 0.5
+    recorded_gap: NonNegative | None = None
+    tis_cap: NonNegative | None = None
     tis_level: MismatchLevel = "token"
     turn_bounds: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
-        check_count("check_every", self.check_every, 0)
-        check_choice("tis_level", self.tis_level, get_args(MismatchLevel))
-        for name in ("max_gap", "recorded_gap", "tis_cap"):
-            if getattr(self, name) is not None:
-                check_at_least(name, getattr(self, name), 0)
+        super().__post_init__()
         if self.recorded_gap is not None and not self.check_every:
             raise OptionError("recorded_gap", self.recorded_gap, '"none" with check_every = 0, which never compares')
         if self.turn_bounds is not None and not 0 <= self.turn_bounds[0] <= 1 <= self.turn_bounds[1]:

@@ -7,18 +7,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, is_dataclass
 from typing import Any, get_args, get_origin
 
-from seeupo.config.algorithms import AlgorithmSettings, is_reference, plugin_names
-from seeupo.config.keys import (
-    REGISTRIES,
-    Key,
+from seeupo.config.algorithms import (
+    AlgorithmSettings,
+    is_reference,
+    option_values,
+    options_class,
+    plugin_names,
+    shipped_algorithms,
+)
+from seeupo.config.keys import keys_of
+from seeupo.config.option_types import (
+    accepts,
     alternatives,
     describe_type,
-    explain_unknown,
-    keys_of,
+    element_types,
+    fits,
+    split_range,
     takes_none,
+    with_article,
 )
 from seeupo.config.toml import dotted, format_value
-from seeupo.envs.options import choices, fits
+from seeupo.config.unknown_keys import explain_unknown
 from seeupo.errors import suggest
 from seeupo.utils.option_checks import OptionError
 
@@ -46,8 +55,8 @@ class Reader:
                 self.problems.append(explain_unknown(str(name), section, key, is_table=isinstance(value, Mapping)))
             elif entry.set_by is not None:
                 self.problems.append(f"{path} = {format_value(value)}: it is set by {entry.set_by}. Leave it out.")
-            elif entry.hint in REGISTRIES:
-                values[name] = self._registered(entry, value, path)
+            elif entry.hint is AlgorithmSettings:
+                values[name] = self._algorithm(value, path)
             else:
                 values[name] = self.value(entry.hint, value, path)
             if len(self.problems) > seen:
@@ -82,21 +91,21 @@ class Reader:
                 return None
         return None
 
-    def _registered(self, entry: Key, value: Any, key: str) -> Any:
-        registry = REGISTRIES[entry.hint]
+    def _algorithm(self, value: Any, key: str) -> AlgorithmSettings | None:
+        shipped = shipped_algorithms()
         if not isinstance(value, Mapping):
-            known = isinstance(value, str) and value in registry
-            return self._reject(
-                value, key, f"table with a name{f'. Write {key}.name = {format_value(value)}' if known else ''}"
-            )
-        name = value.get("name", entry.default.name)
+            known = isinstance(value, str) and value in shipped
+            fix = f". Write {key}.name = {format_value(value)}" if known else ""
+            self._reject(value, key, f"table with a name{fix}")
+            return None
+        name = value.get("name", AlgorithmSettings.name)
         options = {option: value[option] for option in value if option != "name"}
-        if isinstance(name, str) and name in registry:
-            algorithm = self.section(registry[name], options, key)
-            return None if algorithm is None else AlgorithmSettings.from_algorithm(algorithm)
+        if isinstance(name, str) and name in shipped:
+            values = self.section(options_class(name), options, key)
+            return None if values is None else AlgorithmSettings(name=name, options=option_values(values))
         if isinstance(name, str) and (is_reference(name) or name in plugin_names()):
             return AlgorithmSettings(name=self.storable(name, f"{key}.name"), options=self.storable(options, key))
-        names = [*registry, *plugin_names()]
+        names = [*shipped, *plugin_names()]
         hint = suggest(name[:60], names) if isinstance(name, str) else f"expected {', '.join(names)}"
         self.problems.append(f"{key}.name = {format_value(name)}: unknown name; {hint}")
         return None
@@ -107,35 +116,38 @@ class Reader:
             return self.storable(value, key)
         if takes_none(hint) and (value is None or value == "none"):
             return None
-        if (simple := choices(hint)) is None:
-            return self._compound(hint, value, key)
-        if not any(fits(value, choice) for choice in simple):
-            return self._reject(value, key, describe_type(hint))
-        if self.storable(value, key) is not None and not any(fits(value, each) for each in simple if each is not float):
-            return float(value)
-        return value
-
-    def _compound(self, hint: Any, value: Any, key: str) -> Any:
         parts = alternatives(hint)
-        if len(parts) > 1:
-            for part in parts:
-                attempt = Reader()
-                read = attempt.value(part, value, key)
-                if not attempt.problems:
-                    return read
+        simple = next((part for part in parts if fits(split_range(part)[0], value)), None)
+        if simple is not None:
+            return self._simple(hint, simple, value, key)
+        if len(parts) == 1:
+            return self._compound(hint, parts[0], value, key)
+        for part in parts:
+            attempt = Reader()
+            converted = attempt.value(part, value, key)
+            if not attempt.problems:
+                return converted
+        return self._reject(value, key, describe_type(hint))
+
+    def _simple(self, hint: Any, part: Any, value: Any, key: str) -> Any:
+        if self.storable(value, key) is None:
+            return None
+        if not accepts(part, value):
             return self._reject(value, key, describe_type(hint))
-        origin, arguments = get_origin(parts[0]), get_args(parts[0])
-        if is_dataclass(parts[0]) and isinstance(value, Mapping):
-            return self.section(parts[0], value, key)
+        return float(value) if split_range(part)[0] is float else value
+
+    def _compound(self, hint: Any, part: Any, value: Any, key: str) -> Any:
+        origin = get_origin(part)
+        if is_dataclass(part) and isinstance(value, Mapping):
+            return self.section(part, value, key)
         if origin is tuple and isinstance(value, list | tuple):
-            hints = [arguments[0]] * len(value) if arguments[-1] is Ellipsis else arguments
+            hints = element_types(part, len(value))
             if len(hints) == len(value):
                 pairs = enumerate(zip(hints, value, strict=True))
                 return tuple(self.value(inner, element, f"{key}[{index}]") for index, (inner, element) in pairs)
         if origin is Mapping and isinstance(value, Mapping):
-            return {name: self.value(arguments[1], value[name], dotted(key, name)) for name in self._names(value, key)}
-        if origin not in (tuple, Mapping) and not is_dataclass(parts[0]):
-            raise TypeError(f"{key} has the type {parts[0]}, which a recipe cannot hold")
+            inner = get_args(part)[1]
+            return {name: self.value(inner, value[name], dotted(key, name)) for name in self._names(value, key)}
         return self._reject(value, key, describe_type(hint))
 
     def storable(self, value: Any, key: str, depth: int = 0) -> Any:
@@ -156,9 +168,7 @@ class Reader:
         return [name for name in table if name not in wrong]
 
     def _reject(self, value: Any, key: str, expected: str) -> None:
-        article = "a " if expected.startswith(("number", "string", "table", "list", "finite")) else ""
-        article = "an " if expected.startswith("integer") else article
-        self.problems.append(f"{key} = {format_value(value)}: expected {article}{expected}.")
+        self.problems.append(f"{key} = {format_value(value)}: expected {with_article(expected)}.")
 
 
 def _unmet_requirement(value: object) -> str | None:

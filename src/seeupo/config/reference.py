@@ -1,22 +1,24 @@
-"""Generate docs/reference/configuration.md from the types and docstrings of a recipe.
+"""Generate docs/reference/configuration.md and the JSON schema from the types and docstrings of a recipe.
 
 python -m seeupo.config.reference > docs/reference/configuration.md
 """
 
 from __future__ import annotations
 
-import inspect
-import re
 import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import MISSING, is_dataclass
 from typing import Any
 
-from seeupo.config.keys import REGISTRIES, Key, alternatives, describe_type, keys_of
+from seeupo.config.algorithms import AlgorithmSettings
+from seeupo.config.json_schema import section_schema
+from seeupo.config.keys import Key, attributes, keys_of, settable_keys, summary
 from seeupo.config.loader import recipe_from_table
+from seeupo.config.option_types import alternatives, describe_type
 from seeupo.config.schema import Recipe
 from seeupo.config.toml import toml
+from seeupo.config.unknown_keys import algorithm_sections
 from seeupo.errors import ConfigError
 
 EXAMPLE = """\
@@ -75,6 +77,18 @@ def reference() -> str:
     return "\n".join(parts)
 
 
+def recipe_schema() -> dict[str, Any]:
+    """Return the JSON schema of a recipe, with which editors complete and check TOML files."""
+    choices = []
+    for name, options in algorithm_sections().items():
+        choice = section_schema(options)
+        choice["properties"] = {"name": {"const": name}, **choice["properties"]}
+        choice["required"] += [] if name == AlgorithmSettings.name else ["name"]
+        choices.append(choice)
+    schema = section_schema(Recipe, algorithm={"oneOf": choices})
+    return {"$schema": "http://json-schema.org/draft-07/schema#", "title": "SeeUPO recipe", **schema}
+
+
 def example_problems() -> str:
     """Return the error that the example causes."""
     try:
@@ -88,19 +102,19 @@ def _sections(section: Any, prefix: str) -> Iterator[str]:
     for key in keys_of(section).values():
         name = prefix + key.name
         heading = "##" if prefix == "" else "###"
-        if key.hint in REGISTRIES:
-            registry = REGISTRIES[key.hint]
-            default = key.default.name
-            names = ", ".join(f"`{toml(entry)}`" for entry in registry)
+        if key.hint is AlgorithmSettings:
+            algorithms = algorithm_sections()
+            names = ", ".join(f"`{toml(algorithm)}`" for algorithm in algorithms)
             yield f"\n{heading} {name}\n"
-            yield f"`name` is one of {names}; default: `{toml(default)}`. The other keys depend on it."
+            yield f"`name` is one of {names}; default: `{toml(AlgorithmSettings.name)}`. The other keys depend on it."
             yield 'An algorithm of another package is named by its entry point, or by its class: "module:Class" or'
             yield '"path/to/file.py:Class".'
-            for entry, picked in registry.items():
-                yield from _section(picked, f"{heading}# {name}, name = {toml(entry)}")
-                yield from _sections(picked, f"{name}.")
+            for algorithm, options in algorithms.items():
+                yield from _section(options, f"{heading}# {name}, name = {toml(algorithm)}")
+                yield from _sections(options, f"{name}.")
+            continue
         for part in alternatives(key.hint):
-            if is_dataclass(part) and part not in REGISTRIES:
+            if is_dataclass(part):
                 yield from _section(part, f"{heading} {name}")
                 yield from _sections(part, f"{name}.")
 
@@ -115,11 +129,10 @@ def _table(section: Any) -> Iterator[str]:
     yield "| key | type | default | meaning |"
     yield "|---|---|---|---|"
     meanings = attributes(section)
-    for key in keys_of(section).values():
-        if key.set_by is None:
-            meaning = meanings.get(key.name) or " ".join(summary(part) for part in alternatives(key.hint)).strip()
-            cells = [f"`{key.name}`", describe_type(key.hint), _default(key), meaning]
-            yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    for key in settable_keys(section):
+        meaning = meanings.get(key.name) or " ".join(summary(part) for part in alternatives(key.hint)).strip()
+        cells = [f"`{key.name}`", describe_type(key.hint), _default(key), meaning]
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def _default(key: Key) -> str:
@@ -128,42 +141,6 @@ def _default(key: Key) -> str:
     if is_dataclass(key.default):
         return "defaults below"
     return f"`{toml('none' if key.default is None else key.default)}`"
-
-
-def summary(section: Any) -> str:
-    """Return the first paragraph of a dataclass's docstring, on one line; empty for anything else."""
-    return " ".join(_docstring(section).split("\n\n", 1)[0].split())
-
-
-def attributes(section: Any) -> dict[str, str]:
-    """Return the description of each name in the docstrings' `Attributes:`, on one line; bases come first."""
-    meanings: dict[str, str] = {}
-    for base in reversed(section.__mro__):
-        if is_dataclass(base):
-            meanings |= _own_attributes(base)
-    return meanings
-
-
-def _own_attributes(section: Any) -> dict[str, str]:
-    _, _, block = _docstring(section).partition("\nAttributes:\n")
-    meanings: dict[str, str] = {}
-    names: list[str] = []
-    for line in block.splitlines():
-        entry = re.match(r" {4}(\w+(?:, \w+)*): (.*)", line)
-        if entry:
-            names = entry[1].split(", ")
-            meanings.update(dict.fromkeys(names, entry[2].strip()))
-        elif line.startswith(" " * 5):
-            meanings.update({name: f"{meanings[name]} {line.strip()}" for name in names})
-        elif line.strip():
-            break
-    return meanings
-
-
-def _docstring(section: Any) -> str:
-    text = inspect.getdoc(section) if is_dataclass(section) else None
-    # A dataclass without a docstring is given its signature as one.
-    return "" if text is None or text.startswith(f"{section.__name__}(") else text
 
 
 if __name__ == "__main__":

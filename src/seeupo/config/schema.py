@@ -10,20 +10,21 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from seeupo.config.algorithms import AlgorithmSettings, algorithm_code, is_reference, load_algorithm
 from seeupo.config.model_settings import VLLM_RANKS, ModelSettings
 from seeupo.config.optimizer_settings import CriticSettings, OptimizerSettings
+from seeupo.config.option_types import Fraction, NonNegative, NonNegativeInt, Options, PositiveInt, Range
 from seeupo.config.process_settings import EngineSettings, MismatchSettings, SamplerSettings
 from seeupo.envs.trust import named_code
-from seeupo.utils.option_checks import OptionError, check_at_least, check_choice, check_count, check_unit_interval
+from seeupo.utils.option_checks import OptionError
 
 DEFAULT_ITERATIONS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSettings:
+class RunSettings(Options):
     """Length of the run, checkpoints and reproducibility.
 
     Attributes:
@@ -43,27 +44,19 @@ class RunSettings:
         threads: Number of PyTorch threads; "none" means one per core.
     """
 
-    seed: int = 0
-    iterations: int | None = None
-    epochs: int | None = None
-    max_minutes: float | None = None
-    target: float | None = None
-    patience: int | None = None
-    checkpoint_every: int = 10
-    keep_checkpoints: int = 2
+    seed: NonNegativeInt = 0
+    iterations: NonNegativeInt | None = None
+    epochs: PositiveInt | None = None
+    max_minutes: NonNegative | None = None
+    target: NonNegative | None = None
+    patience: PositiveInt | None = None
+    checkpoint_every: PositiveInt = 10
+    keep_checkpoints: PositiveInt = 2
     deterministic: bool = True
-    threads: int | None = None
+    threads: PositiveInt | None = None
 
     def __post_init__(self) -> None:
-        check_count("seed", self.seed, 0)
-        for name in ("checkpoint_every", "keep_checkpoints"):
-            check_count(name, getattr(self, name), 1)
-        for name, least in (("iterations", 0), ("epochs", 1), ("patience", 1), ("threads", 1)):
-            if getattr(self, name) is not None:
-                check_count(name, getattr(self, name), least)
-        for name in ("max_minutes", "target"):
-            if getattr(self, name) is not None:
-                check_at_least(name, getattr(self, name), 0)
+        super().__post_init__()
         if self.iterations is not None and self.epochs is not None:
             raise OptionError(
                 "epochs", self.epochs, f'"none" beside iterations = {self.iterations}; only one may be set'
@@ -85,7 +78,7 @@ class RunSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EnvironmentSettings:
+class EnvironmentSettings(Options):
     """The environment that the agent acts in.
 
     Attributes:
@@ -100,15 +93,11 @@ class EnvironmentSettings:
     options: Mapping[str, Any] = field(default_factory=dict)
     train_split: str = "train"
     test_split: str = "test"
-    workers: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.workers is not None:
-            check_count("workers", self.workers, 1)
+    workers: PositiveInt | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class AgentSettings:
+class AgentSettings(Options):
     """Prompts, sampling and limits of an episode.
 
     Attributes:
@@ -124,17 +113,16 @@ class AgentSettings:
     """
 
     reasoning: bool = True
-    max_tokens: int = 256
-    max_turns: int = 10
+    max_tokens: PositiveInt = 256
+    max_turns: PositiveInt = 10
     temperature: float = 1.0
-    max_observation_tokens: int = 3000
-    max_prompt_tokens: int | None = None
-    concurrency: int = 64
-    episode_seconds: float | None = None
+    max_observation_tokens: PositiveInt = 3000
+    max_prompt_tokens: PositiveInt | None = None
+    concurrency: PositiveInt = 64
+    episode_seconds: NonNegative | None = None
 
     def __post_init__(self) -> None:
-        for name in ("max_tokens", "max_turns", "max_observation_tokens", "concurrency"):
-            check_count(name, getattr(self, name), 1)
+        super().__post_init__()
         if not self.temperature > 0:
             expected = "a positive number, because all greedy responses of a group would be the same"
             raise OptionError("temperature", self.temperature, expected)
@@ -144,7 +132,7 @@ REWARDS = ("score", "score_and_steps")
 
 
 @dataclass(frozen=True, kw_only=True)
-class CollectSettings:
+class CollectSettings(Options):
     """Trajectories collected in an iteration.
 
     Attributes:
@@ -162,28 +150,23 @@ class CollectSettings:
             update; ratios are then relative to the policy that sampled. 0 samples with the latest weights.
     """
 
-    tasks: int = 16
-    group_size: int = 8
+    tasks: PositiveInt = 16
+    group_size: Annotated[int, Range(2)] = 8
     reward: str = "score"
-    discount: float = 1.0
-    failed_rounds: int = 2
-    equal_rounds: int = 0
-    lag: int = 0
+    discount: Fraction = 1.0
+    failed_rounds: NonNegativeInt = 2
+    equal_rounds: NonNegativeInt = 0
+    lag: Literal[0, 1] = 0
 
     def __post_init__(self) -> None:
-        check_count("tasks", self.tasks, 1)
-        check_count("group_size", self.group_size, 2)
+        super().__post_init__()
         if not is_reference(self.reward) and self.reward not in REWARDS:
             expected = f"one of {', '.join(REWARDS)}, or a function: 'module:function' or 'path/to/file.py:function'"
             raise OptionError("reward", self.reward, expected)
-        check_unit_interval("discount", self.discount)
-        check_count("failed_rounds", self.failed_rounds, 0)
-        check_count("equal_rounds", self.equal_rounds, 0)
-        check_choice("lag", self.lag, (0, 1))
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationSettings:
+class EvaluationSettings(Options):
     """Evaluation on held-out tasks.
 
     Attributes:
@@ -194,22 +177,20 @@ class EvaluationSettings:
         before: Evaluation before the first iteration; without it there is no score to compare the last one with.
     """
 
-    tasks: int | None = None
-    attempts: int = 4
-    k: int = 4
-    every: int = 10
+    tasks: PositiveInt | None = None
+    attempts: PositiveInt = 4
+    k: PositiveInt = 4
+    every: NonNegativeInt = 10
     before: bool = True
 
     def __post_init__(self) -> None:
-        if self.tasks is not None:
-            check_count("tasks", self.tasks, 1)
-        check_count("k", self.k, 1)
-        check_count("attempts", self.attempts, self.k)
-        check_count("every", self.every, 0)
+        super().__post_init__()
+        if self.attempts < self.k:
+            raise OptionError("attempts", self.attempts, f"an integer >= k = {self.k}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class WarmStartSettings:
+class WarmStartSettings(Options):
     """Supervised learning on demonstrations before reinforcement learning.
 
     Attributes:
@@ -225,26 +206,19 @@ class WarmStartSettings:
         warmup: Number of steps over which the learning rate rises.
     """
 
-    episodes: int = 1024
-    noisy: float = 0.0
+    episodes: PositiveInt = 1024
+    noisy: Fraction = 0.0
     mistakes: Mapping[str, float] = field(default_factory=dict)
     file: str | None = None
     min_reward: float = 0.0
-    batches: int = 100
-    batch_episodes: int = 32
-    learning_rate: float = 1e-4
-    warmup: int = 10
-
-    def __post_init__(self) -> None:
-        for name in ("episodes", "batches", "batch_episodes"):
-            check_count(name, getattr(self, name), 1)
-        check_count("warmup", self.warmup, 0)
-        check_unit_interval("noisy", self.noisy)
-        check_at_least("learning_rate", self.learning_rate, 0)
+    batches: PositiveInt = 100
+    batch_episodes: PositiveInt = 32
+    learning_rate: NonNegative = 1e-4
+    warmup: NonNegativeInt = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrackerSettings:
+class TrackerSettings(Options):
     """Experiment trackers that receive the metrics besides the run directory.
 
     Attributes:

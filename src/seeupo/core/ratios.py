@@ -11,8 +11,9 @@ import math
 import torch
 from torch import Tensor
 
+from seeupo.config.option_types import Clip
 from seeupo.core.tensor_checks import check_floating, check_mask, check_shape
-from seeupo.utils.option_checks import Clip, check_clip
+from seeupo.utils.option_checks import check_clip
 
 
 def length_mask(lengths: Tensor) -> Tensor:

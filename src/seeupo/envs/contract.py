@@ -10,13 +10,16 @@ import inspect
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
 from seeupo.types import Message, Role, StepResult, Task, Tool, ToolCall
 
-ROLES = get_args(Role)
+FIELDS: dict[type, dict[str, Any]] = {
+    kind: get_type_hints(kind) for kind in (Task, StepResult, Message, ToolCall, Tool)
+}
+"""Annotations of the fields of each class."""
 
 
 class ContractError(Exception):
@@ -44,10 +47,23 @@ class Contract:
             shown = type_name(value) if isinstance(value, str) else describe(value)
             raise self.broken(f"{self.name} must return {expected}, got {shown}")
 
-    def has(self, owner: str, field: str, value: Any, accepted: bool, expected: str) -> None:
-        """Raise unless a field of the answer is accepted."""
-        if not accepted:
-            raise self.broken(f"{self.name} returned {owner} with {field} {describe(value)}; it must be {expected}")
+    def fields(self, value: Any, kind: type) -> None:
+        """Raise unless the fields of an object, and of the objects in them, fit the annotations of its class."""
+        for name, annotation in FIELDS[kind].items():
+            content = getattr(value, name)
+            accepts, expected, item_kind = FIELD_CHECKS[annotation]
+            if not accepts(content):
+                raise self.wrong_field(kind, name, content, expected)
+            if item_kind is not None:
+                for item in content or ():
+                    if not isinstance(item, item_kind):
+                        raise self.wrong_field(kind, name, item, expected)
+                    self.fields(item, item_kind)
+
+    def wrong_field(self, kind: type, name: str, content: Any, expected: str) -> ContractError:
+        field = f"a {kind.__name__} with {name} {describe(content)}"
+        expected = "a JSON schema" if name == "parameters" else expected
+        return self.broken(f"{self.name} returned {field}; it must be {expected}")
 
     def splits(self, value: Any) -> list[str]:
         if not is_sequence_of(value, str) or not value:
@@ -65,12 +81,7 @@ class Contract:
         ids: set[str] = set()
         for task in value:
             self.returns(task, isinstance(task, Task), "a sequence of Task")
-            for field in ("id", "split", "kind"):
-                content = getattr(task, field)
-                self.has("a Task", field, content, isinstance(content, str), "str")
-            is_int = isinstance(task.seed, int) and not isinstance(task.seed, bool)
-            self.has("a Task", "seed", task.seed, is_int, "int")
-            self.has("a Task", "payload", task.payload, is_json_table(task.payload), "a table of JSON values")
+            self.fields(task, Task)
             if task.id in ids:
                 raise self.broken(f"{self.name} must return unique task ids, got {task.id!r} twice")
             ids.add(task.id)
@@ -92,33 +103,9 @@ class Contract:
                 "Gymnasium's reset and step use the adapter: docs/environments/gymnasium.md"
             )
         self.returns(value, isinstance(value, StepResult), "StepResult")
-        result: StepResult = value
-        self.has("a StepResult", "messages", result.messages, is_sequence(result.messages), "a tuple of Message")
-        for message in result.messages:
-            self.message(message)
-        if result.tools is not None:
-            self.has("a StepResult", "tools", result.tools, is_sequence(result.tools), "a tuple of Tool, or None")
-            for tool in result.tools:
-                self.has("a StepResult", "tools", tool, isinstance(tool, Tool), "a tuple of Tool, or None")
-                self.has("a Tool", "name", tool.name, isinstance(tool.name, str), "str")
-                self.has("a Tool", "description", tool.description, isinstance(tool.description, str), "str")
-                self.has("a Tool", "parameters", tool.parameters, is_json_table(tool.parameters), "a JSON schema")
-        self.has("a StepResult", "reward", result.reward, is_finite(result.reward), "a finite number")
-        for field in ("terminated", "truncated"):
-            content = getattr(result, field)
-            self.has("a StepResult", field, content, isinstance(content, bool), "bool")
-        self.has("a StepResult", "info", result.info, is_json_table(result.info), "a table of JSON values")
-        self.has("a StepResult", "state_key", result.state_key, isinstance(result.state_key, str | None), "str or None")
+        self.fields(value, StepResult)
+        result: StepResult = replace(value, reward=float(value.reward))
         return result
-
-    def message(self, message: Any) -> None:
-        self.has("a StepResult", "messages", message, isinstance(message, Message), "a tuple of Message")
-        self.has("a Message", "role", message.role, message.role in ROLES, f"one of {', '.join(ROLES)}")
-        self.has("a Message", "content", message.content, isinstance(message.content, str), "str")
-        self.has("a Message", "tool_calls", message.tool_calls, is_sequence(message.tool_calls), "a tuple of ToolCall")
-        for call in message.tool_calls:
-            accepted = isinstance(call, ToolCall) and isinstance(call.name, str) and is_json_table(call.arguments)
-            self.has("a Message", "tool_calls", call, accepted, "a tuple of ToolCall, with a name and JSON arguments")
 
     def score(self, value: Any) -> float:
         self.returns(value, is_finite(value) and 0 <= value <= 1, "a number from 0 to 1")
@@ -161,10 +148,6 @@ def place_of(function: object) -> str:
     return "" if code is None else f" ({code.co_filename}:{code.co_firstlineno})"
 
 
-def is_sequence(value: Any) -> bool:
-    return isinstance(value, list | tuple)
-
-
 def is_sequence_of(value: Any, kind: type) -> bool:
     is_list = isinstance(value, Sequence) and not isinstance(value, str)
     return is_list and all(isinstance(item, kind) for item in value)
@@ -188,3 +171,22 @@ def is_json(value: Any) -> bool:
 
 def is_json_table(value: Any) -> bool:
     return isinstance(value, Mapping) and is_json(dict(value))
+
+
+def is_tuple(value: Any) -> bool:
+    return isinstance(value, list | tuple)
+
+
+FIELD_CHECKS: dict[Any, tuple[Callable[[Any], bool], str, type | None]] = {
+    str: (lambda value: isinstance(value, str), "str", None),
+    str | None: (lambda value: isinstance(value, str | None), "str or None", None),
+    int: (lambda value: isinstance(value, int) and not isinstance(value, bool), "int", None),
+    bool: (lambda value: isinstance(value, bool), "bool", None),
+    float: (is_finite, "a finite number", None),
+    Role: (lambda value: value in get_args(Role), f"one of {', '.join(get_args(Role))}", None),
+    Mapping[str, Any]: (is_json_table, "a table of JSON values", None),
+    tuple[Message, ...]: (is_tuple, "a tuple of Message", Message),
+    tuple[ToolCall, ...]: (is_tuple, "a tuple of ToolCall", ToolCall),
+    tuple[Tool, ...] | None: (lambda value: value is None or is_tuple(value), "a tuple of Tool, or None", Tool),
+}
+"""For each annotation of a field: its check, its description, and the class of the objects in it."""

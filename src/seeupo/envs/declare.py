@@ -1,7 +1,7 @@
 """Decorators that mark functions as usable by name, as in `reward = "rewards.py:exact"`.
 
-A recipe may name only what declares itself; otherwise it could name any function of any module, such as those of
-`subprocess`. Classes need no mark, because they are recognized by their methods.
+A recipe may name only what declares itself; otherwise it could name any function of any module, such as
+`subprocess.getoutput`. Classes need no mark, because they are recognized by their methods.
 """
 
 from __future__ import annotations

@@ -116,6 +116,8 @@ def run(command: Sequence[str], problem: str) -> None:
 
     The umask is fixed, because workers run as an unprivileged user that must be able to read the files.
     """
-    done = subprocess.run(command, capture_output=True, text=True, check=False, umask=0o022, stdin=subprocess.DEVNULL)
-    if done.returncode != 0:
-        raise EnvError(problem, *(done.stderr or done.stdout).strip()[-2000:].splitlines())
+    process = subprocess.run(
+        command, capture_output=True, text=True, check=False, umask=0o022, stdin=subprocess.DEVNULL
+    )
+    if process.returncode != 0:
+        raise EnvError(problem, *(process.stderr or process.stdout).strip()[-2000:].splitlines())

@@ -52,6 +52,14 @@ def resolve(reference: str, role: Role) -> Any:
     return code
 
 
+def resolve_option(option: str, value: Any, role: Role) -> Any:
+    """Return the code that an option names; in Python the option may also be the code itself."""
+    code = resolve(value, role) if isinstance(value, str) else value
+    if not callable(code):
+        raise EnvError(f"{option}={value!r}: expected {requirement(role)}")
+    return code
+
+
 def split(reference: str) -> tuple[str, str]:
     """Return module or file, and name."""
     module, _, name = reference.rpartition(":")

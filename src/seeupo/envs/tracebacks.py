@@ -23,7 +23,7 @@ def explain_exception(error: BaseException) -> str:
     """
     shown = traceback.TracebackException.from_exception(error)
     message = str(shown).partition("\n")[0]
-    if isinstance(error, SyntaxError):  # its message has the place, and all frames are those of the import
+    if isinstance(error, SyntaxError):  # its message has the place, and all frames belong to the import
         place, shown.stack = "", traceback.StackSummary()
     else:
         place = _hide_own_frames(_chain(shown))
@@ -47,12 +47,12 @@ def _chain(shown: traceback.TracebackException) -> list[traceback.TracebackExcep
 
 def _hide_own_frames(chain: list[traceback.TracebackException]) -> str:
     """Remove the frames of this package if others remain, and return the place of the latest in the user's files."""
-    kept = [[frame for frame in error.stack if not _is_own(frame)] for error in chain]
-    frames = next(filter(None, kept), None)
+    stacks = [[frame for frame in error.stack if not _is_own(frame)] for error in chain]
+    frames = next(filter(None, stacks), None)
     if frames is None:
         return ""
-    for error, rest in zip(chain, kept, strict=True):
-        error.stack = traceback.StackSummary.from_list(rest)
+    for error, stack in zip(chain, stacks, strict=True):
+        error.stack = traceback.StackSummary.from_list(stack)
     latest = next((frame for frame in reversed(frames) if not is_installed(Path(frame.filename))), frames[-1])
     return f" ({latest.filename}:{latest.lineno})"
 

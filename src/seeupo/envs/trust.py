@@ -40,10 +40,10 @@ class TrustError(UserError):
 
     def __init__(self, references: tuple[str, ...]) -> None:
         self.references = references
-        named = " and ".join(repr(reference) for reference in references)
+        quoted = " and ".join(repr(reference) for reference in references)
         flags = " ".join(f"--trust {reference}" for reference in references)
         super().__init__(
-            f"the settings name code to run, {named}; it runs only with your consent. "
+            f"the settings name code to run, {quoted}; it runs only with your consent. "
             f"Read the code first, then add {flags} on the command line, or trust={list(references)!r} in Python"
         )
 
@@ -53,8 +53,8 @@ def named_code(environment: object, options: Mapping[str, Any]) -> tuple[str, ..
     spec = lookup(environment) if isinstance(environment, str) else environment
     if not isinstance(spec, EnvSpec):
         return ()  # a factory object: its code already runs
-    named = [environment] if isinstance(environment, str) and is_reference(environment) else []
-    return (*named, *spec.code_in(options))
+    code = [environment] if isinstance(environment, str) and is_reference(environment) else []
+    return (*code, *spec.code_in(options))
 
 
 def untrusted_code(code: Collection[str], trusted: Collection[str]) -> tuple[str, ...]:

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from numbers import Integral, Real
 
-Clip = tuple[float, float]
-"""Clip range (low, high): a ratio is clipped to [1 - low, 1 + high]."""
-
 
 class OptionError(ValueError):
     """An option has a value that is not accepted.
@@ -36,7 +33,7 @@ def check_number(name: str, value: object) -> None:
         raise OptionError(name, value, "a number")
 
 
-def check_clip(name: str, clip: Clip | None) -> None:
+def check_clip(name: str, clip: tuple[float, float] | None) -> None:
     if clip is None:
         return
     if not isinstance(clip, tuple | list) or len(clip) != 2:

@@ -223,7 +223,7 @@ def test_the_wrapped_environment_is_closed():
         ),
         ({"make": "subprocess:getoutput"}, "'subprocess:getoutput' is not usable as environment"),
         ({"make": "subprocess:Popen"}, "'subprocess:Popen' is not usable as environment"),
-        ({"make": 3}, "make=3: expected a callable"),
+        ({"make": 3}, "make=3: expected a class with reset, step or a function marked"),
         ({"make": Coin, "worst": 1.0}, "worst=1.0, best=1.0"),
         ({"make": Coin, "best": math.nan}, "best=nan"),
         ({"make": Coin, "success": math.inf}, "success=inf"),

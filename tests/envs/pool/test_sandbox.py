@@ -1,6 +1,5 @@
 import os
 import subprocess
-import sys
 import venv
 import warnings
 from dataclasses import replace
@@ -10,7 +9,6 @@ import pytest
 
 from envs.worlds import TOY, needs_sandbox
 from seeupo.envs.pool import sandbox
-from seeupo.envs.pool.interpreter import find_runtime
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.envs.pool.sandbox import check_mounts, find_bubblewrap, warn_unsandboxed
 from seeupo.envs.pool.seccomp import open_filter
@@ -81,7 +79,7 @@ def test_inner_mounts_are_not_hidden_by_outer_ones(tmp_path):
     (tmp_path / "data/answers/answer").write_text("answer")
     mounts = {tmp_path / "data/answers": tmp_path / "nothing", tmp_path / "data": tmp_path / "data"}
     program = ["/bin/sh", "-c", f"cd {tmp_path}/data && ls . answers"]
-    done = run_sandboxed(program, read_only=mounts)
+    done = run_sandboxed(program, mounts=mounts)
     assert done.stdout.split() == [".:", "answers", "task", "answers:"], done.stderr
 
 
@@ -117,7 +115,7 @@ def test_an_interpreter_in_the_home_shows_nothing_else_of_it(tmp_path, monkeypat
         secret.write_text("secret")
     python = home / place / "bin" / "python"
     program = f"import sys; print(sys.prefix); [print(open(p).read()) for p in {list(map(str, secrets))} if exists(p)]"
-    done = run_sandboxed([python, "-c", f"from os.path import exists; {program}"], python=python)
+    done = run_sandboxed([python, "-c", f"from os.path import exists; {program}"])
     assert done.stdout.split() == [str(Path(home / place))], done.stderr
 
 
@@ -132,7 +130,7 @@ def test_an_interpreter_behind_a_link_in_the_home_is_found(tmp_path, monkeypatch
     python.parent.mkdir()
     python.symlink_to("../share/tools/one/bin/python")
     program = "import os, sys; print(os.listdir(sys.argv[1]), os.listdir(sys.argv[2]))"
-    done = run_sandboxed([python, "-c", program, home / ".local/share", home / ".local/bin"], python=python)
+    done = run_sandboxed([python, "-c", program, home / ".local/share", home / ".local/bin"])
     assert done.stdout.strip() == "['tools'] ['python3']", done.stderr
 
 
@@ -146,14 +144,13 @@ def test_the_sandbox_needs_a_known_architecture(monkeypatch):
         find_bubblewrap.cache_clear()
 
 
-def run_sandboxed(program, *, read_only=None, python=None):
+def run_sandboxed(program, *, mounts=None):
     """Run a program in the sandbox as the pool does."""
     filter_fd = open_filter()
     try:
         command = find_bubblewrap().command(
             list(map(str, program)),
-            runtime=find_runtime(python or Path(sys.executable)),
-            read_only=read_only or {},
+            mounts=mounts or {},
             scratch_mb=1,
             filter_fd=filter_fd,
         )

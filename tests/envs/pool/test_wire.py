@@ -7,10 +7,8 @@ from seeupo.envs.pool.wire import (
     decode,
     encode,
     expect_number,
-    result_from_json,
-    result_to_json,
-    task_from_json,
-    task_to_json,
+    from_json,
+    to_json,
 )
 from seeupo.types import Message, StepResult, Task, Tool, ToolCall
 
@@ -40,17 +38,17 @@ results = st.builds(
 
 @given(results)
 def test_results_survive_the_round_trip(result):
-    line = encode(result_to_json(result))
+    line = encode(to_json(result))
     assert line.count(b"\n") == 1
-    assert result_from_json(decode(line)) == result
+    assert from_json(StepResult, decode(line)) == result
 
 
 @given(st.builds(Task, texts, texts, texts, st.integers(), objects))
 def test_tasks_survive_the_round_trip(task):
-    assert task_from_json(decode(encode(task_to_json(task)))) == task
+    assert from_json(Task, decode(encode(to_json(task)))) == task
 
 
-RESULT = result_to_json(StepResult(()))
+RESULT = to_json(StepResult(()))
 MESSAGE = {"role": "user", "content": "", "tool_calls": []}
 
 
@@ -69,11 +67,11 @@ MESSAGE = {"role": "user", "content": "", "tool_calls": []}
     ],
 )
 def test_fields_of_wrong_types_are_errors(fields):
-    assert result_from_json({**RESULT, "messages": [MESSAGE]}).messages == (Message("user", ""),)
+    assert from_json(StepResult, {**RESULT, "messages": [MESSAGE]}).messages == (Message("user", ""),)
     with pytest.raises(WireError, match="expected"):
-        result_from_json({**RESULT, **fields})
+        from_json(StepResult, {**RESULT, **fields})
     with pytest.raises(WireError, match="expected"):
-        result_from_json({})
+        from_json(StepResult, {})
 
 
 @pytest.mark.parametrize("nested", [b"[" * 99 + b"[[]]" + b"]" * 99, b'{"a":' * 100 + b"[]" + b"}" * 100])

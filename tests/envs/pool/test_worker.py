@@ -278,6 +278,18 @@ def test_a_factory_that_cannot_be_loaded_is_an_error(unsandboxed, note, start_se
         worker.discard()
 
 
+def test_a_worker_that_outlives_its_sandbox_is_not_used(monkeypatch):
+    """Bubblewrap may be killed before it has tied the worker to itself; the worker answers nevertheless."""
+    worker = Worker(launch(True))
+    kill(worker.process.pid)
+    os.waitid(os.P_PID, worker.process.pid, os.WEXITED | os.WNOWAIT)
+    monkeypatch.setattr(worker, "call", lambda *_, **__: None)
+    with pytest.raises(WorkerFailure) as failure:
+        worker.load()
+    assert failure.value.cause is FailureCause.KILLED
+    worker.discard()
+
+
 def test_a_missing_interpreter_is_an_error():
     with pytest.raises(EnvError, match="could not be started"):
         Worker(launch(True, python=Path("/nowhere/python")))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypedDict, get_args
+from typing import Annotated, Literal, TypedDict
 
 import torch
 from torch import Tensor
@@ -24,11 +24,13 @@ from seeupo.algorithms.common.records import (
     turn_record,
     with_credit,
 )
+from seeupo.config.algorithms import REFERENCE_OPTIONS
+from seeupo.config.option_types import Clip, NonNegative, Options, PositiveInt, Range
 from seeupo.protocols import Need, TrainEngine
 from seeupo.types import ON_POLICY, Behavior, StepMetrics, Trajectory, Turn, TurnKey, Update
-from seeupo.utils.option_checks import Clip, check_at_least, check_choice, check_clip, check_count
 
 Split = Literal["trajectory", "turn"]
+Minibatches = Annotated[float, Range(1)]
 
 
 class ObjectiveInputs(TypedDict):
@@ -44,7 +46,7 @@ class ObjectiveInputs(TypedDict):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RatioAlgorithm:
+class RatioAlgorithm(Options):
     """Options of all algorithms.
 
     Attributes:
@@ -55,20 +57,14 @@ class RatioAlgorithm:
     """
 
     clip: Clip | None = (0.2, 0.2)
-    kl_coef: float = 0.0
-    entropy_coef: float = 0.0
-    epochs: int = 1
-
-    def __post_init__(self) -> None:
-        check_clip("clip", self.clip)
-        for name in ("kl_coef", "entropy_coef"):
-            check_at_least(name, getattr(self, name), 0)
-        check_count("epochs", self.epochs, 1)
+    kl_coef: NonNegative = 0.0
+    entropy_coef: NonNegative = 0.0
+    epochs: PositiveInt = 1
 
     @property
     def needs(self) -> frozenset[Need]:
         """Features that the engine must have: a reference policy for a KL penalty."""
-        return frozenset({"reference"} if self.kl_coef else ())
+        return frozenset({"reference"} if any(getattr(self, name, 0) for name in REFERENCE_OPTIONS) else ())
 
     def objective_inputs(self, engine: TrainEngine, batch: Batch, turns: Sequence[Turn]) -> ObjectiveInputs:
         """Return log pi_{theta_k} of the turns, that of the reference if needed, and the options of the objective."""
@@ -96,13 +92,8 @@ class BaseAlgorithm(RatioAlgorithm, ABC):
             last to the first, as in SeeUPO.
     """
 
-    minibatches: float = 1
+    minibatches: Minibatches = 1
     split: Split = "trajectory"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least("minibatches", self.minibatches, 1)
-        check_choice("split", self.split, get_args(Split))
 
     def update(
         self,

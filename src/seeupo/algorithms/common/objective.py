@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from seeupo.algorithms.common.batch import LogProbs, action_mask, padded
+from seeupo.config.option_types import Clip
 from seeupo.core import clip_binds, clipped_objective, k3, length_mask, masked_mean, sequence_log_ratio
 from seeupo.types import Turn, TurnKey
-from seeupo.utils.option_checks import Clip
 
 Ratio = Literal["length_normalized", "product"]
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -18,14 +19,14 @@ from torch import Tensor
 from seeupo.algorithms.common.batch import LogProbs, action_mask, by_key, padded
 from seeupo.algorithms.common.objective import TrajectoryObjective, action_log_ratio
 from seeupo.algorithms.common.records import TakenSteps
+from seeupo.config.option_types import NonNegativeInt, Options, Range
 from seeupo.core import k3
 from seeupo.protocols import TrainEngine
 from seeupo.types import StepMetrics, Turn
-from seeupo.utils.option_checks import OptionError, check_at_least, check_count
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrustRegionSettings:
+class TrustRegionSettings(Options):
     """Limits of the change of the policy by a turn's optimizer steps; steps beyond them are shrunk.
 
     Attributes:
@@ -33,14 +34,8 @@ class TrustRegionSettings:
         backtracks: Number of times that steps are halved before they are undone.
     """
 
-    kl: float = 0.01
-    backtracks: int = 6
-
-    def __post_init__(self) -> None:
-        check_at_least("kl", self.kl, 0)
-        if self.kl == 0:
-            raise OptionError("kl", self.kl, "a number above 0")
-        check_count("backtracks", self.backtracks, 0)
+    kl: Annotated[float, Range(0, exclude_low=True)] = 0.01
+    backtracks: NonNegativeInt = 6
 
 
 def take_within(

@@ -175,7 +175,7 @@ def show_recipe(name: str) -> None:
 @recipes.command("schema")
 def show_schema() -> None:
     """Print the JSON schema of a recipe, for editors."""
-    from seeupo.config.json_schema import recipe_schema
+    from seeupo.config.reference import recipe_schema
 
     echo_json(recipe_schema(), indent=2)
 
@@ -200,12 +200,11 @@ def show_algorithm(name: str) -> None:
 
     NAME may be that of an installed package's algorithm, or a class: module:Class or path/to/file.py:Class.
     """
-    from seeupo.algorithms import ALGORITHMS
     from seeupo.cli.algorithm_cards import show_algorithm
-    from seeupo.config.algorithms import is_reference, plugin_names
+    from seeupo.config.algorithms import is_reference, plugin_names, shipped_algorithms
     from seeupo.errors import UserError, suggest
 
-    known = [*ALGORITHMS, *plugin_names()]
+    known = [*shipped_algorithms(), *plugin_names()]
     if name not in known and not is_reference(name):
         raise UserError(f"unknown algorithm {name[:60]!r}; {suggest(name[:60].lower(), known)}")
     show_algorithm(name, Terminal())

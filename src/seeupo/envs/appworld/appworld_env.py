@@ -6,12 +6,35 @@ from typing import Any
 
 from seeupo.envs.appworld.code_block import first_code_block
 from seeupo.envs.appworld.engine_client import Engine, EngineLost, NoOutput
-from seeupo.envs.appworld.prompt import first_messages
 from seeupo.envs.observation import cut
 from seeupo.types import Message, StepResult, Task
 
 SHORTEST_GRACE_SECONDS = 2.0
 LONGEST_CODE = 100_000
+SYSTEM = """\
+You carry out a task for your supervisor in a world of apps, by writing Python code. In each turn, write one block of \
+code between ```python and ```; only the first block of a message is run. You are then shown what it printed. \
+Variables and functions live on from turn to turn.
+
+The apps are used through the object `apis`: `apis.APP_NAME.API_NAME(argument=value)` returns JSON data, or raises an \
+exception that says what was wrong. Find out what there is before you use it, and print what you want to see:
+- apis.api_docs.show_app_descriptions()
+- apis.api_docs.show_api_descriptions(app_name='...')
+- apis.api_docs.show_api_doc(app_name='...', api_name='...')
+
+How to go about it:
+- The app `supervisor` knows your supervisor's profile, addresses, payment cards and account passwords. Most apps ask \
+you to log in for an access token, with the supervisor's e-mail address or phone number as user name.
+- Lists come in pages: go through all of them where the task is about all entries.
+- Decide for yourself: questions are not answered. Change nothing that the task does not ask for.
+- When done, call apis.supervisor.complete_task(). If the task asks a question, pass the answer, as short as can be: \
+apis.supervisor.complete_task(answer=...). If you cannot do it: apis.supervisor.complete_task(status='fail')."""
+
+USER = """\
+My name is {first_name} {last_name}, my e-mail address is {email} and my phone number is {phone_number}. \
+It is {datetime} now.
+
+Task: {instruction}"""
 HALTED = "Error: this code brought the apps to a halt, so the task ends here, as it was before the code."
 
 
@@ -31,8 +54,9 @@ class AppWorldEnv:
         self.task = task.id
         self.executed = []
         self.changes = {}
-        described = self._set_up()
-        return StepResult(first_messages(described), tools=())
+        task_description = self._set_up()
+        request = USER.format(**task_description, **task_description["supervisor"])
+        return StepResult((Message("system", SYSTEM), Message("user", request)), tools=())
 
     def step(self, text: str) -> StepResult:
         """Run the first code block of the text."""
@@ -51,13 +75,12 @@ class AppWorldEnv:
                 return observation(f"Error: {error}. All effects of the code are undone.")
             except EngineLost:
                 if again:  # also in a fresh process, so the code is the cause
-                    return StepResult((Message("user", HALTED),), terminated=True, info={"ended_by": "action"})
+                    return observation(HALTED, terminated=True, info={"ended_by": "action"})
                 self._restore()
             else:
                 break
         self.executed.append(code)
-        output = f"Output:\n```\n{cut(printed.rstrip())}\n```"
-        return StepResult((Message("user", output),), terminated=completed)
+        return observation(f"Output:\n```\n{cut(printed.rstrip())}\n```", terminated=completed)
 
     def save(self) -> dict[str, list[str]]:
         """Return the episode's changes to each app's database, for `AppWorldFactory.judge`."""
@@ -76,8 +99,8 @@ class AppWorldEnv:
         """Return what the code printed and whether the task is completed, and keep the state of the apps."""
         # The engine stops code with an exception, which the code may catch, so there is a second limit.
         grace = max(self.execution_seconds / 4, SHORTEST_GRACE_SECONDS)
-        printed = self.engine.execute(code, seconds=self.execution_seconds + grace)
-        state = self.engine.state()
+        printed = self.engine.command("execute", code=code, seconds=self.execution_seconds + grace)["output"]
+        state = self.engine.command("state")
         self.changes = state["changes"]
         return printed, state["completed"]
 
@@ -91,6 +114,5 @@ class AppWorldEnv:
             raise RuntimeError(f"an action that succeeded before failed when it was replayed: {error}") from None
 
 
-def observation(text: str) -> StepResult:
-    """Return an observation for code that was not run."""
-    return StepResult((Message("user", text),))
+def observation(text: str, **fields: Any) -> StepResult:
+    return StepResult((Message("user", text),), **fields)

@@ -45,27 +45,41 @@ class Engine:
         The previous episode, its processes and its files are removed first.
         """
         if self.source is not None:
-            self._command("stop")
+            self.command("stop")
         self._clear()
         if self.source is None:
             self.source = self._load()
-        return self._command("start", task=task, execution_seconds=execution_seconds)
+        return self.command("start", task=task, execution_seconds=execution_seconds)
 
-    def execute(self, code: str, *, seconds: float) -> str:
-        """Return what the code printed; raise `EngineLost` or `NoOutput`."""
-        return str(self._command("execute", code=code, seconds=seconds)["output"])
+    def command(self, command: str, **options: Any) -> dict[str, Any]:
+        """Return the engine process's answer; raise `EngineLost` or `NoOutput`.
 
-    def state(self) -> dict[str, Any]:
-        """Return the state of the apps: `completed`, and `changes` as lines for each app.
-
-        It comes from the process that owns the databases. No model code runs there.
+        "execute" runs `code` for at most `seconds` and returns its `output`. "state" returns whether the task is
+        `completed`, and the `changes` as lines for each app; it comes from the process that owns the databases, where
+        no model code runs. Without an answer, an episode's processes can no longer be found and killed.
         """
-        return self._command("state")
+        assert self.source is not None
+        assert self.source.stdin is not None
+        assert self.source.stdout is not None
+        line = ""
+        with contextlib.suppress(OSError):
+            self.source.stdin.write(f"{command} {json.dumps(options)}\n")
+            self.source.stdin.flush()
+            ready, _, _ = select.select([self.source.stdout], [], [], ANSWER_SECONDS + options.get("seconds", 0))
+            line = self.source.stdout.readline() if ready else ""
+        if not line:
+            give_up("AppWorld's engine process has ended or does not answer")
+        answer: dict[str, Any] = json.loads(line)
+        if "no_output" in answer:
+            raise NoOutput(answer["no_output"])
+        if "error" in answer:
+            raise EngineLost(answer["error"])
+        return answer
 
     def stop(self) -> None:
         """Stop the episode and all processes that it started. `start` detects an engine that is lost."""
         if self.source is not None and self.source.poll() is None:
-            self._command("stop")
+            self.command("stop")
 
     def _clear(self) -> None:
         """Remove all written files, so that no information passes between episodes, and set up the root again."""
@@ -103,26 +117,6 @@ class Engine:
             stdout=subprocess.PIPE,
             text=True,
         )
-
-    def _command(self, command: str, **options: Any) -> dict[str, Any]:
-        """Return the engine process's answer. Without one, an episode's processes can no longer be found and killed."""
-        assert self.source is not None
-        assert self.source.stdin is not None
-        assert self.source.stdout is not None
-        line = ""
-        with contextlib.suppress(OSError):
-            self.source.stdin.write(f"{command} {json.dumps(options)}\n")
-            self.source.stdin.flush()
-            ready, _, _ = select.select([self.source.stdout], [], [], ANSWER_SECONDS + options.get("seconds", 0))
-            line = self.source.stdout.readline() if ready else ""
-        if not line:
-            give_up("AppWorld's engine process has ended or does not answer")
-        answer: dict[str, Any] = json.loads(line)
-        if "no_output" in answer:
-            raise NoOutput(answer["no_output"])
-        if "error" in answer:
-            raise EngineLost(answer["error"])
-        return answer
 
 
 def give_up(reason: str) -> NoReturn:

@@ -19,13 +19,14 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from seeupo.envs.appworld import apps_process, code_process
-from seeupo.envs.appworld.engine_client import NoOutput
+from seeupo.envs.appworld.engine_client import PR_SET_DUMPABLE, NoOutput
+from seeupo.envs.pool.watchdog import processes
 
-PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 LONGEST_QUEUE = 16
 KILL_SECONDS = 20.0
@@ -62,11 +63,11 @@ def fork(work: Callable[[], None], *keep: socket.socket, memory_bytes: int) -> N
         nothing = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(nothing, stream)
-        first = 3
-        for kept in sorted(each.fileno() for each in keep):
-            os.closerange(first, kept)
-            first = kept + 1
-        os.closerange(first, 1024)
+        kept = [connection.fileno() for connection in keep]
+        for descriptor in range(3, 1024):
+            if descriptor not in kept:
+                with contextlib.suppress(OSError):
+                    os.close(descriptor)
         _, most = resource.getrlimit(resource.RLIMIT_AS)
         limit = memory_bytes if most == resource.RLIM_INFINITY else min(memory_bytes, most)
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
@@ -86,18 +87,12 @@ class Episode:
         address = str(Path(os.environ["APPWORLD_ROOT"]) / "apis")
         self.apps, apps_end = socket.socketpair()
         self.code, code_end = socket.socketpair()
-
-        def run_apps() -> None:
-            apps_process.serve(task, apps_end, calls)
-
-        def run_code() -> None:
-            code_process.serve(task, code_end, address=address, execution_seconds=execution_seconds, hidden=hidden)
-
+        code_options: dict[str, Any] = {"address": address, "execution_seconds": execution_seconds, "hidden": hidden}
         with apps_end, code_end, socket.socket(socket.AF_UNIX) as calls:
             calls.bind(address)
             calls.listen(LONGEST_QUEUE)
-            fork(run_apps, apps_end, calls, memory_bytes=memory_bytes)
-            fork(run_code, code_end, memory_bytes=memory_bytes)
+            fork(partial(apps_process.serve, task, apps_end, calls), apps_end, calls, memory_bytes=memory_bytes)
+            fork(partial(code_process.serve, task, code_end, **code_options), code_end, memory_bytes=memory_bytes)
         self.answer: dict[str, Any] = json.loads(read_line(self.apps, SETUP_SECONDS))
         if "error" not in self.answer:
             read_line(self.code, SETUP_SECONDS)  # it can run code now
@@ -141,29 +136,14 @@ def read_line(process: socket.socket, seconds: float, *, most: int | None = None
     return bytes(received)
 
 
-def descendants() -> list[int]:
-    """Return all descendants of this process. Orphans are reparented to it, because it is their subreaper."""
-    parents: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                # The name may contain anything but is enclosed in parentheses; state and parent follow.
-                parents[int(entry.name)] = int(
-                    (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[1]
-                )
-    below = {os.getpid()}
-    while more := {child for child, parent in parents.items() if parent in below} - below:
-        below |= more
-    return sorted(below - {os.getpid()})
-
-
 def kill_all() -> None:
     """Kill all processes of an episode, until there is no child left to wait for."""
     deadline = time.monotonic() + KILL_SECONDS
     while time.monotonic() < deadline:
-        for process in descendants():
+        _, *family = processes(os.getpid())  # orphans included, because this process is their subreaper
+        for process in family:
             with contextlib.suppress(OSError):
-                os.kill(process, signal.SIGKILL)
+                os.kill(process.pid, signal.SIGKILL)
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass

@@ -7,10 +7,13 @@ import os
 import struct
 from pathlib import Path
 
-CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
+CREATE_RULESET = 444
+ADD_RULE = 445
+RESTRICT_SELF = 446
 PATH_BENEATH = 1
 PR_SET_NO_NEW_PRIVS = 38
-READ_FILE, READ_DIR = 1 << 2, 1 << 3
+READ_FILE = 1 << 2
+READ_DIR = 1 << 3
 
 
 def hide(folder: Path) -> bool:

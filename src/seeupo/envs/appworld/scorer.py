@@ -7,14 +7,15 @@ the databases under an authorizer that only allows changes of rows in the apps' 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import re
 import shutil
 import sqlite3
 import tempfile
 import time
-import traceback
 from collections.abc import Iterable, Mapping, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -70,25 +71,14 @@ class Scorer:
 
         Runs in a fork, because AppWorld freezes the clock and caches state.
         """
-        from appworld.evaluator import evaluate_task
-
-        receiver, sender = os.pipe()
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                success = evaluate_task(task, EXPERIMENT, suppress_errors=True, save_report=False).success
-                os.write(sender, b"1" if success else b"0")
-                status = 0
-            except BaseException:  # the child must not continue with the parent's code
-                traceback.print_exc()
-            finally:
-                os._exit(status)
-        os.close(sender)
-        with os.fdopen(receiver, "rb") as answer:
-            verdict = answer.read(1)
-        os.waitpid(child, 0)
-        return {b"1": True, b"0": False}.get(verdict)
+        context = multiprocessing.get_context("fork")
+        receiver, sender = context.Pipe(duplex=False)
+        with receiver, sender:
+            process = context.Process(target=send_success, args=(task, sender))
+            process.start()
+            process.join()
+            success: bool | None = receiver.recv() if receiver.poll() else None
+        return success
 
     def _write(self, task: str, changes: Mapping[str, list[Statement]]) -> None:
         """Write the state to where AppWorld reads it, after the changes that set up the task."""
@@ -101,17 +91,23 @@ class Scorer:
         target.mkdir(parents=True)
         hashes = json.loads(text) if (text := read_if_there(start / "model_hashes.json")) else {}
         for app in get_all_apps():
-            own = read_if_there(start / f"{app}.jsonl")
+            setup = read_if_there(start / f"{app}.jsonl")
             added = changes.get(app, [])
-            changed = dry_run(self.data / "base_dbs" / f"{app}.db", parse(own.splitlines()), added)
+            changed = dry_run(self.data / "base_dbs" / f"{app}.db", parse(setup.splitlines()), added)
             lines = "".join(json.dumps(statement) + "\n" for statement in added)
-            (target / f"{app}.jsonl").write_text(own + lines, encoding="utf-8")
+            (target / f"{app}.jsonl").write_text(setup + lines, encoding="utf-8")
             # AppWorld compares only tables whose counter has changed. The episode's own counters cannot be trusted.
             for name, model in import_models_module(app).SQLModel.name_to_model().items():
                 if model.__tablename__ in changed:
                     counters = hashes.setdefault(app, {})
                     counters[name] = counters.get(name, 0) + 1
         (target / "model_hashes.json").write_text(json.dumps(hashes), encoding="utf-8")
+
+
+def send_success(task: str, sender: Connection) -> None:
+    from appworld.evaluator import evaluate_task
+
+    sender.send(bool(evaluate_task(task, EXPERIMENT, suppress_errors=True, save_report=False).success))
 
 
 def read_if_there(path: Path) -> str:
@@ -168,10 +164,10 @@ def is_plain(values: Any) -> bool:
     return all(item is None or isinstance(item, str | int | float) for item in items)
 
 
-def dry_run(base: Path, own: Iterable[Statement], added: Sequence[Statement]) -> set[str]:
+def dry_run(base: Path, setup: Iterable[Statement], added: Sequence[Statement]) -> set[str]:
     """Apply an app's changes to a copy in memory and return the tables that the added ones change.
 
-    The task's own changes are trusted. An added change that is not allowed, or fails, raises `Forged`.
+    The changes that set up the task are trusted. An added change that is not allowed, or fails, raises `Forged`.
     """
     if not added:
         return set()
@@ -179,7 +175,7 @@ def dry_run(base: Path, own: Iterable[Statement], added: Sequence[Statement]) ->
     copy = sqlite3.connect(":memory:")
     try:
         original.backup(copy)
-        apply(copy, own)
+        apply(copy, setup)
         tables = changeable_tables(copy)
         changed = {match[1] if (match := CHANGE.match(sql)) else "" for sql, _, _ in added}
         if not changed <= tables:
@@ -199,13 +195,13 @@ def dry_run(base: Path, own: Iterable[Statement], added: Sequence[Statement]) ->
 
 def changeable_tables(connection: sqlite3.Connection) -> set[str]:
     """Return an app's tables, without SQLite's own and the internal tables of full-text indexes."""
-    found = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall()
-    indexes = [name for name, sql in found if sql.upper().startswith("CREATE VIRTUAL TABLE")]
+    tables = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall()
+    indexes = [name for name, sql in tables if sql.upper().startswith("CREATE VIRTUAL TABLE")]
     for index in indexes:
         # The first use of an index initializes it with operations that are denied later.
         connection.execute(f'SELECT count(*) FROM "{index}"').fetchone()
     hidden = ("sqlite_", *(f"{index}_" for index in indexes))
-    return {name for name, _ in found if not name.startswith(hidden)}
+    return {name for name, _ in tables if not name.startswith(hidden)}
 
 
 def authorize(action: int, name: str | None, *_: str | None) -> int:

@@ -51,8 +51,8 @@ class Backends:
         if len(call.positional) > len(names):
             raise TypeError(f"{call.name}() takes {len(names)} arguments, but {len(call.positional)} were given")
         given = dict(zip(names, call.positional, strict=False))
-        if twice := given.keys() & call.arguments.keys():
-            raise TypeError(f"{call.name}() got multiple values for argument {min(twice)!r}")
+        if repeated := given.keys() & call.arguments.keys():
+            raise TypeError(f"{call.name}() got multiple values for argument {min(repeated)!r}")
         return Call(call.name, {**given, **call.arguments})
 
     def execute(self, call: Call) -> CallResult:

@@ -116,14 +116,14 @@ def announcement(documentation: str | None) -> str:
 
 def backends(entry: Entry) -> list[Any]:
     """Create the involved backends in the task's initial state."""
-    made = []
+    instances = []
     for name in entry["involved_classes"]:
         backend = getattr(importlib.import_module(CLASS_FILE_PATH_MAPPING[name]), name)()
         if name not in STATELESS_CLASSES:
             config = copy.deepcopy(entry["initial_config"].get(name, {}))
             backend._load_scenario(config, long_context=category_of(entry["id"]) == "long_context")
-        made.append(copy.deepcopy(backend))  # including SHARED
-    return made
+        instances.append(copy.deepcopy(backend))  # including SHARED
+    return instances
 
 
 def check(entry: Entry, turns: Sequence[Sequence[Sequence[str]]]) -> str:

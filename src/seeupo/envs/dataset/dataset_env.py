@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from numbers import Real
 from pathlib import Path
 from reprlib import repr as short
@@ -12,7 +12,7 @@ from typing import Any
 
 from seeupo.envs.dataset.rows import Row, read_rows
 from seeupo.envs.declare import Role
-from seeupo.envs.references import resolve
+from seeupo.envs.references import resolve_option
 from seeupo.errors import EnvError
 from seeupo.protocols import Expert
 from seeupo.types import StepResult, Task
@@ -28,20 +28,17 @@ class RewardError(Exception):
 class DatasetEnv:
     """Runs episodes of one prompt, one reply and one score."""
 
-    def __init__(self, rows: Mapping[str, Mapping[str, Row]], reward: Reward) -> None:
-        self._rows = rows
+    def __init__(self, row_of: Callable[[Task], Row], reward: Reward) -> None:
+        self._row_of = row_of
         self._reward = reward
         self._row: Row | None = None
         self._score = 0.0
 
     def reset(self, task: Task, *, seed: int) -> StepResult:
         """Return the prompt. The seed is not used."""
-        row = self._rows.get(task.split, {}).get(task.id)
-        if row is None:
-            raise EnvError(f"split {task.split!r} has no task {task.id!r}")
-        self._row = row
+        self._row = self._row_of(task)
         self._score = 0.0
-        return StepResult(row.messages)
+        return StepResult(self._row.messages)
 
     def step(self, text: str) -> StepResult:
         """Score the reply and end the episode."""
@@ -74,10 +71,7 @@ class DatasetFactory:
         """
         files = {"train": train} | ({} if test is None else {"test": test})
         self._rows = {split: read_rows(Path(file).expanduser()) for split, file in files.items()}
-        found = resolve(reward, Role.REWARD) if isinstance(reward, str) else reward
-        if not callable(found):
-            raise EnvError(f"reward={reward!r}: expected a function, and this is {found!r}")
-        self._reward: Reward = found
+        self._reward: Reward = resolve_option("reward", reward, Role.REWARD)
 
     @property
     def splits(self) -> Sequence[str]:
@@ -88,15 +82,21 @@ class DatasetFactory:
         return [Task(row.id, split, kind=row.kind) for row in self._rows[split].values()]
 
     def make(self) -> DatasetEnv:
-        return DatasetEnv(self._rows, self._reward)
+        return DatasetEnv(self._row_of, self._reward)
 
     def expert(self, task: Task) -> Expert | None:
         """Return an expert that replies with the field "answer"; None if the row has none."""
-        row = self._rows.get(task.split, {}).get(task.id)
-        if row is None or "answer" not in row.fields:
+        fields = self._row_of(task).fields
+        if "answer" not in fields:
             return None
-        answer = str(row.fields["answer"])
+        answer = str(fields["answer"])
         return lambda _: answer
+
+    def _row_of(self, task: Task) -> Row:
+        row = self._rows.get(task.split, {}).get(task.id)
+        if row is None:
+            raise EnvError(f"split {task.split!r} has no task {task.id!r}")
+        return row
 
 
 def score_reply(reward: Reward, reply: str, row: Row) -> float:
@@ -109,6 +109,6 @@ def score_reply(reward: Reward, reply: str, row: Row) -> float:
         cause = f"{type(error).__name__}: {error}"
         raise RewardError(f"the reward function {name} failed on {row.place}: {cause}") from error
     if not 0 <= score <= 1:
-        problem = f"returned {short(value)} for {row.place}; expected a number from 0 to 1"
-        raise RewardError(f"the reward function {name} {problem}")
+        returned = f"returned {short(value)} for {row.place}"
+        raise RewardError(f"the reward function {name} {returned}; expected a number from 0 to 1")
     return score

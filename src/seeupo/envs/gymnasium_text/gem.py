@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from importlib import import_module
 
 from seeupo.envs.gymnasium_text.gymnasium_env import GymnasiumTextFactory, RewardsInScore
@@ -31,15 +32,9 @@ class GemFactory(GymnasiumTextFactory):
             test: Number of tasks in the split "test".
             rewards: Total of an episode, as in `GymnasiumTextFactory`.
         """
+        make = partial(import_module("gem").make, game)
         expert = binary_search if game.startswith(GUESS_THE_NUMBER) else None
-        super().__init__(
-            make=import_module("gem").make,
-            arguments={"env_id": game},
-            train=train,
-            test=test,
-            rewards=rewards,
-            expert=expert,
-        )
+        super().__init__(make=make, train=train, test=test, rewards=rewards, expert=expert)
 
 
 def binary_search(task: Task) -> Expert:
@@ -49,8 +44,8 @@ def binary_search(task: Task) -> Expert:
     def act(result: StepResult) -> str:
         nonlocal low, high, guess
         text = result.messages[-1].content
-        if found := re.search(r"between (\d+) and (\d+)", text):
-            low, high = int(found[1]), int(found[2])
+        if limits := re.search(r"between (\d+) and (\d+)", text):
+            low, high = int(limits[1]), int(limits[2])
         elif "is higher than" in text:
             low = guess + 1
         else:

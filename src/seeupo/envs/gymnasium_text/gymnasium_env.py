@@ -8,13 +8,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, Literal
 
 from seeupo.envs.declare import Role
 from seeupo.envs.gymnasium_text.randomness import EpisodeRandomness
 from seeupo.envs.observation import cut
 from seeupo.envs.options import check_range
-from seeupo.envs.references import resolve
+from seeupo.envs.references import resolve_option
 from seeupo.errors import EnvError
 from seeupo.protocols import Expert
 from seeupo.types import Message, StepResult, Task
@@ -24,19 +26,21 @@ FIRST_SEED = {"train": 0, "test": 1_000_000}
 
 
 class GymnasiumTextEnv:
-    """Runs episodes of a wrapped environment, one after another; a task is a seed."""
+    """Runs episodes of a wrapped environment, one after another; a task is a seed.
+
+    Args:
+        make: Function that creates the wrapped environment.
+        score_of: Function that maps the scored rewards so far to a score.
+        terminal_only: Whether only the reward of the step that ends the episode is scored; the others are then step
+            rewards.
+    """
 
     def __init__(
-        self, make: Callable[[], Any], to_score: Callable[[Sequence[float]], float], *, scored: RewardsInScore = "sum"
+        self, make: Callable[[], Any], score_of: Callable[[Sequence[float]], float], *, terminal_only: bool
     ) -> None:
-        """Wrap the environment that `make` creates.
-
-        `to_score` maps the scored rewards so far to a score: those of all steps, or with `scored="terminal"` only that
-        of the step that ended the episode. The others are then step rewards.
-        """
         self._make = make
-        self._to_score = to_score
-        self._terminal_only = scored == "terminal"
+        self._score_of = score_of
+        self._terminal_only = terminal_only
         self._wrapped: Any = None
         self._rewards: list[float] = []
         self._over = True
@@ -75,7 +79,7 @@ class GymnasiumTextEnv:
         )
 
     def score(self) -> float:
-        return self._to_score(self._rewards)
+        return self._score_of(self._rewards)
 
     def close(self) -> None:
         """Close the wrapped environment if it has a `close` method."""
@@ -87,6 +91,8 @@ class GymnasiumTextEnv:
 
 class GymnasiumTextFactory:
     """Adapts a text environment with Gymnasium's two methods. Tasks are seeds."""
+
+    splits = ("train", "test")
 
     def __init__(
         self,
@@ -127,33 +133,30 @@ class GymnasiumTextFactory:
         self._numbers = {"train": train, "test": test}
         for split, number in self._numbers.items():
             check_range(split, number, 0, FIRST_SEED["test"])
-        self._make = resolve_callable("make", make, Role.ENV)
+        self._make = resolve_option("make", make, Role.ENV)
         self._arguments = dict(arguments or {})
-        self._expert = None if expert is None else resolve_callable("expert", expert, Role.EXPERT)
+        self._expert: Any = None if expert is None else resolve_option("expert", expert, Role.EXPERT)
         self._rewards: RewardsInScore = rewards
-        self._worst, self._best, self._success = worst, best, success
+        self._worst = worst
+        self._best = best
+        self._success = success
 
     @property
     def separate_step_rewards(self) -> bool:
         """Whether the score leaves out the rewards that steps return."""
         return self._rewards == "terminal"
 
-    @property
-    def splits(self) -> Sequence[str]:
-        return tuple(self._numbers)
-
     def tasks(self, split: str) -> Sequence[Task]:
         first = FIRST_SEED[split]
         return [Task(f"{split}-{n:04d}", split, seed=first + n) for n in range(self._numbers[split])]
 
     def make(self) -> GymnasiumTextEnv:
-        return GymnasiumTextEnv(lambda: self._make(**self._arguments), self.score_of, scored=self._rewards)
+        make = partial(self._make, **self._arguments)
+        return GymnasiumTextEnv(make, self.score_of, terminal_only=self.separate_step_rewards)
 
     def expert(self, task: Task) -> Expert | None:
-        if self._expert is None:
-            return None
-        found: Expert | None = self._expert(task)
-        return found
+        expert: Expert | None = None if self._expert is None else self._expert(task)
+        return expert
 
     def score_of(self, rewards: Sequence[float]) -> float:
         """Return the score of an episode with these scored rewards."""
@@ -161,14 +164,6 @@ class GymnasiumTextFactory:
         if self._success is not None:
             return float(total >= self._success)
         return min(1.0, max(0.0, (total - self._worst) / (self._best - self._worst)))
-
-
-def resolve_callable(option: str, value: str | Callable[..., Any], role: Role) -> Callable[..., Any]:
-    """Return the callable that an option names."""
-    found = resolve(value, role) if isinstance(value, str) else value
-    if not callable(found):
-        raise EnvError(f"{option}={value!r}: expected a callable, and this is {found!r}")
-    return found
 
 
 def unpack(answer: Any, names: Sequence[str], method: str) -> tuple[Any, ...]:
@@ -187,12 +182,10 @@ def observation(text: Any) -> Message:
 
 def json_entries(info: Any) -> dict[str, Any]:
     """Return the entries of `info` that can be encoded as JSON."""
-    return {key: value for key, value in info.items() if is_json(key, value)} if isinstance(info, Mapping) else {}
-
-
-def is_json(key: Any, value: Any) -> bool:
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError, RecursionError):
-        return False
-    return isinstance(key, str)
+    entries: dict[str, Any] = {}
+    if isinstance(info, Mapping):
+        for key, value in info.items():
+            with suppress(TypeError, ValueError, RecursionError):
+                json.dumps(value, allow_nan=False)
+                entries |= {key: value} if isinstance(key, str) else {}
+    return entries

@@ -38,10 +38,10 @@ class EpisodeRandomness:
 
 def generator_states() -> dict[str, Any]:
     """Return the states of the global generators; numpy's only if numpy has been imported."""
-    found: dict[str, Any] = {"random": random.getstate()}
+    states: dict[str, Any] = {"random": random.getstate()}
     if (numpy := sys.modules.get("numpy")) is not None:
-        found["numpy"] = numpy.random.get_state()
-    return found
+        states["numpy"] = numpy.random.get_state()
+    return states
 
 
 def restore(states: Mapping[str, Any]) -> None:

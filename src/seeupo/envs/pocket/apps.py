@@ -89,8 +89,7 @@ class World:
     def apply(self, call: Call) -> Facts:
         """Execute a well-formed call; return the result of a lookup, and nothing for any other call.
 
-        Raises:
-            ActionError: The note or event does not exist. Nothing was changed.
+        Raise `ActionError`, and change nothing, if the note or event does not exist.
         """
         if TOOLS[call.tool].tells:
             return self._look_up(call)

@@ -113,7 +113,7 @@ def _parse_word(value: object, key: str, sort: str) -> str:
 
 def _quote(value: object) -> str:
     """Return a hostile value as a few printable characters."""
+    if not isinstance(value, str | int):
+        return f"a JSON {type(value).__name__}"
     # Cut again after escaping: one character may have become ten.
-    return (
-        f"'{ascii(str(value)[:40])[1:-1][:60]}'" if isinstance(value, str | int) else f"a JSON {type(value).__name__}"
-    )
+    return f"'{ascii(str(value)[:40])[1:-1][:60]}'"

@@ -6,7 +6,6 @@ import importlib
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,53 +19,52 @@ from seeupo.errors import EnvError, EnvUnavailable
 from seeupo.protocols import EnvFactory
 
 
-@dataclass(frozen=True)
-class PoolPlan:
-    """The workers of a pool.
-
-    Attributes:
-        run: How workers that run episodes are launched, or a factory in this process.
-        room: Number of concurrent episodes per slot; None for no limit.
-        judge: How a separate worker for tasks, experts and scores is launched; None if the other workers provide them.
-    """
-
-    name: str
-    run: Launch | EnvFactory
-    room: int | None = None
-    judge: Launch | None = None
-
-
-def plan_pool(
-    environment: str | EnvSpec | EnvFactory, options: Mapping[str, Any], limits: Limits | None, *, unsandboxed: bool
-) -> PoolPlan:
-    """Return the workers that the environment needs on this machine."""
+def spec_and_factory(
+    environment: str | EnvSpec | EnvFactory, options: Mapping[str, Any]
+) -> tuple[EnvSpec, EnvFactory | None]:
+    """Return the spec of an environment, and its factory if it runs in this process."""
     spec = lookup(environment) if isinstance(environment, str) else environment
-    if not isinstance(spec, EnvSpec):
-        if options:
-            raise EnvError(f"options={dict(options)!r}: a factory object takes none; pass them to its constructor")
-        return PoolPlan(reference_to(spec), spec)
-    if spec.in_process:
-        return PoolPlan(spec.name, load_factory(spec.factory, options), spec.episodes_per_worker)
+    if isinstance(spec, EnvSpec):
+        return spec, load_factory(spec.factory, options) if spec.in_process else None
+    if options:
+        raise EnvError(f"options={dict(options)!r}: a factory object takes none; pass them to its constructor")
+    reference = reference_to(spec)
+    return EnvSpec(name=reference, factory=reference, in_process=True), spec
+
+
+def launch_settings(
+    spec: EnvSpec, options: Mapping[str, Any], limits: Limits, *, role: str, unsandboxed: bool
+) -> Launch:
+    """Return how workers of an environment are launched.
+
+    Args:
+        spec: The environment.
+        options: Keyword arguments of its factory.
+        limits: Resource limits of the worker.
+        role: "run" for workers that run episodes, "judge" for a separate worker for tasks, experts and scores.
+        unsandboxed: Run workers without a sandbox.
+    """
     code = [reference for reference in (spec.factory, *spec.code_in(options)) if not reference.startswith("seeupo.")]
     sources = [source for reference in code if (source := locate(reference)) is not None]
+    projects = [(source.project, source.path) for source in sources if source.project is not None]
     options = absolute_paths(spec, options)
     files = [Path(value) for name in spec.file_options if isinstance(value := options.get(name), str)]
-    projects = [(source.project, source.path) for source in sources if source.project is not None]
     readable = [path for path in files if path.is_file()]
     readable += [path if is_private(project) else project for project, path in projects]
     mounts = {path: path.resolve() for path in readable}
-    run = Launch(
+    if spec.mounts is not None:
+        module, _, name = spec.mounts.partition(":")
+        mounts |= getattr(importlib.import_module(module), name)(options, role=role)
+    return Launch(
         python=interpreter(spec),
         factory=canonical(spec.factory),
         options=options,
         packages=tuple(source.path for source in sources if source.project is None),
         projects=tuple(project for project, _ in projects),
-        limits=limits or spec.limits,
-        mounts=mounts | mounts_for(spec, options, role="run"),
+        limits=limits,
+        mounts=mounts,
         sandbox=None if unsandboxed else sandbox_for(spec),
     )
-    judge = replace(run, mounts=mounts | mounts_for(spec, options, role="judge")) if spec.separate_judge else None
-    return PoolPlan(spec.name, run, spec.episodes_per_worker, judge)
 
 
 def sandbox_for(spec: EnvSpec) -> Bubblewrap | None:
@@ -103,11 +101,3 @@ def is_private(folder: Path) -> bool:
         if private.resolve().is_relative_to(folder.resolve()):
             return True
     return os.getuid() == 0 and folder.stat().st_mode & 0o005 != 0o005
-
-
-def mounts_for(spec: EnvSpec, options: Mapping[str, Any], *, role: str) -> dict[Path, Path]:
-    """Return the paths that the environment lets workers of a role read."""
-    if spec.mounts is None:
-        return {}
-    module, _, name = spec.mounts.partition(":")
-    return dict(getattr(importlib.import_module(module), name)(options, role=role))

@@ -16,10 +16,10 @@ from typing import Any, Self, TypeVar
 
 from seeupo.envs.failures import EnvFailure, pool_closed
 from seeupo.envs.pool.episode import BlockingEnv, Episode, PooledExpert, Scheduler, least_busy
-from seeupo.envs.pool.launching import plan_pool
+from seeupo.envs.pool.launching import launch_settings, spec_and_factory
 from seeupo.envs.pool.sandbox import Limits
 from seeupo.envs.pool.slot import Backend, Session, Slot
-from seeupo.envs.pool.wire import expect, task_from_json, task_to_json
+from seeupo.envs.pool.wire import expect, from_json, to_json
 from seeupo.envs.pool.worker import Launch
 from seeupo.envs.registry import EnvSpec
 from seeupo.envs.trust import check_trust, named_code
@@ -69,12 +69,16 @@ class EnvPool:
         """
         if workers is not None and workers < 1:
             raise EnvError(f"workers={workers}: expected at least 1")
-        check_trust(named_code(environment, options or {}), trust)
-        plan = plan_pool(environment, options or {}, limits, unsandboxed=unsandboxed)
-        self.name = plan.name
-        count = workers or (min(8, os.cpu_count() or 1) if isinstance(plan.run, Launch) else 1)
-        self._scheduler = Scheduler([Slot(plan.name, plan.run) for _ in range(count)], plan.room)
-        self._judge = None if plan.judge is None else Slot(plan.name, plan.judge)
+        options = dict(options or {})
+        check_trust(named_code(environment, options), trust)
+        spec, factory = spec_and_factory(environment, options)
+        launch = partial(launch_settings, spec, options, limits or spec.limits, unsandboxed=unsandboxed)
+        run = launch(role="run") if factory is None else factory
+        count = workers or (min(8, os.cpu_count() or 1) if factory is None else 1)
+        self.name = spec.name
+        self._scheduler = Scheduler([Slot(self.name, run) for _ in range(count)], spec.episodes_per_worker)
+        separate_judge = spec.separate_judge and factory is None
+        self._judge = Slot(self.name, launch(role="judge")) if separate_judge else None
         self._session_ids = itertools.count()
         self._tasks: dict[str, tuple[Task, ...]] = {}
         atexit.register(self.close)
@@ -127,11 +131,11 @@ class EnvPool:
         """Return an expert for the task, or a noisy expert with these mistakes; None if the task has no expert."""
         session = self._new_session(task)
         noise = None if mistakes is None else {"seed": mistakes.seed, "rates": dict(mistakes.rates)}
-        request = {"op": "expert", "session": session.id, "task": task_to_json(task), "mistakes": noise}
+        request = {"op": "expert", "session": session.id, "task": to_json(task), "mistakes": noise}
         slot = self._task_slot()
         slot.experts += 1
         expert = PooledExpert(slot, session)
-        parse = partial(expect, kind=bool, what="expert")
+        parse = partial(expect, kind=bool, name="expert")
         return expert if slot.submit(lambda slot: slot.call(request, parse, session=session)).result() else None
 
     def try_task(self, task: Task) -> StepResult:
@@ -156,7 +160,7 @@ class EnvPool:
 
     def separate_step_rewards(self) -> bool:
         """Return whether the environment declares that the rewards of its steps are not part of its scores."""
-        return self._ask({"op": "separate_step_rewards"}, partial(expect, kind=bool, what="separate_step_rewards"))
+        return self._ask({"op": "separate_step_rewards"}, partial(expect, kind=bool, name="separate_step_rewards"))
 
     def close(self) -> None:
         """Kill all workers; idempotent. Queued and running calls fail."""
@@ -190,4 +194,4 @@ def names_from_json(value: Any) -> tuple[str, ...]:
 
 
 def tasks_from_json(value: Any) -> tuple[Task, ...]:
-    return tuple(task_from_json(task) for task in expect(value, list, "tasks"))
+    return tuple(from_json(Task, task) for task in expect(value, list, "tasks"))

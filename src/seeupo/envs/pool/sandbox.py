@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from seeupo.envs.pool.interpreter import SYSTEM_FOLDERS, Runtime, find_runtime
+from seeupo.envs.pool.interpreter import SYSTEM_FOLDERS, find_runtime
 from seeupo.envs.pool.seccomp import MACHINES, open_filter
 from seeupo.errors import EnvError
 
@@ -75,34 +75,33 @@ class Bubblewrap:
 
     def namespaces(self) -> list[str]:
         """Return arguments that take away the network, other processes and privileges."""
-        own = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
+        namespaces = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
         if self.drops_user:
             user = ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
         else:
             user = ["--unshare-user", "--uid", str(LAST_USER), "--gid", str(LAST_USER), "--cap-drop", "ALL"]
             user += ["--disable-userns"] if self.disables_userns else []
-        return [*own, *user, "--hostname", "worker", "--die-with-parent", "--new-session"]
+        return [*namespaces, *user, "--hostname", "worker", "--die-with-parent", "--new-session"]
 
     def command(
         self,
         program: Sequence[str],
         *,
-        runtime: Runtime,
-        read_only: Mapping[Path, Path],
+        mounts: Mapping[Path, Path],
         scratch_mb: int,
         filter_fd: int,
     ) -> list[str]:
         """Return the command that runs a program.
 
         Args:
-            program: Program and its arguments.
-            runtime: Files of the interpreter.
-            read_only: Paths in the sandbox -> paths outside.
+            program: Path of an interpreter, whose files are shown, and its arguments.
+            mounts: What the program may read: paths in the sandbox -> paths outside.
             scratch_mb: Size of /tmp and of /dev/shm.
             filter_fd: Descriptor from `open_filter`, which the process must inherit.
         """
-        read_only = {**{path: path for path in runtime.mounts}, **read_only}
-        check_mounts(read_only)
+        runtime = find_runtime(Path(program[0]))
+        mounts = {**{path: path for path in runtime.mounts}, **mounts}
+        check_mounts(mounts)
         command = [self.path, *self.namespaces(), "--seccomp", str(filter_fd), "--proc", "/proc", "--dev", "/dev"]
         for scratch in SCRATCH_FOLDERS:
             size = ["--size", str(scratch_mb * 2**20)] if self.limits_scratch else []
@@ -117,21 +116,21 @@ class Bubblewrap:
             command += ["--ro-bind-try", name, name]
         # Outer folders first: a mount hides earlier mounts below it. Parents of a mount are created explicitly, because
         # those that bubblewrap creates are accessible to root only.
-        for folder in sorted({folder for inside in (*read_only, *runtime.links) for folder in inside.parents}):
-            if not any(folder.is_relative_to(mount) for mount in read_only):
+        for folder in sorted({folder for inside in (*mounts, *runtime.links) for folder in inside.parents}):
+            if not any(folder.is_relative_to(mount) for mount in mounts):
                 command += ["--dir", str(folder)]
-        for inside in sorted(read_only):
-            command += ["--ro-bind", str(read_only[inside]), str(inside)]
+        for inside, outside in sorted(mounts.items()):
+            command += ["--ro-bind", str(outside), str(inside)]
         for link, target in sorted(runtime.links.items()):
             command += ["--symlink", str(target), str(link)]
         # The worker of an ordinary user owns these two in its namespace, and their size is not limited.
         return [*command, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp", "--", *program]
 
 
-def check_mounts(read_only: Mapping[Path, Path]) -> None:
+def check_mounts(mounts: Mapping[Path, Path]) -> None:
     """Refuse to show workers a directory that contains the user's home."""
     home = home_folder()
-    for outside in (*read_only.values(), *map(Path, SYSTEM_FOLDERS)):
+    for outside in (*mounts.values(), *map(Path, SYSTEM_FOLDERS)):
         if home is not None and home.is_relative_to(outside.resolve()):
             raise EnvError(
                 f"{outside} contains your home directory, and workers must not see it. "
@@ -175,14 +174,13 @@ def probe(bubblewrap: Bubblewrap) -> str:
     """Start this interpreter in the sandbox and return what went wrong, or an empty string."""
     change = f"os.setgid({FIRST_USER}); os.setuid({FIRST_USER})" if bubblewrap.drops_user else ""
     program = [sys.executable, "-I", "-S", "-c", f"import os; {change}"]
-    runtime = find_runtime(Path(sys.executable))
     filter_fd = open_filter()
     try:
-        command = bubblewrap.command(program, runtime=runtime, read_only={}, scratch_mb=1, filter_fd=filter_fd)
-        done = subprocess.run(command, capture_output=True, text=True, check=False, pass_fds=(filter_fd,))
+        command = bubblewrap.command(program, mounts={}, scratch_mb=1, filter_fd=filter_fd)
+        process = subprocess.run(command, capture_output=True, text=True, check=False, pass_fds=(filter_fd,))
     finally:
         os.close(filter_fd)
-    return "" if done.returncode == 0 else done.stderr.strip()[-300:] or f"exit code {done.returncode}"
+    return "" if process.returncode == 0 else process.stderr.strip()[-300:] or f"exit code {process.returncode}"
 
 
 @functools.cache

@@ -11,7 +11,7 @@ import errno
 import os
 import platform
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
@@ -25,7 +25,11 @@ ERRNO = 0x00050000
 NUMBER, ARCHITECTURE = 0, 4
 FIRST_ARGUMENT, ARGUMENT_BYTES = 16, 8
 
-LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+LOAD = 0x20
+EQUAL = 0x15
+AT_LEAST = 0x35
+ANY_BIT = 0x45
+RETURN = 0x06
 
 NEW_NAMESPACES = 0x7E020000
 """Flags of `clone` that create namespaces: mount, cgroup, UTS, IPC, user, PID and network."""
@@ -139,40 +143,38 @@ MACHINES: Mapping[str, Machine] = MappingProxyType(
 
 Instruction = tuple[int, int, int, int]
 """Operation, number of instructions to skip if true, the same if false, and operand."""
+ALLOWED: Instruction = (RETURN, 0, 0, ALLOW)
 
 
 @cache
-def filter_program(name: str) -> bytes | None:
-    """Return the program for an architecture such as "x86_64"; None if there is none."""
-    machine = MACHINES.get(name)
-    return None if machine is None else b"".join(struct.pack("=HBBI", *step) for step in instructions(machine))
+def filter_program(name: str) -> bytes:
+    """Return the program for one of `MACHINES`."""
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions(MACHINES[name]))
 
 
 def open_filter() -> int:
     """Return a descriptor to read this machine's program from. The caller closes it."""
-    program = filter_program(platform.machine())
-    assert program is not None  # there is no sandbox on other machines
     reader, writer = os.pipe()
-    os.write(writer, program)  # far less than a pipe holds
+    os.write(writer, filter_program(platform.machine()))  # far less than a pipe holds
     os.close(writer)
     return reader
 
 
 def instructions(machine: Machine) -> list[Instruction]:
-    """Return the program's instructions."""
     refused = (number for numbers in REFUSED.values() if (number := numbers[machine.column]) is not None)
     return [
         (LOAD, 0, 0, ARCHITECTURE),
         # Calls of another architecture, such as 32-bit calls, have other numbers.
-        *unless(machine.audit, [(RETURN, 0, 0, KILL_PROCESS)]),
+        (EQUAL, 1, 0, machine.audit),
+        (RETURN, 0, 0, KILL_PROCESS),
         (LOAD, 0, 0, NUMBER),
         *when(AT_LEAST, FIRST_UNKNOWN, [fail(errno.ENOSYS)]),
         *chain.from_iterable(when(EQUAL, number, [fail(errno.EPERM)]) for number in refused),
         # The flags of clone3 are in memory, which a filter cannot read; libraries fall back to clone.
         *when(EQUAL, machine.clone3, [fail(errno.ENOSYS)]),
-        *when(EQUAL, machine.clone, [argument(0), *when(ANY_BIT, NEW_NAMESPACES, [fail(errno.EPERM)]), allow()]),
+        *when(EQUAL, machine.clone, [argument(0), *when(ANY_BIT, NEW_NAMESPACES, [fail(errno.EPERM)]), ALLOWED]),
         *chain.from_iterable(when(EQUAL, number, socket_rules()) for number in machine.sockets),
-        allow(),
+        ALLOWED,
     ]
 
 
@@ -182,7 +184,7 @@ def socket_rules() -> list[Instruction]:
         *one_of(FAMILIES, errno.EAFNOSUPPORT),
         argument(2),
         *one_of(PROTOCOLS, errno.EPROTONOSUPPORT),
-        allow(),
+        ALLOWED,
     ]
 
 
@@ -191,13 +193,8 @@ def when(test: int, operand: int, block: list[Instruction]) -> list[Instruction]
     return [(test, 0, len(block), operand), *block]
 
 
-def unless(operand: int, block: list[Instruction]) -> list[Instruction]:
-    return [(EQUAL, len(block), 0, operand), *block]
-
-
-def one_of(values: Iterable[int], error: int) -> list[Instruction]:
+def one_of(values: Sequence[int], error: int) -> list[Instruction]:
     """Fail unless the loaded value is one of these."""
-    values = list(values)
     tests = [(EQUAL, len(values) - index, 0, value) for index, value in enumerate(values)]
     return [*tests, fail(error)]
 
@@ -209,7 +206,3 @@ def argument(index: int) -> Instruction:
 
 def fail(error: int) -> Instruction:
     return (RETURN, 0, 0, ERRNO | error)
-
-
-def allow() -> Instruction:
-    return (RETURN, 0, 0, ALLOW)

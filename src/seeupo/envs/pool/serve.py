@@ -18,19 +18,12 @@ from typing import Any, BinaryIO
 from seeupo.envs.contract import Contract, ContractError
 from seeupo.envs.declare import Role
 from seeupo.envs.options import check_options
-from seeupo.envs.pool.wire import (
-    WireError,
-    decode,
-    encode,
-    result_from_json,
-    result_to_json,
-    task_from_json,
-    task_to_json,
-)
+from seeupo.envs.pool.wire import WireError, decode, encode, from_json, to_json
 from seeupo.envs.references import resolve
 from seeupo.envs.tracebacks import explain_exception
 from seeupo.errors import EnvError, UserError
 from seeupo.protocols import EnvFactory, Expert
+from seeupo.types import StepResult, Task
 
 PR_SET_PDEATHSIG = 1
 CAPABILITY_VERSION = 0x20080522
@@ -55,20 +48,19 @@ class Host:
         declared = getattr(self.factory, "separate_step_rewards", False)
         return Contract("separate_step_rewards", None).separate_step_rewards(declared)
 
-    def tasks(self, request: Mapping[str, Any]) -> list[dict[str, Any]]:
-        tasks = Contract("tasks", self.factory.tasks).tasks(self.factory.tasks(request["split"]))
-        return [task_to_json(task) for task in tasks]
+    def tasks(self, request: Mapping[str, Any]) -> Any:
+        return to_json(Contract("tasks", self.factory.tasks).tasks(self.factory.tasks(request["split"])))
 
-    def reset(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def reset(self, request: Mapping[str, Any]) -> Any:
         scored = "save" if hasattr(self.factory, "judge") else "score"
         env = Contract("make", self.factory.make).environment(self.factory.make(), ("reset", "step", scored, "close"))
-        result = env.reset(task_from_json(request["task"]), seed=request["seed"])
+        result = env.reset(from_json(Task, request["task"]), seed=request["seed"])
         self.episodes[request["session"]] = env
-        return result_to_json(Contract("reset", env.reset).result(result))
+        return to_json(Contract("reset", env.reset).result(result))
 
-    def step(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def step(self, request: Mapping[str, Any]) -> Any:
         step = self.episodes[request["session"]].step
-        return result_to_json(Contract("step", step).result(step(request["text"])))
+        return to_json(Contract("step", step).result(step(request["text"])))
 
     def score(self, request: Mapping[str, Any]) -> float:
         score = self.episodes[request["session"]].score
@@ -80,7 +72,7 @@ class Host:
 
     def judge(self, request: Mapping[str, Any]) -> float:
         judge = self.factory.judge
-        return Contract("judge", judge).score(judge(task_from_json(request["task"]), request["saved"]))
+        return Contract("judge", judge).score(judge(from_json(Task, request["task"]), request["saved"]))
 
     def vocabulary(self, request: Mapping[str, Any]) -> list[str]:
         if not hasattr(self.factory, "vocabulary"):
@@ -89,10 +81,10 @@ class Host:
 
     def advise(self, request: Mapping[str, Any]) -> str:
         expert = self.experts[request["session"]]
-        return Contract("expert", expert).action(expert(result_from_json(request["result"])))
+        return Contract("expert", expert).action(expert(from_json(StepResult, request["result"])))
 
     def expert(self, request: Mapping[str, Any]) -> bool:
-        task, mistakes = task_from_json(request["task"]), request["mistakes"]
+        task, mistakes = from_json(Task, request["task"]), request["mistakes"]
         if mistakes is None:
             expert = self.factory.expert(task)
         elif hasattr(self.factory, "noisy_expert"):
@@ -111,7 +103,7 @@ class Host:
 
 
 CALLS = {"start": "the factory", "advise": "the expert"}
-"""Names of the user's functions, where they differ from those of the requests."""
+"""Names of the user's functions, where they differ from the names of the requests."""
 
 
 def load_factory(reference: str, options: Mapping[str, Any]) -> EnvFactory:

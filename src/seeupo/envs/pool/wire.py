@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, TypeVar, get_args
+from types import UnionType
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
-from seeupo.types import Message, Role, StepResult, Task, Tool, ToolCall
+from seeupo.envs.contract import FIELDS
 from seeupo.utils.numbers import finite_number
 
 T = TypeVar("T")
-ROLES = get_args(Role)
 MAX_DEPTH = 100
 """Limit on nesting, far below Python's: code that uses a message recurses over it from a deeper stack."""
 
@@ -51,80 +51,51 @@ def _is_deeper(value: object, depth: int) -> bool:
     )
 
 
-def expect(value: Any, kind: type[T], what: str) -> T:
+def expect(value: Any, kind: type[T], name: str) -> T:
     """Return the value if it has the expected type; a bool is not an int."""
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise WireError(f"{what} is {type(value).__name__}; expected {kind.__name__}")
+        raise WireError(f"{name} is {type(value).__name__}; expected {kind.__name__}")
     return value
 
 
-def expect_fields(value: Any, what: str, **kinds: type) -> dict[str, Any]:
-    """Return these fields of an object if each has the expected type."""
-    fields = expect(value, dict, what)
-    return {name: expect(fields.get(name), kind, f"{what} {name}") for name, kind in kinds.items()}
-
-
-def expect_number(value: Any, what: str) -> float:
+def expect_number(value: Any, name: str) -> float:
     """Return a finite int or float as a float."""
     number = finite_number(value)
     if number is None:
-        raise WireError(f"{what} is {type(value).__name__}; expected a finite number")
+        raise WireError(f"{name} is {type(value).__name__}; expected a finite number")
     return float(number)
 
 
-def task_to_json(task: Task) -> dict[str, Any]:
-    payload = dict(task.payload)
-    return {"id": task.id, "split": task.split, "kind": task.kind, "seed": task.seed, "payload": payload}
+def to_json(value: Any) -> Any:
+    """Return a task or a result as JSON."""
+    for kind, fields in FIELDS.items():
+        if isinstance(value, kind):
+            return {name: to_json(getattr(value, name)) for name in fields}
+    if isinstance(value, tuple | list):
+        return [to_json(item) for item in value]
+    return dict(value) if isinstance(value, Mapping) else value
 
 
-def task_from_json(value: Any) -> Task:
-    return Task(**expect_fields(value, "task", id=str, split=str, kind=str, seed=int, payload=dict))
+def from_json(kind: type[T], value: Any) -> T:
+    """Return JSON as a task or a result; raise `WireError` unless every field fits its annotation."""
+    result: T = _read(kind, value, kind.__name__)
+    return result
 
 
-def result_to_json(result: StepResult) -> dict[str, Any]:
-    return {
-        "messages": [message_to_json(message) for message in result.messages],
-        "tools": None if result.tools is None else [tool_to_json(tool) for tool in result.tools],
-        "reward": float(result.reward),
-        "terminated": result.terminated,
-        "truncated": result.truncated,
-        "info": dict(result.info),
-        "state_key": result.state_key,
-    }
-
-
-def result_from_json(value: Any) -> StepResult:
-    fields = expect_fields(value, "result", messages=list, terminated=bool, truncated=bool, info=dict)
-    tools, state_key = value.get("tools"), value.get("state_key")
-    fields["messages"] = tuple(map(message_from_json, fields["messages"]))
-    return StepResult(
-        **fields,
-        tools=None if tools is None else tuple(map(tool_from_json, expect(tools, list, "tools"))),
-        reward=expect_number(value.get("reward"), "reward"),
-        state_key=None if state_key is None else expect(state_key, str, "state key"),
-    )
-
-
-def message_to_json(message: Message) -> dict[str, Any]:
-    calls = [{"name": call.name, "arguments": dict(call.arguments)} for call in message.tool_calls]
-    return {"role": message.role, "content": message.content, "tool_calls": calls}
-
-
-def message_from_json(value: Any) -> Message:
-    fields = expect_fields(value, "message", role=str, content=str, tool_calls=list)
-    if fields["role"] not in ROLES:
-        raise WireError(f"message role is {fields['role'][:40]!r}; expected one of {', '.join(ROLES)}")
-    fields["tool_calls"] = tuple(map(call_from_json, fields["tool_calls"]))
-    return Message(**fields)
-
-
-def call_from_json(value: Any) -> ToolCall:
-    return ToolCall(**expect_fields(value, "tool call", name=str, arguments=dict))
-
-
-def tool_to_json(tool: Tool) -> dict[str, Any]:
-    return {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
-
-
-def tool_from_json(value: Any) -> Tool:
-    return Tool(**expect_fields(value, "tool", name=str, description=str, parameters=dict))
+def _read(annotation: Any, value: Any, name: str) -> Any:
+    if annotation in FIELDS:
+        table = expect(value, dict, name)
+        fields = FIELDS[annotation].items()
+        return annotation(**{field: _read(kind, table.get(field), f"{name}.{field}") for field, kind in fields})
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is UnionType:  # X | None
+        return None if value is None else _read(arguments[0], value, name)
+    if origin is tuple:
+        return tuple(_read(arguments[0], item, name) for item in expect(value, list, name))
+    if origin is Mapping:
+        return expect(value, dict, name)
+    if origin is Literal:
+        if value not in arguments:
+            raise WireError(f"{name} is {str(value)[:40]!r}; expected one of {', '.join(arguments)}")
+        return value
+    return expect_number(value, name) if annotation is float else expect(value, annotation, name)

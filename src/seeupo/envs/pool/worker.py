@@ -17,7 +17,6 @@ from typing import Any
 
 import seeupo
 from seeupo.envs.failures import FailureCause, WorkerFailure
-from seeupo.envs.pool.interpreter import find_runtime
 from seeupo.envs.pool.sandbox import FIRST_USER, LAST_USER, Bubblewrap, Limits
 from seeupo.envs.pool.seccomp import open_filter
 from seeupo.envs.pool.watchdog import Watchdog
@@ -109,7 +108,9 @@ class Worker:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         assert self.process.stderr is not None
-        self.stdin, self.stdout, self.stderr = self.process.stdin, self.process.stdout, self.process.stderr
+        self.stdin = self.process.stdin
+        self.stdout = self.process.stdout
+        self.stderr = self.process.stderr
         for stream in (self.stdin, self.stdout, self.stderr):
             os.set_blocking(stream.fileno(), False)
         self.watchdog = Watchdog(self.process.pid, launch.limits, self._condemn, sandboxed=launch.sandbox is not None)
@@ -118,6 +119,10 @@ class Worker:
     def load(self) -> None:
         """Set the limits and load the factory."""
         self.call(self._start(), seconds=self.launch.limits.start_seconds)
+        # Bubblewrap that is killed in its first milliseconds may not take the worker with it; the end of stdin does,
+        # unless the worker is in a call that hangs.
+        if self._exit(wait=False) is not None:
+            raise self._ended()
 
     def call(self, request: Mapping[str, Any], *, seconds: float | None = None) -> Any:
         """Return the worker's answer; raise `WorkerFailure` or, for errors that the user can fix, `EnvError`."""
@@ -154,7 +159,6 @@ class Worker:
     def discard(self) -> None:
         """Kill the worker and release its pipes and folder. Only the thread that calls the worker may do this."""
         self.kill()
-        # Bubblewrap that is killed in its first milliseconds may not take the worker with it; the end of stdin does.
         self.stdin.close()
         # The pipe of stderr ends when the last process that holds it has gone.
         deadline = time.monotonic() + EXIT_SECONDS
@@ -176,7 +180,7 @@ class Worker:
     def _exchange(self, line: bytes, seconds: float) -> bytes:
         """Send a line and wait for the answer, draining what the worker prints so that it never blocks."""
         deadline = time.monotonic() + seconds
-        rest = memoryview(line)
+        unsent = memoryview(line)
         poll = select.poll()
         poll.register(self.stdin, select.POLLOUT)
         poll.register(self.stdout, select.POLLIN)
@@ -189,9 +193,9 @@ class Worker:
             ready = {descriptor for descriptor, _ in events}
             if self.stderr.fileno() in ready and not self._drain_errors():
                 poll.unregister(self.stderr)
-            if rest and self.stdin.fileno() in ready:
-                rest = rest[self._write(rest) :]
-                if not rest:
+            if unsent and self.stdin.fileno() in ready:
+                unsent = unsent[self._write(unsent) :]
+                if not unsent:
                     poll.unregister(self.stdin)
             if self.stdout.fileno() in ready:
                 chunk = os.read(self.stdout.fileno(), CHUNK)
@@ -210,9 +214,9 @@ class Worker:
             if not events and self._exit(wait=False) is not None:
                 raise self._ended()
 
-    def _write(self, rest: memoryview) -> int:
+    def _write(self, content: memoryview) -> int:
         try:
-            return os.write(self.stdin.fileno(), rest)
+            return os.write(self.stdin.fileno(), content)
         except BlockingIOError:
             return 0
         except BrokenPipeError:
@@ -245,11 +249,11 @@ class Worker:
         deadline = time.monotonic() + (EXIT_SECONDS if wait else 0)
         while self.process.returncode is None:
             try:
-                seen = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                status = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:  # another thread is killing it
                 return -signal.SIGKILL
-            if seen is not None:
-                return seen.si_status if seen.si_code == os.CLD_EXITED else -seen.si_status
+            if status is not None:
+                return status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
             if time.monotonic() >= deadline:
                 return None
             time.sleep(0.001)
@@ -262,8 +266,8 @@ class Worker:
 
     def _packages(self) -> dict[Path, Path]:
         """Return the packages of the trainer that the worker imports: paths inside -> paths outside."""
-        places = (Path(seeupo.__file__).parent, *self.launch.packages)
-        return {self.folder / "packages" / place.name: place for place in places}
+        packages = (Path(seeupo.__file__).parent, *self.launch.packages)
+        return {self.folder / "packages" / path.name: path for path in packages}
 
     def _command(self, filter_fd: int | None = None) -> list[str]:
         launch = self.launch
@@ -272,15 +276,14 @@ class Worker:
         if launch.sandbox is not None and filter_fd is not None:
             return launch.sandbox.command(
                 program,
-                runtime=find_runtime(launch.python),
-                read_only=dict(launch.mounts) | packages,
+                mounts={**launch.mounts, **packages},
                 scratch_mb=launch.limits.scratch_mb,
                 filter_fd=filter_fd,
             )
         for name in ("home", "packages"):
             (self.folder / name).mkdir()
-        for link, place in packages.items():
-            link.symlink_to(place)
+        for inside, outside in packages.items():
+            inside.symlink_to(outside)
         return program
 
     def _environment(self) -> dict[str, str]:
@@ -302,7 +305,9 @@ class Worker:
 
     def _start(self) -> dict[str, Any]:
         """Return the first request: what the worker needs to restrict itself and to load the factory."""
-        launch, limits, sandbox = self.launch, self.launch.limits, self.launch.sandbox
+        launch = self.launch
+        limits = launch.limits
+        sandbox = launch.sandbox
         drops_user = sandbox is not None and sandbox.drops_user
         return {
             "op": "start",

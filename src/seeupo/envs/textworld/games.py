@@ -6,14 +6,13 @@ The same seed gives the same game, byte for byte, so several processes may build
 from __future__ import annotations
 
 import functools
-import importlib
 import json
 import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from seeupo.utils.cache import cache_folder
 
@@ -22,8 +21,7 @@ MOST_IN_SCRATCH = 200
 """Number of games that a worker keeps in its temporary folder: 80 MB."""
 
 
-@dataclass(frozen=True, slots=True)
-class Level:
+class Level(NamedTuple):
     """Size of a game, and the number of commands to win it."""
 
     rooms: int
@@ -31,13 +29,7 @@ class Level:
     commands: int
 
 
-LEVELS: Mapping[str, Level] = {
-    "tiny": Level(rooms=1, objects=3, commands=1),
-    "short": Level(rooms=2, objects=5, commands=2),
-    "medium": Level(rooms=3, objects=8, commands=4),
-    "long": Level(rooms=5, objects=12, commands=8),
-}
-
+LEVELS = {"tiny": Level(1, 3, 1), "short": Level(2, 5, 2), "medium": Level(3, 8, 4), "long": Level(5, 12, 8)}
 
 Theme = Literal["house", "basic"]
 
@@ -82,9 +74,9 @@ def game_file(recipe: Recipe) -> Path:
     """
     scratch = Path(scratch_folder().name)
     for folder in (shared_games(), scratch):
-        found = folder / f"{recipe.name}.z8"
-        if os.access(found, os.R_OK):
-            return found
+        game = folder / f"{recipe.name}.z8"
+        if os.access(game, os.R_OK):
+            return game
     try:
         shared_games().mkdir(parents=True, exist_ok=True)
         return build(recipe, shared_games())
@@ -99,6 +91,13 @@ def scratch_folder() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="textworld-")
 
 
+def open_game(game: Path, **infos: bool) -> Any:
+    """Return an interpreter of a compiled game whose states have this additional information."""
+    import textworld
+
+    return textworld.start(str(game), textworld.EnvInfos(**infos))
+
+
 def winning_commands(game: Path) -> list[str]:
     """Return TextWorld's walkthrough of a compiled game: the commands that win it."""
     commands: list[str] = json.loads(game.with_suffix(".json").read_text())["metadata"]["walkthrough"]
@@ -110,9 +109,9 @@ def build(recipe: Recipe, folder: Path) -> Path:
     with tempfile.TemporaryDirectory(prefix=f".{recipe.name}-", dir=folder) as place:
         compiled = compile_winnable_game(recipe, Path(place) / "game.z8")
         for suffix in (".json", ".z8"):  # in this order: a game that exists has its description
-            made = compiled.with_suffix(suffix)
-            made.chmod(0o644)  # workers run as another user
-            made.replace(folder / f"{recipe.name}{suffix}")
+            file = compiled.with_suffix(suffix)
+            file.chmod(0o644)  # workers run as another user
+            file.replace(folder / f"{recipe.name}{suffix}")
     return folder / f"{recipe.name}.z8"
 
 
@@ -122,14 +121,18 @@ def compile_winnable_game(recipe: Recipe, path: Path) -> Path:
     TextWorld generates a quest of the requested length, but some games can be won sooner, and in one of a hundred a
     command of the walkthrough is ambiguous ("Which do you mean, the red box or the box?") and does nothing.
     """
-    generator: Any = importlib.import_module("textworld.generator")
+    from textworld import generator
+
     level = LEVELS[recipe.level]
     for attempt in range(ATTEMPTS):
         options = generator.GameOptions()
-        options.path, options.force_recompile = str(path), True
+        options.path = str(path)
+        options.force_recompile = True
         options.kb = generator.KnowledgeBase.default()  # reading the rules again would take longer than all the rest
         options.seeds = recipe.seed * ATTEMPTS + attempt
-        options.nb_rooms, options.nb_objects, options.quest_length = level.rooms, level.objects, level.commands
+        options.nb_rooms = level.rooms
+        options.nb_objects = level.objects
+        options.quest_length = level.commands
         options.grammar.only_last_action = not recipe.spelled_out
         options.grammar.theme = recipe.theme
         game = generator.make_game(options)
@@ -142,11 +145,11 @@ def compile_winnable_game(recipe: Recipe, path: Path) -> Path:
 
 def is_won(game: Path) -> bool:
     """Return whether a compiled game is won by its walkthrough."""
-    env: Any = importlib.import_module("textworld").start(str(game))
-    state = env.reset()
+    interpreter = open_game(game)
+    state = interpreter.reset()
     for command in winning_commands(game):
-        state, _, _ = env.step(command)
-    env.close()
+        state, _, _ = interpreter.step(command)
+    interpreter.close()
     return bool(state["won"])
 
 

@@ -1,10 +1,9 @@
-"""TextWorld's games as an environment. Episodes need the package `textworld`; listing tasks does not."""
+"""TextWorld's games as an environment, and its experts. Episodes need the package `textworld`; tasks do not."""
 
 from __future__ import annotations
 
-import importlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, Literal
@@ -12,8 +11,7 @@ from typing import Any, Literal
 from seeupo.envs.observation import cut
 from seeupo.envs.options import check_range, mistake_rates
 from seeupo.envs.textworld.commands import VERBS, CommandError, read_command
-from seeupo.envs.textworld.games import LEVELS, Recipe, Theme, game_file
-from seeupo.envs.textworld.walkthroughs import NoisyExpert, walkthrough_expert
+from seeupo.envs.textworld.games import LEVELS, Recipe, Theme, game_file, open_game, winning_commands
 from seeupo.errors import EnvError, suggest
 from seeupo.protocols import Expert
 from seeupo.types import Message, StepResult, Task
@@ -28,9 +26,8 @@ INSTRUCTIONS = (
 class TextworldEnv:
     """Runs one game after another, each in a fresh game interpreter. The only reward is 1 for winning."""
 
-    def __init__(self, *, spelled_out: bool, theme: Theme, show_commands: bool) -> None:
-        self._spelled_out = spelled_out
-        self._theme = theme
+    def __init__(self, game_of: Callable[[Task], Path], *, show_commands: bool) -> None:
+        self._game_of = game_of
         self._show_commands = show_commands
         self._game: Any = None
         self._over = True
@@ -39,12 +36,10 @@ class TextworldEnv:
     def reset(self, task: Task, *, seed: int) -> StepResult:
         """Return the goal and the first observation. The task determines the game; `seed` is not used."""
         self.close()
-        textworld: Any = importlib.import_module("textworld")
-        infos = textworld.EnvInfos(admissible_commands=self._show_commands)
-        recipe = recipe_of(task, spelled_out=self._spelled_out, theme=self._theme)
-        self._game = textworld.start(str(game_file(recipe)), infos)
+        self._game = open_game(self._game_of(task), admissible_commands=self._show_commands)
         state = self._game.reset()
-        self._over = self._won = False
+        self._over = False
+        self._won = False
         return StepResult((Message("system", INSTRUCTIONS), self._observation(state)))
 
     def step(self, text: str) -> StepResult:
@@ -65,7 +60,6 @@ class TextworldEnv:
         return float(self._won)
 
     def close(self) -> None:
-        """Stop the game interpreter."""
         if self._game is not None:
             self._game.close()
             self._game = None
@@ -80,6 +74,8 @@ class TextworldEnv:
 
 class TextworldFactory:
     """Provides games of one level, or of all. Tasks are seeds, and no game is in two splits."""
+
+    splits = ("train", "test")
 
     def __init__(
         self,
@@ -109,10 +105,6 @@ class TextworldFactory:
         self._theme: Theme = theme
         self._show_commands = show_commands
 
-    @property
-    def splits(self) -> Sequence[str]:
-        return tuple(self._numbers)
-
     def tasks(self, split: str) -> Sequence[Task]:
         """Return the tasks level by level, in the order of their seeds."""
         first = FIRST_SEED[split]
@@ -123,11 +115,12 @@ class TextworldFactory:
         ]
 
     def make(self) -> TextworldEnv:
-        return TextworldEnv(spelled_out=self._spelled_out, theme=self._theme, show_commands=self._show_commands)
+        return TextworldEnv(self._game_file, show_commands=self._show_commands)
 
     def expert(self, task: Task) -> Expert:
         """Return an expert that follows TextWorld's walkthrough of the game."""
-        return walkthrough_expert(self._game_file(task))
+        commands = iter(winning_commands(self._game_file(task)))
+        return lambda _: next(commands, "look")
 
     def noisy_expert(self, task: Task, *, seed: int, rates: Mapping[str, float]) -> Expert:
         """Return an expert that gives random commands at the rate `wrong_command`, for warm-start demonstrations."""
@@ -136,6 +129,35 @@ class TextworldFactory:
 
     def _game_file(self, task: Task) -> Path:
         return game_file(recipe_of(task, spelled_out=self._spelled_out, theme=self._theme))
+
+
+class NoisyExpert:
+    """Gives random commands now and then, and continues from their consequences.
+
+    It runs its own copy of the game, in which TextWorld updates the winning commands after each command. If the game
+    can no longer be won, it looks around until the episode ends.
+
+    Args:
+        game: The compiled game.
+        rate: Probability per command of any other possible command instead.
+        generator: Random numbers.
+    """
+
+    def __init__(self, game: Path, rate: float, generator: Random) -> None:
+        self._rate = rate
+        self._generator = generator
+        self._game = open_game(game, admissible_commands=True, policy_commands=True)
+        self._state = self._game.reset()
+
+    def __call__(self, _: StepResult) -> str:
+        command: str = next(iter(self._state["policy_commands"] or ()), "look")
+        if self._generator.random() < self._rate:
+            others = [other for other in self._state["admissible_commands"] if other != command]
+            command = self._generator.choice(others) if others else command
+        self._state, _, over = self._game.step(command)
+        if over:
+            self._game.close()
+        return command
 
 
 def recipe_of(task: Task, *, spelled_out: bool = False, theme: Theme = "house") -> Recipe:
@@ -149,5 +171,5 @@ def narration(feedback: str) -> str:
     lines = [line.strip() for line in feedback.splitlines()]
     picture = [number for number, line in enumerate(lines) if "$$" in line]
     lines = lines[picture[-1] + 1 if picture else 0 :]
-    kept = [line for line in lines if not line.startswith((">", "Would you like to RESTART"))]
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(kept)).strip()
+    shown = [line for line in lines if not line.startswith((">", "Would you like to RESTART"))]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(shown)).strip()
