@@ -34,7 +34,7 @@ from seeupo.distributed.ray_cluster import ray_cluster
 from seeupo.distributed.remote_samplers import RemoteSamplers
 from seeupo.engines.local import LocalEngine
 from seeupo.planning.memory import training_memory
-from seeupo.planning.shapes import shape_of_model
+from seeupo.planning.stored_models import shape_of_model
 from seeupo.rollout.collector import Collected
 from seeupo.runs.run_directory import RunDirectory
 from seeupo.training.loop import Loop
@@ -97,8 +97,8 @@ def with_random_rewards(collected: Collected) -> Collected:
     """Return trajectories with rewards that differ within every group, so that an untrained policy is updated too."""
     groups = {
         name: tuple(
-            replace(each, score=(index + 1) / len(group), reward=(index + 1) / len(group))
-            for index, each in enumerate(group)
+            replace(trajectory, score=(index + 1) / len(group), reward=(index + 1) / len(group))
+            for index, trajectory in enumerate(group)
         )
         for name, group in collected.groups.items()
     }
@@ -115,7 +115,7 @@ def set_lag(loop: Loop, lag: int) -> None:
 
 def measure_iterations(rounds: int, tasks: int) -> dict[str, dict[str, float]]:
     """Return the best iteration of each variant."""
-    found: dict[str, list[dict[str, float]]] = {}
+    timings: dict[str, list[dict[str, float]]] = {}
     with contextlib.ExitStack() as stack:
         stack.enter_context(ray_cluster(None, processes=sum(RANKS) + len(RANKS)))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="seeupo-benchmark-")))
@@ -130,8 +130,8 @@ def measure_iterations(rounds: int, tasks: int) -> dict[str, dict[str, float]]:
             for count, loop in loops.items():
                 for lag in (0, 1):
                     set_lag(loop, lag)
-                    found.setdefault(variant(count, lag), []).append(one_iteration(loop))
-    return {name: min(each, key=lambda iteration: iteration["seconds"]) for name, each in found.items()}
+                    timings.setdefault(variant(count, lag), []).append(one_iteration(loop))
+    return {name: min(iterations, key=lambda iteration: iteration["seconds"]) for name, iterations in timings.items()}
 
 
 def variant(ranks: int, lag: int) -> str:
@@ -173,7 +173,7 @@ def count_bytes(rank: int, ranks: int, size: str, folder: str) -> None:
     )
     recipe = recipe_for(ModelSettings())
     engine = LocalEngine(
-        LoadedPolicy(small("llama", size), TOKENIZER, "benchmark", "tree"),
+        LoadedPolicy(small("llama", size), TOKENIZER, "tree"),
         recipe.optimizer,
         reference="reference" in recipe.algorithm.needs,
         batch_tokens=recipe.model.batch_tokens,
@@ -201,9 +201,9 @@ def main() -> None:
     base = best[variant(1, 0)]["seconds"]
     rows = [["variant", "time", "ranks compute", "weight sync", "waiting"]]
     shares: dict[str, dict[str, float]] = {}
-    for name, each in best.items():
-        seconds = each["seconds"]
-        parts = {"compute": each["ranks"] / seconds, "sync": each["sync"] / seconds}
+    for name, iteration in best.items():
+        seconds = iteration["seconds"]
+        parts = {"compute": iteration["ranks"] / seconds, "sync": iteration["sync"] / seconds}
         parts["waiting"] = 1 - sum(parts.values())
         shares[name] = {"time": seconds / base, **parts}
         rows.append([name, f"{seconds / base:.2f}x", *(f"{part:.0%}" for part in parts.values())])

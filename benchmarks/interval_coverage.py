@@ -124,10 +124,10 @@ def main() -> None:
     results: dict[str, Any] = {"panels": panels, "tasks": TASKS, "parts": {}}
 
     def part(name: str, cell: Callable[[Any, Any], float], rows: list[Any], columns: list[Any]) -> None:
-        found = {f"{row:g}": [round(100 * cell(row, column), 1) for column in columns] for row in rows}
-        results["parts"][name] = {"columns": columns, "rows": found}
+        coverage = {f"{row:g}": [round(100 * cell(row, column), 1) for column in columns] for row in rows}
+        results["parts"][name] = {"columns": columns, "rows": coverage}
         print(f"\n{name}")
-        table([["", *map(str, columns)], *([row, *map(str, cells)] for row, cells in found.items())])
+        table([["", *map(str, columns)], *([row, *map(str, cells)] for row, cells in coverage.items())])
 
     def of_beta(
         name: str, cell: Callable[..., float], columns: list[Any], panels: int = panels, **options: Any

@@ -35,7 +35,7 @@ def report(run: Path) -> None:
     summaries: list[ReportSummary] = []
     started = time.process_time()
     took = timed(lambda: summaries.append(write_report([run], run.with_suffix(".html"))))
-    found = {
+    costs = {
         "trajectories": summaries[0].total,
         "kept": summaries[0].kept,
         "seconds": round(took["seconds"], 2),
@@ -43,14 +43,14 @@ def report(run: Path) -> None:
         "page_mb": round(summaries[0].size / 1e6, 2),
         "peak_mib": round(took["peak_gib"] * 1024),
     }
-    print(json.dumps(found))
+    print(json.dumps(costs))
 
 
 def opening_seconds(page: Path) -> float:
     """Return the median seconds of five until headless Chromium has opened the page."""
     from playwright.sync_api import sync_playwright
 
-    found = []
+    times = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for _ in range(5):
@@ -58,10 +58,10 @@ def opening_seconds(page: Path) -> float:
             tab.goto(page.as_uri())
             tab.wait_for_selector("html[data-ready=yes]")
             # The page marks when everything is decoded and drawn.
-            found.append(float(tab.evaluate("performance.getEntriesByName('ready')[0].startTime")) / 1000)
+            times.append(float(tab.evaluate("performance.getEntriesByName('ready')[0].startTime")) / 1000)
             tab.close()
         browser.close()
-    return sorted(found)[2]
+    return sorted(times)[2]
 
 
 def main() -> None:
@@ -73,12 +73,12 @@ def main() -> None:
         for iterations in (SHORT, LONG):
             run = Path(directory) / f"{iterations}-iterations"
             made_run(run, iterations=iterations, groups=GROUPS, size=SIZE, turns=TURNS, words=WORDS)
-            found = results["iterations"][str(iterations)] = report_costs(run)
-            found["opens_in_seconds"] = round(opening_seconds(run.with_suffix(".html")), 2)
+            costs = results["iterations"][str(iterations)] = report_costs(run)
+            costs["opens_in_seconds"] = round(opening_seconds(run.with_suffix(".html")), 2)
             print(
-                f"{iterations} iterations, {found['trajectories']} trajectories: {found['seconds']} s "
-                f"({found['processor_seconds']} processor seconds), {found['peak_mib']} MiB, "
-                f"{found['page_mb']} MB with {found['kept']} trajectories, opens in {found['opens_in_seconds']} s"
+                f"{iterations} iterations, {costs['trajectories']} trajectories: {costs['seconds']} s "
+                f"({costs['processor_seconds']} processor seconds), {costs['peak_mib']} MiB, "
+                f"{costs['page_mb']} MB with {costs['kept']} trajectories, opens in {costs['opens_in_seconds']} s"
             )
     write_results("report_scale", results)
 

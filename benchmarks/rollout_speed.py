@@ -73,9 +73,9 @@ class Vllm:
         self.options: dict[str, Any] = {"clock": clock, "new": new, "ends": ends}
 
     def __call__(self, prompts: Prompts, episodes: list[str]) -> tuple[list[tuple[int, ...]], float]:
-        found = self.worker.ask(prompts=list(prompts), fresh=self.fresh, **self.options)
+        answer = self.worker.ask(prompts=list(prompts), fresh=self.fresh, **self.options)
         self.fresh = False
-        return [tuple(ids) for ids in found["ids"]], found["seconds"]
+        return [tuple(ids) for ids in answer["ids"]], answer["seconds"]
 
 
 def rollout_with_system_prompt(sample: Sample) -> float:
@@ -105,15 +105,15 @@ def earlier_turns(run: Path) -> list[Turn]:
 
 def recorded_turns(run: Path, episodes: int) -> list[dict[str, tuple[int, ...]]]:
     """Return the prompts of each turn by episode, of the first episodes of a run's last iteration."""
-    chosen = sorted(read_trajectories(trajectory_files(run)[-1]), key=lambda trajectory: trajectory.id)[:episodes]
-    count = max(len(trajectory.turns) for trajectory in chosen)
-    return [{t.id: t.turns[n].prompt_ids for t in chosen if n < len(t.turns)} for n in range(count)]
+    trajectories = sorted(read_trajectories(trajectory_files(run)[-1]), key=lambda trajectory: trajectory.id)[:episodes]
+    count = max(len(trajectory.turns) for trajectory in trajectories)
+    return [{t.id: t.turns[n].prompt_ids for t in trajectories if n < len(t.turns)} for n in range(count)]
 
 
 def rate(sample: Sample, turns: Sequence[dict[str, tuple[int, ...]]]) -> float:
     """Return tokens per second of sampling recorded turns again."""
     results = [sample(list(prompts.values()), list(prompts)) for prompts in turns]
-    return sum(len(ids) for found, _ in results for ids in found) / sum(seconds for _, seconds in results)
+    return sum(len(ids) for responses, _ in results for ids in responses) / sum(seconds for _, seconds in results)
 
 
 def measure_system_prompt(clock: str, repeats: int, worker: Callable[[str], Worker] | None) -> dict[str, Any]:
@@ -158,8 +158,8 @@ def measure_speculation(
         # The process of vLLM runs only while it is measured, because its threads keep the cores busy.
         vllm = worker(folder)
         for batch in batches:
-            found = [rate(Vllm(vllm, clock, new=new, ends=True), turns[batch]) for _ in range(repeats)]
-            rates[batch]["vllm"] = max(found)
+            vllm_rates = [rate(Vllm(vllm, clock, new=new, ends=True), turns[batch]) for _ in range(repeats)]
+            rates[batch]["vllm"] = max(vllm_rates)
         vllm.close()
         measure_ours()
     results = {
@@ -211,10 +211,10 @@ def main() -> None:
         results["speculation"] = measure_speculation(
             options.run, options.batches, options.clock, options.repeats, worker
         )
-        for batch, found in results["speculation"]["batches"].items():
-            rates = ", ".join(f"{side} {value:.0f} tokens/s" for side, value in found["tokens_per_second"].items())
-            ratios = ", ".join(f"{ratio:.2f}x {side}" for side, ratio in found["ratios"].items())
-            counts = f"{found['tokens_per_pass']:.2f} tokens per pass, {found['acceptance']:.0%} accepted"
+        for batch, figures in results["speculation"]["batches"].items():
+            rates = ", ".join(f"{side} {value:.0f} tokens/s" for side, value in figures["tokens_per_second"].items())
+            ratios = ", ".join(f"{ratio:.2f}x {side}" for side, ratio in figures["ratios"].items())
+            counts = f"{figures['tokens_per_pass']:.2f} tokens per pass, {figures['acceptance']:.0%} accepted"
             print(f"batch {batch}: {rates}; speculation is {ratios}; {counts}")
         iterations = results["speculation"]["iterations"]
         table([list(iterations[0]), *([number(value) for value in record.values()] for record in iterations)])

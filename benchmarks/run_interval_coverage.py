@@ -64,9 +64,9 @@ def bca_bootstrap(values: Values, statistic: Statistic, rng: np.random.Generator
     """Return the bias-corrected and accelerated bootstrap."""
     runs, normal = values.shape[-1], NormalDist()
     resampled = rng.integers(0, runs, (RESAMPLES, runs))
-    found = np.sort([statistic(values[..., rows]) for rows in resampled], axis=0)
+    estimates = np.sort([statistic(values[..., rows]) for rows in resampled], axis=0)
     value = statistic(values)
-    below = np.clip((found < value).mean(axis=0), 1 / RESAMPLES, 1 - 1 / RESAMPLES)
+    below = np.clip((estimates < value).mean(axis=0), 1 / RESAMPLES, 1 - 1 / RESAMPLES)
     bias = np.vectorize(normal.inv_cdf)(below)
     left_out = np.stack([statistic(np.delete(values, n, axis=-1)) for n in range(runs)], axis=-1)
     away = left_out.mean(axis=-1, keepdims=True) - left_out
@@ -76,7 +76,7 @@ def bca_bootstrap(values: Values, statistic: Statistic, rng: np.random.Generator
         shifted = bias + normal.inv_cdf(probability)
         level = np.vectorize(normal.cdf)(bias + shifted / (1 - acceleration * shifted))
         rows = np.clip((level * RESAMPLES).astype(int), 0, RESAMPLES - 1)
-        ends.append(np.take_along_axis(found, rows[None], axis=0)[0])
+        ends.append(np.take_along_axis(estimates, rows[None], axis=0)[0])
     return Interval(value, *ends)
 
 
@@ -119,8 +119,8 @@ def main() -> None:
     for seeds in SEEDS:
         for shift in SHIFTS:
             # Half of the variance of a run comes from its seed, which both arms share.
-            shared, own, other = (rng.standard_normal((studies, seeds)) for _ in range(3))
-            values, others = (shared + own) / math.sqrt(2) + shift, (shared + other) / math.sqrt(2)
+            shared, noise, other_noise = (rng.standard_normal((studies, seeds)) for _ in range(3))
+            values, others = (shared + noise) / math.sqrt(2) + shift, (shared + other_noise) / math.sqrt(2)
             few = (values - others)[: studies // 4]
             rows = {
                 f"paired difference of {shift:g} sd, Student t": covered(paired_difference(values, others), shift),

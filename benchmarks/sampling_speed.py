@@ -55,11 +55,11 @@ def sample_hugging_face(
     policy: LoadedPolicy, prompts: list[tuple[int, ...]], *, new: int, streamer: BaseStreamer | None = None
 ) -> list[tuple[int, ...]]:
     input_ids = torch.tensor(prompts)  # all have the same length, so no padding is needed
-    found = policy.model.generate(
+    output = policy.model.generate(
         input_ids=input_ids, attention_mask=torch.ones_like(input_ids), do_sample=True, temperature=1.0, top_k=0,
         top_p=1.0, min_new_tokens=new, max_new_tokens=new, pad_token_id=0, streamer=streamer,
     )  # fmt: skip
-    return [tuple(row[input_ids.shape[1] :].tolist()) for row in found]
+    return [tuple(row[input_ids.shape[1] :].tolist()) for row in output]
 
 
 def endless_sampler(policy: LoadedPolicy) -> LocalSampler:
@@ -84,7 +84,7 @@ class Sides:
     def __init__(self, policy: LoadedPolicy, folder: str, clock: str) -> None:
         self.policies = {"ours": policy, "ours_lora": with_adapters(folder)}
         self.folder, self.clock, self.turn = folder, clock, 0
-        self.samplers = {name: endless_sampler(own) for name, own in self.policies.items()}
+        self.samplers = {name: endless_sampler(policy) for name, policy in self.policies.items()}
         self.vllm: Worker | None = None
         self.fresh = True
 
@@ -112,9 +112,9 @@ class Sides:
         self.turn += 1
         if side == "vllm":
             assert self.vllm is not None
-            found = self.vllm.ask(prompts=prompts, new=new, fresh=self.fresh, clock=self.clock)
+            answer = self.vllm.ask(prompts=prompts, new=new, fresh=self.fresh, clock=self.clock)
             self.fresh = False
-            return [tuple(row) for row in found["ids"]], found["seconds"]
+            return [tuple(row) for row in answer["ids"]], answer["seconds"]
         started = CLOCKS[self.clock]()
         if side == "hugging_face":
             ids = sample_hugging_face(self.policies["ours"], prompts, new=new)

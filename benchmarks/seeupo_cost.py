@@ -23,14 +23,14 @@ import torch
 from side_by_side import machine, table, write_results
 
 from seeupo.algorithms import SeeUPO
-from seeupo.algorithms.common.batch import Batch, by_key
+from seeupo.algorithms.common.batch import Batch, logprobs_by_key
 from seeupo.algorithms.common.objective import SequenceObjective
 from seeupo.config.optimizer_settings import OptimizerSettings
 from seeupo.engines.batches import Batches
 from seeupo.engines.local import LocalEngine
 from seeupo.models.catalog import fetch
 from seeupo.models.loading import LoadedPolicy, load_policy
-from seeupo.models.logprobs import _target_logprobs
+from seeupo.models.logprobs import ActionLogProbs, _target_logprobs
 from seeupo.models.packing.batching import PaddedBatch
 from seeupo.models.scope import ModelScope
 from seeupo.types import Trajectory, Turn, turns_of
@@ -43,7 +43,7 @@ MEASURED = 2
 class UnsharedBatches(Batches):
     """One row per turn."""
 
-    def of(self, turns: Sequence[Turn], scope: ModelScope | None = None) -> Iterator[tuple[PaddedBatch, bool]]:
+    def iterate(self, turns: Sequence[Turn], scope: ModelScope | None = None) -> Iterator[tuple[PaddedBatch, bool]]:
         return ((PaddedBatch([number], [turn]), True) for number, turn in enumerate(turns))
 
 
@@ -54,9 +54,7 @@ class UnsharedEngine(LocalEngine):
         super().__init__(policy, settings)
         self._batches = UnsharedBatches(policy, self._scope, self.sharding, row_tokens=1, batch_tokens=1, trunk_bytes=0)
 
-    def _action_logprobs(
-        self, scope: ModelScope, batch: Any, *, entropies: bool = False
-    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
+    def _action_logprobs(self, scope: ModelScope, batch: Any, *, entropies: bool = False) -> ActionLogProbs:
         (turn,), model = batch.rows, scope.model
         hidden = model.base_model(
             input_ids=torch.tensor([turn.prompt_ids + turn.action_ids]), use_cache=False
@@ -64,7 +62,7 @@ class UnsharedEngine(LocalEngine):
         targets = torch.tensor(turn.action_ids)
         states = hidden[len(turn.prompt_ids) - 1 : -1]
         logprobs, _ = _target_logprobs(states, model.get_output_embeddings(), targets, 1.0, entropies)
-        return logprobs[None], None, torch.ones(1, len(targets), dtype=torch.bool)
+        return ActionLogProbs(logprobs[None], None, torch.ones(1, len(targets), dtype=torch.bool))
 
 
 def random_trajectories(count: int) -> list[Trajectory]:
@@ -101,7 +99,7 @@ def grpo(engine: LocalEngine, trajectories: Sequence[Trajectory]) -> None:
     batch, turns = Batch(trajectories), turns_of(trajectories)
     advantage = dict(zip((t.id for t in trajectories), batch.advantages("group", "mean").tolist(), strict=True))
     objective = SequenceObjective(
-        old=by_key(turns, engine.logprobs(turns)),
+        old=logprobs_by_key(engine, turns),
         advantages={turn.key: advantage[turn.trajectory] for turn in turns},
         multiplicities=batch.multiplicities,
     )

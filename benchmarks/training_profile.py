@@ -64,12 +64,12 @@ def python_shares(recipe: Recipe) -> dict[str, float]:
     profiler.disable()
     here = str(Path(seeupo.__file__).parent)
     seconds = {"our own Python": 0.0, "other Python": 0.0, "compiled code": 0.0, "waiting": 0.0}
-    for (file, _, name), (_, _, own, _, _) in pstats.Stats(profiler).stats.items():  # type: ignore[attr-defined]
+    for (file, _, name), (_, _, spent, _, _) in pstats.Stats(profiler).stats.items():  # type: ignore[attr-defined]
         if file == "~":
             kind = "waiting" if any(word in name for word in WAITING) else "compiled code"
         else:
             kind = "our own Python" if file.startswith(here) else "other Python"
-        seconds[kind] += own
+        seconds[kind] += spent
     total = sum(seconds.values())
     return {kind: spent / total for kind, spent in seconds.items()}
 
@@ -118,23 +118,23 @@ def main() -> None:
     options = parser.parse_args()
     recipe = shortened(read_recipe(options.recipe), options.iterations)
     iterations = recipe.run.iterations
-    found: dict[str, Any]
+    figures: dict[str, Any]
     if options.what == "python":
-        found = {"shares": python_shares(recipe)}
-        table([("share of the run", ""), *((name, f"{share:.0%}") for name, share in found["shares"].items())])
+        figures = {"shares": python_shares(recipe)}
+        table([("share of the run", ""), *((name, f"{share:.0%}") for name, share in figures["shares"].items())])
     elif options.what == "operations":
         operations = Operations(iterations)
         run(recipe, operations)
-        found = {"matrix_products_and_attention": operations.share()}
+        figures = {"matrix_products_and_attention": operations.share()}
         print(f"matrix products and attention: {operations.share():.0%} of {operations.seconds:.0f} s")
     else:
         memory = Memory()
         run(recipe, memory)
         tenths = [len(memory.by_iteration) * n // 10 - 1 for n in range(1, 11)]
-        found = {"mb_at_tenths": [round(memory.by_iteration[n]) for n in tenths]}
-        print(f"MB after each tenth of {iterations} iterations: {found['mb_at_tenths']}")
+        figures = {"mb_at_tenths": [round(memory.by_iteration[n]) for n in tenths]}
+        print(f"MB after each tenth of {iterations} iterations: {figures['mb_at_tenths']}")
     name = f"training_{options.what}_{options.recipe}"
-    write_results(name, {"machine": machine(), "iterations": iterations, **found})
+    write_results(name, {"machine": machine(), "iterations": iterations, **figures})
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="Threads of each side.")
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall", help="Wall time, or processor time.")
     options = parser.parse_args()
-    chosen = options.case or list(CASES)
+    cases = options.case or list(CASES)
     torch.set_num_threads(options.threads)
     os.environ["OMP_NUM_THREADS"] = str(options.threads)  # of the workers
     model = str(fetch("smollm2-135m", on_note=print))
@@ -59,7 +59,7 @@ def main() -> None:
     results: dict[str, Any] = {"machine": machine(), "model": "smollm2-135m", "group": GROUP, "cases": {}}
     results["clock"] = options.clock
     rows = [["prompt/action", "way", "rows at once", "seconds", "peak GiB", "against ours", "share"]]
-    for name in chosen:
+    for name in cases:
         case, data = CASES[name], tokens(CASES[name]) | {"clock": options.clock}
         ways = [
             ("tree", 0),
@@ -77,21 +77,21 @@ def main() -> None:
                 )
                 for way, count in ways:
                     if (way == "trl") == (side == "trl"):
-                        found = worker.ask(way=way, rows=count, **data)
-                        rate = max(rate, found.pop("gflops_of_matrix_products", 0.0))
-                        if (way, count) not in best or found["seconds"] < best[way, count]["seconds"]:
-                            best[way, count] = found
+                        measured = worker.ask(way=way, rows=count, **data)
+                        rate = max(rate, measured.pop("gflops_of_matrix_products", 0.0))
+                        if (way, count) not in best or measured["seconds"] < best[way, count]["seconds"]:
+                            best[way, count] = measured
                 worker.close()
             if repeat == 0 and name == "400/40":
                 difference = compare_gradients(model, trl, data)
         ours = best["tree", 0]["seconds"]
         share = 6 * LAYER_WEIGHTS * (case["prompt"] + GROUP * case["action"]) / ours / rate / 1e9
-        for (way, count), found in best.items():
-            ratio = f"{found['seconds'] / ours:.1f}x"
-            figures = [f"{found['seconds']:.1f}", f"{found['peak_gib']:.1f}", ratio]
+        for (way, count), measured in best.items():
+            ratio = f"{measured['seconds'] / ours:.1f}x"
+            figures = [f"{measured['seconds']:.1f}", f"{measured['peak_gib']:.1f}", ratio]
             rows.append([name, way, str(count or ""), *figures, f"{share:.0%}" if way == "tree" else ""])
         results["cases"][name] = {
-            "ways": [{"way": way, "rows_at_once": count, **found} for (way, count), found in best.items()],
+            "ways": [{"way": way, "rows_at_once": count, **measured} for (way, count), measured in best.items()],
             "gflops_of_matrix_products": rate,
             "share_of_matrix_products": share,
             "relative_gradient_difference_to_trl": difference,

@@ -114,18 +114,18 @@ def stage(run: Path, iteration: int) -> tuple[Evaluation, Shares, dict[str, Any]
     causes = list[str]()
     with EnvPool(recipe.environment.name, options=recipe.environment.options) as pool:
         tasks = {task.id: task for task in pool.tasks(recipe.environment.test_split)}
-        for each in read_trajectories(run / f"evaluations/{iteration:05d}.jsonl.gz"):
-            why, right, total = cause(pool, tasks[each.task], each, action_format)
-            shares.setdefault(each.task, []).append(right / total)
+        for trajectory in read_trajectories(run / f"evaluations/{iteration:05d}.jsonl.gz"):
+            why, right, total = cause(pool, tasks[trajectory.task], trajectory, action_format)
+            shares.setdefault(trajectory.task, []).append(right / total)
             causes.append(why)
     count = Counter(causes)
-    found = {
+    figures = {
         "scores": {name: evaluation.summary()[name] for name in SCORES}
         | {RIGHT: as_json(avg_at_k([shares[task] for task in sorted(shares)], evaluation.plan.k))},
         "tasks": evaluation.summary()["tasks"],
         "causes": {name: count[name] / len(causes) for name in CAUSES},
     }
-    return evaluation, shares, found
+    return evaluation, shares, figures
 
 
 def difference(before: tuple[Evaluation, Shares], after: tuple[Evaluation, Shares]) -> dict[str, Any]:
@@ -149,11 +149,12 @@ def table(stages: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     yield "| | " + " | ".join(stages) + " |"
     yield "|---|" + "---|" * len(stages)
     for name in (*SCORES, RIGHT):
-        yield row(name, [interval(each["scores"][name]) for each in stages.values()])
-        differences = [interval(each["difference"][name], sign="+") for each in stages.values() if "difference" in each]
+        yield row(name, [interval(figures["scores"][name]) for figures in stages.values()])
+        compared = [figures for figures in stages.values() if "difference" in figures]
+        differences = [interval(figures["difference"][name], sign="+") for figures in compared]
         yield row(f"{name}, difference to the warm start", ["", *differences])
     for name, label in CAUSES.items():
-        yield row(label, [f"{each['causes'][name]:.1%}" for each in stages.values()])
+        yield row(label, [f"{figures['causes'][name]:.1%}" for figures in stages.values()])
 
 
 def row(label: str, cells: Sequence[str]) -> str:
@@ -174,8 +175,8 @@ def main() -> None:
     stages = dict[str, dict[str, Any]]()
     evaluation, shares, stages["warm start"] = stage(options.warm_start, 0)
     for run in options.runs:
-        own, own_shares, found = stage(run, last_iteration(run))
-        stages[run.name] = {**found, "difference": difference((evaluation, shares), (own, own_shares))}
+        last_evaluation, last_shares, figures = stage(run, last_iteration(run))
+        stages[run.name] = {**figures, "difference": difference((evaluation, shares), (last_evaluation, last_shares))}
     print("\n".join(table(stages)))
     if options.json:
         options.json.write_text(json.dumps(stages, indent=1) + "\n")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from seeupo.algorithms.common.batch import Batch, LogProbs, by_key
+from seeupo.algorithms.common.batch import Batch, LogProbs, logprobs_by_key
 from seeupo.algorithms.common.objective import Ratio, TrajectoryObjective, action_log_ratio
 from seeupo.algorithms.seeupo import SeeUPO
 from seeupo.config.option_types import Clip
@@ -54,7 +54,7 @@ class PublicCode(SeeUPO):
         """Return None: advantages that are clipped, and ratios to other policies, have no expected gain."""
 
     def ratio_base(self, engine: TrainEngine, pool: Sequence[Turn], old: LogProbs) -> LogProbs:
-        return {**old, **by_key(pool, engine.logprobs(pool))} if self.ratio_per_turn else old
+        return {**old, **logprobs_by_key(engine, pool)} if self.ratio_per_turn else old
 
     def weights(self, carried: CarriedAdvantage, members: Tensor, generator: torch.Generator | None) -> Tensor:
         weights = carried.weights(members)

@@ -5,6 +5,7 @@ import dataclasses
 import importlib
 import re
 import shlex
+import tomllib
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ import torch
 from seeupo.algorithms import ALGORITHMS
 from seeupo.algorithms.common.trust_region import TrustRegionSettings
 from seeupo.cli import main
-from seeupo.cli.train_command import parse_overrides
+from seeupo.cli.recipe_arguments import parse_overrides
 from seeupo.comparison.study_file import study_names
 from seeupo.config.changes import Change, check_changes
 from seeupo.config.loader import read_recipe, recipe_names
@@ -376,6 +377,13 @@ def test_readme_lists_every_algorithm():
 def test_environments_page_lists_every_environment():
     page = (ROOT / "docs/environments/README.md").read_text()
     assert {name for name in environment_names() if f"`{name}`" not in page} == set()
+
+
+def test_contributing_lists_the_packages_in_the_order_of_their_layers():
+    table = (ROOT / "CONTRIBUTING.md").read_text().partition("| package |")[2].partition("\n\n")[0]
+    packages = re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)))
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    assert packages == re.findall(r"seeupo\.(\w+)", " ".join(contracts[0]["layers"]))
 
 
 # Metrics.

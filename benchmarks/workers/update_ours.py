@@ -25,8 +25,8 @@ def answer(message: dict[str, Any]) -> dict[str, Any]:
         model.zero_grad(set_to_none=True)
         if message["way"] == "tree":
             for batch in pack_batches(turns, row_tokens=4096, batch_tokens=4096):
-                found = tree_logprobs(model, batch)
-                _backward(found.logprobs, [weights[turns[member].trajectory] for member in batch.members])
+                batch_logprobs = tree_logprobs(model, batch)
+                _backward(batch_logprobs.logprobs, [weights[turns[member].trajectory] for member in batch.members])
         else:
             for start in range(0, len(turns), message["rows"]):
                 part = turns[start : start + message["rows"]]

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from seeupo.engines.shrinking import shrinkable
+from seeupo.engines.optimizer import shrinkable
 from seeupo.protocols import Capability, CriticLoss, Objective
 from seeupo.types import StepMetrics, Trajectory, Turn
 from studies.credit.problem import ACTIONS, F64, NODES, ON, STATES, CreditProblem

@@ -109,20 +109,20 @@ def update_at_kl(
     previous: tuple[float, float] | None = None
     for _ in range(MAX_RUNS):
         log_new = problem.action_log_probs((old + change).log_softmax(1))
-        found = float(problem.kl(log_old, log_new).mean())
-        if abs(found / kl - 1) <= KL_TOLERANCE or found == 0:
+        measured = float(problem.kl(log_old, log_new).mean())
+        if abs(measured / kl - 1) <= KL_TOLERANCE or measured == 0:
             break
         if previous is not None and rate != previous[0]:
-            power = min(20.0, max(1.0, math.log(found / previous[1]) / math.log(rate / previous[0])))
-        previous = rate, found
-        low, high = (rate, high) if found < kl else (low, rate)
-        guess = rate * min(8.0, max(0.125, (kl / found) ** (1 / power)))
+            power = min(20.0, max(1.0, math.log(measured / previous[1]) / math.log(rate / previous[0])))
+        previous = rate, measured
+        low, high = (rate, high) if measured < kl else (low, rate)
+        guess = rate * min(8.0, max(0.125, (kl / measured) ** (1 / power)))
         rate = guess if low < guess < high else (low + high) / 2
         if method.carries:
             weights, change = run(rate)
         else:
             weights, change = first_weights, first_change * (rate / first_rate)
-    return Updated(weights, log_new, found)
+    return Updated(weights, log_new, measured)
 
 
 def recorded_weights(trajectories: Sequence[Trajectory], turns: int) -> Tensor:
@@ -144,6 +144,6 @@ def true_weights(problem: CreditProblem, groups: Groups) -> Tensor:
 def policy_gradient(engine: GroupEngine, groups: Groups, weights: Tensor) -> Tensor:
     """Return the gradient of the mean over turns of weight times log pi(action), with respect to the logits."""
     logprobs = engine.problem.action_log_probs(engine.policy.log_probs())
-    chosen = logprobs.flatten(1)[groups.group, groups.cell]
-    value = (groups.count * weights * chosen).sum() / groups.count.sum()
+    action_logprobs = logprobs.flatten(1)[groups.group, groups.cell]
+    value = (groups.count * weights * action_logprobs).sum() / groups.count.sum()
     return torch.autograd.grad(value, engine.policy.logits)[0]

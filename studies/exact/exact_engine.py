@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from seeupo.engines.shrinking import shrinkable
+from seeupo.engines.optimizer import shrinkable
 from seeupo.protocols import Capability, Objective
 from seeupo.types import StepMetrics, Trajectory, Turn
 from studies.exact.policy import Policy

@@ -53,8 +53,8 @@ class Problem:
 
     def log_prob_of_turns(self, log_policy: Tensor) -> Tensor:
         """Return log pi(a^t | history) [P, T] under log pi [nodes, V]; 0 where a path has no such turn."""
-        chosen = log_policy[self.nodes.clamp(min=0), self.tokens.clamp(min=0)]
-        return torch.where(self.nodes >= 0, chosen, 0.0).sum(2)
+        token_logprobs = log_policy[self.nodes.clamp(min=0), self.tokens.clamp(min=0)]
+        return torch.where(self.nodes >= 0, token_logprobs, 0.0).sum(2)
 
     def path_probs(self, log_policy: Tensor) -> Tensor:
         """Return the probability of each path [P]."""
@@ -134,15 +134,15 @@ def bandit(rewards: Tensor, *, tokens_per_turn: int = 1) -> Problem:
             nodes.append([index.setdefault((context, *path[:time]), len(index)) for time in range(len(path))])
             tokens.append(list(path))
             origin.append(context)
-    chosen = torch.tensor(tokens).view(-1, num_turns, tokens_per_turn)
+    action_tokens = torch.tensor(tokens).view(-1, num_turns, tokens_per_turn)
     powers = num_tokens ** torch.arange(tokens_per_turn - 1, -1, -1)
-    actions = (chosen * powers).sum(2)
-    per_turn = torch.zeros(len(chosen), num_turns, dtype=rewards.dtype)
+    actions = (action_tokens * powers).sum(2)
+    per_turn = torch.zeros(len(action_tokens), num_turns, dtype=rewards.dtype)
     per_turn[:, -1] = rewards[(torch.tensor(origin), *actions.T)]
     return Problem(
-        nodes=torch.tensor(nodes).view_as(chosen),
-        tokens=chosen,
-        chance=torch.full((len(chosen),), 1 / contexts, dtype=rewards.dtype),
+        nodes=torch.tensor(nodes).view_as(action_tokens),
+        tokens=action_tokens,
+        chance=torch.full((len(action_tokens),), 1 / contexts, dtype=rewards.dtype),
         rewards=per_turn,
         contexts=torch.tensor(origin),
         num_tokens=num_tokens,
@@ -186,17 +186,17 @@ def tree(paths: Sequence[tuple[int, Sequence[int], float]], *, num_tokens: int) 
     """Return a bandit of ragged length from paths (context, tokens by turn, reward); contexts are equally likely."""
     index: dict[tuple[int, ...], int] = {}
     longest = max(len(tokens) for _, tokens, _ in paths)
-    nodes, chosen = torch.full((2, len(paths), longest, 1), -1).unbind(0)
+    nodes, action_tokens = torch.full((2, len(paths), longest, 1), -1).unbind(0)
     rewards = torch.zeros(len(paths), longest, dtype=torch.float64)
     for row, (context, tokens, reward) in enumerate(paths):
         for turn, token in enumerate(tokens):
             nodes[row, turn] = index.setdefault((context, *tokens[:turn]), len(index))
-            chosen[row, turn] = token
+            action_tokens[row, turn] = token
         rewards[row, len(tokens) - 1] = reward
     contexts = torch.tensor([context for context, _, _ in paths])
     return Problem(
         nodes=nodes,
-        tokens=chosen,
+        tokens=action_tokens,
         chance=torch.full((len(paths),), 1 / len(contexts.unique()), dtype=torch.float64),
         rewards=rewards,
         contexts=contexts,

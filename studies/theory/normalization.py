@@ -58,7 +58,7 @@ def seeupo(normalize: Normalize, *, steps: int = 1) -> SeeUPO:
 
 
 def group_deviation_drift(scale: Scale) -> Claim:
-    own: list[float] = []
+    drifts: list[float] = []
     lowest = dict.fromkeys((0.25, 0.5, 1.0, 2.0, 4.0), 0.0)
     for number in range(scale.problems):
         generator = scale.generator("gspo", number)
@@ -68,7 +68,7 @@ def group_deviation_drift(scale: Scale) -> Claim:
         for _ in range(20):
             noise = 0.3 * torch.randn(4, generator=generator, dtype=torch.float64)
             new = (old + noise).log_softmax(0)
-            own.append(gspo_drift(rewards, old, new, spread))
+            drifts.append(gspo_drift(rewards, old, new, spread))
             for deviation in lowest:
                 lowest[deviation] = min(lowest[deviation], gspo_drift(rewards, old, new, deviation))
 
@@ -84,7 +84,7 @@ def group_deviation_drift(scale: Scale) -> Claim:
 
     checks = [
         Check("the drift is never negative when the deviation is 1", lowest[1.0] > -1e-12, {"lowest": lowest[1.0]}),
-        Check("it is negative somewhere for the group's own deviation", min(own) < -1e-12, {"lowest": min(own)}),
+        Check("it is negative somewhere for the group's own deviation", min(drifts) < -1e-12, {"lowest": min(drifts)}),
         *(
             Check(f"it is negative somewhere when the deviation is {deviation:g}", drift < -1e-12, {"lowest": drift})
             for deviation, drift in lowest.items()

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seeupo.algorithms.common.batch import by_key
+from seeupo.algorithms.common.batch import logprobs_by_key
 from seeupo.algorithms.common.objective import SequenceObjective
 from seeupo.config.option_types import Clip
 from seeupo.protocols import Algorithm, Need
@@ -227,7 +227,7 @@ class Simultaneous:
         turns = [turn for turn in turns_of(trajectories) if turn.key in weights]
         counts = {trajectory.id: trajectory.multiplicity for trajectory in trajectories}
         objective = SequenceObjective(
-            old=by_key(turns, engine.logprobs(turns)),
+            old=logprobs_by_key(engine, turns),
             advantages=weights,
             multiplicities=counts,
             ratio="product",

@@ -20,7 +20,7 @@ from engines.examples import engine as local_engine
 from engines.examples import trajectories as local_trajectories
 from engines.examples import weights as local_weights
 from seeupo.algorithms import GSPO, RLOO, SeeUPO
-from seeupo.algorithms.common.batch import Batch, by_key
+from seeupo.algorithms.common.batch import Batch, logprobs_by_key
 from seeupo.algorithms.common.objective import SequenceObjective
 from seeupo.core import CarriedAdvantage, sequence_log_ratio
 from seeupo.types import turns_of
@@ -35,8 +35,8 @@ def sweep_by_turns(engine, trajectories, *, clip, kl_coef, epochs) -> None:
     batch = Batch(trajectories)
     carried = CarriedAdvantage(batch.advantages("batch", "mean"))
     turns = turns_of(trajectories)
-    old = by_key(turns, engine.logprobs(turns))
-    reference = by_key(turns, engine.logprobs(turns, policy="reference")) if kl_coef else {}
+    old = logprobs_by_key(engine, turns)
+    reference = logprobs_by_key(engine, turns, "reference") if kl_coef else {}
     for t in reversed(range(len(batch.pools))):
         pool = batch.pools[t]
         members = batch.members(pool)
@@ -200,7 +200,7 @@ def test_larger_agents_learn_more_slowly():
     rewards[0, 0, 0, 0, 0] = 1
     problem = bandit(rewards)
     for turns_per_agent, figures in expected.items():
-        found = []
+        results = []
         for rate in (4.0, 16.0):
             policy = TablePolicy(torch.zeros(problem.num_nodes, 2, dtype=F64))
             engine = ExactEngine(problem, policy, GradientAscent(rate))
@@ -209,8 +209,8 @@ def test_larger_agents_learn_more_slowly():
             for iteration in range(1, 6):
                 algorithm.update(engine, engine.enumerate())
                 if iteration in (1, 5):
-                    found.append(engine.expected_return())
-        assert figures == pytest.approx(found, abs=5e-4)
+                    results.append(engine.expected_return())
+        assert figures == pytest.approx(results, abs=5e-4)
 
 
 def test_invalid_numbers_of_turns_are_rejected():

@@ -17,7 +17,7 @@ from algorithms.test_backbones import (
     token_logprobs,
 )
 from seeupo.algorithms import GRPO, MTGRPO, PPO, GiGPO
-from seeupo.algorithms.common.batch import Batch, by_key
+from seeupo.algorithms.common.batch import Batch, logprobs_by_key
 from seeupo.algorithms.common.turn_credit import discounted_returns
 from seeupo.types import StepMetrics, StopReason, Trajectory, Turn, turns_of
 
@@ -57,9 +57,9 @@ def episode(name, outcome, steps, *, group="g", tokens=2):
 
 
 def first_advantages(algorithm, trajectories, **engine):
-    found = RecordingEngine(**engine)
-    update = algorithm.update(found, trajectories, generator=torch.Generator().manual_seed(0))
-    return found, update
+    recording = RecordingEngine(**engine)
+    update = algorithm.update(recording, trajectories, generator=torch.Generator().manual_seed(0))
+    return recording, update
 
 
 def test_returns_discount_later_rewards_and_end_with_the_outcome():
@@ -77,9 +77,9 @@ def test_gigpo_compares_turns_in_the_same_state():
         episode("c", 0.0, [(0.0, "start")]),
         episode("d", 0.0, [(0.0, "start")], group="other"),
     ]
-    found, update = first_advantages(GiGPO(kl_coef=0.0, gamma=0.5, state_weight=2.0), trajectories)
+    recording, update = first_advantages(GiGPO(kl_coef=0.0, gamma=0.5, state_weight=2.0), trajectories)
     high, low = 2**0.5, -(2**-0.5)  # of (1, 0, 0): also of the returns (0.5, 0, 0) of the start
-    assert found.advantages == {
+    assert recording.advantages == {
         ("a", 0): pytest.approx([high + 2 * high] * 2),
         ("a", 1): pytest.approx([high + 2 * 1.0] * 2),  # 1 against 0
         ("b", 0): pytest.approx([low + 2 * low] * 2),
@@ -94,16 +94,16 @@ def test_gigpo_compares_turns_in_the_same_state():
 
 def test_gigpo_compares_no_turns_of_unknown_states():
     trajectories = [episode("a", 1.0, [(0.0, ""), (0.0, "")]), episode("b", 0.0, [(0.0, ""), (0.0, "")])]
-    found, update = first_advantages(GiGPO(kl_coef=0.0), trajectories)
-    assert {tuple(row) for row in found.advantages.values()} == {(1.0, 1.0), (-1.0, -1.0)}
+    recording, update = first_advantages(GiGPO(kl_coef=0.0), trajectories)
+    assert {tuple(row) for row in recording.advantages.values()} == {(1.0, 1.0), (-1.0, -1.0)}
     assert update.metrics[-1].values["lone_turn_fraction"] == 1.0
 
 
 def test_gigpo_counts_step_rewards_in_the_returns():
     trajectories = [episode("a", 0.0, [(1.0, "s"), (0.0, "t")]), episode("b", 0.0, [(0.0, "s"), (1.0, "u")])]
-    found, _ = first_advantages(GiGPO(kl_coef=0.0, gamma=0.5, deviation_term=False), trajectories)
+    recording, _ = first_advantages(GiGPO(kl_coef=0.0, gamma=0.5, deviation_term=False), trajectories)
     # Rewards are equal, so the trajectories have no advantage; from "s" the returns are 1 and 0.5 * 1.
-    assert found.advantages == {("a", 0): [0.25] * 2, ("b", 0): [-0.25] * 2}
+    assert recording.advantages == {("a", 0): [0.25] * 2, ("b", 0): [-0.25] * 2}
 
 
 def test_mt_grpo_mixes_step_rewards_with_the_outcome():
@@ -113,9 +113,9 @@ def test_mt_grpo_mixes_step_rewards_with_the_outcome():
         episode("b", 0.0, [(0.0, ""), (0.5, ""), (0.0, "")]),
         episode("c", 0.0, [(0.0, "")]),
     ]
-    found, update = first_advantages(MTGRPO(outcome_weight=0.5), trajectories)
+    recording, update = first_advantages(MTGRPO(outcome_weight=0.5), trajectories)
     high, low = 2**0.5, -(2**-0.5)
-    assert found.advantages == {
+    assert recording.advantages == {
         ("a", 0): pytest.approx([high + 0.5 * high] * 2),
         ("a", 1): pytest.approx([-1.0 + 0.5 * high] * 2),
         ("a", 2): pytest.approx([high] * 2),
@@ -133,8 +133,8 @@ def test_step_rewards_do_not_count_if_only_the_score_is_trained_on():
         replace(episode("b", 0.0, [(9.0, "s"), (9.0, "t")]), outcome=None, reward=0.0),
     ]
     for algorithm in (MTGRPO(), GiGPO(kl_coef=0.0, state_weight=0.0)):
-        found, _ = first_advantages(algorithm, trajectories)
-        assert {key: row[0] for key, row in found.advantages.items()} == pytest.approx(
+        recording, _ = first_advantages(algorithm, trajectories)
+        assert {key: row[0] for key, row in recording.advantages.items()} == pytest.approx(
             {("a", 0): 1.0, ("a", 1): 1.0, ("b", 0): -1.0, ("b", 1): -1.0}
         )
 
@@ -154,13 +154,13 @@ def test_turn_level_ppo_has_one_advantage_and_one_value_per_turn():
     assert returns[0].tolist() == pytest.approx([0.1 + 0.5 * 1.0, 1.0])
     assert [row.tolist() for row in before] == [[0.5, 0.2], [0.4]]
 
-    found, _ = first_advantages(algorithm, [long, short], values=values)
+    recording, _ = first_advantages(algorithm, [long, short], values=values)
     mean = (first + last - 0.4) / 3
     spread = deviation([first, last, -0.4])
-    assert found.advantages["a", 1] == pytest.approx((last - mean) / spread)
+    assert recording.advantages["a", 1] == pytest.approx((last - mean) / spread)
     # The critic is trained at the first token of each turn only, in the mean over turns.
     row = torch.tensor([[0.7, 5.0], [0.3, 5.0], [0.4, 0.0]], dtype=F64)
-    losses = found.losses[0](row, turns_of([long, short])).tolist()
+    losses = recording.losses[0](row, turns_of([long, short])).tolist()
     targets = [first + 0.5, 1.0, 0.0]
     errors = [
         max((value - target) ** 2, (old + min(0.2, max(-0.2, value - old)) - target) ** 2)
@@ -251,7 +251,7 @@ def test_three_steps_follow_the_published_formula(algorithm, stated, problem):
     algorithm.update(engine, trajectories)
 
     turns = turns_of(trajectories)
-    old, reference = (by_key(turns, twin.logprobs(turns, policy=policy)) for policy in ("current", "reference"))
+    old, reference = (logprobs_by_key(twin, turns, policy) for policy in ("current", "reference"))
     advantages = stated(algorithm, trajectories)
     for _ in range(3):
         total = 0.0
@@ -281,7 +281,7 @@ def test_three_steps_of_turn_level_ppo_follow_its_formula(problem, bootstrap_tru
     algorithm.update(engine, trajectories)
 
     turns = turns_of(trajectories)
-    old, reference = (by_key(turns, twin.logprobs(turns, policy=policy)) for policy in ("current", "reference"))
+    old, reference = (logprobs_by_key(twin, turns, policy) for policy in ("current", "reference"))
     advantages = {}
     for trajectory in trajectories:
         rewards = [turn.reward - 0.2 * float((old[turn.key] - reference[turn.key]).sum()) for turn in trajectory.turns]
@@ -322,6 +322,6 @@ def test_trajectories_without_turns_change_nothing():
     empty = Trajectory("e", "g", "task", (), 0.0, outcome=0.0)
     trajectories = [episode("a", 1.0, [(0.5, "s")]), empty]
     for algorithm in (GiGPO(kl_coef=0.0), MTGRPO(), PPO(level="turn", minibatches=1)):
-        found, _ = first_advantages(algorithm, trajectories, values={"a": [0.5, 0.1, 0.0]})
-        assert list(found.advantages) in ([("a", 0)], [])
+        recording, _ = first_advantages(algorithm, trajectories, values={"a": [0.5, 0.1, 0.0]})
+        assert list(recording.advantages) in ([("a", 0)], [])
         replace(algorithm, minibatches=1).update(RecordingEngine(), [empty])

@@ -56,22 +56,22 @@ def test_identical_arms_have_no_significant_difference_in_95_percent():
 
 def test_summary_is_json_and_within_bounds():
     rng = np.random.default_rng(1)
-    found = arm_summary(arm(rng, [0.02, 0.6, 0.3], 0.0), ITERATIONS)
-    json.dumps(found, allow_nan=False)
-    assert 0 <= found["metrics"]["reward_auc"]["low"] <= found["metrics"]["reward_auc"]["high"] <= 1
-    assert found["cost"] == {"optimizer_steps": 80, "tokens": 2000, "seconds": 5.0}
-    assert len(found["reward_curve"]) == ITERATIONS
-    assert [row[0] for row in found["score_curve"]] == [ITERATIONS]
+    summary = arm_summary(arm(rng, [0.02, 0.6, 0.3], 0.0), ITERATIONS)
+    json.dumps(summary, allow_nan=False)
+    assert 0 <= summary["metrics"]["reward_auc"]["low"] <= summary["metrics"]["reward_auc"]["high"] <= 1
+    assert summary["cost"] == {"optimizer_steps": 80, "tokens": 2000, "seconds": 5.0}
+    assert len(summary["reward_curve"]) == ITERATIONS
+    assert [row[0] for row in summary["score_curve"]] == [ITERATIONS]
     one = arm_summary(arm(rng, [0.5], 0.0), ITERATIONS)
     assert one["metrics"]["reward_auc"]["low"] is None
 
 
 def test_runs_that_diverged_count_as_zero_afterwards():
     stopped = made_result([0.8, 0.8], diverged="the gradient norm is nan")
-    found = arm_summary([stopped, stopped], 4)
-    assert found["metrics"]["reward_auc"]["value"] == pytest.approx(0.4)
-    assert found["metrics"]["final_score"]["value"] == 0
-    assert (found["stability"]["diverged"], found["reward_curve"][-1][1]) == (2, 0.0)
+    summary = arm_summary([stopped, stopped], 4)
+    assert summary["metrics"]["reward_auc"]["value"] == pytest.approx(0.4)
+    assert summary["metrics"]["final_score"]["value"] == 0
+    assert (summary["stability"]["diverged"], summary["reward_curve"][-1][1]) == (2, 0.0)
     whole = made_result([0.8] * 4, evaluations=[[2, 0.4], [4, 0.6]])
     early = replace(stopped, evaluations=[])
     assert [row[:2] for row in arm_summary([whole, early], 4)["score_curve"]] == [[2, 0.2], [4, 0.3]]
@@ -123,8 +123,8 @@ def test_drops_are_measured_on_smoothed_rewards():
 
 
 def test_curves_have_the_iterations_that_all_runs_have():
-    found = curve([[(0, 0.1), (5, 0.4)], [(5, 0.6)]], bounded=True)
-    assert [row[:2] for row in found] == [[5, 0.5]]
+    rows = curve([[(0, 0.1), (5, 0.4)], [(5, 0.6)]], bounded=True)
+    assert [row[:2] for row in rows] == [[5, 0.5]]
     assert curve([[(0, 0.1)], []], bounded=True) == []
 
 

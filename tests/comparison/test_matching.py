@@ -23,7 +23,6 @@ def test_each_algorithm_has_a_unit():
 
 def test_steps_of_turn_by_turn_updates_must_be_measured():
     assert known_cost(settings("grpo", epochs=2), "optimizer_steps") == Cost(0.0, 2.0)
-    assert known_cost(settings("grpo", split="turn"), "optimizer_steps") is None
     assert known_cost(settings("seeupo"), "optimizer_steps") is None
     assert known_cost(settings("grpo"), "tokens") is None
 

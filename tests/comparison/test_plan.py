@@ -37,9 +37,9 @@ def test_arms_share_everything_except_their_own_settings(tmp_path):
 
 def test_differences_list_a_table_by_its_keys(tmp_path):
     plan = planner(tmp_path, model={"lora": None})
-    found = dict(differences(plan.run("grpo", 5, {"model.lora.rank": 4}), plan.recipe))
-    assert found["model.lora.rank"] == 4
-    assert "model.lora" not in found
+    settings = dict(differences(plan.run("grpo", 5, {"model.lora.rank": 4}), plan.recipe))
+    assert settings["model.lora.rank"] == 4
+    assert "model.lora" not in settings
 
 
 def test_names_depend_on_settings_seed_and_warm_start(tmp_path):
@@ -63,16 +63,16 @@ def test_warm_start_does_not_depend_on_the_algorithm(tmp_path):
 
 
 def test_identity_lists_only_values_that_are_not_defaults(tmp_path):
-    found = dict(identity(planner(tmp_path).run("grpo", 5, {}).recipe))
-    assert found["algorithm.name"] == "grpo"
-    assert "algorithm.clip" not in found
+    settings = dict(identity(planner(tmp_path).run("grpo", 5, {}).recipe))
+    assert settings["algorithm.name"] == "grpo"
+    assert "algorithm.clip" not in settings
 
 
-def test_results_count_if_code_and_file_are_intact(tmp_path):
+def test_results_count_if_revision_and_file_are_intact(tmp_path):
     plan, store = planner(tmp_path), Store(tmp_path / "out")
     run = plan.run("grpo", 5, {})
     assert store.result(run) is None
-    written = replace(made_result([0.5, 0.25]), arm="grpo", seed=5, code="any")
+    written = replace(made_result([0.5, 0.25]), arm="grpo", seed=5)
     write_result(store.result_path(run), written)
     assert store.result(run) == written
     write_result(store.result_path(run), replace(written, revision=TRAINING_REVISION - 1))

@@ -48,7 +48,7 @@ GRPO_ARM = '[arms.grpo.algorithm]\nname = "grpo"\nkl_coef = 0.0'
         ("seeds = [5, 6]", "seeds = [1, 6]", "tuning_seeds = [1]: expected seeds that are not reported"),
         ("tuning_seeds = [1]", "", "tuning_seeds = []: expected at least one seed"),
         ("tuning_seeds = [1]", "tuning_seeds = [1]\nmatch = 'time'", 'match = "time": expected one of'),
-        ("tuning_seeds = [1]", "tuning_seeds = [1]\nmach = 'none'", "mach: unknown key; did you mean 'match'?"),
+        ("tuning_seeds = [1]", "tuning_seeds = [1]\nmach = 'none'", "mach: unknown key; did you mean match?"),
         ("[arms.grpo.algorithm]", "[arms.'../x'.algorithm]", "names of at most 40 lower-case letters"),
         ("[arms.grpo.algorithm]", "[arms.grpo.collect]\ntasks = 3\n[arms.grpo.algorithm]", "arms.grpo.collect.tasks"),
         ('name = "grpo"', 'name = "gpro"', "arms.grpo: algorithm.name"),

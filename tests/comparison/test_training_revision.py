@@ -12,25 +12,25 @@ HINT = "If results are meant to change, raise TRAINING_REVISION and write the fi
 
 
 @pytest.fixture(scope="module")
-def found():
+def current():
     return behavior()
 
 
-def test_the_file_is_that_of_the_current_revision(found):
-    assert found["revision"] == STORED["revision"], "Write training_behavior.json again."
+def test_the_file_is_that_of_the_current_revision(current):
+    assert current["revision"] == STORED["revision"], "Write training_behavior.json again."
 
 
 @pytest.mark.parametrize("name", STORED["defaults"])
-def test_defaults_are_those_of_the_revision(found, name):
+def test_defaults_are_those_of_the_revision(current, name):
     for key, value in STORED["defaults"][name].items():  # there may be new options
-        assert found["defaults"][name].get(key, "removed") == value, f"default of {key}. {HINT}"
+        assert current["defaults"][name].get(key, "removed") == value, f"default of {key}. {HINT}"
 
 
 @pytest.mark.parametrize("name", STORED["updates"])
-def test_updates_are_those_of_the_revision(found, name):
-    assert found["updates"][name] == pytest.approx(STORED["updates"][name], abs=2e-6), HINT
+def test_updates_are_those_of_the_revision(current, name):
+    assert current["updates"][name] == pytest.approx(STORED["updates"][name], abs=2e-6), HINT
 
 
-def test_tasks_and_demonstrations_are_those_of_the_revision(found):
-    assert found["pocket"] == STORED["pocket"], HINT
-    assert found["seeds"] == STORED["seeds"], HINT
+def test_tasks_and_demonstrations_are_those_of_the_revision(current):
+    assert current["pocket"] == STORED["pocket"], HINT
+    assert current["seeds"] == STORED["seeds"], HINT

@@ -23,7 +23,3 @@ def test_invalid_arguments_are_rejected():
         turn_order(3, "backwards")
     with pytest.raises(ValueError, match="needs a generator"):
         turn_order(3, "random")
-    with pytest.raises(ValueError, match="num_turns = -1: expected an integer >= 0"):
-        turn_order(-1)
-    with pytest.raises(ValueError, match=r"num_turns = 2\.5"):
-        turn_order(2.5)

@@ -65,8 +65,8 @@ def test_padding_changes_neither_value_nor_gradient(padding, length_normalize, s
 def test_clipped_objective_is_the_minimum_in_the_paper(log_ratio, weight, low, high):
     ratio = math.exp(log_ratio)
     expected = min(ratio * weight, min(max(ratio, 1 - low), 1 + high) * weight)
-    found = clipped_objective(vector(log_ratio), vector(weight), clip=(low, high))
-    assert float(found) == pytest.approx(expected, rel=1e-12, abs=1e-300)
+    objective_values = clipped_objective(vector(log_ratio), vector(weight), clip=(low, high))
+    assert float(objective_values) == pytest.approx(expected, rel=1e-12, abs=1e-300)
 
 
 def test_without_clip_the_objective_is_the_product():
@@ -98,31 +98,10 @@ def test_no_clip_never_binds():
     assert not clip_binds(vector(9.0, -9.0), vector(1.0, -1.0), clip=None).any()
 
 
-@pytest.mark.parametrize(
-    ("clip", "message"),
-    [
-        ((1.0, 0.2), r"clip = \(1.0, 0.2\): expected a pair .*low in \[0, 1\)"),
-        ((-0.1, 0.2), "expected a pair .*low in"),
-        ((0.2, -1.0), "with a finite high"),
-        ((0.2, math.inf), "with a finite high"),
-        ((0.2, math.nan), "with a finite high"),
-        (0.2, "clip = 0.2: expected a pair"),
-        ((0.2,), "expected a pair"),
-    ],
-)
-def test_invalid_clip_ranges_are_rejected(clip, message):
-    with pytest.raises(ValueError, match=message):
-        clipped_objective(vector(0.0), vector(1.0), clip=clip)
-
-
-def test_wrong_shapes_and_dtypes_are_rejected():
+def test_wrong_shapes_are_rejected():
     good, mask = torch.zeros(2, 3, dtype=F64), torch.ones(2, 3, dtype=torch.bool)
     with pytest.raises(ValueError, match=r"old has shape \(2, 4\): expected \(2, 3\)"):
         sequence_log_ratio(good, torch.zeros(2, 4, dtype=F64), mask)
-    with pytest.raises(ValueError, match=r"mask has dtype torch\.int64"):
-        sequence_log_ratio(good, good, mask.long())
-    with pytest.raises(ValueError, match=r"new has dtype torch\.int64"):
-        sequence_log_ratio(good.long(), good, mask)
     with pytest.raises(ValueError, match=r"weight has shape \(2,\)"):
         clip_binds(vector(0.0), vector(1.0, 2.0), clip=(0.2, 0.2))
     with pytest.raises(ValueError, match=r"reference has shape \(1,\)"):

@@ -35,37 +35,37 @@ def test_students_quantiles_are_those_of_the_table(degrees, quantile):
 
 def test_interquartile_mean_by_hand():
     values = np.array([9.0, 1.0, 2.0, 3.0, 7.0, 4.0, 5.0, 6.0])  # two are left out at either end
-    found = interquartile_mean(values)
-    assert found.value == pytest.approx((3 + 4 + 5 + 6) / 4)
+    estimate = interquartile_mean(values)
+    assert estimate.value == pytest.approx((3 + 4 + 5 + 6) / 4)
     winsorized = np.array([3, 3, 3, 4, 5, 6, 6, 6])
     half = 3.182446 * winsorized.std(ddof=1) / math.sqrt(8) * 8 / 4
-    assert found.high - found.value == pytest.approx(half, rel=1e-5)
+    assert estimate.high - estimate.value == pytest.approx(half, rel=1e-5)
     assert interquartile_mean(values[:3]) == pytest.approx(mean_of_runs(values[:3]))
 
 
 def test_one_run_has_no_finite_interval():
     one = np.array([0.5])
-    for found in (mean_of_runs(one), interquartile_mean(one), paired_difference(one, one)):
-        assert (found.low, found.high) == (-np.inf, np.inf)
+    for estimate in (mean_of_runs(one), interquartile_mean(one), paired_difference(one, one)):
+        assert (estimate.low, estimate.high) == (-np.inf, np.inf)
     assert p_value(one, one + 1) == 1
-    found = probability_of_improvement(one, one)
-    assert (found.low, found.high) == pytest.approx((0, 1))
+    estimate = probability_of_improvement(one, one)
+    assert (estimate.low, estimate.high) == pytest.approx((0, 1))
 
 
 def test_paired_difference_has_the_sign_of_the_better_arm():
     rng = np.random.default_rng(0)
     seeds = rng.standard_normal(8)  # runs vary far more between seeds than between arms
     better, worse = seeds + 0.2 + 0.05 * rng.standard_normal(8), seeds
-    found = paired_difference(better, worse)
-    assert 0 < found.low < found.value < found.high
+    estimate = paired_difference(better, worse)
+    assert 0 < estimate.low < estimate.value < estimate.high
     opposite = paired_difference(worse, better)
-    assert (opposite.low, opposite.high) == pytest.approx((-found.high, -found.low))
+    assert (opposite.low, opposite.high) == pytest.approx((-estimate.high, -estimate.low))
     assert p_value(better, worse) == p_value(worse, better) < 0.001
 
 
 def test_probability_of_improvement_by_hand():
-    found = probability_of_improvement(np.array([1.0, 2.0, 4.0]), np.array([0.0, 2.0, 3.0]))
-    assert found.value == pytest.approx((1 + 1.5 + 3) / 9)
+    estimate = probability_of_improvement(np.array([1.0, 2.0, 4.0]), np.array([0.0, 2.0, 3.0]))
+    assert estimate.value == pytest.approx((1 + 1.5 + 3) / 9)
     certain = probability_of_improvement(np.arange(10.0) + 20, np.arange(10.0))
     assert (certain.value, certain.high) == (1, 1)
     assert 0.6 < certain.low < 0.95
@@ -84,8 +84,8 @@ def test_intervals_of_known_differences_cover_in_95_percent(seeds):
     rng = np.random.default_rng(seeds)
     shared, own, other = (rng.standard_normal((STUDIES, seeds)) for _ in range(3))
     values, others = shared + own + 0.7, shared + other
-    found = paired_difference(values, others)
-    assert np.mean((found.low <= 0.7) & (found.high >= 0.7)) == pytest.approx(0.95, abs=MARGIN)
+    estimate = paired_difference(values, others)
+    assert np.mean((estimate.low <= 0.7) & (estimate.high >= 0.7)) == pytest.approx(0.95, abs=MARGIN)
     middle = interquartile_mean(values)
     assert np.mean((middle.low <= 0.7) & (middle.high >= 0.7)) > 0.92 - MARGIN
     chance = probability_of_improvement(values, others)
@@ -125,9 +125,9 @@ def test_means_cover_where_runs_end_in_two_groups_and_interquartile_means_do_not
 
 def test_differences_on_few_seeds_are_not_called_significant_too_often():
     rows = measured_coverage()["two arms"]
-    found = [cells for name, cells in rows.items() if name.endswith("either way, called significant")]
-    assert len(found) == 3
-    assert max(map(max, found)) < 6
+    significant = [cells for name, cells in rows.items() if name.endswith("either way, called significant")]
+    assert len(significant) == 3
+    assert max(map(max, significant)) < 6
 
 
 def test_differences_without_spread_have_the_p_of_the_sign_test():

@@ -18,7 +18,7 @@ from seeupo.models.loading import LoadedPolicy
 
 
 def load_small(packing, dtype, family, seed, compute_dtype=None) -> LoadedPolicy:
-    return LoadedPolicy(small_model(family, dtype, seed), TOKENIZER, "test", packing, compute_dtype=compute_dtype)
+    return LoadedPolicy(small_model(family, dtype, seed), TOKENIZER, packing, compute_dtype=compute_dtype)
 
 
 def cluster_engine(
@@ -50,7 +50,10 @@ def cluster_engine(
 def unequal_trajectories(seed: int):
     """Trajectories of different lengths; the last turns have too few turns for every rank to have one."""
     made = trajectories(4, seed=seed)
-    return [replace(each, turns=each.turns[: 4 if index == 0 else 1 + index % 3]) for index, each in enumerate(made)]
+    return [
+        replace(trajectory, turns=trajectory.turns[: 4 if index == 0 else 1 + index % 3])
+        for index, trajectory in enumerate(made)
+    ]
 
 
 def assert_trains_like_one_process(algorithm, cluster, *, tolerance, **options):
@@ -61,10 +64,10 @@ def assert_trains_like_one_process(algorithm, cluster, *, tolerance, **options):
     for iteration in range(2):
         batch = unequal_trajectories(iteration)
         updates = []
-        for each in (local, cluster):
-            each.begin_iteration(iteration)
+        for side in (local, cluster):
+            side.begin_iteration(iteration)
             generator = torch.Generator().manual_seed(iteration)
-            updates.append(algorithm.update(each, batch, generator=generator))
+            updates.append(algorithm.update(side, batch, generator=generator))
         for one, two in zip(updates[0].metrics, updates[1].metrics, strict=True):
             assert two.agent == one.agent
             assert dict(two.values) == pytest.approx(dict(one.values), rel=100 * tolerance, abs=100 * tolerance)

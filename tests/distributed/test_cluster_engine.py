@@ -72,11 +72,11 @@ def test_adapters_that_two_ranks_saved_are_resumed_by_one_rank_and_by_the_local_
     after = weights(saved)
     one_rank = RankGroup(1, call_seconds=300)
     try:
-        for each in (engine(**options), cluster_engine(one_rank, **options)):
-            each.load(tmp_path)
-            torch.testing.assert_close(weights(each), start, rtol=0, atol=0)
-            algorithm.update(each, unequal_trajectories(1))  # the moments are the same, too
-            torch.testing.assert_close(weights(each), after, rtol=0, atol=1e-8)
+        for side in (engine(**options), cluster_engine(one_rank, **options)):
+            side.load(tmp_path)
+            torch.testing.assert_close(weights(side), start, rtol=0, atol=0)
+            algorithm.update(side, unequal_trajectories(1))  # the moments are the same, too
+            torch.testing.assert_close(weights(side), after, rtol=0, atol=1e-8)
     finally:
         one_rank.close()
 
@@ -102,10 +102,10 @@ def test_two_ranks_train_in_mixed_precision(case, two_ranks):
     for one, two in zip(exact.logprobs(turns_of(batch)), cluster.logprobs(turns_of(batch)), strict=True):
         torch.testing.assert_close(two, one, rtol=0, atol=0.01)
         assert not torch.equal(two, one)
-    for each in (exact, cluster):
-        each.begin_iteration(0)
-        algorithm.update(each, batch, generator=torch.Generator().manual_seed(0))
-    moved = [weights(each).float() - start.float() for each, start in zip((exact, cluster), starts, strict=True)]
+    for side in (exact, cluster):
+        side.begin_iteration(0)
+        algorithm.update(side, batch, generator=torch.Generator().manual_seed(0))
+    moved = [weights(side).float() - start.float() for side, start in zip((exact, cluster), starts, strict=True)]
     assert starts[1].dtype == stored
     assert float(torch.cosine_similarity(*moved, dim=0)) > 0.9
     if "critic" in options:

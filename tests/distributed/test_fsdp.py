@@ -19,7 +19,7 @@ def only_rank():
 
 
 def test_layers_are_gathered_in_the_type_of_the_computation(only_rank):
-    policy = LoadedPolicy(small_model(dtype=torch.float32), TOKENIZER, "test", "tree", compute_dtype=torch.bfloat16)
+    policy = LoadedPolicy(small_model(dtype=torch.float32), TOKENIZER, "tree", compute_dtype=torch.bfloat16)
     plan = RankPlan(
         load=lambda: policy,
         optimizer=OptimizerSettings(),
@@ -48,7 +48,7 @@ def test_layers_are_gathered_in_the_type_of_the_computation(only_rank):
 
 def test_one_rank_and_the_local_engine_load_each_others_checkpoints(only_rank, tmp_path):
     plan = RankPlan(
-        load=lambda: LoadedPolicy(small_model(dtype=torch.float64), TOKENIZER, "test", "tree"),
+        load=lambda: LoadedPolicy(small_model(dtype=torch.float64), TOKENIZER, "tree"),
         optimizer=OptimizerSettings(learning_rate=1e-2),
         options={"reference": True},
         replicas=1,
@@ -68,6 +68,6 @@ def test_one_rank_and_the_local_engine_load_each_others_checkpoints(only_rank, t
     rank.engine.step(turns, objective_for(rank.engine, turns), normalizer=20)
     rank.run("load", tmp_path / "local")
     torch.testing.assert_close(weights(rank.engine), weights(local), rtol=0, atol=0)
-    for each in (local, rank.engine):  # the moments are the same, too
-        each.step(turns, objective_for(each, turns), normalizer=20)
+    for side in (local, rank.engine):  # the moments are the same, too
+        side.step(turns, objective_for(side, turns), normalizer=20)
     torch.testing.assert_close(weights(rank.engine), weights(local), rtol=0, atol=1e-10)

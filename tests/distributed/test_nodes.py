@@ -34,7 +34,12 @@ def four_ranks(two_nodes):
 
 
 def test_ranks_are_numbered_node_by_node(two_nodes, four_ranks):
-    nodes = four_ranks.call("node")
+    import ray
+
+    def node_id(rank):
+        return ray.get_runtime_context().get_node_id()
+
+    nodes = ray.get([actor.__ray_call__.remote(node_id) for actor in four_ranks._actors], timeout=60)
     assert nodes[0] == nodes[1] != nodes[2] == nodes[3]
     assert set(nodes) == {node.node_id for node in two_nodes}
 
@@ -42,7 +47,9 @@ def test_ranks_are_numbered_node_by_node(two_nodes, four_ranks):
 def stored_share(rank) -> float:
     """Return the share of the weights that a rank stores."""
     parameters = list(rank.engine.policy.model.parameters())
-    return sum(each.to_local().numel() for each in parameters) / sum(each.numel() for each in parameters)
+    return sum(parameter.to_local().numel() for parameter in parameters) / sum(
+        parameter.numel() for parameter in parameters
+    )
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
@@ -63,6 +70,6 @@ def test_checkpoints_of_hybrid_sharding_are_those_of_one_process(four_ranks, tmp
     cluster.save(tmp_path)
     saved = weights(cluster)
     local, again = engine(seed=1), cluster_engine(four_ranks, replicas=2, seed=1)
-    for each in (local, again):
-        each.load(tmp_path)
-        torch.testing.assert_close(weights(each), saved, rtol=0, atol=0)
+    for side in (local, again):
+        side.load(tmp_path)
+        torch.testing.assert_close(weights(side), saved, rtol=0, atol=0)

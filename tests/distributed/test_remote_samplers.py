@@ -76,8 +76,8 @@ def samplers(ray_on_this_machine):
         return started[-1]
 
     yield start
-    for each in started:
-        each.close()
+    for remote in started:
+        remote.close()
 
 
 def failures(folder: Path, *kinds: str) -> Path:
@@ -86,8 +86,8 @@ def failures(folder: Path, *kinds: str) -> Path:
     return folder
 
 
-def ids_of(found):
-    return {name: each.ids for name, each in found.items()}
+def ids_of(completions):
+    return {name: completion.ids for name, completion in completions.items()}
 
 
 def local_ids(local, requests):
@@ -103,13 +103,15 @@ def test_completions_are_those_of_one_local_sampler(pair, lockstep, monkeypatch)
     requests, local = many_requests(24), engine()
     pair.sync(local, 3)
     expected = run(LocalSampler(policy()), requests)
-    found = run(pair, requests)
-    assert ids_of(found) == ids_of(expected)
-    for name, each in found.items():
-        assert each.logprobs == pytest.approx(expected[name].logprobs, abs=1e-12)
-        assert (each.end, each.version) == (expected[name].end, 3)
+    completions = run(pair, requests)
+    assert ids_of(completions) == ids_of(expected)
+    for name, completion in completions.items():
+        assert completion.logprobs == pytest.approx(expected[name].logprobs, abs=1e-12)
+        assert (completion.end, completion.version) == (expected[name].end, 3)
     if lockstep:
-        assert list(found) == [each.id for each in requests]  # the order of submission, whatever the actors' speed
+        assert list(completions) == [
+            request.id for request in requests
+        ]  # the order of submission, whatever the actors' speed
     assert pair.poll() == []
 
 
@@ -117,7 +119,7 @@ def test_requests_go_to_the_sampler_of_their_episode_or_to_the_least_loaded(samp
     remote = samplers(count=3)
     for name, episode in [("a", "one"), ("b", "two"), ("c", None), ("d", "one"), ("e", "two"), ("f", "three")]:
         remote.submit(request(name, (1, 2, 3), episode=episode))
-    assert [[each.id for each in slot.waiting] for slot in remote._slots] == [["a", "d"], ["b", "e"], ["c", "f"]]
+    assert [[waiting.id for waiting in slot.waiting] for slot in remote._slots] == [["a", "d"], ["b", "e"], ["c", "f"]]
     with pytest.raises(ValueError, match="request a is being sampled"):
         remote.submit(request("a", (1,)))
 
@@ -129,9 +131,9 @@ def test_samplers_have_the_engines_weights_after_sync(pair, lora):
         train(local)
         pair.sync(local, version)
         requests = many_requests(4)  # two per sampler
-        found = run(pair, requests)
-        assert ids_of(found) == local_ids(local, requests)
-        assert {each.version for each in found.values()} == {version}
+        completions = run(pair, requests)
+        assert ids_of(completions) == local_ids(local, requests)
+        assert {completion.version for completion in completions.values()} == {version}
         assert largest_difference(local, pair) < 1e-10
         pair.release()
         assert largest_difference(local, pair) < 1e-10
@@ -157,18 +159,18 @@ def test_killed_actor_loses_only_its_unfinished_requests(pair):
     pair.sync(local, 4)
     # The first answer of a sampler contains its requests of one token only, because it returns them at once.
     requests = [request(str(n), (1, 2, n), seed=n, max_tokens=1 if n < 4 else 60) for n in range(16)]
-    for each in requests:
-        pair.submit(each)
-    found = {}
-    while "0" not in found:
-        found |= {each.id: each for each in pair.poll()}
+    for sent_request in requests:
+        pair.submit(sent_request)
+    completions = {}
+    while "0" not in completions:
+        completions |= {completion.id: completion for completion in pair.poll()}
     assert pair._slots[0].running
     ray.kill(pair._slots[0].actor)
-    for each in poll_all(pair):
-        assert each.id not in found
-        found[each.id] = each
-    assert ids_of(found) == local_ids(local, requests)
-    assert {each.version for each in found.values()} == {4}
+    for completion in poll_all(pair):
+        assert completion.id not in completions
+        completions[completion.id] = completion
+    assert ids_of(completions) == local_ids(local, requests)
+    assert {completion.version for completion in completions.values()} == {4}
 
 
 def test_requests_of_failed_samplers_run_again_with_the_same_result(samplers, tmp_path):
@@ -176,10 +178,10 @@ def test_requests_of_failed_samplers_run_again_with_the_same_result(samplers, tm
     train(local)
     remote.sync(local, 5)
     requests = many_requests(12)
-    found = run(remote, requests)
+    completions = run(remote, requests)
     assert not list(tmp_path.iterdir())
-    assert ids_of(found) == local_ids(local, requests)
-    assert {each.version for each in found.values()} == {5}
+    assert ids_of(completions) == local_ids(local, requests)
+    assert {completion.version for completion in completions.values()} == {5}
     # The replacements take part again, with the weights of the next version too.
     while any(slot.away for slot in remote._slots):
         remote.poll()
@@ -187,20 +189,20 @@ def test_requests_of_failed_samplers_run_again_with_the_same_result(samplers, tm
     remote.sync(local, 6)
     again = run(remote, requests)
     assert ids_of(again) == local_ids(local, requests)
-    assert {each.version for each in again.values()} == {6}
+    assert {completion.version for completion in again.values()} == {6}
 
 
 def test_sampler_that_does_not_answer_is_replaced(samplers, tmp_path):
     remote, requests = samplers(partial(Unreliable, failures(tmp_path, "hang")), count=1), many_requests(4)
-    for each in requests:
-        remote.submit(each)
-    found = {}
+    for sent_request in requests:
+        remote.submit(sent_request)
+    completions = {}
     while list(tmp_path.iterdir()):
-        found |= {each.id: each for each in remote.poll()}
-    assert len(found) < len(requests)
+        completions |= {completion.id: completion for completion in remote.poll()}
+    assert len(completions) < len(requests)
     remote._slots[0].deadline = 0  # its time is over
-    found |= {each.id: each for each in poll_all(remote)}
-    assert ids_of(found) == ids_of(run(LocalSampler(policy()), requests))
+    completions |= {completion.id: completion for completion in poll_all(remote)}
+    assert ids_of(completions) == ids_of(run(LocalSampler(policy()), requests))
 
 
 def test_sampler_that_keeps_dying_is_one_error(samplers, tmp_path):
@@ -261,8 +263,8 @@ def test_direct_transfer_replaces_lost_samplers_at_the_next_sync(samplers):
     train(local)
     remote.sync(source, 1)
     ray.kill(remote._slots[0].actor)
-    found = run(remote, many_requests(8))
-    assert {each.version for each in found.values()} == {1}
+    completions = run(remote, many_requests(8))
+    assert {completion.version for completion in completions.values()} == {1}
     assert largest_difference(local, remote) < 1e-10
     while remote._slots[0].call is not None:
         remote.poll()
@@ -293,10 +295,10 @@ def test_samplers_on_lost_nodes_are_replaced_if_others_have_room(samplers, simul
     with pytest.MonkeyPatch.context() as patch, simulated_nodes(1, 1) as nodes:
         remote = samplers()
         remote.sync(local, 1)
-        for each in requests:
-            remote.submit(each)
+        for request in requests:
+            remote.submit(request)
         ray_on_this_machine.remove_node(nodes[0], allow_graceful=False)
-        assert ids_of({each.id: each for each in poll_all(remote)}) == local_ids(local, requests)
+        assert ids_of({completion.id: completion for completion in poll_all(remote)}) == local_ids(local, requests)
         patch.setattr("seeupo.distributed.ray_cluster.RESERVE_SECONDS", 1.0)
         ray_on_this_machine.remove_node(nodes[1], allow_graceful=False)
         with pytest.raises(TrainingError, match=r"the Ray cluster has \d+ CPU .* needs 2 CPU in 2 processes\."):

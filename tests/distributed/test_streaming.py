@@ -48,9 +48,9 @@ def test_ranks_that_stream_train_like_one_process_that_loads(case, folder, two_r
     start = weights(local)
     torch.testing.assert_close(weights(cluster), start, rtol=0, atol=0)
     batch = unequal_trajectories(0)
-    for each in (local, cluster):
-        each.begin_iteration(0)
-        algorithm.update(each, batch, generator=torch.Generator().manual_seed(0))
+    for side in (local, cluster):
+        side.begin_iteration(0)
+        algorithm.update(side, batch, generator=torch.Generator().manual_seed(0))
     moved = weights(local) - start
     assert float(moved.norm()) > 0.01
     assert float((weights(cluster) - start - moved).norm() / moved.norm()) < 1e-8

@@ -41,16 +41,16 @@ def sampler(options) -> VllmSampler:
 
 def requests_of(count: int = 14, prompt=(5, 6, 7, 8)):
     """Requests of the turns 0 to 6 with the same prompt."""
-    chosen = {"temperature": TEMPERATURE, "max_tokens": 16}
-    return [replace(request(str(n), prompt, seed=n, **chosen), agent=n % 7) for n in range(count)]
+    options = {"temperature": TEMPERATURE, "max_tokens": 16}
+    return [replace(request(str(n), prompt, seed=n, **options), agent=n % 7) for n in range(count)]
 
 
 def gaps(engine: LocalEngine, sampler, requests) -> list[float]:
     """Return the largest difference between the sampler's log-probs and the trainer's, of each request."""
-    found = run(sampler, requests)
-    turns = [Turn(each.id, each.agent, each.prompt_ids, found[each.id].ids) for each in requests]
+    completions = run(sampler, requests)
+    turns = [Turn(request.id, request.agent, request.prompt_ids, completions[request.id].ids) for request in requests]
     return [
-        float((row - torch.tensor(found[turn.trajectory].logprobs)).abs().max())
+        float((row - torch.tensor(completions[turn.trajectory].logprobs)).abs().max())
         for turn, row in zip(turns, engine.logprobs(turns), strict=True)
     ]
 
@@ -63,16 +63,18 @@ def test_each_turn_is_sampled_with_its_adapter_after_every_update(sampler, optio
         assert min(gaps(engine, sampler, requests_of())) > 1e-3  # each update is large enough to be noticed
         sampler.sync(engine, version)
         assert max(gaps(engine, sampler, requests_of())) < 1e-4
-        assert {each.version for each in run(sampler, requests_of()).values()} == {version}
+        assert {completion.version for completion in run(sampler, requests_of()).values()} == {version}
 
 
 def test_turns_differ_and_are_the_same_alone_and_in_a_batch(sampler, options):
     engine = trainer(options, LORA)
     move(engine, 1, 0.2)
     sampler.sync(engine, 1)
-    requests = [replace(each, seed=3) for each in requests_of(7)]
+    requests = [replace(request, seed=3) for request in requests_of(7)]
     together = run(sampler, requests)
-    assert [run(sampler, [each])[each.id].ids for each in requests] == [together[each.id].ids for each in requests]
+    assert [run(sampler, [request])[request.id].ids for request in requests] == [
+        together[request.id].ids for request in requests
+    ]
     ids = [together[str(turn)].ids for turn in range(7)]
     assert ids[0] == ids[1] != ids[2] == ids[3] != ids[4] == ids[5] == ids[6]
 
@@ -92,8 +94,8 @@ def test_adapters_do_not_share_keys_and_values(sampler, options, monkeypatch):
         move(engine, version, 0.2)
         sampler.sync(engine, version)
         for turn in range(6):
-            each = requests_of(7, prompt)[turn]
-            assert max(gaps(engine, sampler, [each])) < 1e-4
+            turn_request = requests_of(7, prompt)[turn]
+            assert max(gaps(engine, sampler, [turn_request])) < 1e-4
         # The first turn of each agent computes the prompt, the second finds it.
         assert [cached[str(turn)] for turn in (0, 2, 4)] == [0, 0, 0]
         assert min(cached[str(turn)] for turn in (1, 3, 5)) >= 128

@@ -57,16 +57,16 @@ def move(engine: LocalEngine, seed: int, size: float = 0.05) -> None:
 
 
 def requests_of(count: int = 12, **parameters):
-    chosen = {"temperature": TEMPERATURE, "max_tokens": 16, **parameters}
-    return [request(str(n), (5, 6, 7, 8 + n % 3), seed=n, **chosen) for n in range(count)]
+    options = {"temperature": TEMPERATURE, "max_tokens": 16, **parameters}
+    return [request(str(n), (5, 6, 7, 8 + n % 3), seed=n, **options) for n in range(count)]
 
 
 def gap(engine: LocalEngine, sampler, requests) -> float:
     """Return the largest difference between the sampler's log-probs and the trainer's."""
-    found = run(sampler, requests)
-    turns = [Turn(each.id, 0, each.prompt_ids, found[each.id].ids) for each in requests]
+    completions = run(sampler, requests)
+    turns = [Turn(request.id, 0, request.prompt_ids, completions[request.id].ids) for request in requests]
     return max(
-        float((row - torch.tensor(found[turn.trajectory].logprobs)).abs().max())
+        float((row - torch.tensor(completions[turn.trajectory].logprobs)).abs().max())
         for turn, row in zip(turns, engine.logprobs(turns), strict=True)
     )
 
@@ -88,7 +88,7 @@ def test_skipped_sync_is_caught_by_the_version_and_by_the_gap(sampler, options):
     assert gap(engine, sampler, requests_of()) < 1e-4
     move(engine, 1)
     assert gap(engine, sampler, requests_of()) > 1e-2
-    assert {each.version for each in run(sampler, requests_of()).values()} == {1}  # the loop expects 2
+    assert {completion.version for completion in run(sampler, requests_of()).values()} == {1}  # the loop expects 2
 
 
 def test_prefix_cache_is_used_but_never_with_old_weights(sampler, options, monkeypatch):
@@ -117,23 +117,23 @@ def test_completions_end_at_stop_strings_end_tokens_and_limits(sampler, options)
     tokenizer = engine.policy.tokenizer
     end = tokenizer.decode([tokenizer.eos_token_id])
     # One of the stop strings is the text of the end token, which counts as the end of the turn all the same.
-    found = run(sampler, requests_of(32, max_tokens=200, temperature=1.0, stop=("q", end)))
-    ends = Counter(each.end for each in found.values())
+    completions = run(sampler, requests_of(32, max_tokens=200, temperature=1.0, stop=("q", end)))
+    ends = Counter(completion.end for completion in completions.values())
     assert ends[CompletionEnd.END_OF_TURN] > 0
     assert ends[CompletionEnd.STOP_STRING] > 0
-    for each in found.values():
-        assert len(each.logprobs) == len(each.ids)
-        if each.end is CompletionEnd.STOP_STRING:
-            assert "q" in tokenizer.decode(each.ids)
-            assert "q" not in tokenizer.decode(each.ids[:-1])
-        elif each.end is CompletionEnd.END_OF_TURN:
-            assert each.ids[-1] == tokenizer.eos_token_id
-            assert tokenizer.eos_token_id not in each.ids[:-1]
+    for completion in completions.values():
+        assert len(completion.logprobs) == len(completion.ids)
+        if completion.end is CompletionEnd.STOP_STRING:
+            assert "q" in tokenizer.decode(completion.ids)
+            assert "q" not in tokenizer.decode(completion.ids[:-1])
+        elif completion.end is CompletionEnd.END_OF_TURN:
+            assert completion.ids[-1] == tokenizer.eos_token_id
+            assert tokenizer.eos_token_id not in completion.ids[:-1]
     other = next(token for token in tokenizer.all_special_ids if token != tokenizer.eos_token_id)
     special = run(sampler, requests_of(32, max_tokens=200, temperature=1.0, stop=(tokenizer.decode([other]),)))
-    stopped = [each for each in special.values() if each.end is CompletionEnd.STOP_STRING]
+    stopped = [completion for completion in special.values() if completion.end is CompletionEnd.STOP_STRING]
     assert stopped
-    assert {each.ids[-1] for each in stopped} == {other}
+    assert {completion.ids[-1] for completion in stopped} == {other}
     short = run(sampler, [request("a", (5, 6), max_tokens=2, seed=3)])["a"]
     assert (len(short.ids), short.end) == (2, CompletionEnd.LENGTH)
 
@@ -142,11 +142,11 @@ def test_the_same_seed_gives_the_same_tokens_alone_and_in_a_batch(sampler, optio
     sampler.sync(trainer(options), 1)
     requests = requests_of(12)
     together = run(sampler, requests)
-    for each in requests[:4]:
-        assert run(sampler, [each])[each.id].ids == together[each.id].ids
+    for first_request in requests[:4]:
+        assert run(sampler, [first_request])[first_request.id].ids == together[first_request.id].ids
     large = replace(requests[0], seed=2**64 + 5)
     assert run(sampler, [large])["0"].ids == run(sampler, [large])["0"].ids
-    assert len({each.ids for each in together.values()}) > 8
+    assert len({completion.ids for completion in together.values()}) > 8
 
 
 def test_invalid_requests_are_refused(sampler):
@@ -231,7 +231,7 @@ def test_vllm_in_a_ray_actor_with_tensor_parallelism(ray_on_this_machine, option
                 move(engine, version)
                 remote.sync(engine, version)
                 assert gap(engine, remote, requests_of()) < 1e-4
-                assert {each.version for each in run(remote, requests_of(4)).values()} == {version}
+                assert {completion.version for completion in run(remote, requests_of(4)).values()} == {version}
         remote.version = 3  # as if the actor had missed a sync
         remote._weights = None
         with pytest.raises(TrainingError, match="used version 2 of the weights; expected version 3"):

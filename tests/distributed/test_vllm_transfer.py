@@ -49,7 +49,7 @@ def plan():
     from seeupo.distributed.vllm_transfer import TransferPlan
 
     actors = {2: FakeActor(), 0: FakeActor()}
-    return TransferPlan("nccl", actors, 2, "tcp://10.0.0.1:1234", torch.float32, 60.0)
+    return TransferPlan(DirectTransfer("nccl", 2, "float32"), actors, "tcp://10.0.0.1:1234", 60.0)
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_source_yields_the_merged_weights_that_its_metadata_declare(lora):
     local = engine(lora=lora)
     train(local)
     source = PolicyWeights(local, torch.float32)
-    declared = [(each.name, each.dtype, each.shape) for each in source.metadata()]
+    declared = [(meta.name, meta.dtype, meta.shape) for meta in source.metadata()]
     for _ in range(2):  # each pass is a fresh one
         assert [(name, weight.dtype, tuple(weight.shape)) for name, weight in source] == declared
     expected = dict(local.weights())
@@ -141,7 +141,7 @@ def test_cluster_engine_connects_with_new_samplers_only(plan, group):
     ranks = OneRank(local)
     rank_plan = RankPlan(lambda: local.policy, local.settings, {}, replicas=1, cpu_offload=False, threads=1)
     cluster = ClusterEngine(rank_plan, lambda: ranks, packing="tree")
-    transfer, samplers = DirectTransfer("nccl", plan.workers, "float32"), dict(plan.samplers)
+    transfer, samplers = plan.transfer, dict(plan.samplers)
     for version in (3, 4):
         train(local)
         cluster.send_weights(samplers, version, transfer)
@@ -168,7 +168,7 @@ def test_other_ranks_gather_but_call_no_sampler(plan, group):
 def test_shared_gpus_use_ipc(plan):
     from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
 
-    info = replace(plan, backend="ipc").init_info(3)
+    info = replace(plan, transfer=replace(plan.transfer, backend="ipc")).init_info(3)
     assert isinstance(info, IPCTrainerInitInfo)
     assert (info.backend, info.rank, info.packed) == ("ipc", 3, True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from models.examples import small_model
-from seeupo.algorithms.common.batch import by_key
+from seeupo.algorithms.common.batch import logprobs_by_key
 from seeupo.algorithms.common.objective import SequenceObjective
 from seeupo.config.model_settings import TinyConfig
 from seeupo.config.optimizer_settings import OptimizerSettings
@@ -20,7 +20,7 @@ TOKENIZER = tiny_tokenizer(TinyConfig())
 
 def engine(*, packing="tree", dtype=torch.float64, batch_tokens=64, family="llama", seed=0, **options) -> LocalEngine:
     settings = {name: options.pop(name) for name in list(options) if hasattr(OptimizerSettings, name)}
-    policy = LoadedPolicy(small_model(family, dtype, seed), TOKENIZER, "test", packing)
+    policy = LoadedPolicy(small_model(family, dtype, seed), TOKENIZER, packing)
     return LocalEngine(
         policy,
         OptimizerSettings(**{"learning_rate": 1e-2, **settings}),
@@ -32,7 +32,7 @@ def objective_for(engine: LocalEngine, turns, **options) -> SequenceObjective:
     generator = torch.Generator().manual_seed(7)
     weights = torch.randn(len(turns), generator=generator).tolist()
     return SequenceObjective(
-        old=by_key(turns, engine.logprobs(turns)),
+        old=logprobs_by_key(engine, turns),
         advantages={turn.key: weight for turn, weight in zip(turns, weights, strict=True)},
         multiplicities={turn.trajectory: 1.0 for turn in turns},
         **options,
@@ -71,24 +71,24 @@ END = 39
 def policy(family="llama", dtype=torch.float64, seed=0) -> LoadedPolicy:
     model = small_model(family, dtype, seed)
     model.generation_config.eos_token_id = END
-    return LoadedPolicy(model, TOKENIZER, "test", "tree")
+    return LoadedPolicy(model, TOKENIZER, "tree")
 
 
 def request(name: str, prompt, seed=0, *, episode=None, **parameters) -> GenerationRequest:
-    chosen = SamplingParameters(**{"max_tokens": 12, "temperature": 0.8, **parameters})
-    return GenerationRequest(id=name, prompt_ids=tuple(prompt), seed=seed, parameters=chosen, episode=episode)
+    sampling = SamplingParameters(**{"max_tokens": 12, "temperature": 0.8, **parameters})
+    return GenerationRequest(id=name, prompt_ids=tuple(prompt), seed=seed, parameters=sampling, episode=episode)
 
 
 def run(sampler: Sampler, requests) -> dict[str, Completion]:
-    found: dict[str, Completion] = {}
-    for each in requests:
-        sampler.submit(each)
+    completions: dict[str, Completion] = {}
+    for request in requests:
+        sampler.submit(request)
     for _ in range(10_000):
         for completion in sampler.poll():
-            assert completion.id not in found
-            found[completion.id] = completion
-        if len(found) == len(requests):
-            return found
+            assert completion.id not in completions
+            completions[completion.id] = completion
+        if len(completions) == len(requests):
+            return completions
     raise AssertionError("the sampler did not finish")
 
 

@@ -148,11 +148,11 @@ def test_states_are_dropped_when_weights_below_change(tmp_path):
 def test_states_are_dropped_when_other_layers_are_trained():
     turns = turns_of(trajectories(3))
     local, slow = engine(**TOP), engine(**TOP, trunk_bytes=0)
-    for each in (local, slow):
-        each.logprobs(turns)
-        each.set_optimizer(OptimizerSettings(learning_rate=1e-2))  # all layers, as in a warm start
-        each.step(turns, objective_for(each, turns), normalizer=20)
-        each.set_optimizer(OptimizerSettings(learning_rate=1e-2, **TOP))
+    for side in (local, slow):
+        side.logprobs(turns)
+        side.set_optimizer(OptimizerSettings(learning_rate=1e-2))  # all layers, as in a warm start
+        side.step(turns, objective_for(side, turns), normalizer=20)
+        side.set_optimizer(OptimizerSettings(learning_rate=1e-2, **TOP))
     for one, two in zip(local.logprobs(turns), slow.logprobs(turns), strict=True):
         torch.testing.assert_close(one, two, rtol=0, atol=1e-10)
 
@@ -160,12 +160,12 @@ def test_states_are_dropped_when_other_layers_are_trained():
 def test_the_reference_policy_shares_the_trunk_if_its_weights_are_equal():
     turns = turns_of(trajectories(3))
     local = engine(**TOP, reference=True)
-    own, copied = computed_tokens(local), []
+    computed, copied = computed_tokens(local), []
     local._reference.copy.model.base_model.layers[0].register_forward_pre_hook(lambda *_: copied.append(1))
     local.logprobs(turns)
-    own.clear()
+    computed.clear()
     local.logprobs(turns, policy="reference")
-    assert own == copied == []
+    assert computed == copied == []
     # After a warm start of all layers the reference differs below, until it is taken again.
     local.set_optimizer(OptimizerSettings(learning_rate=1e-2))
     local.step(turns, objective_for(local, turns), normalizer=20)

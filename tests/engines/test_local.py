@@ -8,7 +8,7 @@ from engines.examples import engine, objective_for, trajectories, weights
 from engines.test_local_critic import TowardsReward
 from models.examples import random_turns, small_model
 from seeupo.algorithms import SeeUPO
-from seeupo.algorithms.common.batch import by_key
+from seeupo.algorithms.common.batch import logprobs_by_key
 from seeupo.algorithms.common.objective import SequenceObjective
 from seeupo.config.model_settings import LoraSettings
 from seeupo.config.optimizer_settings import CriticOptimizerSettings, CriticSettings, OptimizerSettings
@@ -38,8 +38,8 @@ def test_step_does_not_depend_on_micro_batches_or_packing(packing, batch_tokens)
     model = local.policy.model
     objective = objective_for(local, TURNS, entropy_coef=0.1)
 
-    found = padded_logprobs(model, TURNS, entropies=True)
-    loss = -objective(found.logprobs, found.entropies, TURNS).sum() / 20
+    actual = padded_logprobs(model, TURNS, entropies=True)
+    loss = -objective(actual.logprobs, actual.entropies, TURNS).sum() / 20
     gradients = torch.autograd.grad(loss, list(model.parameters()))
     norm = torch.cat([gradient.flatten() for gradient in gradients]).norm()
     expected = []
@@ -63,7 +63,7 @@ def test_beta1_zero_has_no_momentum_across_turns():
         local.step(TURNS, objective_for(local, TURNS), normalizer=20, agent=1)
         before = weights(local)
         still = SequenceObjective(
-            old=by_key(TURNS, local.logprobs(TURNS)),
+            old=logprobs_by_key(local, TURNS),
             advantages=dict.fromkeys([turn.key for turn in TURNS], 0.0),
             multiplicities={turn.trajectory: 1.0 for turn in TURNS},
         )
@@ -164,8 +164,8 @@ def test_invalid_lora_settings_are_refused(monkeypatch):
     ],
 )
 def test_learning_rate_follows_iterations_not_turns(settings, rates):
-    chosen = OptimizerSettings(learning_rate=1.0, **settings)
-    assert [chosen.rate_at(iteration) for iteration in range(5)] == pytest.approx(rates)
+    optimizer = OptimizerSettings(learning_rate=1.0, **settings)
+    assert [optimizer.rate_at(iteration) for iteration in range(5)] == pytest.approx(rates)
     local = engine(learning_rate=1.0, **settings)
     assert [local.learning_rate(iteration) for iteration in range(5)] == pytest.approx(rates)
     local.begin_iteration(1)
@@ -196,8 +196,8 @@ def test_saved_engine_loads_in_transformers(tmp_path):
     local.save(tmp_path / "saved")
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "saved", dtype=torch.float64).eval()
     expected = torch.cat(local.logprobs(TURNS))
-    found = padded_logprobs(loaded, TURNS)
-    torch.testing.assert_close(found.logprobs[found.mask].detach(), expected)
+    actual = padded_logprobs(loaded, TURNS)
+    torch.testing.assert_close(actual.logprobs[actual.mask].detach(), expected)
     with pytest.raises(ValueError, match="no weights for"):
         engine(family="qwen3").load(tmp_path / "saved")
 
@@ -284,9 +284,9 @@ def test_reference_snapshot_is_saved_with_the_policy(lora, tmp_path):
     local.save(tmp_path)
     again = engine(lora=lora, reference=True, beta1=0.0)
     again.load(tmp_path)
-    for each in (local, again):
-        torch.testing.assert_close(torch.cat(each.logprobs(TURNS, policy="reference")), kept, rtol=0, atol=1e-6)
-        assert not torch.allclose(torch.cat(each.logprobs(TURNS)), kept)
+    for side in (local, again):
+        torch.testing.assert_close(torch.cat(side.logprobs(TURNS, policy="reference")), kept, rtol=0, atol=1e-6)
+        assert not torch.allclose(torch.cat(side.logprobs(TURNS)), kept)
     assert torch.equal(torch.cat(local.logprobs(TURNS)), torch.cat(again.logprobs(TURNS)))
 
 
@@ -306,10 +306,10 @@ def test_weights_and_export_are_the_policy_with_adapters_merged(lora, tmp_path):
         local.step(TURNS, objective_for(local, TURNS), normalizer=20)
     copy = small_model()
     names = dict(copy.named_parameters())
-    found = dict(local.weights())
-    assert found.keys() == names.keys()
-    assert not any(weight.requires_grad for weight in found.values())
-    copy.load_state_dict(found, strict=False)
+    actual = dict(local.weights())
+    assert actual.keys() == names.keys()
+    assert not any(weight.requires_grad for weight in actual.values())
+    copy.load_state_dict(actual, strict=False)
     local.export(tmp_path)
     exported = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float64).eval()
     for model, tolerance in ((copy, 1e-10), (exported, 1e-5)):
@@ -327,7 +327,7 @@ def test_engine_owns_its_model_only():
 def test_reset_critic_restarts_from_the_current_policy():
     local = engine(critic=CriticSettings(optimizer=CriticOptimizerSettings(learning_rate=1e-1)))
     batch = trajectories()
-    values = TowardsReward({each.id: each.reward for each in batch})
+    values = TowardsReward({trajectory.id: trajectory.reward for trajectory in batch})
     local.step_critic(turns_of(batch), values, normalizer=8)
     assert torch.cat(local.values(batch)).any()
     local.reset_critic()

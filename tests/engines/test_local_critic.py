@@ -60,12 +60,12 @@ def test_step_does_not_depend_on_packing_or_micro_batches():
 def test_values_cover_the_trajectory_and_its_final_state():
     local = with_critic(rate=1e-1)
     fit(local, 3)
-    found = local.values(BATCH)
-    for trajectory, row in zip(BATCH, found, strict=True):
+    actual = local.values(BATCH)
+    for trajectory, row in zip(BATCH, actual, strict=True):
         assert row.shape == (sum(len(turn.action_ids) for turn in trajectory.turns) + 1,)
         last = local.values([trajectory])[0]
         torch.testing.assert_close(row, last)
-    assert len({round(float(value), 12) for value in found[0]}) == len(found[0])
+    assert len({round(float(value), 12) for value in actual[0]}) == len(actual[0])
 
 
 def test_value_head_follows_the_policy_and_separate_backbone_does_not():

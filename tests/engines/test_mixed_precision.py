@@ -29,7 +29,7 @@ TURNS = turns_of(trajectories())
 def mixed(family="llama", *, packing="tree", weights=torch.float32) -> LoadedPolicy:
     model = small_model(family, torch.float32)
     cast_weights(model, weights)
-    return LoadedPolicy(model, TOKENIZER, "test", packing, compute_dtype=torch.bfloat16)
+    return LoadedPolicy(model, TOKENIZER, packing, compute_dtype=torch.bfloat16)
 
 
 def engine(policy: LoadedPolicy | None = None, *, learning_rate=1e-2, **options) -> LocalEngine:
@@ -38,9 +38,9 @@ def engine(policy: LoadedPolicy | None = None, *, learning_rate=1e-2, **options)
 
 
 def logprobs(local: LocalEngine, **options) -> torch.Tensor:
-    found = torch.cat(local.logprobs(TURNS, **options))
-    assert found.dtype == torch.float32
-    return found
+    actual = torch.cat(local.logprobs(TURNS, **options))
+    assert actual.dtype == torch.float32
+    return actual
 
 
 @pytest.mark.parametrize("packing", ["tree", "padded"])
@@ -59,12 +59,16 @@ def test_log_probs_are_near_those_of_float32(family, packing):
 def test_the_gap_between_sampler_and_trainer_raises_no_alarm(stored):
     policy = mixed(weights=stored)
     requests = [request(str(n), (1, 2, n), seed=n, max_tokens=24, temperature=1.0) for n in range(16)]
-    found = run(LocalSampler(policy), requests)
+    completions = run(LocalSampler(policy), requests)
     sampled = [
         Trajectory(
-            each.id, "", "", (Turn(each.id, 0, each.prompt_ids, found[each.id].ids, found[each.id].logprobs),), 0.0
+            request.id,
+            "",
+            "",
+            (Turn(request.id, 0, request.prompt_ids, completions[request.id].ids, completions[request.id].logprobs),),
+            0.0,
         )
-        for each in requests
+        for request in requests
     ]
     gap = sampler_gap(engine(policy), sampled)
     assert 1e-5 < gap < GAP_BOUNDS["bfloat16"] / 10, gap
@@ -101,10 +105,10 @@ def test_weights_move_at_a_learning_rate_at_which_bfloat16_weights_do_not():
 def test_samplers_agree_with_the_engine(family, sampler, stored):
     policy, dtypes = mixed(family, weights=stored), set()
     policy.model.get_output_embeddings().register_forward_hook(lambda _, __, logits: dtypes.add(logits.dtype))
-    found = run(sampler(policy), many_requests())
-    turns = [Turn(each.id, 0, each.prompt_ids, found[each.id].ids) for each in many_requests()]
+    completions = run(sampler(policy), many_requests())
+    turns = [Turn(request.id, 0, request.prompt_ids, completions[request.id].ids) for request in many_requests()]
     ours = torch.cat(engine(policy, temperature=0.8).logprobs(turns))
-    theirs = torch.tensor([logprob for turn in turns for logprob in found[turn.trajectory].logprobs])
+    theirs = torch.tensor([logprob for turn in turns for logprob in completions[turn.trajectory].logprobs])
     assert float((ours - theirs).abs().max()) < BOUND
     assert dtypes == {torch.bfloat16}
 

@@ -5,7 +5,7 @@ from algorithms.examples import network_engine, ragged_problem, sampled, weights
 from engines.examples import engine, objective_for, weights
 from models.examples import random_turns
 from seeupo.config.model_settings import LoraSettings
-from seeupo.engines.shrinking import shrinkable
+from seeupo.engines.optimizer import shrinkable
 from seeupo.types import turns_of
 
 TURNS = random_turns(0, count=20)

@@ -53,8 +53,8 @@ def test_log_probs_are_those_of_the_adapter_of_each_turn(options):
     layers = options.pop("layers", None)
     local = distinct(engine(lora=LoraSettings(rank=2, alpha=4, per_turn=3, layers=layers), **options))
     turns = turns_of(trajectories())
-    for turn, found in zip(turns, local.logprobs(turns), strict=True):
-        torch.testing.assert_close(found, alone(local, turn, turn.index).detach(), rtol=0, atol=1e-12)
+    for turn, actual in zip(turns, local.logprobs(turns), strict=True):
+        torch.testing.assert_close(actual, alone(local, turn, turn.index).detach(), rtol=0, atol=1e-12)
 
 
 def test_adapters_outside_the_layers_are_refused():
@@ -105,15 +105,15 @@ def test_sweep_equals_a_loop_with_one_model_per_turn():
                 parameter.sub_(1e-2 * gradient / (gradient.abs() + 1e-8))  # the first step of AdamW
             for n, before in zip(members, old, strict=True):
                 carried[n] *= (alone(plain, data[n].turns[t], t).sum() - before).exp()
-    for found, expected in zip(adapters(local), adapters(plain), strict=True):
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-7)
+    for actual, expected in zip(adapters(local), adapters(plain), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-7)
 
     # No later update moved an earlier turn, so M is A times the ratios of the final policy.
     drifts = [m.values["drift_rms"] for m in update.metrics if "drift_rms" in m.values]
     assert drifts
     assert set(drifts) == {0.0}
-    found = [tau.credit.turns[-1].carried_after for tau in update.trajectories]  # of the first turn
-    carried_found = torch.tensor(found, dtype=torch.float64)
+    actual = [tau.credit.turns[-1].carried_after for tau in update.trajectories]  # of the first turn
+    carried_found = torch.tensor(actual, dtype=torch.float64)
     torch.testing.assert_close(carried_found, carried, rtol=1e-6, atol=0)
 
 
@@ -125,10 +125,10 @@ def test_resume_is_exact(tmp_path):
     local.save(tmp_path)
     loaded = engine(lora=LORA, reference=True)
     loaded.load(tmp_path)
-    for each in (local, loaded):
-        each.step(turns, objective, normalizer=8)
+    for side in (local, loaded):
+        side.step(turns, objective, normalizer=8)
     assert all(torch.equal(one, other) for one, other in zip(adapters(local), adapters(loaded), strict=True))
-    reference = [each.logprobs(turns, policy="reference") for each in (local, loaded)]
+    reference = [side.logprobs(turns, policy="reference") for side in (local, loaded)]
     assert all(torch.equal(one, other) for one, other in zip(*reference, strict=True))
 
 
@@ -136,7 +136,7 @@ def test_copy_first_adapter_makes_all_equal():
     local = distinct(engine(lora=LORA))
     first = adapters(local)[0]
     local.copy_first_adapter()
-    assert all(torch.equal(first, each) for each in adapters(local))
+    assert all(torch.equal(first, parameter) for parameter in adapters(local))
 
 
 @pytest.mark.parametrize("layers", [None, 1])
@@ -150,15 +150,15 @@ def test_mixed_turns_in_one_batch_are_sampled_as_one_by_one(snapshots, layers, m
         replace(request(str(n), range(1, 4 + 2 * (n % 6)), seed=n, episode=f"e{n % 4}"), agent=n % 4) for n in range(16)
     ]
     together = run(make_sampler(local.policy), requests)
-    for each in requests:
+    for sent_request in requests:
         sampler = make_sampler(local.policy)
-        (found,) = run(sampler, [each]).values()
-        assert found.ids == together[each.id].ids
-        activate(local.policy.model, min(each.agent, 2))
-        turn = Turn("t", each.agent, each.prompt_ids, found.ids)
+        (completions,) = run(sampler, [sent_request]).values()
+        assert completions.ids == together[sent_request.id].ids
+        activate(local.policy.model, min(sent_request.agent, 2))
+        turn = Turn("t", sent_request.agent, sent_request.prompt_ids, completions.ids)
         expected = padded_logprobs(local.policy.model, [turn], temperature=0.8).logprobs[0].detach()
-        torch.testing.assert_close(torch.tensor(found.logprobs, dtype=torch.float64), expected)
-        torch.testing.assert_close(torch.tensor(together[each.id].logprobs, dtype=torch.float64), expected)
+        torch.testing.assert_close(torch.tensor(completions.logprobs, dtype=torch.float64), expected)
+        torch.testing.assert_close(torch.tensor(together[sent_request.id].logprobs, dtype=torch.float64), expected)
 
 
 @pytest.mark.parametrize("layers", [None, 1])
@@ -183,26 +183,28 @@ def test_rows_of_all_adapters_share_each_pass_and_reuse_what_does_not_depend_on_
             for n in range(4)
             if 0 <= (turn := shift - n % 3) < 3
         ]
-        for each in requests:
-            sampler.submit(each)
-        found, resumed[:] = {}, []
+        for sent_request in requests:
+            sampler.submit(sent_request)
+        completions, resumed[:] = {}, []
         polls, before = 0, sampler.prefilled_tokens
-        while len(found) < len(requests):
-            found |= {each.id: each for each in sampler.poll()}
+        while len(completions) < len(requests):
+            completions |= {completion.id: completion for completion in sampler.poll()}
             polls += 1
         assert len(resumed) == polls
         # The common tokens are computed once per adapter, then the private ones that another adapter has computed.
-        private = [(0, len(each.prompt_ids) - 41, 3)[each.agent] for each in requests]
+        private = [(0, len(request.prompt_ids) - 41, 3)[request.agent] for request in requests]
         assert sampler.prefilled_tokens - before == 40 * (shift < 2) + sum(private)
         # Those that the adapter before has computed up to the first adapted layer: all but the last three.
-        second = [count - 3 for each, count in zip(requests, private, strict=True) if each.agent == 1]
+        second = [count - 3 for request, count in zip(requests, private, strict=True) if request.agent == 1]
         assert sum(resumed) == (40 * (shift == 1) + sum(second) if layers == 1 else 0)
-        for each in requests:
-            turn = Turn("t", each.agent, each.prompt_ids, found[each.id].ids)
-            activate(local.policy.model, min(each.agent, 1))
+        for sent_request in requests:
+            turn = Turn("t", sent_request.agent, sent_request.prompt_ids, completions[sent_request.id].ids)
+            activate(local.policy.model, min(sent_request.agent, 1))
             expected = padded_logprobs(local.policy.model, [turn], temperature=0.8).logprobs[0].detach()
-            torch.testing.assert_close(torch.tensor(found[each.id].logprobs, dtype=torch.float64), expected)
-            prompts[int(each.id[0])] = (*each.prompt_ids, *found[each.id].ids, 11, 12, 13)
+            torch.testing.assert_close(
+                torch.tensor(completions[sent_request.id].logprobs, dtype=torch.float64), expected
+            )
+            prompts[int(sent_request.id[0])] = (*sent_request.prompt_ids, *completions[sent_request.id].ids, 11, 12, 13)
 
 
 def test_sampler_with_its_own_copy_gets_all_adapters():

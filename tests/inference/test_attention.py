@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from seeupo.inference import attention
-from seeupo.inference.attention import RowAttention, RowTokens, merge_, partial_attention
-from seeupo.inference.kv_cache import Context, RowCache
+from seeupo.inference.attention import RowAttention, merge_, partial_attention
+from seeupo.inference.kv_cache import Context, NewTokens, RowCache
 from seeupo.inference.prefix_tree import PrefixTree
 
 PRECISIONS = [(torch.float64, 1e-14), (torch.float32, 1e-6), (torch.bfloat16, 2e-2)]
@@ -55,22 +55,22 @@ def test_row_attention_equals_full_attention(monkeypatch, rows, dtype, bound, fe
         context = Context(tree.insert(prompt), list(range(kept)), keys=random(LAYERS, kept, KV_HEADS, SIZE))
         context.values, context.states = random(LAYERS, kept, KV_HEADS, SIZE), torch.empty(0, kept, 1, 4)
         cache.insert(row, context)
-        new.append(RowTokens(row, context, kept, count))
+        new.append(NewTokens(cache, row, context, range(count)))
     for token in new:
         for segment in token.context.segment.chain():
             if not segment.keys:
                 segment.keys, segment.values = (
                     [random(KV_HEADS, len(segment.tokens), SIZE) for _ in range(LAYERS)] for _ in range(2)
                 )
-    attend, count = RowAttention(cache, new), sum(row.count for row in new)
+    attend, count = RowAttention(cache, new), sum(len(row.tokens) for row in new)
     assert attend.by_products == (few_scores > 0 or dtype == torch.bfloat16)
     for layer in range(LAYERS):
         queries, keys, values = (random(count, heads, SIZE) for heads in (REPEAT * KV_HEADS, KV_HEADS, KV_HEADS))
-        found, first = attend(layer, queries, keys, values), 0
+        actual, first = attend(layer, queries, keys, values), 0
         for row, lengths in zip(new, rows[0], strict=True):
             chain, context = row.context.segment.chain(), row.context
             assert [len(segment.tokens) for segment in chain] == lengths
-            here = slice(first, first + row.count)
+            here = slice(first, first + len(row.tokens))
             seen_keys, seen_values = (
                 torch.cat([*(table[layer].transpose(0, 1) for table in shared), private[layer], own[here]]).double()
                 for shared, private, own in (
@@ -78,10 +78,10 @@ def test_row_attention_equals_full_attention(monkeypatch, rows, dtype, bound, fe
                     ([segment.values for segment in chain], context.values, values),
                 )
             )
-            for number in range(row.count):
-                end = len(seen_keys) - row.count + number + 1
+            for number in range(len(row.tokens)):
+                end = len(seen_keys) - len(row.tokens) + number + 1
                 own = queries[first + number].view(KV_HEADS, REPEAT, SIZE).double()
                 scores = torch.einsum("hrd,shd->hrs", own, seen_keys[:end]) / SIZE**0.5
                 expected = torch.einsum("hrs,shd->hrd", scores.softmax(-1), seen_values[:end])
-                torch.testing.assert_close(found[first + number].double(), expected.flatten(0, 1), rtol=0, atol=bound)
-            first += row.count
+                torch.testing.assert_close(actual[first + number].double(), expected.flatten(0, 1), rtol=0, atol=bound)
+            first += len(row.tokens)

@@ -9,8 +9,8 @@ from models.examples import FAMILIES, SHAPE, VOCABULARY, small_model
 from seeupo.config.model_settings import LoraSettings
 from seeupo.inference.decoder import Decoder
 from seeupo.inference.decoding_weights import Matrix, Product
-from seeupo.models.exact_norm import use_exact_norms
 from seeupo.models.lora.adapters import add_adapters
+from seeupo.models.precision import use_exact_norms
 
 TOKENS = torch.randint(0, VOCABULARY, (30,), generator=torch.Generator().manual_seed(0))
 EXACT = pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
@@ -52,12 +52,12 @@ def test_snapshot_equals_the_models_modules_and_transformers(family, lora, dtype
     if lora:
         add_adapters(model, LoraSettings(rank=2, alpha=2))
     randomize(model)
-    found = log_probs(Decoder(model))
+    actual = log_probs(Decoder(model))
     with torch.no_grad():
         logits = model(input_ids=TOKENS[None]).logits[0]
-    torch.testing.assert_close(found, log_probs(Decoder(model, snapshot_bytes=0)), rtol=0, atol=bound)
+    torch.testing.assert_close(actual, log_probs(Decoder(model, snapshot_bytes=0)), rtol=0, atol=bound)
     # transformers rounds the sines and cosines of positions to float32, as the decoder does.
-    torch.testing.assert_close(found, (logits / 0.7).log_softmax(-1), rtol=0, atol=bound)
+    torch.testing.assert_close(actual, (logits / 0.7).log_softmax(-1), rtol=0, atol=bound)
 
 
 @pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])

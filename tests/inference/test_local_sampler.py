@@ -23,10 +23,10 @@ def test_the_same_seed_gives_the_same_tokens_alone_and_in_any_batch(family):
     requests = many_requests(64)
     together = run(LocalSampler(loaded), requests)
     few_rows = run(LocalSampler(loaded, max_rows=3), requests)
-    for each in requests:
-        alone = run(LocalSampler(loaded), [each])[each.id]
-        assert together[each.id].ids == alone.ids == few_rows[each.id].ids
-        assert together[each.id].logprobs == pytest.approx(alone.logprobs, abs=1e-12)
+    for sent_request in requests:
+        alone = run(LocalSampler(loaded), [sent_request])[sent_request.id]
+        assert together[sent_request.id].ids == alone.ids == few_rows[sent_request.id].ids
+        assert together[sent_request.id].logprobs == pytest.approx(alone.logprobs, abs=1e-12)
     assert len({completion.ids for completion in together.values()}) > 40
 
 
@@ -35,11 +35,11 @@ def test_the_same_seed_gives_the_same_tokens_alone_and_in_any_batch(family):
 def test_log_probs_equal_the_engines(family, dtype, tolerance):
     loaded = policy(family, dtype)
     requests = many_requests()
-    found = run(LocalSampler(loaded), requests)
+    completions = run(LocalSampler(loaded), requests)
     engine = LocalEngine(loaded, OptimizerSettings(), temperature=0.8)
-    turns = [Turn(each.id, 0, each.prompt_ids, found[each.id].ids) for each in requests]
+    turns = [Turn(request.id, 0, request.prompt_ids, completions[request.id].ids) for request in requests]
     for turn, row in zip(turns, engine.logprobs(turns), strict=True):
-        assert list(found[turn.trajectory].logprobs) == pytest.approx(row.tolist(), abs=tolerance)
+        assert list(completions[turn.trajectory].logprobs) == pytest.approx(row.tolist(), abs=tolerance)
 
 
 def test_each_distinct_token_of_the_prompts_is_computed_once():
@@ -63,14 +63,15 @@ def test_a_shared_system_prompt_is_computed_once_for_all_tasks_groups_and_turns(
             request(f"{turn}-{key}", history, seed=hash(key), episode=str(key), max_tokens=5)
             for key, history in histories.items()
         ]
-        found = run(sampler, requests)
+        completions = run(sampler, requests)
         assert sampler.prefilled_tokens - before == added
-        assert sum(completion.work["prefilled"] for completion in found.values()) == added
-        turns = [Turn(each.id, 0, each.prompt_ids, found[each.id].ids) for each in requests]
-        for each, row in zip(requests, engine.logprobs(turns), strict=True):
-            assert list(found[each.id].logprobs) == pytest.approx(row.tolist(), abs=1e-10)
+        assert sum(completion.work["prefilled"] for completion in completions.values()) == added
+        turns = [Turn(request.id, 0, request.prompt_ids, completions[request.id].ids) for request in requests]
+        for sent_request, row in zip(requests, engine.logprobs(turns), strict=True):
+            assert list(completions[sent_request.id].logprobs) == pytest.approx(row.tolist(), abs=1e-10)
         histories = {
-            key: each.prompt_ids + found[each.id].ids + (3, 4) for key, each in zip(histories, requests, strict=True)
+            key: request.prompt_ids + completions[request.id].ids + (3, 4)
+            for key, request in zip(histories, requests, strict=True)
         }
         # The last sampled token, which was never an input, and the first of two new ones.
         added = 2 * len(histories)
@@ -110,19 +111,21 @@ def test_observations_computed_together_equal_those_computed_one_by_one(family, 
             start = (1, 2, 3, *range(number % 3))
             sampler.submit(request(f"{number}.0", start, seed=number, episode=str(number), max_tokens=1 + number))
         while len(completions) < 24:
-            for each in sampler.poll():
-                completions[each.id] = each
-                number, turn = map(int, each.id.split("."))
+            for completion in sampler.poll():
+                completions[completion.id] = completion
+                number, turn = map(int, completion.id.split("."))
                 if turn == 0:
-                    history = (1, 2, 3, *range(number % 3), *each.ids, *observations[number])
+                    history = (1, 2, 3, *range(number % 3), *completion.ids, *observations[number])
                     sampler.submit(request(f"{number}.1", history, seed=99 + number, episode=str(number), max_tokens=5))
         return completions
 
     apart, together = two_turns(0), two_turns(8)
-    assert {name: each.ids for name, each in apart.items()} == {name: each.ids for name, each in together.items()}
-    for name, each in apart.items():
-        assert together[name].logprobs == pytest.approx(each.logprobs, abs=1e-10)
-        assert together[name].work == each.work
+    assert {name: completion.ids for name, completion in apart.items()} == {
+        name: completion.ids for name, completion in together.items()
+    }
+    for name, completion in apart.items():
+        assert together[name].logprobs == pytest.approx(completion.logprobs, abs=1e-10)
+        assert together[name].work == completion.work
 
 
 def test_rewritten_history_is_not_taken_from_the_cache():
@@ -144,8 +147,8 @@ def test_sampling_follows_the_softmax():
     """A chi-square test of 4,000 first tokens against the model's own probabilities."""
     loaded = policy()
     count = 4000
-    found = run(LocalSampler(loaded), [request(str(n), (1, 2, 3), seed=n, max_tokens=1) for n in range(count)])
-    counts = Counter(completion.ids[0] for completion in found.values())
+    completions = run(LocalSampler(loaded), [request(str(n), (1, 2, 3), seed=n, max_tokens=1) for n in range(count)])
+    counts = Counter(completion.ids[0] for completion in completions.values())
     turns = [Turn(str(token), 0, (1, 2, 3), (token,)) for token in range(40)]
     engine = LocalEngine(loaded, OptimizerSettings(), temperature=0.8)
     expected = [count * math.exp(float(row[0])) for row in engine.logprobs(turns)]
@@ -156,22 +159,27 @@ def test_sampling_follows_the_softmax():
 
 def test_finished_rows_are_replaced_by_waiting_requests():
     sampler = LocalSampler(policy(), max_rows=2)
-    for each in [request("long", (1, 2), max_tokens=9), *(request(f"s{n}", (3, n), max_tokens=1) for n in range(4))]:
-        sampler.submit(each)
+    for sent_request in [
+        request("long", (1, 2), max_tokens=9),
+        *(request(f"s{n}", (3, n), max_tokens=1) for n in range(4)),
+    ]:
+        sampler.submit(sent_request)
     order = [completion.id for _ in range(9) for completion in sampler.poll()]
     assert order[:4] == ["s0", "s1", "s2", "s3"]
 
 
 def test_completions_end_at_stop_strings_end_tokens_and_limits():
     config = TinyConfig()
-    loaded = LoadedPolicy(tiny_model(config, TOKENIZER).double(), TOKENIZER, "tiny", "tree")
+    loaded = LoadedPolicy(tiny_model(config, TOKENIZER).double(), TOKENIZER, "tree")
     loaded.model.generation_config.eos_token_id = TOKENIZER.eos_token_id
     prompt = TOKENIZER.encode("hello")
-    found = run(LocalSampler(loaded), [request(str(n), prompt, seed=n, max_tokens=400, stop=("q",)) for n in range(24)])
-    ends = Counter(completion.end for completion in found.values())
+    completions = run(
+        LocalSampler(loaded), [request(str(n), prompt, seed=n, max_tokens=400, stop=("q",)) for n in range(24)]
+    )
+    ends = Counter(completion.end for completion in completions.values())
     assert ends[CompletionEnd.END_OF_TURN] > 0
     assert ends[CompletionEnd.STOP_STRING] > 0
-    for completion in found.values():
+    for completion in completions.values():
         text = TOKENIZER.decode(completion.ids)
         if completion.end is CompletionEnd.STOP_STRING:
             assert "q" in text
@@ -187,15 +195,15 @@ def test_cached_keys_and_values_are_limited():
     per_token = LocalSampler(loaded)._cache.bytes_per_token
     sampler = LocalSampler(loaded, cache_bytes=80 * per_token, max_rows=2)
     requests = [request(str(n), (*range(n, n + 8), n), seed=n, episode=str(n)) for n in range(10)]
-    found = run(sampler, requests)
+    completions = run(sampler, requests)
     assert 0 < sampler._tree.tokens + sum(len(context.tokens) for context in sampler._episodes.values()) <= 80
-    assert {name: each.ids for name, each in found.items()} == {
-        name: each.ids for name, each in run(LocalSampler(loaded), requests).items()
+    assert {name: completion.ids for name, completion in completions.items()} == {
+        name: completion.ids for name, completion in run(LocalSampler(loaded), requests).items()
     }
     latest = next(reversed(sampler._episodes))
     assert "0" not in sampler._episodes
-    for name, prefilled in ((latest, 2), ("0", 10 + len(found["0"].ids))):
-        history = requests[int(name)].prompt_ids + found[name].ids + (1, 2)
+    for name, prefilled in ((latest, 2), ("0", 10 + len(completions["0"].ids))):
+        history = requests[int(name)].prompt_ids + completions[name].ids + (1, 2)
         (again,) = run(sampler, [request("again", history, episode=name)]).values()
         assert again.work["prefilled"] == prefilled
 

@@ -18,10 +18,10 @@ def test_both_samplers_give_the_same_completions(family):
     loaded = policy(family)
     requests = many_requests(40)
     fast, padded = run(LocalSampler(loaded), requests), run(PaddedSampler(loaded, max_rows=7), requests)
-    for each in requests:
-        assert fast[each.id].ids == padded[each.id].ids
-        assert fast[each.id].end == padded[each.id].end
-        assert fast[each.id].logprobs == pytest.approx(padded[each.id].logprobs, abs=1e-10)
+    for sent_request in requests:
+        assert fast[sent_request.id].ids == padded[sent_request.id].ids
+        assert fast[sent_request.id].end == padded[sent_request.id].end
+        assert fast[sent_request.id].logprobs == pytest.approx(padded[sent_request.id].logprobs, abs=1e-10)
     assert {completion.end for completion in padded.values()} == {CompletionEnd.END_OF_TURN, CompletionEnd.LENGTH}
 
 
@@ -29,7 +29,7 @@ def learned_positions() -> LoadedPolicy:
     """A GPT-2, which LocalSampler does not support and which has only 32 positions."""
     torch.manual_seed(0)
     config = GPT2Config(vocab_size=40, n_positions=32, n_embd=16, n_layer=2, n_head=2, eos_token_id=END, bos_token_id=0)
-    return LoadedPolicy(GPT2LMHeadModel(config).double().eval(), TOKENIZER, "test", "padded")
+    return LoadedPolicy(GPT2LMHeadModel(config).double().eval(), TOKENIZER, "padded")
 
 
 def test_models_of_other_families_are_sampled_and_trained():
@@ -39,11 +39,11 @@ def test_models_of_other_families_are_sampled_and_trained():
     assert isinstance(make_sampler(policy()), LocalSampler)
     # The first rows reach the last position of the model while others continue.
     requests = [request("long", range(1, 21)), *many_requests(12), request("longer", (1, 2), max_tokens=30)]
-    found = run(sampler, requests)
-    turns = [Turn(each.id, 0, each.prompt_ids, found[each.id].ids) for each in requests]
+    completions = run(sampler, requests)
+    turns = [Turn(request.id, 0, request.prompt_ids, completions[request.id].ids) for request in requests]
     engine = LocalEngine(loaded, OptimizerSettings(), temperature=0.8, row_tokens=64)
     for turn, row in zip(turns, engine.logprobs(turns), strict=True):
-        assert list(found[turn.trajectory].logprobs) == pytest.approx(row.tolist(), abs=1e-10)
+        assert list(completions[turn.trajectory].logprobs) == pytest.approx(row.tolist(), abs=1e-10)
 
 
 def test_stop_strings_end_a_turn_and_keep_their_tokens():

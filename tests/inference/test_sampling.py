@@ -43,8 +43,8 @@ def test_rows_with_and_without_shared_prompts_are_sampled_together():
     prompts = [(1,), (5, 6, 7), (2,), (5, 6, 7), (8, 9), (5, 6, 7), (8, 9)]
     requests = [request(str(n), prompt, seed=n) for n, prompt in enumerate(prompts)]
     together = run(LocalSampler(loaded), requests)
-    for each in requests:
-        assert together[each.id].ids == run(LocalSampler(loaded), [each])[each.id].ids
+    for sent_request in requests:
+        assert together[sent_request.id].ids == run(LocalSampler(loaded), [sent_request])[sent_request.id].ids
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
@@ -60,9 +60,9 @@ def test_attention_over_a_chain_of_shared_segments_equals_plain_attention(dtype,
     prompts = [prompt for group in groups for prompt in (group + tokens(33), group + tokens(3))]
     requests = [request(str(n), prompts[n % 4], seed=n, temperature=0.2, max_tokens=8) for n in range(24)]
     sampler = LocalSampler(loaded, max_rows=9)
-    found = run(sampler, requests)
+    completions = run(sampler, requests)
     assert sampler.prefilled_tokens == 40 + 2 * 34 + 2 * (32 + 2)
     engine = LocalEngine(loaded, OptimizerSettings(), temperature=0.2)
-    turns = [Turn(each.id, 0, each.prompt_ids, found[each.id].ids) for each in requests]
-    for each, row in zip(requests, engine.logprobs(turns), strict=True):
-        assert list(found[each.id].logprobs) == pytest.approx(row.tolist(), abs=tolerance)
+    turns = [Turn(request.id, 0, request.prompt_ids, completions[request.id].ids) for request in requests]
+    for sent_request, row in zip(requests, engine.logprobs(turns), strict=True):
+        assert list(completions[sent_request.id].logprobs) == pytest.approx(row.tolist(), abs=tolerance)

@@ -30,16 +30,16 @@ def requests_of_groups(count, seed=0, **parameters):
     return made
 
 
-def assert_equal(found, expected, tolerance):
-    assert {name: (each.ids, each.end) for name, each in found.items()} == {
-        name: (each.ids, each.end) for name, each in expected.items()
+def assert_equal(completions, expected, tolerance):
+    assert {name: (completion.ids, completion.end) for name, completion in completions.items()} == {
+        name: (completion.ids, completion.end) for name, completion in expected.items()
     }
-    for name, each in found.items():
-        assert each.logprobs == pytest.approx(expected[name].logprobs, abs=tolerance)
+    for name, completion in completions.items():
+        assert completion.logprobs == pytest.approx(expected[name].logprobs, abs=tolerance)
 
 
-def work_of(found):
-    return sum((Counter(each.work) for each in found.values()), Counter())
+def work_of(completions):
+    return sum((Counter(completion.work) for completion in completions.values()), Counter())
 
 
 def check_equal_to_plain_sampling(loaded, count, rows):
@@ -47,13 +47,18 @@ def check_equal_to_plain_sampling(loaded, count, rows):
     total = Counter()
     requests = requests_of_groups(count, seed=rows)
     for turn in range(2):
-        expected, found = run(plain, requests), run(speculating, requests)
-        assert_equal(found, expected, 1e-10)
+        expected, completions = run(plain, requests), run(speculating, requests)
+        assert_equal(completions, expected, 1e-10)
         assert work_of(expected)["passes"] == work_of(expected)["tokens"]
-        total += work_of(found)
+        total += work_of(completions)
         requests = [
-            request(each.id, each.prompt_ids + found[each.id].ids + (4, 5), seed=turn, episode=each.episode)
-            for each in requests
+            request(
+                request.id,
+                request.prompt_ids + completions[request.id].ids + (4, 5),
+                seed=turn,
+                episode=request.episode,
+            )
+            for request in requests
         ]
     return total
 
@@ -78,7 +83,7 @@ def test_any_draft_gives_the_tokens_of_plain_sampling(monkeypatch):
     plain, speculating = LocalSampler(loaded, max_rows=16, speculation=False), LocalSampler(loaded, max_rows=16)
     expected = run(plain, requests)
     generator = random.Random(0)
-    complete = {each.prompt_ids + expected[each.id].ids for each in requests}
+    complete = {request.prompt_ids + expected[request.id].ids for request in requests}
 
     def propose(histories, limits):
         made = []
@@ -91,9 +96,9 @@ def test_any_draft_gives_the_tokens_of_plain_sampling(monkeypatch):
         return made
 
     monkeypatch.setattr(speculating._drafts, "propose", propose)
-    found = run(speculating, requests)
-    assert_equal(found, expected, 1e-10)
-    total = work_of(found)
+    completions = run(speculating, requests)
+    assert_equal(completions, expected, 1e-10)
+    total = work_of(completions)
     assert 0.3 * total["drafted"] < total["accepted"] < 0.9 * total["drafted"]
     for name, context in plain._episodes.items():
         other = speculating._episodes[name]
@@ -110,13 +115,13 @@ def test_speculation_follows_the_softmax_in_float32(monkeypatch):
     guess = drafts.Guess(likely, 0.5, ("test", 0))
     monkeypatch.setattr(sampler._drafts, "propose", lambda histories, limits: [[guess] * limit for limit in limits])
     options = {"temperature": temperature, "max_tokens": 2}
-    found = run(sampler, [request(str(n), (1, 2, 3), seed=n, **options) for n in range(count)])
-    first = Counter(each.ids[0] for each in found.values())
-    assert work_of(found)["accepted"] == first[likely] > count / 20
+    completions = run(sampler, [request(str(n), (1, 2, 3), seed=n, **options) for n in range(count)])
+    first = Counter(completion.ids[0] for completion in completions.values())
+    assert work_of(completions)["accepted"] == first[likely] > count / 20
     other = next(token for token, _ in first.most_common() if token not in {likely, 2, 39})  # those end a completion
     engine = LocalEngine(loaded, OptimizerSettings(), temperature=temperature)
     for prompt in ((1, 2, 3), (1, 2, 3, likely), (1, 2, 3, other)):
-        samples = [(1, 2, 3, *each.ids) for each in found.values()]
+        samples = [(1, 2, 3, *completion.ids) for completion in completions.values()]
         counts = Counter(sample[len(prompt)] for sample in samples if sample[: len(prompt)] == prompt)
         turns = [Turn(str(token), 0, prompt, (token,)) for token in range(40)]
         means = [counts.total() * math.exp(float(row[0])) for row in engine.logprobs(turns)]
@@ -131,26 +136,26 @@ def test_speculation_follows_the_softmax_in_float32(monkeypatch):
 
 
 def test_completions_with_drafts_end_at_the_first_stop():
-    loaded = LoadedPolicy(tiny_model(TinyConfig(), TOKENIZER).double(), TOKENIZER, "tiny", "tree")
+    loaded = LoadedPolicy(tiny_model(TinyConfig(), TOKENIZER).double(), TOKENIZER, "tree")
     loaded.model.generation_config.eos_token_id = TOKENIZER.eos_token_id
     prompt = TOKENIZER.encode("hello")
     requests = [
         request(str(n), prompt, seed=n % 12, temperature=0.5, max_tokens=60 + n % 7, stop=("q",)) for n in range(48)
     ]
     expected = run(LocalSampler(loaded, max_rows=4, speculation=False), requests)
-    found = run(LocalSampler(loaded, max_rows=4), requests)
-    assert_equal(found, expected, 1e-10)
-    assert work_of(found)["accepted"] > 0
-    assert {each.end for each in found.values()} == set(CompletionEnd)
+    completions = run(LocalSampler(loaded, max_rows=4), requests)
+    assert_equal(completions, expected, 1e-10)
+    assert work_of(completions)["accepted"] > 0
+    assert {completion.end for completion in completions.values()} == set(CompletionEnd)
 
 
 def test_greedy_decoding_is_the_same_with_drafts():
     loaded = policy()
     requests = [request(str(n), (1, 2, n % 3), seed=n, top_k=1, max_tokens=20) for n in range(24)]
     expected = run(LocalSampler(loaded, training=False, max_rows=4, speculation=False), requests)
-    found = run(LocalSampler(loaded, training=False, max_rows=4), requests)
-    assert_equal(found, expected, 1e-10)
-    assert work_of(found)["passes"] < 0.5 * work_of(found)["tokens"]
+    completions = run(LocalSampler(loaded, training=False, max_rows=4), requests)
+    assert_equal(completions, expected, 1e-10)
+    assert work_of(completions)["passes"] < 0.5 * work_of(completions)["tokens"]
 
 
 def test_the_same_seeds_give_the_same_passes_and_bits():
@@ -163,12 +168,12 @@ def test_drafts_from_earlier_turns_save_passes_and_change_no_token():
     loaded = policy()
     requests = requests_of_groups(40, temperature=0.1)
     plain = run(LocalSampler(loaded, speculation=False), requests)
-    earlier = [Turn(each.id, 0, each.prompt_ids, plain[each.id].ids) for each in requests]
+    earlier = [Turn(request.id, 0, request.prompt_ids, plain[request.id].ids) for request in requests]
     passes = []
     for turns in ([], earlier):
         sampler = LocalSampler(loaded)
         sampler.draft_from(turns)
-        found = run(sampler, requests)
-        assert_equal(found, plain, 1e-10)
-        passes.append(work_of(found)["passes"])
+        completions = run(sampler, requests)
+        assert_equal(completions, plain, 1e-10)
+        passes.append(work_of(completions)["passes"])
     assert passes[1] < passes[0]

@@ -151,12 +151,12 @@ class Source:
 @SAMPLERS
 def test_weights_of_another_model_are_refused(sampler_class):
     sampler = sampler_class(policy())
-    own = {name: weight.detach() for name, weight in sampler.policy.model.named_parameters()}
+    complete = {name: weight.detach() for name, weight in sampler.policy.model.named_parameters()}
     name = "model.norm.weight"
     for weights, message in [
-        ({**own, "foreign": torch.zeros(1)}, "'foreign'"),
-        ({**own, name: own[name][:1]}, rf"'{name}' has shape \(1,\).* \(32,\)"),
-        ({other: weight for other, weight in own.items() if other != name}, f"no weight '{name}'"),
+        ({**complete, "foreign": torch.zeros(1)}, "'foreign'"),
+        ({**complete, name: complete[name][:1]}, rf"'{name}' has shape \(1,\).* \(32,\)"),
+        ({other: weight for other, weight in complete.items() if other != name}, f"no weight '{name}'"),
     ]:
         with pytest.raises(ValueError, match=message):
             sampler.sync(Source(weights), version=1)

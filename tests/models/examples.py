@@ -15,7 +15,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from seeupo.models.exact_norm import use_exact_norms
+from seeupo.models.precision import use_exact_norms
 from seeupo.types import Turn
 
 VOCABULARY = 40

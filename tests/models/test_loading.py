@@ -38,8 +38,8 @@ def test_saved_folders_load_and_are_tree_packed(family, tmp_path):
     assert policy.packing == "tree"
     assert policy.context_length == 128
     turns = random_turns(0)
-    expected, found = padded_logprobs(model, turns), padded_logprobs(policy.model, turns)
-    torch.testing.assert_close(found.logprobs, expected.logprobs)
+    expected, actual = padded_logprobs(model, turns), padded_logprobs(policy.model, turns)
+    torch.testing.assert_close(actual.logprobs, expected.logprobs)
 
 
 def test_tiny_does_not_depend_on_the_global_generator():
@@ -66,8 +66,8 @@ def test_default_tiny_has_the_documented_size():
 
 def test_float64_model_computes_in_float64(tmp_path):
     policy = load_policy(saved(tmp_path, with_full_vocabulary("llama")), dtype="float64")
-    found = padded_logprobs(policy.model, random_turns(0))
-    assert found.logprobs.dtype == torch.float64
+    actual = padded_logprobs(policy.model, random_turns(0))
+    assert actual.logprobs.dtype == torch.float64
 
 
 def test_other_architectures_are_packed_if_log_probs_agree(tmp_path):

@@ -15,19 +15,19 @@ def tree_by_turn(model, turns, *, row_tokens=32, batch_tokens=64, **options):
     """Return tree-packed log-probs and entropies of all turns, in order, and the number of computed tokens."""
     logprobs, entropies, tokens = {}, {}, 0
     for batch in pack_batches(turns, row_tokens=row_tokens, batch_tokens=batch_tokens):
-        found = tree_logprobs(model, batch, entropies=True, **options)
+        actual = tree_logprobs(model, batch, entropies=True, **options)
         tokens += batch.input_ids.numel()
         for row, member in enumerate(batch.members):
             length = len(turns[member].action_ids)
-            assert int(found.mask[row].sum()) == length
-            logprobs[member], entropies[member] = found.logprobs[row, :length], found.entropies[row, :length]
+            assert int(actual.mask[row].sum()) == length
+            logprobs[member], entropies[member] = actual.logprobs[row, :length], actual.entropies[row, :length]
     order = range(len(turns))
     return torch.cat([logprobs[n] for n in order]), torch.cat([entropies[n] for n in order]), tokens
 
 
 def padded_by_turn(model, turns, **options):
-    found = padded_logprobs(model, turns, entropies=True, **options)
-    return found.logprobs[found.mask], found.entropies[found.mask]
+    actual = padded_logprobs(model, turns, entropies=True, **options)
+    return actual.logprobs[actual.mask], actual.entropies[actual.mask]
 
 
 def gradient(model, value):
@@ -84,13 +84,13 @@ def test_the_projection_has_the_same_values_and_gradients(dtype, temperature, tr
     (batch,) = pack_batches(turns, row_tokens=1000, batch_tokens=1000)
     rows = tree_logprobs(model, batch, temperature=temperature)
     order = sorted(range(len(turns)), key=lambda row: batch.members[row])
-    found = torch.cat([rows.logprobs[row][rows.mask[row]] for row in order])
+    actual = torch.cat([rows.logprobs[row][rows.mask[row]] for row in order])
     assert not calls  # no logits that a backward pass would need again
     hook.remove()
     plain, _ = padded_by_turn(model, turns, temperature=temperature)
-    torch.testing.assert_close(found, plain, rtol=0, atol=TOLERANCE[dtype])
+    torch.testing.assert_close(actual, plain, rtol=0, atol=TOLERANCE[dtype])
     results = []
-    for logprobs in (plain, found, found):  # the second backward pass finds nothing stored
+    for logprobs in (plain, actual, actual):  # the second backward pass finds nothing stored
         model.zero_grad()
         (weights * logprobs).sum().backward(retain_graph=True)
         results.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.requires_grad]))
@@ -136,6 +136,6 @@ def test_the_vocabulary_is_projected_in_chunks(monkeypatch):
 def test_log_probs_are_a_distribution_at_the_temperature():
     model = small_model()
     turns = [Turn(str(token), 0, (1, 2, 3), (token,)) for token in range(40)]
-    found, entropy, _ = tree_by_turn(model, turns, temperature=0.5)
-    torch.testing.assert_close(found.exp().sum(), torch.tensor(1.0, dtype=torch.float64))
-    torch.testing.assert_close(entropy[0], -(found.exp() * found).sum())
+    actual, entropy, _ = tree_by_turn(model, turns, temperature=0.5)
+    torch.testing.assert_close(actual.exp().sum(), torch.tensor(1.0, dtype=torch.float64))
+    torch.testing.assert_close(entropy[0], -(actual.exp() * actual).sum())

@@ -17,7 +17,7 @@ QUERY = "select city from people where name = 'Fay'"
 
 def without_unknown_token(characters):
     """A tokenizer of characters that drops all others."""
-    tokenizer = Tokenizer(models.BPE({each: number for number, each in enumerate(["</s>", *characters])}, []))
+    tokenizer = Tokenizer(models.BPE({character: number for number, character in enumerate(["</s>", *characters])}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>")
 

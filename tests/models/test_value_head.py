@@ -50,10 +50,10 @@ def test_values_of_a_new_critic_are_zero():
 
 def test_value_head_uses_the_policy_and_separate_backbone_starts_from_it():
     policy = small_model()
-    shared, own = Critic(policy, "policy"), Critic(policy, "own")
+    shared, separate = Critic(policy, "policy"), Critic(policy, "own")
     assert {name for name, _ in shared.named_parameters()} == {"head.weight", "head.bias"}
     start = {name: weight.clone() for name, weight in policy.base_model.named_parameters()}
-    assert {name for name, _ in own.named_parameters()} == {
+    assert {name for name, _ in separate.named_parameters()} == {
         "head.weight",
         "head.bias",
         *(f"backbone.{n}" for n in start),
@@ -61,7 +61,7 @@ def test_value_head_uses_the_policy_and_separate_backbone_starts_from_it():
     with torch.no_grad():
         for weight in policy.parameters():
             weight.zero_()
-    assert all(torch.equal(weight, start[name]) for name, weight in own.backbone.named_parameters())
+    assert all(torch.equal(weight, start[name]) for name, weight in separate.backbone.named_parameters())
 
 
 def test_value_head_gradient_stops_at_the_policy():

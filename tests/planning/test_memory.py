@@ -14,7 +14,7 @@ from seeupo.config.schema import AgentSettings, Recipe
 from seeupo.engines.local import LocalEngine
 from seeupo.models.loading import LoadedPolicy
 from seeupo.planning.memory import training_memory
-from seeupo.planning.shapes import shape_of_model
+from seeupo.planning.stored_models import shape_of_model
 from seeupo.types import Turn
 
 SIZES = {
@@ -53,7 +53,7 @@ def recipe_for(model: ModelSettings, **sections) -> Recipe:
 def measured(model, recipe: Recipe) -> int:
     """Return the peak of the second update, in which the optimizer has its state, in bytes."""
     engine = LocalEngine(
-        LoadedPolicy(model, TOKENIZER, "test", "tree"),
+        LoadedPolicy(model, TOKENIZER, "tree"),
         recipe.optimizer,
         lora=recipe.model.lora,
         reference="reference" in recipe.algorithm.needs,

@@ -7,7 +7,7 @@ from engines.examples import engine
 from models.examples import random_turns
 from seeupo.config.model_settings import LoraSettings
 from seeupo.models.logprobs import padded_logprobs
-from seeupo.models.lora.adapters import merge_adapters
+from seeupo.models.lora.adapters import merged_weights, plain_model
 from seeupo.runs.export import export_policy
 from seeupo.training.warm_start import LogLikelihood
 
@@ -26,18 +26,14 @@ def test_merging_adapters_keeps_logprobs_and_the_adapted_model(tmp_path):
         local.step(TURNS, LogLikelihood(), normalizer=10)
     adapted = logprobs(local.policy.model)
     assert not torch.allclose(adapted, plain)
-    merged = merge_adapters(local.policy.model).to(torch.float64)
+    model = local.policy.model
+    merged = plain_model(model, dict(merged_weights(model))).to(torch.float64)
     torch.testing.assert_close(logprobs(merged), adapted, rtol=0, atol=1e-6)
     assert torch.equal(logprobs(local.policy.model), adapted)
     export_policy(local.export, tmp_path / "policy", lambda usage: f"a card{usage}")
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "policy", dtype=torch.float64)
     assert {name for name, _ in loaded.named_parameters()} == {name for name, _ in merged.named_parameters()}
     torch.testing.assert_close(logprobs(loaded), adapted, rtol=0, atol=1e-5)
-
-
-def test_a_model_without_adapters_is_returned_as_it_is():
-    model = engine().policy.model
-    assert merge_adapters(model) is model
 
 
 def test_an_older_policy_is_replaced(tmp_path):

@@ -25,6 +25,7 @@ def test_table_requires_every_run_to_double_and_to_beat_its_control():
     assert not table_of("r", [row(0, 0.2, 0.9, 0.95)])["all_above_control"]
 
 
+@pytest.mark.nightly
 def test_runs_and_controls_are_trained_once(tmp_path):
     recipe = tmp_path / "small.toml"
     recipe.write_text(recipe_to_toml(small(run={"iterations": 1}, evaluation={"every": 0})))

@@ -58,12 +58,12 @@ def test_the_replica_does_what_the_public_code_does():
     update = PUBLIC_CODE.update(engine, trajectories)
     used = restated(twin, trajectories, PUBLIC_CODE)
     torch.testing.assert_close(weights_of(engine), weights_of(twin), rtol=0, atol=1e-11)
-    found = {
+    results = {
         (trajectory.id, credit.turn): credit.carried_before
         for trajectory in update.trajectories
         for credit in trajectory.credit.turns
     }
-    assert found == pytest.approx({key: weight for key, weight in used.items() if weight != 0}, abs=1e-11)
+    assert results == pytest.approx({key: weight for key, weight in used.items() if weight != 0}, abs=1e-11)
 
 
 @pytest.mark.parametrize(
@@ -149,11 +149,11 @@ def test_shuffled_weights_permute_the_multipliers_within_each_sign():
     orders = set()
     for seed in range(200):
         weights = ShuffledCarry().weights(carried, rows, torch.Generator().manual_seed(seed))
-        found = weights / used
+        shuffled = weights / used
         assert weights[2] == 0
-        assert sorted(found[used > 0].tolist()) == pytest.approx([1.1, 1.2, 1.3])
-        assert sorted(found[used < 0].tolist()) == pytest.approx([0.7, 0.8, 0.9])
-        orders.add((tuple(found[used > 0].argsort().tolist()), tuple(found[used < 0].argsort().tolist())))
+        assert sorted(shuffled[used > 0].tolist()) == pytest.approx([1.1, 1.2, 1.3])
+        assert sorted(shuffled[used < 0].tolist()) == pytest.approx([0.7, 0.8, 0.9])
+        orders.add((tuple(shuffled[used > 0].argsort().tolist()), tuple(shuffled[used < 0].argsort().tolist())))
     assert len(orders) == 36  # all pairs of permutations
     assert carried.weights(torch.arange(7)).tolist() == pytest.approx((advantages * multipliers).tolist())
 

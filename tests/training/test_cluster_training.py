@@ -84,7 +84,7 @@ class DuringUpdate(Callback):
             if arguments[:1] == ("begin_iteration",):
                 self.current = arguments[1]
             # A warm start computes no log-probs, so this is an iteration of the algorithm.
-            if method == "logprobs" and self.current == iteration and not self.done:
+            if arguments[:1] == ("logprobs",) and self.current == iteration and not self.done:
                 self.done = True
                 act(group)
             return original(group, method, *arguments, **options)
@@ -95,8 +95,20 @@ class DuringUpdate(Callback):
         self.notes.append(text)
 
 
+def ask_a_rank(group, question):
+    import ray
+
+    return ray.get(group._actors[1].__ray_call__.remote(question), timeout=60)
+
+
+def node_id(rank):
+    import ray
+
+    return ray.get_runtime_context().get_node_id()
+
+
 def kill_a_rank(group):
-    os.kill(group.call("pid")[1], signal.SIGKILL)
+    os.kill(ask_a_rank(group, lambda rank: os.getpid()), signal.SIGKILL)
 
 
 def with_lag(lag):
@@ -140,7 +152,7 @@ def test_a_lost_node_is_survived_if_the_rest_suffices(
     """One rank per node on two of three nodes; then on two nodes of which one dies."""
 
     def kill_a_node(group):
-        lost = group.call("node")[1]
+        lost = ask_a_rank(group, node_id)
         node = next(node for node in ray_on_this_machine.worker_nodes if node.node_id == lost)
         ray_on_this_machine.remove_node(node, allow_graceful=False)
 

@@ -33,7 +33,7 @@ def record_order(monkeypatch) -> list[str]:
         monkeypatch.setattr(owner, name, call)
 
     work = {"build": "build", "step": "train", "logprobs": "train"}
-    recorded(RankGroup, "call", lambda arguments: work.get(arguments[0]))
+    recorded(RankGroup, "call", lambda arguments: work.get(arguments[arguments[0] == "run"]))
     recorded(RemoteSamplers, "submit", lambda arguments: "sample")
     recorded(RemoteSamplers, "sync", lambda arguments: "sync")
     recorded(RemoteSamplers, "release", lambda arguments: "release")

@@ -98,7 +98,7 @@ class PPO(BaseAlgorithm):
         )
         critic_steps = [
             engine.step_critic(part, loss, normalizer=normalizer)
-            for _, part, normalizer in self.step_batches(batch, batch.turns, generator)
+            for part, normalizer in self.step_batches(batch, batch.turns, generator)
         ]
         advantages = standardize(advantages, batch.counts)
         by_turn = self._by_turn(batch, advantages)

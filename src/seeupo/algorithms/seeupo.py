@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from seeupo.algorithms.common.base import RatioAlgorithm
-from seeupo.algorithms.common.batch import Batch, LogProbs, by_key, by_trajectory
+from seeupo.algorithms.common.batch import Batch, LogProbs, by_trajectory, logprobs_by_key
 from seeupo.algorithms.common.carry_metrics import sweep_metrics
 from seeupo.algorithms.common.objective import Ratio, TrajectoryObjective, action_log_ratio
 from seeupo.algorithms.common.records import TakenSteps, TurnRecord, turn_record, with_credit
@@ -77,10 +77,6 @@ class SeeUPO(RatioAlgorithm):
 
         `generator` draws the random order and the mini-batches.
         """
-
-        def current(turns: Sequence[Turn]) -> LogProbs:
-            return by_key(turns, engine.logprobs(turns))
-
         # Collect the turns in T pools, one per virtual agent.
         batch = Batch(trajectories, behavior)
         total = float(batch.counts.sum())
@@ -116,13 +112,13 @@ class SeeUPO(RatioAlgorithm):
             ]
             moved = behavior.recorded or len(records) > 0
             steps = (
-                engine.step(part, objective.for_step(current, part, moved or n > 0), normalizer=size, agent=t)
+                engine.step(part, objective.for_step(engine, part, moved or n > 0), normalizer=size, agent=t)
                 for n, (part, size) in enumerate(minibatches)
             )
             if region is None:
-                taken = TakenSteps(steps=list(steps), new=current(pool))
+                taken = TakenSteps(steps=list(steps), new=logprobs_by_key(engine, pool))
             else:
-                start = current(pools[t]) if moved else inputs["old"]
+                start = logprobs_by_key(engine, pools[t]) if moved else inputs["old"]
                 taken = take_within(region, steps, engine, objective, pool=pools[t], start=start, total=total)
 
             # Carry the advantage on: M^t = r^t M^{t+1}, with the ratio after this update.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import seeupo
 from seeupo.comparison.comparison import Comparison, padded_rewards, reward_auc
 from seeupo.comparison.matching import amount_of
 from seeupo.comparison.planned_runs import differences
-from seeupo.comparison.result_store import TRAINING_REVISION, RunResult, code_version
+from seeupo.comparison.result_store import TRAINING_REVISION, RunResult
 from seeupo.comparison.sentences import setting_sentences, summary
 from seeupo.core.run_statistics import (
     Interval,
@@ -99,10 +100,9 @@ def analyze(comparison: Comparison, name: str) -> dict[str, Any]:
         "time": _time(comparison),
         "comparisons": pairwise_differences(results, comparison.iterations),
         "statistics": STATISTICS,
-        "versions": {"seeupo": seeupo.__version__, "revision": TRAINING_REVISION, "code": code_version()},
+        "versions": {"seeupo": seeupo.__version__, "revision": TRAINING_REVISION},
         "different_starts": different_starts(results, seeds),
         "revisions": sorted({result.revision for arm_results in results.values() for result in arm_results}),
-        "codes": sorted({result.code for arm_results in results.values() for result in arm_results}),
     }
     return {**table, "summary": summary(table), "sentences": list(setting_sentences(table))}
 
@@ -143,9 +143,9 @@ def arm_summary(results: Sequence[RunResult], iterations: int) -> dict[str, Any]
             "diverged": sum(result.diverged is not None for result in results),
         },
         "cost": {
-            "optimizer_steps": _mean([result.optimizer_steps for result in results]),
-            "tokens": _mean([result.tokens for result in results]),
-            "seconds": _mean([result.training_seconds for result in results]),
+            "optimizer_steps": fmean([result.optimizer_steps for result in results]),
+            "tokens": fmean([result.tokens for result in results]),
+            "seconds": fmean([result.training_seconds for result in results]),
         },
         "reward_curve": curve([list(enumerate(run_rewards, 1)) for run_rewards in rewards], bounded=bounded),
         "score_curve": curve(evaluated(results), bounded=True),
@@ -187,7 +187,7 @@ def match_summary(comparison: Comparison, results: Mapping[str, Sequence[RunResu
     if match == "none":
         return {"quantity": match, "target": None, "spent": {}}
     target = comparison.target * comparison.iterations
-    spent = {arm: _mean([amount_of(result, match) for result in arm_results]) for arm, arm_results in results.items()}
+    spent = {arm: fmean([amount_of(result, match) for result in arm_results]) for arm, arm_results in results.items()}
     return {"quantity": match, "target": target, "spent": {arm: amount / target for arm, amount in spent.items()}}
 
 
@@ -248,17 +248,13 @@ def _start(comparison: Comparison, seeds: Sequence[int]) -> dict[str, Any] | Non
 
 def _time(comparison: Comparison) -> dict[str, float]:
     """Return the number of finished runs, warm starts and tuning included, and the hours that they took together."""
-    runs = {run.name: comparison.result(run) for phase in comparison.phases() for run in phase.runs}
+    runs = {run.name: comparison.result(run) for _, planned in comparison.phases() for run in planned}
     seconds = [result.total_seconds for result in runs.values() if result is not None]
     return {"runs": len(seconds), "hours": math.fsum(seconds) / 3600, "threads": comparison.study.threads}
 
 
 def _scores(results: Sequence[RunResult], score: Score, iterations: int) -> Any:
     return np.array([score(result, iterations) for result in results])
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
 
 
 def _interval(interval: Interval, *, bounded: bool = False) -> dict[str, Any]:

@@ -16,23 +16,10 @@ from seeupo.comparison.matching import (
     spent_per_iteration,
     unit_of,
 )
-from seeupo.comparison.planned_runs import PlannedRun, Planner, Settings, WarmStart
+from seeupo.comparison.planned_runs import PlannedRun, Planner, Settings
 from seeupo.comparison.result_store import RunResult, Store
 from seeupo.comparison.study_file import Study
 from seeupo.config.schema import Recipe
-
-
-@dataclass(frozen=True)
-class Phase:
-    """Runs that do not depend on one another.
-
-    Attributes:
-        name: "warm starts", "calibration", "tuning" or "runs".
-        runs: All runs of the phase, finished ones included.
-    """
-
-    name: str
-    runs: Sequence[PlannedRun | WarmStart]
 
 
 @dataclass(frozen=True)
@@ -72,10 +59,7 @@ class Comparison:
             for settings in self.planner.grid:
                 self.planner.run(arm, study.seeds[0], settings)
 
-    def is_finished(self, run: PlannedRun | WarmStart) -> bool:
-        return self.result(run) is not None
-
-    def result(self, run: PlannedRun | WarmStart) -> RunResult | None:
+    def result(self, run: PlannedRun) -> RunResult | None:
         return self.store.result(run)
 
     def finished(self, run: PlannedRun) -> RunResult:
@@ -84,25 +68,25 @@ class Comparison:
         assert result is not None, f"{run.name} is not finished"
         return result
 
-    def phases(self) -> Iterator[Phase]:
-        """Yield the phases in order; the runs of one must be finished before the next is asked for."""
+    def phases(self) -> Iterator[tuple[str, list[PlannedRun]]]:
+        """Yield name and runs of each phase in order; the runs of one must be finished before the next is asked for."""
         seeds = (*self.study.tuning_seeds, *self.study.seeds)
         starts = [start for seed in seeds if (start := self.planner.warm_start(seed)) is not None]
-        yield Phase("warm starts", starts)
-        yield Phase("calibration", [run for arm in self.study.arms for run in self._calibrations(arm)])
-        yield Phase("tuning", [run for arm in self.study.arms for run in self._tuning_runs(arm)])
+        yield "warm starts", starts
+        yield "calibration", [run for arm in self.study.arms for run in self._calibrations(arm)]
+        yield "tuning", [run for arm in self.study.arms for run in self._tuning_runs(arm)]
         # Seed by seed, so that a study that is stopped early has the same seeds of every arm.
-        yield Phase("runs", [self.reported(arm, seed) for seed in self.study.seeds for arm in self.study.arms])
+        yield "runs", [self.reported(arm, seed) for seed in self.study.seeds for arm in self.study.arms]
 
     def finished_seeds(self) -> list[int]:
         """Return the seeds whose runs are finished in all arms; none before tuning is."""
-        for phase in self.phases():
-            if phase.name == "runs":
+        for name, runs in self.phases():
+            if name == "runs":
                 break
-            if not all(map(self.is_finished, phase.runs)):
+            if not all(map(self.result, runs)):
                 return []
         study = self.study
-        return [seed for seed in study.seeds if all(self.is_finished(self.reported(arm, seed)) for arm in study.arms)]
+        return [seed for seed in study.seeds if all(self.result(self.reported(arm, seed)) for arm in study.arms)]
 
     def counts(self) -> dict[str, int]:
         """Return the number of runs of each phase."""

@@ -3,51 +3,38 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from statistics import median
 
 from seeupo.comparison.comparison import Comparison
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """The runs and the time that a comparison still needs.
-
-    Attributes:
-        phases: Numbers of runs and of finished runs by phase. A warm start counts as a run.
-        seconds: Estimated seconds to the end; None if no run is finished and the study file does not say.
-    """
-
-    phases: Mapping[str, tuple[int, int]]
-    seconds: float | None
-
-    @property
-    def text(self) -> str:
-        left = sum(count - finished for count, finished in self.phases.values())
-        if left == 0:
-            return "nothing left to run"
-        if self.seconds is None:
-            return f"{left} runs left; unknown before the first one ends"
-        calibration, calibrated = self.phases["calibration"]
-        # A calibration run is also one of tuning or of the results if its arm turns out to need one unit.
-        return f"{'at most' if calibrated < calibration else 'about'} {duration(self.seconds)} for {left} runs"
-
-
-def estimate(comparison: Comparison, jobs: int) -> Estimate:
-    """Return the numbers of runs by phase and the estimated time, with `jobs` runs at a time."""
+def estimate(comparison: Comparison, jobs: int) -> Iterator[tuple[str, str]]:
+    """Yield labels and texts: the number of runs of each phase, and the time that is left with `jobs` at a time."""
     phases = {name: (count, 0) for name, count in comparison.counts().items()}
     spent = list[float]()
-    for phase in comparison.phases():
-        finished = [result for run in phase.runs if (result := comparison.result(run)) is not None]
-        phases[phase.name] = (len(phase.runs), len(finished))
-        spent += [result.total_seconds for result in finished if phase.name != "warm starts"]
-        if len(finished) < len(phase.runs):
+    for phase, planned in comparison.phases():
+        finished = [result for run in planned if (result := comparison.result(run)) is not None]
+        phases[phase] = (len(planned), len(finished))
+        spent += [result.total_seconds for result in finished if phase != "warm starts"]
+        if len(finished) < len(planned):
             break  # later phases depend on these results
+    for name, (count, finished_runs) in phases.items():
+        if count:
+            yield name, f"{count}" + (f", {finished_runs} finished" if finished_runs else "")
+    left = {name: count - finished_runs for name, (count, finished_runs) in phases.items()}
     typical = median(spent) if spent else comparison.study.run_seconds
-    left = [count - finished for count, finished in phases.values()]
-    seconds = None if typical is None else typical * sum(math.ceil(count / jobs) for count in left)
-    return Estimate(phases, seconds)
+    runs = sum(left.values())
+    if runs == 0:
+        text = "nothing left to run"
+    elif typical is None:
+        text = f"{runs} runs left; unknown before the first one ends"
+    else:
+        # A calibration run is also one of tuning or of the results if its arm turns out to need one unit.
+        bound = "at most" if left["calibration"] else "about"
+        seconds = typical * sum(math.ceil(count / jobs) for count in left.values())
+        text = f"{bound} {duration(seconds)} for {runs} runs"
+    yield "time", f"{text}, {jobs} at a time"
 
 
 def duration(seconds: float) -> str:

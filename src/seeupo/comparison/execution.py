@@ -1,35 +1,29 @@
-"""Run a comparison: train the runs that are missing, a few at a time."""
+"""Run a comparison: train the runs that are missing in worker processes, a few at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from queue import SimpleQueue
+from typing import Any
 
 from filelock import FileLock, Timeout
 
-from seeupo.comparison.comparison import Comparison, Phase
-from seeupo.comparison.planned_runs import PlannedRun, WarmStart
-from seeupo.comparison.processes import Job, Workers
-from seeupo.comparison.result_store import TRAINING_REVISION, RunResult
+from seeupo.comparison.compare_display import CompareDisplay
+from seeupo.comparison.comparison import Comparison
+from seeupo.comparison.planned_runs import PlannedRun
+from seeupo.comparison.result_store import TRAINING_REVISION
 from seeupo.config.loader import recipe_to_toml
 from seeupo.envs.trust import Permissions
 from seeupo.errors import RunError, TrainingError
 
-
-class Observer(Protocol):
-    """Observes a comparison; methods are called from several threads."""
-
-    def on_phase(self, name: str, total: int, finished: int) -> None:
-        """Called when a phase starts, with its number of runs and how many of them were finished before."""
-
-    def on_text(self, run: str, text: str) -> None:
-        """Called with the progress of a run."""
-
-    def on_result(self, run: str, result: RunResult) -> None:
-        """Called when a run is finished."""
+WORKER = "seeupo.comparison.training_process"
 
 
 @dataclass(frozen=True)
@@ -47,7 +41,7 @@ class Execution:
     keep_runs: bool = False
 
 
-def run_comparison(comparison: Comparison, execution: Execution, observer: Observer) -> None:
+def run_comparison(comparison: Comparison, execution: Execution, display: CompareDisplay) -> None:
     """Train all runs of a comparison that are not finished, and pack the results at the end.
 
     Raises:
@@ -56,43 +50,122 @@ def run_comparison(comparison: Comparison, execution: Execution, observer: Obser
     """
     out = comparison.store.path
     with _locked(out), closing(Workers(execution.jobs, out / "logs")) as workers:
-        for phase in comparison.phases():
-            _run_phase(comparison, phase, workers, execution, observer)
+        for phase, runs in comparison.phases():
+            missing = {run.name: run for run in runs if comparison.result(run) is None}
+            display.on_phase(phase, len(runs), len(runs) - len(missing))
+            starts = _missing_policies(comparison, list(missing.values()))
+            for _ in workers.train(_requests(comparison, starts, execution), display.on_text):
+                pass
+            for name in workers.train(_requests(comparison, list(missing.values()), execution), display.on_text):
+                display.on_result(name, comparison.finished(missing[name]))
         comparison.store.pack()
 
 
-def _run_phase(
-    comparison: Comparison, phase: Phase, workers: Workers, execution: Execution, observer: Observer
+class Workers:
+    """Worker processes that train runs; they are started when they are needed and end with this object.
+
+    Args:
+        count: Largest number of processes.
+        logs: Directory of their log files.
+    """
+
+    def __init__(self, count: int, logs: Path) -> None:
+        self.count, self.logs = count, logs
+        self._processes: list[subprocess.Popen[str]] = []
+        self._idle: SimpleQueue[subprocess.Popen[str]] = SimpleQueue()
+        self._threads = ThreadPoolExecutor(count)
+
+    def train(self, requests: Mapping[str, Mapping[str, Any]], on_text: Callable[[str, str], None]) -> Iterator[str]:
+        """Train the runs of these requests, by name, and yield the names of finished ones.
+
+        Args:
+            requests: What `seeupo.comparison.training_process` reads.
+            on_text: Called from other threads with the name of a run and its progress.
+
+        Raises:
+            TrainingError: A run failed. The others are stopped by `close`, and can be resumed.
+        """
+        for _ in range(len(self._processes), min(self.count, len(requests))):
+            self._start_process()
+        futures = {
+            self._threads.submit(self._train, name, request, on_text): name for name, request in requests.items()
+        }
+        for future in as_completed(futures):
+            future.result()
+            yield futures[future]
+
+    def close(self) -> None:
+        """Stop all processes at once."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for process in self._processes:
+            process.kill()
+        self._threads.shutdown()
+        for process in self._processes:
+            with suppress(BrokenPipeError), process:  # closes its pipes
+                pass
+
+    def _start_process(self) -> None:
+        self.logs.mkdir(parents=True, exist_ok=True)
+        with (self.logs / f"worker-{len(self._processes)}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", WORKER],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                encoding="utf-8",
+                start_new_session=True,  # Ctrl-C reaches the parent only, which then ends its workers
+            )
+        self._processes.append(process)
+        self._idle.put(process)
+
+    def _train(self, name: str, request: Mapping[str, Any], on_text: Callable[[str, str], None]) -> None:
+        process = self._idle.get()
+        try:
+            _ask(process, name, request, on_text)
+        finally:
+            self._idle.put(process)
+
+
+def _ask(
+    process: subprocess.Popen[str], name: str, request: Mapping[str, Any], on_text: Callable[[str, str], None]
 ) -> None:
-    by_name = {run.name: run for run in phase.runs}
-    missing = [run for run in by_name.values() if not comparison.is_finished(run)]
-    observer.on_phase(phase.name, len(phase.runs), len(phase.runs) - len(missing))
+    """Wait until a process has trained a run.
 
-    def job(run: PlannedRun | WarmStart) -> Job:
-        return Job(run.name, _request(comparison, run, execution))
+    Raises:
+        TrainingError: The run failed, or the process ended.
+    """
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with suppress(BrokenPipeError):
+        print(json.dumps(request), file=process.stdin, flush=True)
+    for line in process.stdout:
+        message = json.loads(line)
+        if "text" in message:
+            on_text(name, message["text"])
+        elif "done" in message:
+            return
+        else:
+            first, *rest = message["error"]
+            raise TrainingError(f"the run {name} failed: {first}", *rest)
+    raise TrainingError(
+        f"the process of the run {name} ended with exit code {process.wait()}; the directory `logs` beside the results "
+        "may say why. Run the same command again to continue"
+    )
 
-    def done(name: str) -> None:
-        result = comparison.result(by_name[name])
-        if result is None:
-            raise TrainingError(f"the result of the run {name} is missing; run the same command again")
-        observer.on_result(name, result)
 
-    starts = _missing_policies(comparison, missing)
-    workers.run([job(start) for start in starts], on_text=lambda name, text: None, on_done=lambda name: None)
-    workers.run([job(run) for run in missing], on_text=observer.on_text, on_done=done)
-
-
-def _missing_policies(comparison: Comparison, runs: Sequence[PlannedRun | WarmStart]) -> list[WarmStart]:
+def _missing_policies(comparison: Comparison, runs: Sequence[PlannedRun]) -> list[PlannedRun]:
     """Return the warm starts of these runs that have a result but no policy, as after a copy of the results alone."""
-    starts = [run.warm_start for run in runs if isinstance(run, PlannedRun) and run.warm_start is not None]
-    return [
-        start for start in {start.name: start for start in starts}.values() if not comparison.store.has_policy(start)
-    ]
+    starts = {run.warm_start.name: run.warm_start for run in runs if run.warm_start is not None}
+    return [start for start in starts.values() if not comparison.store.has_policy(start)]
 
 
-def _request(comparison: Comparison, run: PlannedRun | WarmStart, execution: Execution) -> dict[str, Any]:
+def _requests(comparison: Comparison, runs: Sequence[PlannedRun], execution: Execution) -> dict[str, dict[str, Any]]:
+    return {run.name: _request(comparison, run, execution) for run in runs}
+
+
+def _request(comparison: Comparison, run: PlannedRun, execution: Execution) -> dict[str, Any]:
     store = comparison.store
-    start = run if isinstance(run, WarmStart) else run.warm_start
+    start = run if run.is_warm_start else run.warm_start
     policy = None if start is None else str(store.policy_path(start).resolve())
     return {
         "arm": run.arm,

@@ -117,8 +117,8 @@ def _tuning_rows(table: Mapping[str, Any]) -> Iterator[list[str]]:
     for arm in table["arms"]:
         for tried in arm["tried"]:
             scores = ", ".join(f"{score:.3f}" for score in tried["scores"])
-            chosen = "yes" if tried["settings"] == arm["tuned"] else ""
-            yield [arm["name"], settings_text(list(tried["settings"].items())), scores, chosen]
+            mark = "yes" if tried["settings"] == arm["tuned"] else ""
+            yield [arm["name"], settings_text(list(tried["settings"].items())), scores, mark]
 
 
 def _section(title: str, head: Sequence[str], rows: Any) -> Iterator[str]:

@@ -23,9 +23,7 @@ UNITS: Mapping[str, tuple[str, ...]] = {
     "none": (),
 }
 """Options of algorithms, by what is matched, with which the quantity grows linearly."""
-SPENDING = tuple(
-    f"algorithm.{name}" for name in ("minibatches", "steps_per_turn", "epochs", "split", "turns_per_agent")
-)
+SPENDING = tuple(f"algorithm.{name}" for name in ("minibatches", "steps_per_turn", "epochs", "turns_per_agent"))
 """Settings on which the number of optimizer steps or tokens depends."""
 FRACTIONAL = ("minibatches",)
 """Options that need not be integers."""
@@ -71,7 +69,7 @@ def check_units(study: Study, algorithms: Mapping[str, AlgorithmSettings]) -> No
 
 def known_cost(algorithm: AlgorithmSettings, match: Match) -> Cost | None:
     """Return the cost of an arm that takes a fixed number of optimizer steps; None if it must be measured."""
-    if match == "optimizer_steps" and algorithm.options.get("split") == "trajectory":
+    if match == "optimizer_steps" and "minibatches" in algorithm.options:
         return Cost(0.0, float(algorithm.options["epochs"]))
     return None
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import Any, ClassVar
+from typing import Any
 
 from seeupo.comparison.study_file import Study
 from seeupo.config.algorithms import AlgorithmSettings
@@ -21,31 +21,15 @@ from seeupo.errors import ConfigError
 Settings = Mapping[str, Any]
 """Values of dotted recipe keys that were chosen for an arm: from the grid, and to match the other arms."""
 
-
-@dataclass(frozen=True)
-class WarmStart:
-    """The warm start of a seed, which all arms share.
-
-    Attributes:
-        recipe: Recipe without iterations; settings that a warm start does not depend on have their defaults.
-    """
-
-    arm: ClassVar[str] = "warm start"
-    settings: ClassVar[Settings] = {}
-    seed: int
-    recipe: Recipe
-
-    @cached_property
-    def name(self) -> str:
-        return f"seed-{self.seed}-{_digest(identity(self.recipe))}"
+WARM_START = "warm start"
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run of an arm with a seed.
+    """A run of an arm with a seed, or the warm start of a seed, which all arms share.
 
     Attributes:
-        arm: Name of the arm.
+        arm: Name of the arm; "warm start" for a warm start.
         seed: Seed of the run.
         settings: Settings of the arm that the study chose.
         recipe: Recipe of the run; its model is replaced by the policy of the warm start, if there is one.
@@ -56,11 +40,17 @@ class PlannedRun:
     seed: int
     settings: Settings
     recipe: Recipe
-    warm_start: WarmStart | None
+    warm_start: PlannedRun | None = None
+
+    @property
+    def is_warm_start(self) -> bool:
+        return self.arm == WARM_START
 
     @cached_property
     def name(self) -> str:
         """A file name that identifies arm, seed and recipe."""
+        if self.is_warm_start:
+            return f"seed-{self.seed}-{_digest(identity(self.recipe))}"
         start = None if self.warm_start is None else identity(self.warm_start.recipe)
         return f"{self.arm}-{self.seed}-{_digest([identity(self.recipe), start])}"
 
@@ -71,7 +61,7 @@ class Planner:
     def __init__(self, study: Study, recipe: Recipe, trust: Collection[str] = ()) -> None:
         self.study, self.recipe, self.trust = study, recipe, trust
 
-    def warm_start(self, seed: int) -> WarmStart | None:
+    def warm_start(self, seed: int) -> PlannedRun | None:
         """Return the warm start of a seed; None if the recipe has none, so that runs start from its model."""
         recipe = self.recipe
         if recipe.warm_start is None:
@@ -85,7 +75,7 @@ class Planner:
             optimizer=OptimizerSettings(),
             critic=CriticSettings(),
         )
-        return WarmStart(seed, alone)
+        return PlannedRun(WARM_START, seed, {}, alone)
 
     def run(self, arm: str, seed: int, settings: Settings) -> PlannedRun:
         """Return the run of an arm with chosen settings.

@@ -11,14 +11,14 @@ import json
 import math
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import cache, cached_property
+from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import seeupo
-from seeupo.comparison.planned_runs import PlannedRun, WarmStart
+from seeupo.comparison.planned_runs import PlannedRun
 from seeupo.errors import RunError
 from seeupo.utils.atomic_files import atomic_write, write_text
 from seeupo.utils.plain_files import open_plain, read_plain
@@ -34,8 +34,6 @@ TRAINING_REVISION = 1
 for another reason than rounding: what an algorithm computes, a default, tasks, demonstrations, what is drawn at random.
 A test fails after such a change, so that none is overlooked."""
 Table = dict[str, Any]
-IRRELEVANT = ("cli", "comparison", "display", "doctor.py", "planning", "recipes", "report")
-"""Packages and modules that a training run does not depend on."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ class RunResult:
         seed: Seed of the run.
         settings: Settings that the study chose for the arm.
         revision: `TRAINING_REVISION` of the code that trained it.
-        code: Hash of that code, see `code_version`; for the record only.
+        version: Version of that code; for the record only.
         start: Hash of the weights that it started from, see `weights_digest`; empty without a warm start.
         rewards, successes: Mean reward and share of solved episodes of each iteration.
         evaluations: Iterations with their held-out avg@k.
@@ -61,7 +59,6 @@ class RunResult:
     seed: int
     settings: Mapping[str, Any] = field(default_factory=dict)
     revision: int = TRAINING_REVISION
-    code: str = ""
     start: str = ""
     version: str = seeupo.__version__
     rewards: Sequence[float] = ()
@@ -92,18 +89,18 @@ class Store:
     def __init__(self, path: Path, *, any_revision: bool = False) -> None:
         self.path, self.any_revision = path, any_revision
 
-    def result_path(self, run: PlannedRun | WarmStart) -> Path:
-        folder = "warm_starts" if isinstance(run, WarmStart) else "runs"
+    def result_path(self, run: PlannedRun) -> Path:
+        folder = "warm_starts" if run.is_warm_start else "runs"
         return self.path / folder / f"{run.name}.json"
 
-    def policy_path(self, warm_start: WarmStart) -> Path:
+    def policy_path(self, warm_start: PlannedRun) -> Path:
         """Return the directory of a warm start's policy, which may be missing where its runs are finished."""
         return self.path / "warm_starts" / warm_start.name
 
-    def has_policy(self, warm_start: WarmStart) -> bool:
+    def has_policy(self, warm_start: PlannedRun) -> bool:
         return (self.policy_path(warm_start) / "config.json").exists()
 
-    def result(self, run: PlannedRun | WarmStart) -> RunResult | None:
+    def result(self, run: PlannedRun) -> RunResult | None:
         """Return the result of a run; None if it is missing, damaged, or of another training revision.
 
         Raises:
@@ -189,11 +186,12 @@ def result_from(table: Table) -> RunResult | None:
     """Return the result in a table, which may come from another machine; None if it is not a complete one."""
     if table.get("format") != FORMAT:
         return None
+    known = {entry.name for entry in fields(RunResult)}
     try:
-        result = RunResult(**{key: value for key, value in table.items() if key != "format"})
-        return result if _is_complete(result) else None
-    except TypeError:  # it has other keys
+        result = RunResult(**{key: value for key, value in table.items() if key in known})
+    except TypeError:  # arm or seed is missing
         return None
+    return result if _is_complete(result) else None
 
 
 def _loose_table(path: Path) -> Table | None:
@@ -228,19 +226,4 @@ def weights_digest(policy: Path) -> str:
     for path in sorted(policy.glob("*.safetensors")):
         with path.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()[:12]
-
-
-@cache
-def code_version() -> str:
-    """Return a hash of the sources that a training run depends on.
-
-    These are all modules of the package except the command line, displays, reports, planning and studies.
-    """
-    package = Path(seeupo.__file__).parent
-    digest = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
-        relative = path.relative_to(package)
-        if relative.parts[0] not in IRRELEVANT:
-            digest.update(f"{relative.as_posix()}\n".encode() + path.read_bytes().replace(b"\r\n", b"\n"))
     return digest.hexdigest()[:12]

@@ -81,9 +81,7 @@ def tuning_sentences(table: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _mixture_sentences(table: Mapping[str, Any]) -> Iterator[str]:
-    """Yield whether the runs were put together from different code, weights or revisions."""
-    if len(table["codes"]) > 1:
-        yield f"The runs were trained by several versions of the code: {', '.join(table['codes'])}."
+    """Yield whether the runs were put together from different weights or revisions."""
     if table["different_starts"]:
         seeds = ", ".join(map(str, table["different_starts"]))
         yield f"Warm starts were computed again, with other weights: not all arms started alike with the seeds {seeds}."

@@ -11,19 +11,18 @@ from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from seeupo.config.algorithms import is_reference
 from seeupo.config.changes import flat
-from seeupo.config.keys import keys_of
 from seeupo.config.loader import file_text, is_path, parse_file, read_recipe
+from seeupo.config.option_types import NonNegative, Options, PositiveInt
 from seeupo.config.reader import Reader
 from seeupo.config.schema import Recipe, TrackerSettings
 from seeupo.config.toml import format_value, toml
 from seeupo.envs.trust import named_code
 from seeupo.errors import ConfigError, suggest
-from seeupo.utils.option_checks import OptionError, check_at_least, check_choice, check_count
-from seeupo.utils.text import one_line
+from seeupo.utils.option_checks import OptionError
 
 Match = Literal["optimizer_steps", "tokens", "seconds", "none"]
 ARM_KEYS = ("algorithm", "optimizer", "critic", "mismatch", "model.lora")
@@ -32,7 +31,7 @@ ARM_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Study:
+class Study(Options):
     """A comparison of arms on one recipe.
 
     Attributes:
@@ -56,14 +55,11 @@ class Study:
     tuning_seeds: tuple[int, ...] = ()
     grid: Mapping[str, Any] = field(default_factory=dict)
     changes: Mapping[str, Any] = field(default_factory=dict)
-    threads: int = 1
-    run_seconds: float | None = None
+    threads: PositiveInt = 1
+    run_seconds: NonNegative | None = None
 
     def __post_init__(self) -> None:
-        check_choice("match", self.match, get_args(Match))
-        check_count("threads", self.threads, 1)
-        if self.run_seconds is not None:
-            check_at_least("run_seconds", self.run_seconds, 0)
+        super().__post_init__()
         for name, seeds in (("seeds", self.seeds), ("tuning_seeds", self.tuning_seeds)):
             if len(set(seeds)) < len(seeds) or any(seed < 0 for seed in seeds):
                 raise OptionError(name, list(seeds), "different numbers from 0")
@@ -129,12 +125,8 @@ def study_text(name: str) -> str:
 def read_study(name_or_path: str) -> tuple[Study, Recipe]:
     """Return a study and its recipe with the study's changes, which every arm starts from."""
     text = file_text(name_or_path) if is_path(name_or_path) else study_text(name_or_path)
-    table, known = parse_file(text, name_or_path), keys_of(Study)
-    unknown = [
-        f"{one_line(key)[:60]}: unknown key; {suggest(key[:60], list(known))}" for key in table if key not in known
-    ]
-    reader = Reader(unknown)
-    study = reader.section(Study, {key: value for key, value in table.items() if key in known}, "")
+    reader = Reader()
+    study = reader.section(Study, parse_file(text, name_or_path), "")
     if reader.problems:
         raise ConfigError(reader.problems)
     assert isinstance(study, Study)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from seeupo.callbacks import Callback
-from seeupo.comparison.result_store import RunResult, code_version, weights_digest, write_result
+from seeupo.comparison.result_store import RunResult, weights_digest, write_result
 from seeupo.config.loader import parse_file, recipe_from_table
 from seeupo.config.schema import Recipe
 from seeupo.errors import TrainingError, UserError, first_line
@@ -73,7 +73,6 @@ def train_run(job: Mapping[str, Any], send: Send) -> None:
             arm=job["arm"],
             seed=job["seed"],
             settings=job["settings"],
-            code=code_version(),
             start=start,
             diverged=diverged,
         ),

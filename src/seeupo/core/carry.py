@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from seeupo.core.tensor_checks import check_finite, check_floating, check_shape
+from seeupo.core.tensor_checks import check_finite, check_shape
 
 
 class CarriedAdvantage:
@@ -16,18 +16,16 @@ class CarriedAdvantage:
     """
 
     def __init__(self, advantages: Tensor) -> None:
-        check_floating("advantages", advantages, dims=1)
         check_finite("advantages", advantages)
         self.advantages = advantages
         self._values = advantages.clone()
 
     def weights(self, trajectories: Tensor) -> Tensor:
         """Return the current M [n] of the trajectories [n]."""
-        return self._values[self._checked(trajectories)]
+        return self._values[trajectories]
 
     def absorb(self, trajectories: Tensor, log_ratio: Tensor) -> None:
         """Multiply M of the trajectories [n] by exp(log_ratio) [n], the ratios after a turn's update."""
-        trajectories = self._checked(trajectories)
         check_shape("log_ratio", log_ratio, trajectories.shape, like="trajectories")
         if torch.isnan(log_ratio).any():
             raise ValueError("log_ratio contains nan: expected numbers; the log-probs are not finite")
@@ -42,16 +40,3 @@ class CarriedAdvantage:
                 "use a smaller learning rate or length-normalized ratios"
             )
         self._values[trajectories] = after
-
-    def _checked(self, trajectories: Tensor) -> Tensor:
-        if trajectories.dim() != 1 or trajectories.is_floating_point() or trajectories.dtype == torch.bool:
-            raise ValueError(
-                f"trajectories has shape {tuple(trajectories.shape)} and dtype {trajectories.dtype}: "
-                "expected a vector of trajectory indices"
-            )
-        outside = trajectories[(trajectories < 0) | (trajectories >= len(self._values))]
-        if len(outside):
-            raise ValueError(
-                f"trajectories contains {outside[0].item()}: expected indices from 0 to {len(self._values) - 1}"
-            )
-        return trajectories

@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 import torch
 
-from seeupo.utils.option_checks import check_choice, check_count
+from seeupo.utils.option_checks import check_choice
 
 Order = Literal["reverse", "natural", "random"]
 
@@ -14,7 +14,6 @@ Order = Literal["reverse", "natural", "random"]
 def turn_order(num_turns: int, order: Order = "reverse", *, generator: torch.Generator | None = None) -> list[int]:
     """Return turns 0 ... num_turns-1 in update order: "reverse" of execution, "natural", or "random"."""
     check_choice("order", order, get_args(Order))
-    check_count("num_turns", num_turns, 0)
     if order == "reverse":
         return list(reversed(range(num_turns)))
     if order == "natural":

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from seeupo.utils.option_checks import check_count, check_number, check_unit_interval
+from seeupo.utils.option_checks import check_count, check_unit_interval
 
 Values = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.integer[Any]]
 Scores = Sequence[Sequence[float]]
 """Scores in [0, 1], [tasks][attempts]. Tasks may have different numbers of attempts."""
-
+LEVEL = 0.95
+"""Confidence level of all intervals."""
 PRIOR_SQUARES = 0.125
 """Squared deviation added to that of the tasks and to its largest possible value before the two are compared.
 
@@ -28,16 +29,15 @@ coverage.
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over tasks and its confidence interval: `low` <= `value` <= `high`."""
+    """A mean over tasks and its 95% confidence interval: `low` <= `value` <= `high`."""
 
     value: float
     low: float
     high: float
-    level: float
     tasks: int
 
 
-def avg_at_k(scores: Scores, k: int, *, level: float = 0.95) -> Estimate:
+def avg_at_k(scores: Scores, k: int) -> Estimate:
     """Return the average score of an attempt: the mean over tasks of the mean of the task's attempts.
 
     Tasks have equal weight. If a task has more than k attempts, all are used: the expectation is that of k of them,
@@ -47,31 +47,24 @@ def avg_at_k(scores: Scores, k: int, *, level: float = 0.95) -> Estimate:
     averages = task_averages(scores)
     for task, attempts in enumerate(scores):
         _check_attempts(task, len(attempts), k, f"avg@{k}")
-    return _estimate(averages, mean_interval(averages, level=level), level)
+    return _estimate(averages, mean_interval(averages))
 
 
-def pass_at_k(
-    successes: Sequence[int] | Counts, totals: Sequence[int] | Counts, k: int, *, level: float = 0.95
-) -> Estimate:
+def pass_at_k(successes: Sequence[int] | Counts, totals: Sequence[int] | Counts, k: int) -> Estimate:
     """Return the probability that at least one of k attempts succeeds, as a mean over tasks.
 
     Args:
         successes: [tasks], as counted by `count_successes`.
         totals: [tasks], number of attempts of each task, at least k.
         k: Number of attempts.
-        level: Confidence level of the interval.
 
     A task with c successes in n attempts has 1 - C(n - c, k) / C(n, k), which is unbiased for every n >= k.
     """
     rates = task_pass_rates(np.asarray(successes), np.asarray(totals), k)
-    if rates.ndim != 1:
-        raise ValueError(f"successes has shape {rates.shape}: expected one count per task")
-    return _estimate(rates, mean_interval(rates, level=level), level)
+    return _estimate(rates, mean_interval(rates))
 
 
-def paired_difference(
-    scores_a: Scores, scores_b: Scores, *, pass_k: int | None = None, level: float = 0.95
-) -> Estimate:
+def paired_difference(scores_a: Scores, scores_b: Scores, *, pass_k: int | None = None) -> Estimate:
     """Return the mean over tasks of a's average score minus b's.
 
     Both have the same tasks in the same order; the numbers of attempts may differ. With `pass_k` the tasks' pass@k are
@@ -86,7 +79,7 @@ def paired_difference(
     else:
         values_a, values_b = (task_pass_rates(*count_successes(scores), pass_k) for scores in (scores_a, scores_b))
     differences = values_a - values_b
-    return _estimate(differences, difference_interval(differences, level=level), level)
+    return _estimate(differences, difference_interval(differences))
 
 
 def count_successes(scores: Scores) -> tuple[Counts, Counts]:
@@ -112,20 +105,9 @@ def task_pass_rates(successes: Counts, totals: Counts, k: int) -> Values:
     check_count("k", k, 1)
     if successes.size == 0:
         raise ValueError("successes = []: expected at least one task")
-    if successes.shape != totals.shape:
-        raise ValueError(f"totals has shape {totals.shape}: expected {successes.shape}, the shape of successes")
-    for name, counts in (("successes", successes), ("totals", totals)):
-        if counts.dtype.kind not in "iu":
-            raise ValueError(f"{name} has dtype {counts.dtype}: expected integers")
     short = np.argwhere(totals < k)
     if len(short):
         _check_attempts(short[0][-1], totals[tuple(short[0])], k, f"pass@{k}")
-    wrong = np.argwhere((successes < 0) | (successes > totals))
-    if len(wrong):
-        where = tuple(wrong[0])
-        raise ValueError(
-            f"task {where[-1]} has {successes[where]} successes in {totals[where]} attempts: expected 0 to all of them"
-        )
     failures, totals = (totals - successes).astype(np.float64), totals.astype(np.float64)
     # The quotient of binomials as a product of k quotients in [0, 1]: no overflow, and 0 and 1 are exact.
     all_fail = np.ones(totals.shape)
@@ -134,13 +116,12 @@ def task_pass_rates(successes: Counts, totals: Counts, k: int) -> Values:
     return 1 - all_fail
 
 
-def mean_interval(values: Values, *, level: float = 0.95) -> tuple[Values, Values]:
-    """Return an interval for the mean of the population of tasks from which `values` [..., tasks] in [0, 1] were drawn.
+def mean_interval(values: Values) -> tuple[Values, Values]:
+    """Return a 95% interval for the mean of the population of tasks that `values` [..., tasks] in [0, 1] come from.
 
     It is Wilson's interval for the number of 0/1 tasks that would give the mean the same uncertainty as the values'
     spread does. It is inside [0, 1], contains the mean of the values, and is wider than 0 even if all values are equal.
     """
-    _check_level(level)
     _check_range(values, 0, 1)
     # Sorted, so that the order of tasks does not change the last digit.
     values, tasks = np.sort(values, axis=-1), values.shape[-1]
@@ -152,17 +133,17 @@ def mean_interval(values: Values, *, level: float = 0.95) -> tuple[Values, Value
         share = np.minimum((squares + PRIOR_SQUARES) / (largest + PRIOR_SQUARES), 1)
     else:
         share = np.ones_like(mean)
-    z = NormalDist().inv_cdf((1 + level) / 2)
+    z = NormalDist().inv_cdf((1 + LEVEL) / 2)
     z += (z**3 + z) / (4 * tasks)  # Student's quantile to first order, because the spread is an estimate
-    z_poisson = NormalDist().inv_cdf(level)
+    z_poisson = NormalDist().inv_cdf(LEVEL)
     effective_tasks = tasks / share
     low = _lower_end(mean, effective_tasks, z, z_poisson)
     high = 1 - _lower_end(1 - mean, effective_tasks, z, z_poisson)
     return np.minimum(low, mean), np.maximum(high, mean)
 
 
-def difference_interval(differences: Values, *, level: float = 0.95) -> tuple[Values, Values]:
-    """Return an interval for the mean of the population from which `differences` [..., tasks] in [-1, 1] were drawn.
+def difference_interval(differences: Values) -> tuple[Values, Values]:
+    """Return a 95% interval for the mean of the population that `differences` [..., tasks] in [-1, 1] are drawn from.
 
     A difference is a gain or a loss. Each of the two means has its own `mean_interval`; the distances to the ends are
     combined as standard errors of correlated means (a task that gains does not lose). If all tasks tie, the interval
@@ -174,8 +155,8 @@ def difference_interval(differences: Values, *, level: float = 0.95) -> tuple[Va
     gain, loss, mean = gains.mean(axis=-1), losses.mean(axis=-1), differences.mean(axis=-1)
     deviations = gains.std(axis=-1) * losses.std(axis=-1)
     correlation = np.where(deviations > 0, np.maximum(-gain * loss / np.where(deviations > 0, deviations, 1), -1), 0)
-    gain_low, gain_high = mean_interval(gains, level=level)
-    loss_low, loss_high = mean_interval(losses, level=level)
+    gain_low, gain_high = mean_interval(gains)
+    loss_low, loss_high = mean_interval(losses)
 
     def distance(of_gain: Values, of_loss: Values) -> Values:
         return np.sqrt(of_gain**2 + of_loss**2 - 2 * correlation * of_gain * of_loss)
@@ -200,20 +181,14 @@ def _lower_end(mean: Values, tasks: Values, z: float, z_poisson: float) -> Value
     return lower
 
 
-def _estimate(values: Values, interval: tuple[Values, Values], level: float) -> Estimate:
+def _estimate(values: Values, interval: tuple[Values, Values]) -> Estimate:
     low, high = interval
-    return Estimate(float(np.sort(values).mean()), float(low), float(high), level, len(values))
+    return Estimate(float(np.sort(values).mean()), float(low), float(high), len(values))
 
 
 def _check_attempts(task: int, attempts: int, needed: int, purpose: str) -> None:
     if attempts < needed:
         raise ValueError(f"task {task} has {attempts} attempt(s): {purpose} needs at least {needed}; use a smaller k")
-
-
-def _check_level(level: float) -> None:
-    check_number("level", level)
-    if not 0 < level < 1:
-        raise ValueError(f"level = {level}: expected a number between 0 and 1. Example: level = 0.95.")
 
 
 def _check_range(values: Values, low: float, high: float) -> None:

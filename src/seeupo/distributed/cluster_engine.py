@@ -1,4 +1,4 @@
-"""The cluster engine: what an algorithm sees of many ranks."""
+"""The engine of many ranks: distributes turns over them and combines their results."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from torch import Tensor
 
 from seeupo.config.optimizer_settings import OptimizerSettings
 from seeupo.distributed.direct_transfer import DirectSource, DirectTransfer
-from seeupo.distributed.partition import partition
 from seeupo.distributed.rank import RankPlan
 from seeupo.distributed.rank_group import RankGroup
 from seeupo.engines.local import trajectory_values
 from seeupo.errors import TrainingError
 from seeupo.models.packing.batching import Packing
-from seeupo.models.precision import DTYPES
+from seeupo.models.packing.tree import pack_rows
 from seeupo.protocols import Capability, CriticEngine, CriticLoss, Objective, TrainableEngine
-from seeupo.types import StepMetrics, Trajectory, Turn, TurnKey, number_of_tokens, turns_of
+from seeupo.types import StepMetrics, Trajectory, Turn, number_of_tokens, turns_of
 
 
 class ClusterEngine:
@@ -45,13 +44,11 @@ class ClusterEngine:
         self._start = start
         self._restarted = 0
         self._connected: tuple[RankGroup, dict[int, Any]] | None = None
-        self._ranks = self._build()
+        self._build()
 
-    def _build(self) -> RankGroup:
-        ranks = self._start()
-        ranks.call("build", self.plan)
-        self.info = ranks.call("info")[0]
-        return ranks
+    def _build(self) -> None:
+        self._ranks = self._start()
+        self._row_tokens: int = self._ranks.call("build", self.plan)[0]
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -60,13 +57,14 @@ class ClusterEngine:
 
     def logprobs(self, turns: Sequence[Turn], *, policy: Literal["current", "reference"] = "current") -> list[Tensor]:
         self.tokens += number_of_tokens(turns)
-        return self._by_turn("logprobs", turns, policy)
+        return self._by_turn("logprobs", turns, policy=policy)
 
     def step(
         self, turns: Sequence[Turn], objective: Objective, *, normalizer: float, agent: int | None = None
     ) -> StepMetrics:
         self.tokens += number_of_tokens(turns)
-        return _sum_over_ranks(self._split("step", turns, _shared(objective), normalizer, agent), "objective")
+        options = {"objective": _shared(objective), "normalizer": normalizer, "agent": agent}
+        return self._step("step", "objective", turns, **options)
 
     @contextmanager
     def shrinkable_steps(self) -> Iterator[Callable[[float], None]]:
@@ -84,7 +82,7 @@ class ClusterEngine:
         return trajectory_values(trajectories, self._by_turn("turn_values", turns_of(trajectories)))
 
     def step_critic(self, turns: Sequence[Turn], loss: CriticLoss, *, normalizer: float) -> StepMetrics:
-        return _sum_over_ranks(self._split("step_critic", turns, _shared(loss), normalizer), "critic_loss")
+        return self._step("step_critic", "critic_loss", turns, loss=_shared(loss), normalizer=normalizer)
 
     def begin_iteration(self, iteration: int) -> None:
         self.iteration = iteration
@@ -123,7 +121,7 @@ class ClusterEngine:
                     f"ranks of the cluster engine were lost {self._restarted} times without a checkpoint in between. "
                     "Look for the reason in Ray's logs, then continue with --resume"
                 )
-            self._ranks = self._build()
+            self._build()
             self._ranks.call("run", "set_optimizer", self.optimizer)
         self._ranks.call("run", "load", path.absolute())
 
@@ -137,13 +135,12 @@ class ClusterEngine:
         yield from self._ranks.call("weights")[0].items()
 
     def send_weights(self, samplers: Mapping[int, Any], version: int, transfer: DirectTransfer) -> None:
-        """Send the weights from the ranks' GPUs to those of vLLM samplers; connect first if either have changed."""
+        """Send the weights from the ranks' GPUs to the GPUs of vLLM samplers; connect first if either have changed."""
         if self._connected != (self._ranks, dict(samplers)):
             from seeupo.distributed.vllm_transfer import TransferPlan
 
             address = self._ranks.call("address")[0]
-            seconds = self._ranks.call_seconds
-            plan = TransferPlan(transfer.backend, samplers, transfer.workers, address, DTYPES[transfer.dtype], seconds)
+            plan = TransferPlan(transfer, samplers, address, self._ranks.call_seconds)
             self._ranks.call("connect_samplers", plan)
             self._connected = (self._ranks, dict(samplers))
         self._ranks.call("send_weights", version)
@@ -152,16 +149,42 @@ class ClusterEngine:
         """Stop all ranks."""
         self._ranks.close()
 
-    def _split(self, method: str, turns: Sequence[Turn], *arguments: Any) -> list[Any]:
-        """Call a method of every rank with its share of the turns."""
-        parts = partition(turns, self._ranks.count, self.packing, row_tokens=self.info["row_tokens"])
-        return self._ranks.call(method, *arguments, part=lambda rank: [turns[index] for index in parts[rank]])
+    def _split(self, method: str, turns: Sequence[Turn], **options: Any) -> Iterator[tuple[list[int], Any]]:
+        """Call a method of every rank's engine with its share of the turns; return their indices and its result."""
+        shares = partition(turns, self._ranks.count, self.packing, row_tokens=self._row_tokens)
+        parts = [[turns[index] for index in share] for share in shares]
+        return zip(shares, self._ranks.call("run", method, parts=parts, **options), strict=True)
 
-    def _by_turn(self, method: str, turns: Sequence[Turn], *arguments: Any) -> list[Tensor]:
-        rows: dict[TurnKey, Tensor] = {}
-        for part in self._split(method, turns, *arguments):
-            rows |= part
-        return [rows[turn.key] for turn in turns]
+    def _by_turn(self, method: str, turns: Sequence[Turn], **options: Any) -> list[Tensor]:
+        rows: dict[int, Tensor] = {}
+        for share, results in self._split(method, turns, **options):
+            rows |= zip(share, results, strict=True)
+        return [rows[index] for index in range(len(turns))]
+
+    def _step(self, method: str, total: str, turns: Sequence[Turn], **options: Any) -> StepMetrics:
+        """Take a step; the metric `total` is a sum over turns, the others are the same on all ranks."""
+        by_rank: list[StepMetrics] = [metrics for _, metrics in self._split(method, turns, **options)]
+        values = {**by_rank[0].values, total: sum(metrics.values[total] for metrics in by_rank)}
+        return StepMetrics(by_rank[0].agent, values)
+
+
+def partition(turns: Sequence[Turn], ranks: int, packing: Packing, *, row_tokens: int) -> list[list[int]]:
+    """Return the indices of each rank's turns, balanced by tokens to compute.
+
+    Turns that share a prefix are packed into one row and stay together, so no token is computed on two ranks because of
+    the partition. Rows are assigned in order of length, each to the rank with the fewest tokens so far.
+    """
+    if packing == "tree":
+        work = [(len(row.tokens), list(row.members)) for row in pack_rows(turns, row_tokens=row_tokens)]
+    else:
+        work = [(len(turn.prompt_ids) + len(turn.action_ids), [index]) for index, turn in enumerate(turns)]
+    parts: list[list[int]] = [[] for _ in range(ranks)]
+    loads = [0] * ranks
+    for tokens, members in sorted(work, key=lambda item: (-item[0], item[1])):
+        lightest = loads.index(min(loads))
+        loads[lightest] += tokens
+        parts[lightest] += members
+    return [sorted(part) for part in parts]
 
 
 def _shared(value: object) -> Any:
@@ -169,12 +192,6 @@ def _shared(value: object) -> Any:
     import ray
 
     return ray.put(value)
-
-
-def _sum_over_ranks(by_rank: Sequence[StepMetrics], name: str) -> StepMetrics:
-    """Return the metrics of a step: `name` is a sum over turns, the others are the same on all ranks."""
-    total = sum(metrics.values[name] for metrics in by_rank)
-    return StepMetrics(by_rank[0].agent, {**by_rank[0].values, name: total})
 
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Weights from the GPUs of a cluster engine to those of vLLM samplers, without Ray's object store."""
+"""Transfer of weights between the GPUs of a cluster engine and of vLLM samplers, without Ray's object store."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from seeupo.protocols import TrainableEngine
 
 @dataclass(frozen=True)
 class DirectTransfer:
-    """A transfer of weights from the GPUs of a cluster engine to those of vLLM samplers.
+    """A transfer of weights from the GPUs of a cluster engine to the GPUs of vLLM samplers.
 
     Attributes:
         backend: Backend of vLLM's weight transfer: "nccl" between GPUs, "ipc" on GPUs that trainers and samplers share.
         workers: Number of GPUs per sampler.
-        dtype: Data type of the samplers.
+        dtype: Data type of the samplers, in which weights are sent.
     """
 
     backend: Literal["nccl", "ipc"]

@@ -59,7 +59,9 @@ class RemoteWorker:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        self.launch, self.limits, self.node = launch, launch.limits, node
+        self.launch = launch
+        self.limits = launch.limits
+        self.node = node
         self._lock = threading.Lock()
         self._running = self._killed = False
         nodes = ray.nodes()  # type: ignore[no-untyped-call]

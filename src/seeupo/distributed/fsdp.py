@@ -16,11 +16,8 @@ class Fsdp:
     """Shards modules over all ranks of the default process group.
 
     Args:
-        device_type: "cpu" or "cuda".
-        replicas: Number of copies of the sharded weights (hybrid sharding): ranks of different copies, such as those of
-            different nodes, exchange gradients only.
+        replicas, cpu_offload: As in `EngineSettings`. Ranks of different replicas exchange gradients only.
         compute_dtype: Data type of forward and backward passes; gradients are summed in float32. None for the weights'.
-        cpu_offload: Whether shards and optimizer state stay in the memory of the CPU between uses.
     """
 
     def __init__(
@@ -42,7 +39,7 @@ class Fsdp:
         self._counts = torch.zeros(1, dtype=torch.int64, device=device_type)
 
     def shard(self, module: nn.Module, *, exact: Sequence[nn.Module] = ()) -> None:
-        # Weights are released after every forward pass, those of the outermost module too: it would otherwise keep
+        # Weights are released after every forward pass, also those of the outermost module, which would otherwise keep
         # gathered copies from before an optimizer step.
         stacks = [child for child in module.modules() if isinstance(child, nn.ModuleList)]
         for part in [*exact, *(layer for stack in stacks for layer in stack), module]:

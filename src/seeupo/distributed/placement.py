@@ -16,7 +16,6 @@ class Bundles:
     which reserves none, is told which devices are those of its bundle. A bundle is always on one node.
 
     Attributes:
-        group: Ray placement group.
         ranks_per_bundle: Number of ranks in each bundle: as many as the GPUs of a sampler that shares them.
         devices: GPUs of each bundle, as CUDA_VISIBLE_DEVICES names them on its node; empty if Ray chooses them.
     """
@@ -24,6 +23,15 @@ class Bundles:
     group: Any
     ranks_per_bundle: int = 1
     devices: tuple[tuple[str, ...], ...] = ()
+
+    def start(self, body: type, bundle: int, gpus: float, *arguments: Any) -> Any:
+        """Start a Ray actor in a bundle and return its handle."""
+        import ray
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        actor: Any = ray.remote(body)
+        strategy = PlacementGroupSchedulingStrategy(self.group, bundle)
+        return actor.options(num_cpus=1, num_gpus=gpus, scheduling_strategy=strategy).remote(*arguments)
 
     def close(self) -> None:
         """Free the resources."""
@@ -62,12 +70,10 @@ def _devices(group: Any, count: int, gpus: int) -> tuple[tuple[str, ...], ...]:
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     task: Any = ray.remote(_reserved_gpus)
-    tasks = [
-        task.options(
-            num_cpus=0, num_gpus=gpus, scheduling_strategy=PlacementGroupSchedulingStrategy(group, number)
-        ).remote()
-        for number in range(count)
-    ]
+    tasks = []
+    for number in range(count):
+        strategy = PlacementGroupSchedulingStrategy(group, number)
+        tasks.append(task.options(num_cpus=0, num_gpus=gpus, scheduling_strategy=strategy).remote())
     return tuple(ray.get(tasks, timeout=START_SECONDS))
 
 

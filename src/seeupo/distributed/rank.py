@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,8 +18,6 @@ from seeupo.engines.local import LocalEngine
 from seeupo.models.loading import LoadedPolicy
 from seeupo.models.precision import resolve_device
 from seeupo.models.streaming import WeightStream
-from seeupo.protocols import CriticLoss, Objective
-from seeupo.types import StepMetrics, Turn, TurnKey
 
 
 @dataclass(frozen=True)
@@ -61,16 +58,6 @@ class Rank:
             probe.bind((host, 0))
             return f"tcp://{host}:{probe.getsockname()[1]}"
 
-    def pid(self) -> int:
-        """Return the id of this process."""
-        return os.getpid()
-
-    def node(self) -> str:
-        """Return the id of the node that this process runs on."""
-        import ray
-
-        return str(ray.get_runtime_context().get_node_id())
-
     def connect(self, address: str, seconds: float) -> None:
         """Join the process group of all ranks; `seconds` limits every collective operation."""
         backends = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
@@ -82,8 +69,8 @@ class Rank:
             timeout=timedelta(seconds=seconds),
         )
 
-    def build(self, plan: RankPlan) -> None:
-        """Build the engine."""
+    def build(self, plan: RankPlan) -> int:
+        """Build the engine and return the maximum length of its packed rows."""
         from seeupo.distributed.fsdp import Fsdp
 
         torch.set_num_threads(plan.threads)
@@ -98,21 +85,11 @@ class Rank:
         )
         weights = () if stream is None else stream.weights(policy.model)
         self.engine = LocalEngine(policy, plan.optimizer, sharding=sharding, weights=weights, **plan.options)
+        return self.engine.row_tokens
 
-    def info(self) -> dict[str, int]:
-        """Return the engine's numbers that the driver needs."""
-        parameters = list(self.engine.policy.model.parameters())
-        return {
-            "row_tokens": self.engine.row_tokens,
-            "parameters": sum(parameter.numel() for parameter in parameters),
-            "trained_parameters": sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
-        }
-
-    def logprobs(self, turns: Sequence[Turn], policy: Literal["current", "reference"]) -> dict[TurnKey, Tensor]:
-        return _by_key(turns, self.engine.logprobs(turns, policy=policy))
-
-    def step(self, turns: Sequence[Turn], objective: Objective, normalizer: float, agent: int | None) -> StepMetrics:
-        return self.engine.step(turns, objective, normalizer=normalizer, agent=agent)
+    def run(self, method: str, *arguments: Any, **options: Any) -> Any:
+        """Call a method of the engine, which all ranks call together."""
+        return getattr(self.engine, method)(*arguments, **options)
 
     def begin_shrinkable_steps(self) -> None:
         """Remember the trained weights until `end_shrinkable_steps`."""
@@ -127,21 +104,10 @@ class Rank:
         self._shrinking.close()
         del self._shrink
 
-    def turn_values(self, turns: Sequence[Turn]) -> dict[TurnKey, Tensor]:
-        return _by_key(turns, self.engine.turn_values(turns))
-
-    def step_critic(self, turns: Sequence[Turn], loss: CriticLoss, normalizer: float) -> StepMetrics:
-        return self.engine.step_critic(turns, loss, normalizer=normalizer)
-
-    def run(self, method: str, *arguments: Any) -> None:
-        """Call a method of the engine that all ranks carry out in the same way."""
-        getattr(self.engine, method)(*arguments)
-
-    def weights(self) -> dict[str, Tensor] | None:
-        """Gather all weights on the CPU; only rank 0 keeps them."""
+    def weights(self) -> dict[str, Tensor]:
+        """Gather all weights on the CPU; other ranks than rank 0 return none."""
         torch.cuda.empty_cache()  # a sampler on the same GPU may need what the update has used
-        weights = self.engine.first_rank_copy(self.engine.weights())
-        return weights if self.number == 0 else None
+        return self.engine.first_rank_copy(self.engine.weights())
 
     def connect_samplers(self, plan: Any) -> None:
         """Prepare to send weights to vLLM samplers on GPUs; `plan` is a `TransferPlan`."""
@@ -152,7 +118,3 @@ class Rank:
     def send_weights(self, version: int) -> None:
         torch.cuda.empty_cache()
         self._sender.send(version)
-
-
-def _by_key(turns: Sequence[Turn], rows: Sequence[Tensor]) -> dict[TurnKey, Tensor]:
-    return {turn.key: row for turn, row in zip(turns, rows, strict=True)}

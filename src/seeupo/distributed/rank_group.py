@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 from seeupo.distributed.placement import Bundles, reserve_separate
@@ -18,44 +18,32 @@ class RankGroup:
     """Starts ranks and calls all of them at once.
 
     Ranks are on as few nodes as possible, because a network is slower than a node. They are numbered node by node, so
-    that the ranks of one copy of the weights (hybrid sharding) are neighbors.
-
-    Args:
-        count: Number of ranks.
-        gpus: Number of GPUs per rank: 0 on CPUs.
-        call_seconds: Time limit of a call.
-        shared: Resources that samplers use as well; None reserves some for the ranks alone.
+    that the ranks of one copy of the weights (hybrid sharding) are neighbors. Without resources that are `shared` with
+    samplers, `gpus` per rank are reserved.
     """
 
     def __init__(self, count: int, *, gpus: float = 0, call_seconds: float, shared: Bundles | None = None) -> None:
-        import ray
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-        self.count, self.call_seconds = count, call_seconds
+        self.count = count
+        self.call_seconds = call_seconds
         bundles = shared or reserve_separate(count, gpus)
         self._reserved = bundles if shared is None else None
         bundle_of_rank = [bundle for bundle in node_by_node(bundles.group) for _ in range(bundles.ranks_per_bundle)]
-        actor: Any = ray.remote(Rank)
         self._actors = [
-            actor.options(
-                num_cpus=1,
-                num_gpus=gpus,
-                scheduling_strategy=PlacementGroupSchedulingStrategy(bundles.group, bundle),
-            ).remote(number, count)
-            for number, bundle in enumerate(bundle_of_rank)
+            bundles.start(Rank, bundle, gpus, number, count) for number, bundle in enumerate(bundle_of_rank)
         ]
         address = self._wait([self._actors[0].address.remote()], START_SECONDS)[0]
         self.call("connect", address, call_seconds)
 
-    def call(self, method: str, *arguments: Any, part: Callable[[int], Any] | None = None) -> list[Any]:
-        """Call a method of every rank and return the results by rank; `part(rank)` is its first argument."""
+    def call(self, method: str, *arguments: Any, parts: Sequence[Any] | None = None, **options: Any) -> list[Any]:
+        """Call a method of every rank and return the results by rank; `parts` are the last arguments by rank."""
         if not self._actors:
             raise EngineLost("the ranks of the cluster engine were stopped; load a checkpoint to replace them")
-        first = [() if part is None else (part(number),) for number in range(self.count)]
-        return self._wait(
-            [getattr(actor, method).remote(*first[n], *arguments) for n, actor in enumerate(self._actors)],
-            self.call_seconds,
-        )
+        part_of_rank = [()] * self.count if parts is None else [(part,) for part in parts]
+        calls = [
+            getattr(actor, method).remote(*arguments, *part, **options)
+            for actor, part in zip(self._actors, part_of_rank, strict=True)
+        ]
+        return self._wait(calls, self.call_seconds)
 
     def close(self) -> None:
         """Stop all ranks; idempotent."""

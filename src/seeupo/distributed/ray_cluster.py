@@ -6,6 +6,7 @@ import importlib.util
 import os
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -25,9 +26,7 @@ def ray_cluster(address: str | None, *, processes: int, own_device: torch.device
     """Join the cluster at an address, or start one on this machine with room for a number of processes.
 
     A cluster that was started here is stopped at the end. One that this process has already joined is left as it is.
-
-    Args:
-        own_device: GPU that this process trains on; a cluster that is started here does not use it.
+    `own_device` is a GPU that this process trains on; a cluster that is started here does not use it.
     """
     if importlib.util.find_spec("ray") is None:
         raise TrainingError("engine.kind = \"cluster\" needs Ray: pip install 'seeupo[cluster]'")
@@ -97,9 +96,9 @@ def other_nodes() -> list[str]:
     """Return the ids of all nodes but the one that this process runs on."""
     import ray
 
-    own = ray.get_runtime_context().get_node_id()
+    this_node = ray.get_runtime_context().get_node_id()
     nodes = ray.nodes()  # type: ignore[no-untyped-call]
-    return sorted(node["NodeID"] for node in nodes if node["Alive"] and node["NodeID"] != own)
+    return sorted(node["NodeID"] for node in nodes if node["Alive"] and node["NodeID"] != this_node)
 
 
 def reserve(bundles: Sequence[Mapping[str, float]]) -> Any:
@@ -124,7 +123,9 @@ def wait_for_bundles(group: Any, count: int) -> None:
 
     if on_nodes() < count and not group.wait(RESERVE_SECONDS) and on_nodes() < count:
         remove_placement_group(group)
-        asked = _sum(group.bundle_specs)
+        asked: Counter[str] = Counter()
+        for bundle in group.bundle_specs:
+            asked.update(bundle)
         total, free = ray.cluster_resources(), ray.available_resources()  # type: ignore[no-untyped-call]
         have = ", ".join(f"{total.get(name, 0):g} {name} ({free.get(name, 0):g} free)" for name in asked)
         need = ", ".join(f"{count:g} {name}" for name, count in asked.items())
@@ -135,7 +136,7 @@ def wait_for_bundles(group: Any, count: int) -> None:
 
 
 def node_by_node(group: Any) -> list[int]:
-    """Return the bundles of a placement group, those of one node after another."""
+    """Return the bundles of a placement group, one node after another."""
     nodes = _nodes(group)
     return sorted(nodes, key=lambda bundle: (nodes[bundle], bundle))
 
@@ -145,11 +146,3 @@ def _nodes(group: Any) -> dict[int, str]:
     from ray.util.placement_group import placement_group_table
 
     return dict(placement_group_table(group)["bundles_to_node_id"])
-
-
-def _sum(bundles: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    total: dict[str, float] = {}
-    for bundle in bundles:
-        for name, count in bundle.items():
-            total[name] = total.get(name, 0) + count
-    return total

@@ -12,6 +12,7 @@ from seeupo.distributed.placement import Bundles, reserve_separate
 from seeupo.distributed.ray_cluster import wait_for_bundles
 from seeupo.distributed.sampler_actor import FETCH_SECONDS, SamplerActor, store_weights
 from seeupo.errors import EngineLost, TrainingError, UserError, first_line
+from seeupo.inference.sampling import check_idle
 from seeupo.protocols import Sampler, TrainableEngine
 from seeupo.types import Completion, GenerationRequest, Turn
 
@@ -62,7 +63,6 @@ class RemoteSamplers:
 
     Args:
         make: Makes a sampler in its actor; picklable.
-        count: Number of samplers.
         gpus: Number of GPUs that each sampler reserves: 0 on CPUs, and on GPUs that the trainers have reserved.
         shared: Resources that the trainers use as well; None reserves some for the samplers alone.
         lockstep: Whether `poll` returns completions only when all requests have finished, in the order of submission;
@@ -70,8 +70,6 @@ class RemoteSamplers:
         direct: Transfer of weights from the engine's GPUs; None uses Ray's object store. With a direct transfer only
             the engine has the weights, so a lost sampler is replaced at the next sync. It has never been run on GPUs.
         restarts: Number of times that a sampler is replaced without any completion in between.
-        start_seconds: Time limit for a sampler to start.
-        call_seconds: Time limit for a sampler to answer.
     """
 
     def __init__(
@@ -123,8 +121,7 @@ class RemoteSamplers:
 
     def sync(self, engine: TrainableEngine, version: int) -> None:
         """Load the engine's weights in all samplers; replacements that are still starting get them later."""
-        if self._unfinished:
-            raise RuntimeError("weights cannot change while requests are being sampled; poll until all have finished")
+        check_idle(self._unfinished, "weights cannot change")
         self._episodes.clear()
         self._wait_for_samplers()
         if self.direct is None:
@@ -141,10 +138,7 @@ class RemoteSamplers:
         """Do nothing: this sampler guesses no tokens."""
 
     def release(self) -> None:
-        if self._unfinished:
-            raise RuntimeError(
-                "memory cannot be released while requests are being sampled; poll until all have finished"
-            )
+        check_idle(self._unfinished, "memory cannot be released")
         self._wait_for_samplers()
         for slot in self._slots:
             if not slot.away:
@@ -260,15 +254,7 @@ class RemoteSamplers:
             self._assign(request)
 
     def _start(self, slot: Slot) -> None:
-        import ray
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-        actor: Any = ray.remote(SamplerActor)
-        slot.actor = actor.options(
-            num_cpus=1,
-            num_gpus=self.gpus,
-            scheduling_strategy=PlacementGroupSchedulingStrategy(self._bundles.group, slot.number),
-        ).remote()
+        slot.actor = self._bundles.start(SamplerActor, slot.number, self.gpus)
         slot.version, slot.loading = None, self.version
         devices = self._bundles.devices[slot.number] if self._bundles.devices else ()
         self._call(slot, "start", self.make, self._weights, self.version, devices, seconds=self.start_seconds)

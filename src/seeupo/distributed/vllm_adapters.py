@@ -18,9 +18,6 @@ class ServedAdapters:
 
     vLLM's prefix cache knows an adapter by its name and path, which are new in each sync, so keys and values of one
     adapter are never used with another.
-
-    Args:
-        lora: Settings of the adapters; `per_turn` is their number.
     """
 
     def __init__(self, lora: LoraSettings) -> None:

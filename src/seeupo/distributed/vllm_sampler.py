@@ -14,7 +14,7 @@ from torch import Tensor
 
 from seeupo.config.model_settings import LoraSettings
 from seeupo.distributed.vllm_adapters import ServedAdapters
-from seeupo.inference.sampling import check_request
+from seeupo.inference.sampling import check_idle, check_request
 from seeupo.protocols import WeightSource
 from seeupo.types import Completion, CompletionEnd, GenerationRequest, Turn
 
@@ -29,14 +29,9 @@ class VllmOptions:
 
     Attributes:
         model: Folder or hub id with the model's configuration, tokenizer and initial weights.
-        context_length: Maximum number of tokens of prompt and response.
         end_tokens: Tokens that end a turn.
-        dtype: Data type of the weights.
         max_rows: Maximum number of sequences sampled at a time.
-        tensor_parallel: Number of GPUs.
-        gpu_memory: Fraction of a GPU's memory to use.
-        cache_gb: Memory of the key-value cache on CPUs, in GB.
-        training: Refuse truncated sampling, whose log-probs are not those of the model.
+        tensor_parallel, gpu_memory: As in `SamplerSettings`.
         transfer: Backend of vLLM's weight transfer: "files" works everywhere; "nccl" and "ipc" receive weights from
             the GPUs of a cluster engine (see `distributed.vllm_transfer`) and have never been run.
         shared: Whether a trainer uses the same GPU, so that `release` has to free its memory.
@@ -50,8 +45,6 @@ class VllmOptions:
     max_rows: int = 64
     tensor_parallel: int = 1
     gpu_memory: float = 0.85
-    cache_gb: int = 1
-    training: bool = True
     transfer: Transfer = "files"
     shared: bool = False
     lora: LoraSettings | None = None
@@ -68,7 +61,7 @@ class VllmSampler:
         self.options, self.version = options, 0
         os.environ.update(
             VLLM_ENABLE_V1_MULTIPROCESSING="0",  # the engine runs here, so seeds give the same tokens
-            VLLM_CPU_KVCACHE_SPACE=str(options.cache_gb),
+            VLLM_CPU_KVCACHE_SPACE="1",
             VLLM_NO_USAGE_STATS="1",
             VLLM_LOGGING_LEVEL="ERROR",
         )
@@ -113,7 +106,7 @@ class VllmSampler:
 
         if self._asleep:
             raise RuntimeError("this sampler has released its weights; expected a sync before the next request")
-        check_request(request, self.options.context_length, training=self.options.training)
+        check_request(request, self.options.context_length, training=True)
         adapter = None if self._adapters is None else self._adapters.of_turn(request.agent, request.id)
         parameters = request.parameters
         self._engine.add_request(
@@ -157,8 +150,9 @@ class VllmSampler:
                 file.unlink()
         self.finish_weight_update(version)
 
+    # The next four methods are the steps of vLLM's weight transfer.
+
     def init_weight_transfer_engine(self, info: dict[str, Any]) -> None:
-        """Connect to the trainer. This and the next three methods are the steps of vLLM's weight transfer."""
         self._call("init_weight_transfer_engine", info)
 
     def start_weight_update(self) -> None:
@@ -173,8 +167,7 @@ class VllmSampler:
         self._end_sync(version)
 
     def _begin_sync(self) -> None:
-        if self._engine.has_unfinished_requests():
-            raise RuntimeError("weights cannot change while requests are being sampled; poll until all have finished")
+        check_idle(self._engine.has_unfinished_requests(), "weights cannot change")
         self._wake("weights")
 
     def _end_sync(self, version: int) -> None:
@@ -191,10 +184,7 @@ class VllmSampler:
 
     def release(self) -> None:
         """Put vLLM to sleep until the next sync if a trainer shares the GPU; on CPUs it then keeps its memory."""
-        if self._engine.has_unfinished_requests():
-            raise RuntimeError(
-                "memory cannot be released while requests are being sampled; poll until all have finished"
-            )
+        check_idle(self._engine.has_unfinished_requests(), "memory cannot be released")
         if self.options.shared and not self._asleep:
             # Weights are not kept, because the next sync brings new ones: all of them, or only the adapters.
             self._engine.sleep(level=2 if self._adapters is None else 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlsplit
 
 import torch
@@ -19,8 +19,10 @@ from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactor
 from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 
+from seeupo.distributed.direct_transfer import DirectTransfer
 from seeupo.engines.local import LocalEngine
 from seeupo.models.lora.adapters import base_weights
+from seeupo.models.precision import DTYPES
 
 
 @dataclass(frozen=True)
@@ -28,31 +30,26 @@ class TransferPlan:
     """A connection of all ranks with vLLM samplers; every rank gets the same plan.
 
     Attributes:
-        backend: "nccl" for samplers with GPUs of their own, "ipc" for samplers on the ranks' GPUs.
         samplers: Ray actors of the samplers by number.
-        workers: Number of GPUs per sampler.
-        address: Address at which rank 0 can be reached, as tcp://host:port.
-        dtype: Data type in which weights are sent: the samplers'.
+        address: Address of rank 0, as tcp://host:port.
         seconds: Time limit of a sampler's answer.
     """
 
-    backend: Literal["nccl", "ipc"]
+    transfer: DirectTransfer
     samplers: Mapping[int, Any]
-    workers: int
     address: str
-    dtype: torch.dtype
     seconds: float
 
     def init_info(self, rank: int) -> TrainerInitInfo:
         """Return the trainer's part of the connection."""
-        if self.backend == "ipc":
+        if self.transfer.backend == "ipc":
             return IPCTrainerInitInfo(rank=rank, packed=True)  # packed: a buffer at a time, not all weights
         host = urlsplit(self.address)
         return NCCLTrainerInitInfo(
             rank=rank,
             master_address=host.hostname,
             master_port=host.port,
-            world_size=1 + self.workers * len(self.samplers),
+            world_size=1 + self.transfer.workers * len(self.samplers),
         )
 
 
@@ -82,17 +79,13 @@ class SamplerClient:
         self.plan, self.version = plan, version
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        def own(index: int) -> dict[str, Any]:
-            if "rank_offset" not in init_info:
-                return init_info
-            return {**init_info, "rank_offset": init_info["rank_offset"] + index * self.plan.workers}
-
-        self._wait(
-            [
-                actor.call.remote("init_weight_transfer_engine", own(index))
-                for index, (_, actor) in enumerate(sorted(self.plan.samplers.items()))
-            ]
-        )
+        calls = []
+        for index, (_, actor) in enumerate(sorted(self.plan.samplers.items())):
+            info = dict(init_info)
+            if "rank_offset" in info:
+                info["rank_offset"] += index * self.plan.transfer.workers
+            calls.append(actor.call.remote("init_weight_transfer_engine", info))
+        self._wait(calls)
 
     def start_weight_update(self) -> None:
         self._call("start_weight_update")
@@ -118,7 +111,7 @@ class WeightSender:
     def __init__(self, plan: TransferPlan, rank: int, engine: LocalEngine) -> None:
         self.plan, self._client = plan, SamplerClient(plan)
         self._sender = WeightTransferTrainerFactory.trainer_init(
-            plan.init_info(rank), client=self._client, source=PolicyWeights(engine, plan.dtype)
+            plan.init_info(rank), client=self._client, source=PolicyWeights(engine, DTYPES[plan.transfer.dtype])
         )
 
     def send(self, version: int) -> None:

@@ -65,8 +65,8 @@ class FilesTransfer(WeightTransferEngine[FilesInitInfo, FilesUpdateInfo]):  # ty
 def repack_output_head(model: Any) -> None:
     """Rebuild the packed copy of an output head that is tied to the embeddings.
 
-    On CPUs vLLM 0.32 multiplies with packed copies of the weights. Reloading renews them, but not that of a tied head,
-    which would keep using the old embeddings.
+    On CPUs vLLM 0.32 multiplies with packed copies of the weights. Reloading renews them, except the copy of a tied
+    head, which would keep using the old embeddings.
     """
     head: Any = getattr(model, "lm_head", None)
     process = getattr(getattr(head, "quant_method", None), "process_weights_after_loading", None)

@@ -28,14 +28,9 @@ TRUNK_BYTES = 4 * 2**30
 
 
 class Batches:
-    """Makes the micro-batches of an engine.
+    """Makes the micro-batches of an engine; arguments as in `LocalEngine`.
 
-    Args:
-        policy: The policy that is trained.
-        scope: The policy's model, in which the trunk is computed.
-        row_tokens: Maximum length of a tree-packed row.
-        batch_tokens: Maximum number of tokens per batch.
-        trunk_bytes: Maximum size of the hidden states that are kept; turns beyond it are computed in full.
+    The trunk is computed in the policy's `scope`. Turns whose hidden states do not fit are computed in full.
     """
 
     def __init__(
@@ -48,8 +43,12 @@ class Batches:
         batch_tokens: int,
         trunk_bytes: int,
     ) -> None:
-        self.policy, self.scope, self.sharding = policy, scope, sharding
-        self.row_tokens, self.batch_tokens, self.trunk_bytes = row_tokens, batch_tokens, trunk_bytes
+        self.policy = policy
+        self.scope = scope
+        self.sharding = sharding
+        self.row_tokens = row_tokens
+        self.batch_tokens = batch_tokens
+        self.trunk_bytes = trunk_bytes
         self.trunk: TrunkCache | None = None
         self._shares_trunk: dict[int, bool] = {}
 
@@ -60,7 +59,7 @@ class Batches:
         self._shares_trunk = {}
 
     def release(self) -> None:
-        """Drop the hidden states of earlier turns, except those that are kept."""
+        """Drop the hidden states of earlier turns that are not kept."""
         if self.trunk is not None:
             self.trunk.release()
 
@@ -72,30 +71,30 @@ class Batches:
             self._fill(turns)
             self.trunk.keep()
 
-    def of(
+    def iterate(
         self, turns: Sequence[Turn], scope: ModelScope | None = None
     ) -> Iterator[tuple[TreeBatch | PaddedBatch, bool]]:
         """Yield batches that `scope` computes, as many on every rank, and whether each is real.
 
         `members` are indices of `turns`. A batch that is not real is a filler, on ranks that have fewer than others.
-        Without a scope, or if its trunk is not that of the policy, batches are computed in full. With one adapter per
+        Without a scope, or if its trunk differs from the policy's, batches are computed in full. With one adapter per
         turn, a batch has turns of one adapter, which is active until the next batch.
         """
         self._check(turns)
         adapters = turn_adapters(self.policy.model)
         if adapters is None:
-            yield from self._of_numbers(turns, list(range(len(turns))), scope)
+            yield from self._iterate(turns, range(len(turns)), scope)
             return
         for adapter in range(adapters.count):
             numbers = [number for number, turn in enumerate(turns) if adapters.of_turn(turn.index) == adapter]
             if numbers or self.sharding.ranks > 1:  # other ranks may have turns of this adapter
                 activate(self.policy.model, adapter)
-                yield from self._of_numbers(turns, numbers, scope)
+                yield from self._iterate(turns, numbers, scope)
 
-    def _of_numbers(
-        self, turns: Sequence[Turn], numbers: list[int], scope: ModelScope | None
+    def _iterate(
+        self, turns: Sequence[Turn], numbers: Sequence[int], scope: ModelScope | None
     ) -> Iterator[tuple[TreeBatch | PaddedBatch, bool]]:
-        """Yield the batches of the turns with these numbers, as `of`."""
+        """Yield the batches of the turns with these indices."""
         if self.trunk is not None and scope is not None and self._has_same_trunk(scope):
             self._fill(turns)
             stored = [number for number in numbers if turns[number] in self.trunk]
@@ -109,16 +108,14 @@ class Batches:
         yield from self._aligned(turns, numbers)
 
     def _aligned(self, turns: Sequence[Turn], numbers: Sequence[int]) -> Iterator[tuple[TreeBatch | PaddedBatch, bool]]:
-        batches = self._packed([turns[number] for number in numbers])
-        count = self.sharding.largest(len(batches))
+        packing = self.policy.packing
+        pack = partial(micro_batches, packing=packing, row_tokens=self.row_tokens, batch_tokens=self.batch_tokens)
+        batches = pack([turns[number] for number in numbers])
+        fillers = self.sharding.largest(len(batches)) - len(batches)  # all ranks compute it before their first batch
         for batch in batches:
             yield replace(batch, members=[numbers[member] for member in batch.members]), True
-        for _ in range(count - len(batches)):
-            yield self._packed([FILLER])[0], False
-
-    def _packed(self, turns: Sequence[Turn]) -> list[TreeBatch | PaddedBatch]:
-        packing = self.policy.packing
-        return list(micro_batches(turns, packing, row_tokens=self.row_tokens, batch_tokens=self.batch_tokens))
+        for _ in range(fillers):
+            yield pack([FILLER])[0], False
 
     @torch.no_grad()
     def _fill(self, turns: Sequence[Turn]) -> None:
@@ -142,8 +139,9 @@ class Batches:
             return True
         if id(scope) not in self._shares_trunk:
             assert self.trunk is not None
-            pairs = zip(*(_trunk_weights(each.model, self.trunk.layers) for each in (self.scope, scope)), strict=True)
-            different = any(own.dtype != other.dtype or not torch.equal(own, other) for own, other in pairs)
+            layers = self.trunk.layers
+            pairs = zip(_trunk_weights(self.scope.model, layers), _trunk_weights(scope.model, layers), strict=True)
+            different = any(one.dtype != other.dtype or not torch.equal(one, other) for one, other in pairs)
             self._shares_trunk[id(scope)] = not self.sharding.largest(int(different))
         return self._shares_trunk[id(scope)]
 
@@ -162,5 +160,5 @@ class Batches:
 
 def _trunk_weights(model: PreTrainedModel, layers: int) -> list[Tensor]:
     base: Any = model.base_model
-    found = [base.embed_tokens.weight, *(p for layer in base.layers[:layers] for p in layer.parameters())]
-    return [weight.to_local() if hasattr(weight, "to_local") else weight for weight in found]  # a rank's own part
+    weights = [base.embed_tokens.weight, *base.layers[:layers].parameters()]
+    return [weight.to_local() if hasattr(weight, "to_local") else weight for weight in weights]  # a rank's own part

@@ -4,31 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from seeupo.config.model_settings import LoraSettings
 from seeupo.config.optimizer_settings import CriticSettings, OptimizerSettings, trainable_names
 from seeupo.engines.batches import TRUNK_BYTES, Batches
 from seeupo.engines.local_critic import LocalCritic
-from seeupo.engines.optimizer import Optimizer
+from seeupo.engines.optimizer import Optimizer, shrinkable
 from seeupo.engines.reference_policy import ReferencePolicy, fill
 from seeupo.engines.sharding import Sharding, SingleProcess
-from seeupo.engines.shrinking import shrinkable
 from seeupo.engines.training_state import load_state, save_state
 from seeupo.models.loading import LoadedPolicy
-from seeupo.models.logprobs import action_logprobs
+from seeupo.models.logprobs import ActionLogProbs, action_logprobs
 from seeupo.models.lora.adapter_folders import BASE, write_base_name
 from seeupo.models.lora.adapters import (
     ADAPTED,
     add_adapters,
-    base_model,
     base_weights,
     is_adapter,
     merged_weights,
@@ -54,7 +52,7 @@ class LocalEngine:
     Args:
         policy: Model to train, in place: a sampler that shares it needs no copy of the weights.
         optimizer: Optimizer settings of the policy.
-        temperature: Sampling temperature; log-probs are those of the distribution at this temperature.
+        temperature: Sampling temperature; log-probs are taken at this temperature.
         lora: LoRA adapters to train; None trains all weights, or those that `optimizer.trainable` names.
         critic: Settings of a critic, for algorithms that need values; None for no critic.
         reference: Whether to keep the initial policy for KL terms: a frozen copy, or the model without its adapters.
@@ -90,7 +88,10 @@ class LocalEngine:
             raise ValueError(f"temperature = {temperature}: expected a positive number (greedy has no log-probs)")
         check_count("batch_tokens", batch_tokens, 1)
         check_count("trunk_bytes", trunk_bytes, 0)
-        self.policy, self.temperature, self.lora, self.sharding = policy, temperature, lora, sharding or SingleProcess()
+        self.policy = policy
+        self.temperature = temperature
+        self.lora = lora
+        self.sharding = sharding or SingleProcess()
         self.row_tokens = row_tokens or max(256, 4 * int(policy.model.config.get_text_config().hidden_size))
         self.iteration = 0
         self.tokens = 0
@@ -116,20 +117,16 @@ class LocalEngine:
         self._reference = (
             ReferencePolicy(policy.model, adapters=lora is not None, dtype=reference_dtype) if reference else None
         )
-        self._shard()
-        self._load_weights(weights)
-        if self._reference is not None:
-            self._reference.snapshot()
-        self.reset_critic()
-        self.set_optimizer(optimizer)
-
-    def _shard(self) -> None:
-        """Distribute all weights over the ranks."""
         self.sharding.shard(self._scope)
         if self._reference is not None and self._reference.copy is not None:
             self.sharding.shard(self._reference.copy)
         if self._critic is not None:
             self._critic.shard()
+        self._load_weights(weights)
+        if self._reference is not None:
+            self._reference.snapshot()
+        self.reset_critic()
+        self.set_optimizer(optimizer)
 
     def _load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         model, parameters = self.policy.model, dict(self.policy.model.named_parameters())
@@ -146,9 +143,7 @@ class LocalEngine:
 
     def snapshot_reference(self) -> None:
         """Make the current policy the reference policy."""
-        if self._reference is None:
-            raise ValueError("this engine has no reference policy; create it with reference=True")
-        self._reference.snapshot()
+        self._require_reference().snapshot()
         self._batches.reset(self._trained.values())
 
     def reset_critic(self) -> None:
@@ -168,12 +163,8 @@ class LocalEngine:
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        available: dict[Capability, bool] = {
-            "critic": self._critic is not None,
-            "shrink": True,
-            "trunk": self._batches.trunk is not None,
-        }
-        return frozenset(name for name, is_available in available.items() if is_available)
+        optional: dict[Capability, object] = {"critic": self._critic, "trunk": self._batches.trunk}
+        return frozenset({"shrink", *(name for name, part in optional.items() if part is not None)})
 
     def keep_trunk(self, turns: Sequence[Turn]) -> None:
         self._batches.keep(turns)
@@ -182,8 +173,8 @@ class LocalEngine:
         """Return log-probs [len(action)] of each turn's action tokens, without gradient, on the CPU."""
         self.tokens += number_of_tokens(turns)
         results: list[Tensor] = [torch.empty(0)] * len(turns)
-        with torch.no_grad(), self._policy(policy) as scope:
-            for batch, real in self._batches.of(turns, scope):
+        with torch.no_grad(), self._scope_of(policy) as scope:
+            for batch, real in self._batches.iterate(turns, scope):
                 logprobs, _, mask = self._action_logprobs(scope, batch)
                 if real:
                     for member, row, length in zip(batch.members, logprobs.cpu(), mask.sum(1).tolist(), strict=True):
@@ -197,7 +188,7 @@ class LocalEngine:
         self.tokens += number_of_tokens(turns)
         self._optimizer.zero_grad()
         total = 0.0
-        for batch, real in self._batches.of(turns, self._scope):
+        for batch, real in self._batches.iterate(turns, self._scope):
             logprobs, entropies, _ = self._action_logprobs(self._scope, batch, entropies=objective.needs_entropy)
             if real:
                 value = objective(logprobs, entropies, [turns[member] for member in batch.members]).sum() / normalizer
@@ -218,11 +209,11 @@ class LocalEngine:
 
     def turn_values(self, turns: Sequence[Turn]) -> list[Tensor]:
         """Return values [len(action) + 1] per turn: before each token of the action and after the last."""
-        return self._require_critic().values(turns, self._scope)
+        return self._require_critic().values(turns)
 
     def step_critic(self, turns: Sequence[Turn], loss: CriticLoss, *, normalizer: float) -> StepMetrics:
         critic = self._require_critic()
-        metrics = critic.step(turns, loss, self._scope, normalizer=normalizer, iteration=self.iteration)
+        metrics = critic.step(turns, loss, normalizer=normalizer, iteration=self.iteration)
         return StepMetrics(None, metrics)
 
     def save(self, path: Path) -> None:
@@ -241,16 +232,17 @@ class LocalEngine:
 
     def _write_policy(self, path: Path) -> None:
         """Write the policy as a folder that transformers or peft can load; adapters are not merged."""
-        model, tokenizer, base = self.policy.model, self.policy.tokenizer, self.policy.base
-        if self._adapters is None:
-            save_model(model, tokenizer, path)
-        else:
+        model, tokenizer = self.policy.model, self.policy.tokenizer
+        base = self.policy.base
+        if self._adapters is not None:
             write_turn_adapters(path, model, self._trained, base=base)
             tokenizer.save_pretrained(path)
-        if self.lora is not None and self._adapters is None:
-            write_base_name(path, base or BASE)
+        else:
+            save_model(model, tokenizer, path)
+            if self.lora is not None:
+                write_base_name(path, base or BASE)
         if self.lora is not None and base is None:  # nothing else could make the adapters usable
-            save_model(base_model(model), tokenizer, path / BASE)
+            save_model(plain_model(model, base_weights(model)), tokenizer, path / BASE)
 
     def load(self, path: Path) -> None:
         """Continue from a folder that `save` wrote."""
@@ -328,27 +320,20 @@ class LocalEngine:
             tensors |= {f"critic/{name}": parameter.detach() for name, parameter in self._critic.trained.items()}
         return tensors
 
-    @contextmanager
-    def _policy(self, which: Literal["current", "reference"]) -> Iterator[ModelScope]:
-        if which == "current":
-            yield self._scope
-            return
+    def _scope_of(self, policy: Literal["current", "reference"]) -> AbstractContextManager[ModelScope]:
+        return nullcontext(self._scope) if policy == "current" else self._require_reference().active(self._scope)
+
+    def _require_reference(self) -> ReferencePolicy:
         if self._reference is None:
             raise ValueError("this engine has no reference policy; create it with reference=True")
-        with self._reference.active(self._scope) as scope:
-            yield scope
+        return self._reference
 
     def _action_logprobs(
         self, scope: ModelScope, batch: TreeBatch | PaddedBatch, *, entropies: bool = False
-    ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Return log-probs, entropies and mask, as in `ActionLogProbs`."""
-
-        def compute(model: PreTrainedModel) -> tuple[Tensor, Tensor | None, Tensor]:
-            with self.policy.autocast():
-                found = action_logprobs(model, batch, temperature=self.temperature, entropies=entropies)
-            return found.logprobs, found.entropies, found.mask
-
-        return scope(compute)  # type: ignore[no-any-return]
+    ) -> ActionLogProbs:
+        compute = partial(action_logprobs, batch=batch, temperature=self.temperature, entropies=entropies)
+        with self.policy.autocast():
+            return scope(compute)  # type: ignore[no-any-return]
 
     def _require_critic(self) -> LocalCritic:
         if self._critic is None:

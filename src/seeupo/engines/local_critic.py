@@ -13,23 +13,20 @@ from seeupo.engines.optimizer import Optimizer
 from seeupo.engines.reference_policy import fill
 from seeupo.engines.sharding import Sharding
 from seeupo.models.loading import LoadedPolicy
-from seeupo.models.scope import ModelScope
 from seeupo.models.value_head import Critic
 from seeupo.protocols import CriticLoss
 from seeupo.types import Turn
 
 
 class LocalCritic:
-    """The critic of a LocalEngine.
-
-    Args:
-        policy: The policy, without adapters and not yet sharded.
-        batches: Makes the micro-batches of the engine.
-    """
+    """The critic of a LocalEngine, made from a policy without adapters that is not sharded yet."""
 
     def __init__(self, policy: LoadedPolicy, settings: CriticSettings, sharding: Sharding, batches: Batches) -> None:
-        self.settings, self.sharding, self._batches = settings, sharding, batches
+        self.settings = settings
+        self.sharding = sharding
+        self._batches = batches
         self.critic = Critic(policy.model, settings.backbone, policy.autocast)
+        self._scope = batches.scope if settings.backbone == "policy" else None  # whose trunk can be used
 
     def shard(self) -> None:
         """Distribute the weights over the ranks."""
@@ -42,37 +39,33 @@ class LocalCritic:
             parameter.zero_()
         if self.critic.backbone is not None:
             prefix = f"{self.critic.backbone.base_model_prefix}."
-            own = dict(self.critic.backbone.named_parameters())
-            fill(
-                self.critic.backbone,
-                {
-                    name: self.sharding.part(weight, own[name])
-                    for full_name, weight in weights
-                    if (name := full_name.removeprefix(prefix)) in own
-                },
-            )
+            parameters = dict(self.critic.backbone.named_parameters())
+            parts = {}
+            for full_name, weight in weights:
+                name = full_name.removeprefix(prefix)
+                if name in parameters:
+                    parts[name] = self.sharding.part(weight, parameters[name])
+            fill(self.critic.backbone, parts)
         self.trained = dict(self.critic.named_parameters())
         self.optimizer = Optimizer(self.trained, self.settings.optimizer)
 
     @torch.no_grad()
-    def values(self, turns: Sequence[Turn], policy: ModelScope) -> list[Tensor]:
+    def values(self, turns: Sequence[Turn]) -> list[Tensor]:
         """Return values [len(action) + 1] per turn: before each token of the action and after the last, on the CPU."""
         results: list[Tensor] = [torch.empty(0)] * len(turns)
-        for batch, real in self._batches.of(turns, policy if self.critic.backbone is None else None):
-            found = self.critic(batch, policy)
+        for batch, real in self._batches.iterate(turns, self._scope):
+            before_NL, end_N = self.critic(batch, self._batches.scope)
             if real:
-                for member, before, end in zip(batch.members, *found, strict=True):
+                for member, before, end in zip(batch.members, before_NL, end_N, strict=True):
                     results[member] = torch.cat([before[: len(turns[member].action_ids)], end[None]]).cpu()
         return results
 
-    def step(
-        self, turns: Sequence[Turn], loss: CriticLoss, policy: ModelScope, *, normalizer: float, iteration: int
-    ) -> dict[str, float]:
+    def step(self, turns: Sequence[Turn], loss: CriticLoss, *, normalizer: float, iteration: int) -> dict[str, float]:
         """Take one optimizer step down the gradient of sum(loss) / normalizer, and return its metrics."""
         self.optimizer.zero_grad()
         total = 0.0
-        for batch, real in self._batches.of(turns, policy if self.critic.backbone is None else None):
-            values_NL, _ = self.critic(batch, policy)
+        for batch, real in self._batches.iterate(turns, self._scope):
+            values_NL, _ = self.critic(batch, self._batches.scope)
             part = loss(values_NL, [turns[member] for member in batch.members]).sum() if real else 0 * values_NL.sum()
             (part * (self.sharding.ranks / normalizer)).backward()
             total += float(part.detach()) / normalizer

@@ -1,9 +1,10 @@
-"""AdamW with a learning rate per iteration, clipped gradients, and moments shared or per virtual agent."""
+"""AdamW with clipped gradients and moments shared or per virtual agent, and steps that can be shrunk or undone."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -84,3 +85,23 @@ class Optimizer:
                 fused=True if all(parameter.is_cpu for parameter in parameters) else None,
             )
         return self.by_agent[key]
+
+
+@contextmanager
+def shrinkable(parameters: Mapping[str, Tensor]) -> Iterator[Callable[[float], None]]:
+    """Keep a copy of the parameters until the context ends, and yield a function that shrinks their change since then.
+
+    `shrink(factor)` sets them to before + factor * (now - before), in place, so that repeated calls multiply their
+    factors and no second copy is needed. A factor of 0 restores them exactly, also from values that are not finite.
+    """
+    before = {name: parameter.detach().clone() for name, parameter in parameters.items()}
+
+    @torch.no_grad()
+    def shrink(factor: float) -> None:
+        for name, parameter in parameters.items():
+            if factor == 0:
+                parameter.copy_(before[name])
+            else:
+                parameter.sub_(before[name]).mul_(factor).add_(before[name])
+
+    yield shrink

@@ -19,7 +19,6 @@ class ReferencePolicy:
     """A snapshot of a policy: of all weights, or only of the adapters if the rest is frozen anyway.
 
     Args:
-        policy: Model to take snapshots of, not yet sharded.
         adapters: Whether only adapters are trained. Their values are then exchanged for the time of a forward pass.
         dtype: Data type of a copy of all weights; None for the policy's.
     """
@@ -87,10 +86,12 @@ def fill(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
 
 
 def assign(module: nn.Module, parameters: Mapping[str, nn.Parameter]) -> None:
-    """Replace parameters by name; those that were tied stay tied."""
+    """Replace parameters by name; tied parameters stay tied."""
     names: dict[int, list[str]] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
-    groups = [group for group in names.values() if any(name in parameters for name in group)]
-    state = {name: next(parameters[each] for each in group if each in parameters) for group in groups for name in group}
+    state: dict[str, nn.Parameter] = {}
+    for tied in names.values():
+        if values := [parameters[name] for name in tied if name in parameters]:
+            state |= dict.fromkeys(tied, values[0])
     module.load_state_dict(state, strict=False, assign=True)

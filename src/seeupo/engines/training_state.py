@@ -36,7 +36,7 @@ def save_state(path: Path, tensors: dict[str, Tensor], info: dict[str, Any], *, 
 
 
 def load_state(path: Path, prepare: Callable[[list[str]], dict[str, Tensor]]) -> dict[str, Any]:
-    """Read tensors into those that `prepare` returns for the saved names, and return the other values."""
+    """Read tensors into the tensors that `prepare` returns for the saved names, and return the other values."""
     import torch.distributed as dist
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader

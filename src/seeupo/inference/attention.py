@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from seeupo.inference.kv_cache import Context, CopiedSegment, NewSegment, NewTokens, RowCache
+from seeupo.inference.kv_cache import CopiedSegment, NewSegment, NewTokens, RowCache
 from seeupo.inference.prefix_tree import Segment
 
 FEW_SCORES = 2**22
@@ -23,12 +22,9 @@ The kernel multiplies small matrices one by one. It has no tensor of scores, so 
 class PrefillAttention:
     """Attention of many spans of new tokens: each to what precedes it, and causally to itself.
 
-    A new segment comes before the segments below it. Resumed spans come first; they enter at the first adapted layer.
-    Short spans of rows come last and are computed together, because an operation for each would cost more.
-
-    Args:
-        spans: Spans to compute; those of a row are after the segments that precede them.
-        cache: The rows.
+    A new segment comes before the segments below it and before the tokens of its rows. Resumed spans come first; they
+    enter at the first adapted layer. Short spans of rows come last and are computed together, because an operation for
+    each would cost more.
     """
 
     def __init__(self, spans: Sequence[NewSegment | NewTokens], cache: RowCache) -> None:
@@ -37,17 +33,19 @@ class PrefillAttention:
         short = [span for span in entering if isinstance(span, NewTokens) and span.is_short]
         short.sort(key=lambda span: span.context.segment.order())
         self.entering = [*(span for span in entering if isinstance(span, NewSegment) or not span.is_short), *short]
-        self.spans, self.first_adapted = [*self.resumed, *self.entering], cache.first_adapted
+        self.spans = [*self.resumed, *self.entering]
+        self.first_adapted = cache.first_adapted
         self.count = sum(len(span.tokens) for span in self.spans)
-        rows = [RowTokens(span.row, span.context, span.start, len(span.tokens)) for span in short]
-        self.short = RowAttention(cache, rows) if rows else None
+        self.short = RowAttention(cache, short) if short else None
 
     def spans_of(self, layer: int) -> Sequence[NewSegment | NewTokens]:
         """Return the spans that are computed in a layer."""
         return self.entering if layer < self.first_adapted else self.spans
 
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        attended, first, spans = torch.empty_like(queries), 0, self.spans_of(layer)
+        attended = torch.empty_like(queries)
+        spans = self.spans_of(layer)
+        first = 0
         for span in spans[: len(spans) - self.short.rows] if self.short else spans:
             here = slice(first, first + len(span.tokens))
             parts = span.store(layer, keys[here].transpose(0, 1), values[here].transpose(0, 1))
@@ -59,31 +57,21 @@ class PrefillAttention:
         return attended
 
 
-@dataclass
-class RowTokens:
-    """New tokens of a row: the first of them has the private position `start`."""
-
-    row: int
-    context: Context
-    start: int
-    count: int
-
-
 class RowAttention:
     """Attention of a few new tokens per row: to shared segments, jointly with other rows, and to private tokens.
 
     Attention to shared segments gives a result and the logarithm of its softmax sum. That logarithm is the score of the
-    first private place, which is empty, so one softmax over the private places also weighs the shared result.
-
-    Args:
-        rows: New tokens of different rows. Rows with common segments are neighbors.
+    first private place, which is empty, so one softmax over the private places also weighs the shared result. Rows with
+    common segments are neighbors.
     """
 
-    def __init__(self, cache: RowCache, rows: Sequence[RowTokens]) -> None:
-        self.cache, keys = cache, cache.keys
-        self.rows, self.widest = len(rows), max(row.count for row in rows)
-        self.places = 1 + max(row.start + row.count for row in rows)
+    def __init__(self, cache: RowCache, rows: Sequence[NewTokens]) -> None:
+        self.cache = cache
+        self.rows = len(rows)
+        self.widest = max(len(row.tokens) for row in rows)
+        self.places = 1 + max(row.start + len(row.tokens) for row in rows)
         cache.reserve(self.places - 1)
+        keys = cache.keys
         device, dtype = keys.device, torch.promote_types(keys.dtype, torch.float32)
         numbers = [row.row for row in rows]
         self.whole = sorted(numbers) == list(range(self.rows))  # their keys and values need no copy
@@ -93,7 +81,7 @@ class RowAttention:
         table = [
             (row.row, slot, number, 1 + row.start + number)
             for row, slot in zip(rows, slots, strict=True)
-            for number in range(row.count)
+            for number in range(len(row.tokens))
         ]
         self.row, self.slot, self.number, self.place = torch.tensor(table, device=device).unbind(1)
         self.in_order = self.widest == 1 and list(slots) == list(range(self.rows))
@@ -203,22 +191,25 @@ class RowAttention:
         return padded.view(shape)[self.slot, :, self.number]
 
 
-def _shared_segments(rows: Sequence[RowTokens]) -> list[tuple[Segment, slice]]:
+def _shared_segments(rows: Sequence[NewTokens]) -> list[tuple[Segment, slice]]:
     """Return the segments of all rows, each with its rows' new tokens, which are neighbors."""
-    found: dict[Segment, tuple[int, int]] = {}
+    spans: dict[Segment, slice] = {}
     first = 0
     for row in rows:
+        end = first + len(row.tokens)
         for segment in row.context.segment.chain():
-            found[segment] = (found.get(segment, (first, first))[0], first + row.count)
-        first += row.count
-    return [(segment, slice(*span)) for segment, span in found.items()]
+            spans[segment] = slice(spans[segment].start if segment in spans else first, end)
+        first = end
+    return list(spans.items())
 
 
 class StepAttention:
     """Attention of a whole step: first the tokens to prefill, then the new tokens of all rows."""
 
     def __init__(self, prefill: PrefillAttention, copied: Sequence[CopiedSegment], decode: RowAttention) -> None:
-        self.prefill, self.copied, self.decode = prefill, copied, decode
+        self.prefill = prefill
+        self.copied = copied
+        self.decode = decode
 
     def enter_adapted(self, states: Tensor) -> Tensor:
         """Store the states of new tokens that enter the first adapted layer, and return them after resumed ones."""
@@ -261,9 +252,9 @@ def _attend_to_segment(segment: Segment, layer: int, queries: Tensor) -> tuple[T
 def partial_attention(
     queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Attend with queries [R, H, Q, D] to keys and values [R, H, S, D]; mask [R, 1 or H, Q, S] is added to the scores.
+    """Return attention [R, H, Q, D] to keys and values [R, H, S, D] and its logarithms of softmax sums [R, H, Q, 1].
 
-    Returns the result [R, H, Q, D] and the logarithm of the softmax sum [R, H, Q, 1].
+    The mask [R, 1 or H, Q, S] is added to the scores.
     """
     if keys.is_cpu and keys.dtype != torch.bfloat16:
         # `scaled_dot_product_attention` would not return the sums.

@@ -1,6 +1,6 @@
 """Run a Llama- or Qwen-like model over a flat list of tokens, with attention supplied by the caller.
 
-The sampler needs its own attention: it caches keys and values between calls and shares those of a prompt among rows.
+The sampler needs its own attention: it caches keys and values between calls, and rows with the same prompt share them.
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ from torch import Tensor
 from torch.nn.functional import rms_norm
 from transformers import PreTrainedModel
 
+from seeupo.config.model_settings import SNAPSHOT_BYTES
 from seeupo.inference.decoding_weights import AdapterRows, DecodingWeights
 from seeupo.models.lora.adapters import is_adapted
 from seeupo.models.lora.turn_adapters import turn_adapters
 from seeupo.models.packing.tree_layers import FAMILIES
-
-SNAPSHOT_BYTES = 4 * 2**30
-"""Size of a model's weights above which no snapshot is made of them, because it needs as much memory again."""
 
 
 class Attention(Protocol):
@@ -27,7 +25,7 @@ class Attention(Protocol):
         """Attend in a layer: queries [N, Hq, D], new keys and values [N, Hkv, D] -> [N, Hq, D]."""
 
     def enter_adapted(self, states: Tensor) -> Tensor:
-        """Return the states [M + N, H] to continue with at the first adapted layer, from those of N tokens.
+        """Return the states [M + N, H] to continue with at the first adapted layer, for states of N tokens.
 
         It is called if there are layers below that one. The first M tokens were computed up to it before.
         """
@@ -40,12 +38,7 @@ class Decoder:
     the weights have changed, `drop_snapshot` must be called; keys and values of one snapshot do not fit another. Larger
     models, and all computation in bfloat16, use the model's own modules: merged adapters would be rounded to bfloat16.
 
-    Args:
-        snapshot_bytes: Maximum size of the weights of which a snapshot is made.
-
     Attributes:
-        num_layers, query_heads, kv_heads, head_dim: Shape of the attention.
-        hidden_size: Size of a hidden state.
         first_adapted: With one adapter per turn, the first layer that has adapters; otherwise 0.
     """
 
@@ -85,7 +78,7 @@ class Decoder:
         """Return last hidden states [M + N, H] of tokens [N] at positions [M + N].
 
         With one adapter per turn, `adapters` says which tokens are computed with which adapter. The first M positions
-        are those of tokens that enter at the first adapted layer (`Attention.enter_adapted`); otherwise M is 0.
+        belong to tokens that enter at the first adapted layer (`Attention.enter_adapted`); otherwise M is 0.
         """
         base: Any = self.model.base_model
         states: Tensor = base.embed_tokens(tokens)
@@ -108,8 +101,9 @@ class Decoder:
     ) -> Tensor:
         """Apply all layers to states [N, H], which are changed in place."""
         heads = (self.query_heads, self.kv_heads, self.kv_heads)
-        rotated_heads, half, (cos, sin) = self.query_heads + self.kv_heads, self.head_dim // 2, rotary
-        all_rotations = torch.complex(cos[..., :half], sin[..., :half])
+        rotated_heads = self.query_heads + self.kv_heads
+        cos, sin = (table[..., : self.head_dim // 2] for table in rotary)
+        all_rotations = torch.complex(cos, sin)
         rotation = all_rotations[len(cos) - len(states) :]
         for index, layer in enumerate(weights.layers):
             if self.first_adapted and index == self.first_adapted:
@@ -132,7 +126,8 @@ class Decoder:
         cos, sin = (table[len(table) - len(states) :] for table in (all_cos, all_sin))
         for index, layer in enumerate(base.layers):
             if self.first_adapted and index == self.first_adapted:
-                states, cos, sin = attend.enter_adapted(states), all_cos, all_sin
+                states = attend.enter_adapted(states)
+                cos, sin = all_cos, all_sin
             count = len(states)
             attention, normed = layer.self_attn, _norm(layer.input_layernorm, states)
             values = apply(attention.v_proj, normed).view(count, self.kv_heads, self.head_dim)
@@ -163,8 +158,8 @@ class Decoder:
             for adapter, rows in adapters:
                 name = per_turn.names[adapter]
                 down, up = module.lora_A[name], module.lora_B[name]
-                own = up(down(states[rows].to(down.weight.dtype))) * module.scaling[name]
-                result[rows] = result[rows] + own
+                delta = up(down(states[rows].to(down.weight.dtype))) * module.scaling[name]
+                result[rows] = result[rows] + delta
             return result
 
         return apply

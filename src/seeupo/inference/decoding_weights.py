@@ -1,6 +1,6 @@
 """A snapshot of a model's weights for fast decoding: adapters merged, matrices fused, and packed for the CPU.
 
-A decoding step reads every weight once, so its time is that of reading them plus that of the small operations between
+A decoding step reads every weight once, so its time is the time to read them and to start the small operations between
 the products. The snapshot has the same outputs, up to rounding, with fewer operations:
 
 - Queries, keys and values of a layer are one product; so are gate and up.
@@ -121,7 +121,7 @@ class LayerWeights:
     def project(self, states: Tensor, rotation: Tensor, heads: int, adapters: Sequence[AdapterRows]) -> Tensor:
         """Return queries, keys and values [N, all heads, D] of states [N, H].
 
-        `heads` counts those of queries and keys, which are rotated by complex numbers [N, 1, D / 2].
+        `heads` counts the heads of queries and keys, which are rotated by complex numbers [N, 1, D / 2].
         """
         normed = states / self.attention_norm.divisors(states)
         pairs = self.qkv(normed, adapters).view(len(states), -1, rotation.shape[-1], 2)
@@ -176,12 +176,10 @@ def _stacked(parts: list[Matrix], norm: Norm) -> Product:
     bias = torch.cat(biases) if any(part.bias is not None for part in parts) else None
     # Each part adapts its own outputs: the matrices A one below another, the matrices B on a diagonal of blocks.
     count = max(len(part.adapters) for part in parts)
-    pairs = [
-        [part.adapters[number] if part.adapters else _nothing(part.weight) for part in parts] for number in range(count)
-    ]
-    adapters = [
-        (torch.cat([a for a, _ in own]) * norm.factors, torch.block_diag(*(b for _, b in own))) for own in pairs
-    ]
+    adapters = []
+    for number in range(count):
+        pairs = [part.adapters[number] if part.adapters else _nothing(part.weight) for part in parts]
+        adapters.append((torch.cat([a for a, _ in pairs]) * norm.factors, torch.block_diag(*(b for _, b in pairs))))
     return Product(Matrix(weight, bias, tuple(adapters)))
 
 

@@ -81,10 +81,10 @@ class DraftHistory:
     def copied(self, order: int) -> int | None:
         """Return the token that followed the latest earlier occurrence of the last `order` tokens."""
         pattern, end = bytes(self.bytes[-8 * order :]), len(self.bytes) - 8
-        while (found := self.bytes.rfind(pattern, 0, end)) >= 0:
-            if found % 8 == 0:
-                return self.tokens[found // 8 + order]
-            end = found + len(pattern) - 1
+        while (start := self.bytes.rfind(pattern, 0, end)) >= 0:
+            if start % 8 == 0:
+                return self.tokens[start // 8 + order]
+            end = start + len(pattern) - 1
         return None
 
 
@@ -132,7 +132,8 @@ class Drafts:
 
     def _draft(self, history: DraftHistory, limit: int, rows: int) -> list[Guess]:
         """Return guesses until one is too unlikely for any choice of the other rows' drafts."""
-        length, path, least = len(history.tokens), history.path, rows / (PASS_TOKENS + rows)
+        length, path = len(history.tokens), history.path
+        least = rows / (PASS_TOKENS + rows)
         draft: list[Guess] = []
         chance = 1.0
         while len(draft) < min(limit, MAX_DRAFT):
@@ -146,8 +147,8 @@ class Drafts:
 
     def _guesses(self, history: DraftHistory) -> Iterable[Guess]:
         for context in history.contexts():
-            if (found := self._continuations.get(context)) is not None:
-                yield self._guess(found.best, found.share, context[0])
+            if (continuations := self._continuations.get(context)) is not None:
+                yield self._guess(continuations.best, continuations.share, context[0])
         if (copied := history.copied(2)) is not None:
             yield self._guess(copied, COPIED_SHARE, "copied")
 
@@ -164,9 +165,13 @@ def _cumulative(draft: Sequence[Guess]) -> list[float]:
 
 def _worthwhile(chances: Iterable[float], rows: int) -> float:
     """Return the lowest chance of a draft token that raises the expected tokens per cost of a pass of these rows."""
-    tokens, cost, lowest = float(rows), float(PASS_TOKENS + rows), math.inf
+    tokens = float(rows)
+    cost = float(PASS_TOKENS + rows)
+    lowest = math.inf
     for chance in sorted(chances, reverse=True):
         if chance * cost <= tokens:
             break
-        tokens, cost, lowest = tokens + chance, cost + 1, chance
+        tokens += chance
+        cost += 1
+        lowest = chance
     return lowest

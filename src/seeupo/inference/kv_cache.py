@@ -46,11 +46,11 @@ class Context:
         `segment` ends where the shared part of this context does, in the tree of that adapter; what is missing in its
         chain is filled in. `tokens` are the first private tokens of this context.
         """
-        own = self.segment.chain()
+        chain = self.segment.chain()
         for node in segment.chain():
             if not node.keys:
                 for name, count in (("keys", layers), ("values", layers), ("states", 1)):
-                    tables = [torch.cat([getattr(each, name)[layer] for each in own], 1) for layer in range(count)]
+                    tables = [torch.cat([getattr(part, name)[layer] for part in chain], 1) for layer in range(count)]
                     setattr(node, name, [table[:, node.start : node.end].clone() for table in tables])
         return Context(segment, tokens, keys=self.keys[:layers], values=self.values[:layers], states=self.states)
 
@@ -63,7 +63,6 @@ class RowCache:
     stands for the row's shared tokens (`RowAttention`). So the private token of position p is at place 1 + p.
 
     Attributes:
-        layers: Number of layers.
         states: With adapters above some layers without, hidden states [1, 1 + S, rows, 1, H]; otherwise empty.
         bytes_per_token: Size of what is kept of a token.
         repeat: Number of query heads that share keys and values.
@@ -97,8 +96,13 @@ class RowCache:
         self.reserve(length + 1)
         if length:
             tables = (self.keys, context.keys), (self.values, context.values), (self.states, context.states)
-            for own, kept in tables:
-                own[: len(kept), 1 : 1 + length, row] = kept[:, :length]
+            for table, kept in tables:
+                table[: len(kept), 1 : 1 + length, row] = kept[:, :length]
+
+    def new_tokens(self, row: int, context: Context, tokens: Sequence[int], *, resumed: bool = False) -> NewTokens:
+        """Make room for new tokens of a row, and return them."""
+        self.reserve(len(context.tokens) + len(tokens))
+        return NewTokens(self, row, context, tokens, resumed)
 
     def extract(self, row: int, context: Context) -> None:
         here = slice(1, 1 + len(context.tokens))
@@ -124,8 +128,8 @@ class NewSegment:
         return self.segment.tokens
 
     @property
-    def position(self) -> int:
-        return self.segment.start
+    def positions(self) -> range:
+        return range(self.segment.start, self.segment.end)
 
     @property
     def adapter(self) -> int:
@@ -147,7 +151,10 @@ class NewSegment:
 
 @dataclass
 class NewTokens:
-    """Tokens to compute in a row, after those of its context; `resumed` as in `NewSegment`."""
+    """Tokens to compute in a row, after those of its context; `resumed` as in `NewSegment`.
+
+    The first of them has the private position `start`.
+    """
 
     cache: RowCache
     row: int
@@ -156,8 +163,8 @@ class NewTokens:
     resumed: bool = False
 
     def __post_init__(self) -> None:
-        self.start, self.position = len(self.context.tokens), self.context.length
-        self.cache.reserve(self.start + len(self.tokens))
+        self.start = len(self.context.tokens)
+        self.positions = range(self.context.length, self.context.length + len(self.tokens))
 
     @property
     def adapter(self) -> int:
@@ -170,11 +177,12 @@ class NewTokens:
     def store(self, layer: int, keys: Tensor, values: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Store new keys and values [Hkv, S, D], and return all that the tokens attend to."""
         end = self.start + len(self.tokens)
-        tables = self.cache.keys, self.cache.values
-        own = tuple(table[layer, 1 : 1 + end, self.row].transpose(0, 1) for table in tables)
-        own[0][:, self.start :], own[1][:, self.start :] = keys, values
+        row_keys = self.cache.keys[layer, 1 : 1 + end, self.row].transpose(0, 1)
+        row_values = self.cache.values[layer, 1 : 1 + end, self.row].transpose(0, 1)
+        row_keys[:, self.start :] = keys
+        row_values[:, self.start :] = values
         shared = [(segment.keys[layer], segment.values[layer]) for segment in self.context.segment.chain()]
-        return [*shared, (own[0], own[1])]
+        return [*shared, (row_keys, row_values)]
 
     def store_states(self, states: Tensor) -> None:
         """Store the states [S, H] that enter the first adapted layer."""

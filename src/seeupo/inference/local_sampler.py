@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import random
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, takewhile
-from operator import itemgetter
+from itertools import groupby, islice, takewhile
 
 import torch
 
-from seeupo.inference.attention import PrefillAttention, RowAttention, RowTokens, StepAttention
+from seeupo.inference.attention import PrefillAttention, RowAttention, StepAttention
 from seeupo.inference.decoder import Decoder
 from seeupo.inference.decoding_weights import AdapterRows
 from seeupo.inference.drafts import DraftHistory, Drafts, Guess
@@ -21,21 +19,20 @@ from seeupo.inference.prefix_tree import PrefixTree, Segment
 from seeupo.inference.sampling import (
     StopCriteria,
     SyncedWeights,
+    check_idle,
     check_request,
-    chosen_log_probs,
     copy_weights,
-    inverse_cdf,
-    truncate,
+    sample_tokens,
 )
 from seeupo.models.loading import LoadedPolicy
 from seeupo.models.lora.turn_adapters import turn_adapters
 from seeupo.protocols import WeightSource
-from seeupo.types import Completion, CompletionEnd, GenerationRequest, Turn
+from seeupo.types import Completion, CompletionEnd, GenerationRequest, SamplingParameters, Turn
 from seeupo.utils.option_checks import check_count
 from seeupo.utils.sequences import common_prefix_length
 
 CACHE_BYTES = 4 * 2**30
-"""Keys and values kept between requests: those of 64 episodes of 1,400 tokens of SmolLM2-135M in float32."""
+"""Size of the keys and values kept between requests: 64 episodes of 1,400 tokens of SmolLM2-135M in float32."""
 SHARED_TOKENS = 32
 """Length of a prompt's last segment from which rows attend to it together; below, each row has a copy.
 
@@ -51,21 +48,17 @@ class ActiveRequest:
 
     Attributes:
         uniforms: The random numbers of its tokens, by position; drawn in order, so drafts do not change them.
-        prefilled, passes, drafted, accepted: Number of prompt tokens computed for it, of its forward passes, and of
-            draft tokens computed and kept.
+        work: Counts as in `Completion.work`.
     """
 
     request: GenerationRequest
     context: Context
     generator: random.Random
     history: DraftHistory
+    work: Counter[str]
     uniforms: list[float] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    prefilled: int = 0
-    passes: int = 0
-    drafted: int = 0
-    accepted: int = 0
 
     @property
     def next_input(self) -> int:
@@ -90,18 +83,14 @@ class LocalSampler:
     its next turn has another adapter, from the first adapted layer on.
 
     With speculation a pass also computes a draft of each row's next tokens. A draft token is kept only if the row's own
-    random number draws it, so the tokens are those of sampling one at a time, up to the rounding of the products.
+    random number draws it, so the tokens are the same as one at a time, up to the rounding of the products.
 
     Args:
         policy: Model to sample from. If a trainer changes its weights in place, `sync` must be called before the next
             request: it drops what was computed with the old ones.
-        training: Refuse truncated sampling (top_p, top_k), whose log-probs are not those of the model.
+        training: Refuse truncated sampling (top_p, top_k), whose log-probs differ from the model's.
         max_rows: Maximum number of sequences sampled at a time.
-        speculation: Whether to draft several tokens per row and pass.
         cache_bytes: Maximum size of the keys and values kept for later requests.
-
-    Attributes:
-        prefilled_tokens: Number of prompt tokens computed so far.
     """
 
     def __init__(
@@ -114,7 +103,10 @@ class LocalSampler:
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
         check_count("max_rows", max_rows, 1)
-        self.policy, self.training, self.max_rows, self.speculation = policy, training, max_rows, speculation
+        self.policy = policy
+        self.training = training
+        self.max_rows = max_rows
+        self.speculation = speculation
         self.version = 0
         self.prefilled_tokens = 0
         self._context_length = policy.context_length
@@ -149,7 +141,7 @@ class LocalSampler:
         return finished
 
     def sync(self, engine: WeightSource, version: int) -> None:
-        self._check_idle("weights cannot change")
+        check_idle(self._rows or self._waiting, "weights cannot change")
         copy_weights(self.policy.model, engine)
         self._forget()
         self._weights.record()
@@ -160,13 +152,8 @@ class LocalSampler:
             for turn in turns:
                 self._drafts.learn(turn.prompt_ids, turn.action_ids)
 
-    def _check_idle(self, refused: str) -> None:
-        """Raise if there are requests."""
-        if self._rows or self._waiting:
-            raise RuntimeError(f"{refused} while requests are being sampled; poll until all have finished")
-
     def release(self) -> None:
-        self._check_idle("memory cannot be released")
+        check_idle(self._rows or self._waiting, "memory cannot be released")
         self._forget()
         self._cache = self._empty_cache()
         torch.cuda.empty_cache()  # for a trainer in another process
@@ -195,21 +182,21 @@ class LocalSampler:
             resumed = context.tokens if context.tokens and len(context.keys) < self._cache.layers else []
             if resumed:
                 context.tokens = []
-                added.append(NewTokens(self._cache, row, context, resumed, resumed=True))
+                added.append(self._cache.new_tokens(row, context, resumed, resumed=True))
                 context.tokens = [*resumed]
             missing = before[context.length :]
             if missing:
-                added.append(NewTokens(self._cache, row, context, missing))
+                added.append(self._cache.new_tokens(row, context, missing))
                 context.tokens += missing
             prefilled = len(resumed) + len(missing) + self._tree.tokens - tokens_before
             history, generator = DraftHistory(request.prompt_ids), random.Random(request.seed)
-            self._rows.append(ActiveRequest(request, context, generator, history, prefilled=prefilled))
+            self._rows.append(ActiveRequest(request, context, generator, history, Counter(prefilled=prefilled)))
             count += prefilled
         self.prefilled_tokens += count
         chains = [segment for row in self._rows[first:] for segment in row.context.segment.chain()]
         new = [NewSegment(segment) for segment in dict.fromkeys(chains) if len(segment.keys) < self._cache.layers]
         spans: list[NewSegment | NewTokens] = [*new, *added]
-        spans.sort(key=lambda span: span.adapter)  # those of an adapter are neighbors
+        spans.sort(key=lambda span: span.adapter)  # spans with the same adapter are neighbors
         return PrefillAttention(spans, self._cache), self._make_short_ends_private(first)
 
     def _make_short_ends_private(self, first: int) -> list[CopiedSegment]:
@@ -251,27 +238,22 @@ class LocalSampler:
     def _sample(self, prefill: PrefillAttention, copied: list[CopiedSegment]) -> dict[int, CompletionEnd]:
         """Prefill and sample at least one token in every row; return the rows that have finished."""
         # Neighbors share the adapter and prefixes, so that a segment's rows are one slice of the batch.
-        segments = [row.context.segment for row in self._rows]
-        order = sorted(range(len(segments)), key=lambda row: segments[row].order())
-        rows = [self._rows[row] for row in order]
+        order = sorted(range(len(self._rows)), key=lambda number: self._rows[number].context.segment.order())
+        rows = [self._rows[number] for number in order]
         limits = [row.request.parameters.max_tokens - len(row.ids) - 1 for row in rows]
         drafts = self._drafts.propose([row.history for row in rows], limits) if self.speculation else [[] for _ in rows]
-        inputs = [[row.next_input, *(g.token for g in draft)] for row, draft in zip(rows, drafts, strict=True)]
-        new = [
-            RowTokens(n, row.context, len(row.context.tokens), len(own))
-            for n, row, own in zip(order, rows, inputs, strict=True)
+        inputs = [
+            NewTokens(self._cache, number, row.context, [row.next_input, *(guess.token for guess in draft)])
+            for number, row, draft in zip(order, rows, drafts, strict=True)
         ]
-        decode, spans = RowAttention(self._cache, new), prefill.spans
-        entering = [span.tokens for span in prefill.entering]
-        tokens = [token for own in [*entering, *inputs] for token in own]
-        starts = [*((span.position, len(span.tokens)) for span in spans), *((r.context.length, r.count) for r in new)]
-        positions = [position for start, length in starts for position in range(start, start + length)]
-        owners = [
-            *((span.adapter, len(span.tokens)) for span in spans),
-            *((segments[r.row].adapter, r.count) for r in new),
-        ]
-        parameters = [row.request.parameters for row, own in zip(rows, inputs, strict=True) for _ in own]
-        uniforms = [uniform for row, own in zip(rows, inputs, strict=True) for uniform in row.next_uniforms(len(own))]
+        spans = [*prefill.spans, *inputs]
+        tokens = [token for span in [*prefill.entering, *inputs] for token in span.tokens]
+        positions = [position for span in spans for position in span.positions]
+        parameters: list[SamplingParameters] = []
+        uniforms: list[float] = []
+        for row, span in zip(rows, inputs, strict=True):
+            parameters += [row.request.parameters] * len(span.tokens)
+            uniforms += row.next_uniforms(len(span.tokens))
         device = self.policy.model.device
         dtype = torch.promote_types(self.policy.model.dtype, torch.float32)
         temperature = torch.tensor([p.temperature for p in parameters], dtype=dtype, device=device)
@@ -279,30 +261,24 @@ class LocalSampler:
             hidden = self._decoder.hidden(
                 torch.tensor(tokens, device=device),
                 torch.tensor(positions, device=device),
-                StepAttention(prefill, copied, decode),
-                _adapter_rows(owners) if self._adapters is not None else (),
+                StepAttention(prefill, copied, RowAttention(self._cache, inputs)),
+                _adapter_rows(spans) if self._adapters is not None else (),
             )
             probabilities = self._decoder.probabilities(hidden[prefill.count :], temperature)
-        if not self.training:
-            probabilities = truncate(probabilities, parameters)
-        chosen = inverse_cdf(probabilities, uniforms)
-        logprobs = chosen_log_probs(probabilities, chosen)
-        if not all(map(math.isfinite, logprobs)):
-            raise FloatingPointError("the policy's probabilities are not finite")
-        sampled = iter(zip(chosen.tolist(), logprobs, strict=True))
+        drawn = iter(sample_tokens(probabilities, parameters, uniforms))
         ends = {}
-        for index, row, own, draft in zip(order, rows, inputs, drafts, strict=True):
-            drawn = [next(sampled) for _ in own]
-            if (end := self._accept(row, own, draft, drawn)) is not None:
-                ends[index] = end
+        for row, span, draft in zip(rows, inputs, drafts, strict=True):
+            end = self._accept(row, span.tokens, draft, list(islice(drawn, len(span.tokens))))
+            if end is not None:
+                ends[span.row] = end
         return ends
 
     def _accept(
-        self, row: ActiveRequest, inputs: list[int], draft: list[Guess], drawn: list[tuple[int, float]]
+        self, row: ActiveRequest, inputs: Sequence[int], draft: list[Guess], drawn: list[tuple[int, float]]
     ) -> CompletionEnd | None:
         """Append drawn tokens to a row up to the first that differs from the draft or ends the completion."""
-        row.passes += 1
-        row.drafted += len(draft)
+        row.work["passes"] += 1
+        row.work["drafted"] += len(draft)
         for number, (token, logprob) in enumerate(drawn):
             row.context.tokens.append(inputs[number])
             row.ids.append(token)
@@ -312,7 +288,7 @@ class LocalSampler:
                 self._drafts.observe(row.history, token)
             if number < len(draft):
                 self._drafts.check(draft[number], token)
-                row.accepted += token == draft[number].token
+                row.work["accepted"] += token == draft[number].token
             if end is not None or number == len(draft) or token != draft[number].token:
                 return end
         raise AssertionError("the last drawn token follows the draft")
@@ -334,13 +310,7 @@ class LocalSampler:
             logprobs=tuple(finished.logprobs),
             end=end,
             version=self.version,
-            work={
-                "tokens": len(finished.ids),
-                "prefilled": finished.prefilled,
-                "passes": finished.passes,
-                "drafted": finished.drafted,
-                "accepted": finished.accepted,
-            },
+            work={"tokens": len(finished.ids), **finished.work},
         )
 
     def _evict(self) -> None:
@@ -360,11 +330,12 @@ class LocalSampler:
                 break  # everything is in use
 
 
-def _adapter_rows(owners: Sequence[tuple[int, int]]) -> list[AdapterRows]:
-    """Return the runs of neighboring tokens with the same adapter, from the adapter and length of each span."""
-    found, first = [], 0
-    for adapter, spans in groupby(owners, key=itemgetter(0)):
-        length = sum(count for _, count in spans)
-        found.append(AdapterRows(adapter, slice(first, first + length)))
-        first += length
-    return found
+def _adapter_rows(spans: Sequence[NewSegment | NewTokens]) -> list[AdapterRows]:
+    """Return the runs of neighboring tokens with the same adapter."""
+    runs: list[AdapterRows] = []
+    first = 0
+    for adapter, neighbors in groupby(spans, key=lambda span: span.adapter):
+        end = first + sum(len(span.tokens) for span in neighbors)
+        runs.append(AdapterRows(adapter, slice(first, end)))
+        first = end
+    return runs

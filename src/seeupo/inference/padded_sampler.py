@@ -14,11 +14,10 @@ from torch import Tensor
 from seeupo.inference.sampling import (
     StopCriteria,
     SyncedWeights,
+    check_idle,
     check_request,
-    chosen_log_probs,
     copy_weights,
-    inverse_cdf,
-    truncate,
+    sample_tokens,
 )
 from seeupo.models.loading import LoadedPolicy
 from seeupo.protocols import WeightSource
@@ -38,14 +37,13 @@ class Row:
 
 
 class PaddedSampler:
-    """Samples one batch of left-padded rows after another; a batch takes as long as its longest row.
-
-    The arguments are those of LocalSampler.
-    """
+    """Samples one batch of left-padded rows after another; a batch takes as long as its longest row."""
 
     def __init__(self, policy: LoadedPolicy, *, training: bool = True, max_rows: int = 64) -> None:
         check_count("max_rows", max_rows, 1)
-        self.policy, self.training, self.max_rows = policy, training, max_rows
+        self.policy = policy
+        self.training = training
+        self.max_rows = max_rows
         self.version = 0
         self._waiting: deque[GenerationRequest] = deque()
         self._rows: list[Row] = []
@@ -99,8 +97,7 @@ class PaddedSampler:
         return finished
 
     def sync(self, engine: WeightSource, version: int) -> None:
-        if self._rows or self._waiting:
-            raise RuntimeError("weights cannot change while requests are being sampled; poll until all have finished")
+        check_idle(self._rows or self._waiting, "weights cannot change")
         copy_weights(self.policy.model, engine)
         self._weights.record()
         self.version = version
@@ -123,11 +120,8 @@ class PaddedSampler:
         logits_RV = logits_RV if logits_RV.dtype == torch.float64 else logits_RV.float()
         temperature = logits_RV.new_tensor([p.temperature for p in parameters])
         probabilities = (logits_RV / temperature[:, None]).softmax(1)
-        if not self.training:
-            probabilities = truncate(probabilities, parameters)
-        chosen = inverse_cdf(probabilities, [row.generator.random() for row in self._rows])
-        logprobs = chosen_log_probs(probabilities, chosen)
-        for row, token, logprob in zip(self._rows, chosen.tolist(), logprobs, strict=True):
+        drawn = sample_tokens(probabilities, parameters, [row.generator.random() for row in self._rows])
+        for row, (token, logprob) in zip(self._rows, drawn, strict=True):
             row.ids.append(token)
             row.logprobs.append(logprob)
 

@@ -22,7 +22,6 @@ class Segment:
     Attributes:
         adapter: Adapter that computes its keys and values, of a policy with one adapter per turn; otherwise 0.
         number: Order of creation; chains of numbers sort prompts so that those with common segments are neighbors.
-        start: Position of the first token.
         used: The tree's clock when the segment was last part of an inserted prompt.
     """
 
@@ -43,28 +42,23 @@ class Segment:
 
     def chain(self) -> list[Segment]:
         """Return the segments from the first one below the root to this one."""
-        found, node = [], self
+        segments, node = [], self
         while node.parent is not None:
-            found.append(node)
+            segments.append(node)
             node = node.parent
-        return found[::-1]
+        return segments[::-1]
 
     def order(self) -> tuple[int, ...]:
         """Return a key that sorts rows by adapter and then so that those with common segments are neighbors."""
         return (self.adapter, *(segment.number for segment in self.chain()))
 
     def starts(self, tokens: Sequence[int]) -> bool:
-        """Return whether tokens start with those of the chain."""
+        """Return whether tokens start with the tokens of the chain."""
         return all(tuple(tokens[node.start : node.end]) == node.tokens for node in self.chain())
 
 
 class PrefixTree:
-    """The segments of all prompts, below a root for each adapter.
-
-    Attributes:
-        tokens: Number of tokens in all segments.
-        clock: Number of prompts inserted so far.
-    """
+    """The segments of all prompts, below a root for each adapter. Its clock counts inserted prompts."""
 
     def __init__(self) -> None:
         self._roots: dict[int, Segment] = {}
@@ -111,7 +105,9 @@ class PrefixTree:
         assert segment.parent is not None
         upper = self._create(segment.tokens[:length], segment.parent)
         upper.children[segment.tokens[length]] = segment
-        segment.parent, segment.tokens, segment.start = upper, segment.tokens[length:], upper.end
+        segment.parent = upper
+        segment.tokens = segment.tokens[length:]
+        segment.start = upper.end
         for name in ("keys", "values", "states"):
             tables = getattr(segment, name)
             setattr(upper, name, [table[:, :length].clone() for table in tables])

@@ -30,6 +30,12 @@ def check_request(request: GenerationRequest, context_length: int, *, training: 
         )
 
 
+def check_idle(requests: object, refused: str) -> None:
+    """Raise if a sampler has requests; `refused` names what has to wait for them."""
+    if requests:
+        raise RuntimeError(f"{refused} while requests are being sampled; poll until all have finished")
+
+
 def check_parameters(parameters: SamplingParameters, *, training: bool) -> None:
     """Raise if the parameters are invalid, or if training could not reproduce the sampling distribution."""
     check_count("max_tokens", parameters.max_tokens, 1)
@@ -69,7 +75,7 @@ class StopCriteria:
 def copy_weights(model: PreTrainedModel, engine: WeightSource) -> None:
     """Copy an engine's weights into a sampler's model by name; do nothing if the engine trains this model itself.
 
-    With one adapter per turn, the weights are those of the adapters.
+    With one adapter per turn, only the adapters are copied.
     """
     if engine.owns(model):
         return
@@ -78,9 +84,9 @@ def copy_weights(model: PreTrainedModel, engine: WeightSource) -> None:
     with torch.no_grad():
         for name, weight in engine.weights():
             if name not in parameters or parameters[name].shape != weight.shape:
-                found = f"shape {tuple(parameters[name].shape)}" if name in parameters else "no such weight"
+                present = f"shape {tuple(parameters[name].shape)}" if name in parameters else "no such weight"
                 raise ValueError(
-                    f"the engine's weight {name!r} has shape {tuple(weight.shape)}, the sampler's model has {found}; "
+                    f"the engine's weight {name!r} has shape {tuple(weight.shape)}, the sampler's model has {present}; "
                     "load the same model in both"
                 )
             parameters.pop(name).copy_(weight)
@@ -114,11 +120,23 @@ class SyncedWeights:
         return sum(parameter._version for parameter in self._model.parameters())
 
 
+def sample_tokens(
+    probabilities: Tensor, parameters: Sequence[SamplingParameters], uniforms: Sequence[float]
+) -> list[tuple[int, float]]:
+    """Return a token and its log-prob for each row of probabilities [R, V], drawn by its uniform random number."""
+    probabilities = truncate(probabilities, parameters)
+    tokens = inverse_cdf(probabilities, uniforms)
+    logprobs = probabilities.gather(1, tokens[:, None])[:, 0].log().tolist()
+    if not all(map(math.isfinite, logprobs)):
+        raise FloatingPointError("the policy's probabilities are not finite")
+    return list(zip(tokens.tolist(), logprobs, strict=True))
+
+
 CHUNK = 256
 """Number of tokens whose probabilities are summed first: a cumulative sum over the whole vocabulary costs more."""
 
 
-def inverse_cdf(probabilities: Tensor, uniforms: list[float]) -> Tensor:
+def inverse_cdf(probabilities: Tensor, uniforms: Sequence[float]) -> Tensor:
     """Return the token [R] at which each row's cumulative probability [R, V] exceeds its uniform random number."""
     rows, size = probabilities.shape
     padded = torch.nn.functional.pad(probabilities, (0, -size % CHUNK)) if size % CHUNK else probabilities
@@ -129,15 +147,15 @@ def inverse_cdf(probabilities: Tensor, uniforms: list[float]) -> Tensor:
     before = torch.nn.functional.pad(cumulative, (1, 0)).gather(1, chunk)
     within = chunks[torch.arange(rows, device=probabilities.device), chunk[:, 0]].cumsum(1, dtype=torch.float64)
     offset = torch.searchsorted(within, targets - before, right=True).clamp(max=CHUNK - 1)
-    chosen = (chunk * CHUNK + offset)[:, 0].clamp(max=size - 1)
+    tokens = (chunk * CHUNK + offset)[:, 0].clamp(max=size - 1)
     # Rounding at the very edge may select a token of probability 0, which must never be sampled.
-    impossible = probabilities.gather(1, chosen[:, None])[:, 0] == 0
+    impossible = probabilities.gather(1, tokens[:, None])[:, 0] == 0
     if impossible.any():
-        chosen = torch.where(impossible, probabilities.argmax(1), chosen)
-    return chosen
+        tokens = torch.where(impossible, probabilities.argmax(1), tokens)
+    return tokens
 
 
-def truncate(probabilities: Tensor, parameters: list[SamplingParameters]) -> Tensor:
+def truncate(probabilities: Tensor, parameters: Sequence[SamplingParameters]) -> Tensor:
     """Return probabilities [R, V] truncated to the top_k tokens and the nucleus top_p of each row, renormalized."""
     for row, limits in enumerate(parameters):
         if limits.top_k == 0 and limits.top_p == 1:
@@ -149,9 +167,3 @@ def truncate(probabilities: Tensor, parameters: list[SamplingParameters]) -> Ten
         kept = torch.zeros_like(ordered).scatter(0, order[keep], ordered[keep])
         probabilities = probabilities.index_put((torch.tensor(row),), kept / kept.sum())
     return probabilities
-
-
-def chosen_log_probs(probabilities: Tensor, chosen: Tensor) -> list[float]:
-    """Return the log-probs of one token per row [R], from all probabilities [R, V]."""
-    found: list[float] = probabilities.gather(1, chosen[:, None])[:, 0].log().tolist()
-    return found

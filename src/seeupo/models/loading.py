@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,12 @@ from transformers.utils.peft_utils import find_adapter_config_file
 from seeupo.config.model_settings import TinyConfig
 from seeupo.errors import ModelError, first_line, suggest
 from seeupo.models.catalog import CATALOG, downloaded_folder
-from seeupo.models.exact_norm import use_exact_norms
 from seeupo.models.logprobs import padded_logprobs, tree_logprobs
 from seeupo.models.lora.adapter_folders import Adapter, base_name, is_adapter, read_adapter
 from seeupo.models.lora.turn_adapters import has_turn_adapters, load_turn_adapters, read_index
 from seeupo.models.packing.batching import Packing
 from seeupo.models.packing.tree import pack_batches
-from seeupo.models.precision import DTYPES, autocast, cast_weights, resolve_device
+from seeupo.models.precision import DTYPES, cast_weights, resolve_device, use_exact_norms
 from seeupo.models.saving import no_progress_bars
 from seeupo.models.tiny import tiny_model, tiny_tokenizer
 from seeupo.models.tokenizer_check import check_tokenizer, has_tokenizer
@@ -38,16 +37,14 @@ class LoadedPolicy:
     """A model that can be trained and sampled from.
 
     Attributes:
-        source: Name, path or configuration that the model was loaded from.
         packing: "tree" if log-probs of many turns can share prefixes, "padded" if each turn needs a separate row.
         base: Name by which the weights can be loaded again, for adapters that are trained on them, or None.
         adapter: Adapter that belongs to the model and is not merged into its weights.
-        compute_dtype: Data type of matrix products if it is not that of the weights (mixed precision): bfloat16.
+        compute_dtype: Data type of matrix products in mixed precision, bfloat16; None for the data type of the weights.
     """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
-    source: str
     packing: Packing
     base: str | None = None
     adapter: Adapter | None = None
@@ -55,7 +52,8 @@ class LoadedPolicy:
 
     def autocast(self) -> AbstractContextManager[object]:
         """Return the context for all computation with the model; without mixed precision it does nothing."""
-        return autocast(self.model.device, self.compute_dtype)
+        dtype = self.compute_dtype
+        return nullcontext() if dtype is None else torch.autocast(self.model.device.type, dtype=dtype)
 
     @property
     def context_length(self) -> int:
@@ -94,25 +92,15 @@ def load_policy(
         config = tiny if isinstance(tiny, TinyConfig) else TinyConfig(**(tiny or {}))
         tokenizer: PreTrainedTokenizerBase = tiny_tokenizer(config)
         model: PreTrainedModel = tiny_model(config, tokenizer)  # type: ignore[arg-type]
-        source = repr(config)
     else:
-        path = locate(name_or_path)
-        source = name_or_path if path == name_or_path else f"{name_or_path} ({path})"
-        if has_turn_adapters(Path(path)):
-            turns = Path(path)
-            model, tokenizer = _from_pretrained(locate(read_index(turns).base), path)
-        elif (folder := adapter_folder(path)) is not None:
-            adapter = read_adapter(folder)
-            where = _base_of(adapter)
-            with _base_errors(adapter):
-                model, tokenizer = _from_pretrained(*where)
-            if merge:
-                adapter.merge_into(model)
-            else:
-                base = base_name(adapter.base)
-        else:
-            model, tokenizer = _from_pretrained(path)
-            base = base_name(name_or_path)
+        files = _locate_parts(name_or_path)
+        adapter, turns = files.adapter, files.turn_adapters
+        with _base_errors(adapter):
+            model, tokenizer = _from_pretrained(files.model, files.tokenizer)
+        if adapter is not None and merge:
+            adapter.merge_into(model)
+        elif turns is None:
+            base = base_name(name_or_path if adapter is None else adapter.base)
     _check_vocabulary(model, tokenizer, name_or_path)
     check_tokenizer(tokenizer, name_or_path)
     compute_dtype = prepare(model, dtype, frozen=frozen)
@@ -120,7 +108,7 @@ def load_policy(
         load_turn_adapters(model, turns)
     torch.nn.Module.to(model, device=target)
     packing = _choose_packing(model, name_or_path)
-    return LoadedPolicy(model, tokenizer, source, packing, base, None if merge else adapter, compute_dtype)
+    return LoadedPolicy(model, tokenizer, packing, base, None if merge else adapter, compute_dtype)
 
 
 def prepare(model: PreTrainedModel, dtype: str, *, frozen: bool) -> torch.dtype | None:
@@ -141,20 +129,41 @@ def load_tokenizer(name_or_path: str) -> tuple[PreTrainedTokenizerBase, int]:
     """Return the tokenizer and the context length of a model, without loading its weights. `tiny` reads bytes."""
     if name_or_path == "tiny":
         return tiny_tokenizer(TinyConfig()), TinyConfig().context
-    path = locate(name_or_path)
-    own: str | None = None
-    if has_turn_adapters(Path(path)):
-        path, own = locate(read_index(Path(path)).base), path
-    elif (folder := adapter_folder(path)) is not None:
-        path, own = _base_of(read_adapter(folder))
+    files = _locate_parts(name_or_path)
     try:
-        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
-        _check_tokenizer_files(own or path)
-        tokenizer = AutoTokenizer.from_pretrained(own or path, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(files.model, trust_remote_code=False)
+        _check_tokenizer_files(files.tokenizer)
+        tokenizer = AutoTokenizer.from_pretrained(files.tokenizer, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"{path} could not be loaded: {first_line(error)}") from None
+        raise ModelError(f"{files.model} could not be loaded: {first_line(error)}") from None
     check_tokenizer(tokenizer, name_or_path)
     return tokenizer, int(config.get_text_config().max_position_embeddings)
+
+
+@dataclass(frozen=True)
+class _PolicyFiles:
+    """Folders or hub ids of a policy's parts: the model without adapters, its tokenizer, and one adapter or many."""
+
+    model: str
+    tokenizer: str
+    adapter: Adapter | None = None
+    turn_adapters: Path | None = None
+
+
+def _locate_parts(name_or_path: str) -> _PolicyFiles:
+    path = locate(name_or_path)
+    if has_turn_adapters(Path(path)):
+        return _PolicyFiles(locate(read_index(Path(path))[1]), path, turn_adapters=Path(path))
+    folder = adapter_folder(path)
+    if folder is None:
+        return _PolicyFiles(path, path)
+    adapter = read_adapter(folder)
+    with _base_errors(adapter):
+        base = locate(adapter.base)
+        if adapter_folder(base) is not None:
+            raise ModelError(f"{adapter.base} is an adapter itself; merge it into its base model first")
+    has_words = (folder / "tokenizer_config.json").exists() and has_tokenizer(folder)
+    return _PolicyFiles(base, str(folder) if has_words else base, adapter)
 
 
 def locate(name_or_path: str) -> str:
@@ -197,29 +206,21 @@ def adapter_folder(path: str) -> Path | None:
         raise ModelError(f"{path} could not be loaded: {first_line(error)}") from None
 
 
-def _base_of(adapter: Adapter) -> tuple[str, str | None]:
-    """Return where the base model of an adapter is, and the adapter's tokenizer if it has one."""
-    with _base_errors(adapter):
-        path = locate(adapter.base)
-        if adapter_folder(path) is not None:
-            raise ModelError(f"{adapter.base} is an adapter itself; merge it into its base model first")
-    own = (adapter.path / "tokenizer_config.json").exists() and has_tokenizer(adapter.path)
-    return path, str(adapter.path) if own else None
-
-
 @contextmanager
-def _base_errors(adapter: Adapter) -> Iterator[None]:
+def _base_errors(adapter: Adapter | None) -> Iterator[None]:
     try:
         yield
     except ModelError as error:
+        if adapter is None:
+            raise
         raise ModelError(
             f"{adapter.path} is an adapter, and its base model cannot be loaded: {error}. Folders are looked up in the "
             "working directory; base_model_name_or_path in adapter_config.json names the base model"
         ) from None
 
 
-def _from_pretrained(path: str, tokenizer_path: str | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    _check_tokenizer_files(tokenizer_path or path)
+def _from_pretrained(path: str, tokenizer_path: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    _check_tokenizer_files(tokenizer_path)
     try:
         with no_progress_bars():
             config = AutoConfig.from_pretrained(path, trust_remote_code=False)
@@ -232,14 +233,14 @@ def _from_pretrained(path: str, tokenizer_path: str | None = None) -> tuple[PreT
                 dtype=torch.float32,
                 output_loading_info=True,
             )
-            model, found = loaded
-            tokenizer = AutoTokenizer.from_pretrained(tokenizer_path or path, trust_remote_code=False)
+            model, report = loaded
+            tokenizer = AutoTokenizer.from_pretrained(tokenizer_path, trust_remote_code=False)
     except Exception as error:  # damaged files raise many types, plain Exception among them
         raise ModelError(
             f"{path} could not be loaded: {first_line(error)}. Expected config.json, safetensors and a tokenizer of "
             "the same model; download or copy it again."
         ) from None
-    if missing := sorted(found["missing_keys"]):
+    if missing := sorted(report["missing_keys"]):
         raise ModelError(
             f"{path} has no weights for {missing[0]}{f' and {len(missing) - 1} more' if len(missing) > 1 else ''}; "
             "its safetensors files are incomplete or belong to another config.json. Download or copy the model again."

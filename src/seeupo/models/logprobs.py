@@ -7,8 +7,7 @@ one padded row per turn, for tests and for models that cannot be tree-packed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,18 +15,14 @@ from torch.nn.functional import cross_entropy, linear
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from seeupo.core import length_mask
-from seeupo.models.packing.batching import PaddedBatch
+from seeupo.config.model_settings import PROJECTION_BYTES
+from seeupo.models.packing.batching import PaddedBatch, action_mask, padded_inputs
 from seeupo.models.packing.tree import TreeBatch
 from seeupo.models.packing.tree_layers import final_states
 from seeupo.types import Turn
 
-PROJECTION_BYTES = 256 * 2**20
-"""Maximum size of the logits that are computed at once."""
 
-
-@dataclass(frozen=True)
-class ActionLogProbs:
+class ActionLogProbs(NamedTuple):
     """Log-probs and optional entropies [n, L] of action tokens, with a mask [n, L]; padding holds 0."""
 
     logprobs: Tensor
@@ -160,13 +155,8 @@ def padded_logprobs(
     model: PreTrainedModel, turns: Sequence[Turn], *, temperature: float = 1.0, entropies: bool = False
 ) -> ActionLogProbs:
     """Return log-probs of the actions of turns, computed with one padded row per turn."""
-    device = model.device
-    sequences = [torch.tensor(turn.prompt_ids + turn.action_ids) for turn in turns]
-    input_ids = nn.utils.rnn.pad_sequence(sequences, batch_first=True).to(device)
-    attention_mask = length_mask(torch.tensor([len(sequence) for sequence in sequences])).long().to(device)
-    logits = model(input_ids=input_ids, attention_mask=attention_mask, use_cache=False).logits
+    logits = model(**padded_inputs(turns, model.device)).logits
     logits = (logits if logits.dtype == torch.float64 else logits.float()) / temperature
-    mask = length_mask(torch.tensor([len(turn.action_ids) for turn in turns])).to(device)
     rows, entropy_rows = [], []
     for row, turn in zip(logits.log_softmax(2), turns, strict=True):
         start = len(turn.prompt_ids) - 1
@@ -176,5 +166,5 @@ def padded_logprobs(
     return ActionLogProbs(
         logprobs=nn.utils.rnn.pad_sequence(rows, batch_first=True),
         entropies=nn.utils.rnn.pad_sequence(entropy_rows, batch_first=True) if entropies else None,
-        mask=mask,
+        mask=action_mask(turns, model.device),
     )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from seeupo.errors import ModelError, first_line
 
@@ -25,11 +23,6 @@ def resolve_device(name: str) -> torch.device:
     return device
 
 
-def autocast(device: torch.device, dtype: torch.dtype | None) -> AbstractContextManager[object]:
-    """Return the context in which matrix products are computed in `dtype`; None leaves everything as it is."""
-    return nullcontext() if dtype is None else torch.autocast(device.type, dtype=dtype)
-
-
 def cast_weights(model: nn.Module, dtype: torch.dtype) -> None:
     """Change the data type of the weights in place.
 
@@ -37,3 +30,24 @@ def cast_weights(model: nn.Module, dtype: torch.dtype) -> None:
     """
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
+
+
+class ExactRMSNorm(nn.Module):
+    """RMS norm in the dtype of its input: transformers computes them in float32, also for a float64 model."""
+
+    def __init__(self, weight: nn.Parameter, eps: float) -> None:
+        super().__init__()
+        self.weight = weight
+        self.variance_epsilon = eps
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.weight * hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+
+
+def use_exact_norms(model: nn.Module) -> None:
+    """Replace the RMS norms of a Llama- or Qwen-like model in place; parameters keep their names."""
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if type(child).__name__ in ("LlamaRMSNorm", "Qwen2RMSNorm", "Qwen3RMSNorm"):
+                assert isinstance(child.weight, nn.Parameter)
+                setattr(module, name, ExactRMSNorm(child.weight, float(child.variance_epsilon)))  # type: ignore[arg-type]

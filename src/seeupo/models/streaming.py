@@ -48,7 +48,7 @@ class WeightStream:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
         compute_dtype = prepare(model, self.dtype, frozen=self.frozen)
         _move_buffers(model, resolve_device(self.device))
-        return LoadedPolicy(model, tokenizer, self.name, self.packing, self.name, None, compute_dtype)
+        return LoadedPolicy(model, tokenizer, self.packing, self.name, None, compute_dtype)
 
     def weights(self, model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
         """Return an iterator over the stored weights of a model without adapters; each is read when its turn comes."""
@@ -72,10 +72,10 @@ def stored_weights(name: str) -> dict[str, str]:
     index, single = _file(path, SAFE_WEIGHTS_INDEX_NAME), _file(path, SAFE_WEIGHTS_NAME)
     if index is not None:
         files: dict[str, str] = json.loads(Path(index).read_text())["weight_map"]
-        found = {file: _file(path, file) for file in set(files.values())}
-        if missing := sorted(file for file, stored in found.items() if stored is None):
+        paths = {file: _file(path, file) for file in set(files.values())}
+        if missing := sorted(file for file, stored in paths.items() if stored is None):
             raise ModelError(f"{path} has no {missing[0]}, which its index names; download or copy the model again")
-        return {weight: str(found[file]) for weight, file in files.items()}
+        return {weight: str(paths[file]) for weight, file in files.items()}
     if single is None:
         return {}
     with safe_open(single, framework="pt") as tensors:
@@ -108,14 +108,10 @@ def _read(files: dict[str, str], wanted: list[str]) -> Iterator[tuple[str, Tenso
 
 
 def _file(path: str, name: str) -> str | None:
-    found: str | None = cached_file(
-        path,
-        name,
-        _raise_exceptions_for_gated_repo=False,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-    )
-    return found
+    """Return the path of a file of a model folder or hub id; None if there is none."""
+    quiet = ("gated_repo", "missing_entries", "connection_errors")
+    file: str | None = cached_file(path, name, **{f"_raise_exceptions_for_{kind}": False for kind in quiet})
+    return file
 
 
 def _move_buffers(model: nn.Module, device: torch.device) -> None:

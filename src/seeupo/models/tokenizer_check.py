@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fnmatch
+import glob
+import re
 import unicodedata
 import warnings
 from pathlib import Path
@@ -9,8 +12,8 @@ from reprlib import Repr
 
 from transformers import PreTrainedTokenizerBase
 
+from seeupo.config.model_settings import UNKNOWN
 from seeupo.errors import ModelError
-from seeupo.models.tiny import UNKNOWN
 
 TOKENIZER_FILES = ("tokenizer.json", "*.model", "vocab.json", "vocab.txt", "tekken.json", "*.tiktoken")
 PROBE = "Call find_city(id=42) or select 7 names from people where name = 'Fay'; then say: \"done\"!"
@@ -68,11 +71,11 @@ def loss_of_text(tokenizer: PreTrainedTokenizerBase, text: str) -> str | None:
         else:
             parts[-1].append(token)
     decoded = [str(tokenizer.decode(part)) for part in parts]
-    if _found_in_order([_normalized(part) for part in decoded], _normalized(text)):
+    if _is_joined([_normalized(part) for part in decoded], _normalized(text)):
         return None
-    found = _short.repr(UNKNOWN.join(decoded))
+    result = _short.repr(UNKNOWN.join(decoded))
     return (
-        f"the tokenizer ({type(tokenizer).__name__}) loses text: {_short.repr(text)} becomes {found}; expected the "
+        f"the tokenizer ({type(tokenizer).__name__}) loses text: {_short.repr(text)} becomes {result}; expected the "
         f"same text. Its files are incomplete, or belong to another model or class; {REMEDY}"
     )
 
@@ -84,20 +87,11 @@ def _encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 def _normalized(text: str) -> str:
     folded = unicodedata.normalize("NFKC", text.encode(errors="replace").decode()).casefold()
-    return "".join(each for each in folded if not each.isspace() and not unicodedata.category(each).startswith("C"))
+    return "".join(char for char in folded if not char.isspace() and not unicodedata.category(char).startswith("C"))
 
 
-def _found_in_order(parts: list[str], text: str) -> bool:
+def _is_joined(parts: list[str], text: str) -> bool:
     """Return whether a text consists of the parts, with any text between two of them."""
     if len(parts) == 1:
         return parts[0] == text
-    first, *middle, last = parts
-    if not text.startswith(first):
-        return False
-    position = len(first)
-    for part in middle:
-        found = text.find(part, position)
-        if found < 0:
-            return False
-        position = found + len(part)
-    return text[position:].endswith(last)
+    return re.match(fnmatch.translate("*".join(map(glob.escape, parts))), text) is not None

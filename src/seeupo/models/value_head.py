@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from seeupo.config.optimizer_settings import Backbone
-from seeupo.core import length_mask
-from seeupo.models.packing.batching import PaddedBatch
+from seeupo.models.packing.batching import PaddedBatch, action_mask, padded_inputs
 from seeupo.models.packing.tree import TreeBatch
 from seeupo.models.packing.tree_layers import final_states
 from seeupo.models.precision import cast_weights
@@ -74,29 +73,19 @@ def _copy_layers(policy: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel
 
 
 def _action_states(model: PreTrainedModel, batch: TreeBatch | PaddedBatch) -> tuple[Tensor, Tensor, Tensor]:
-    if isinstance(batch, TreeBatch):
-        return _tree_action_states(model, batch)
-    return _padded_action_states(model, batch.rows)
-
-
-def _tree_action_states(model: PreTrainedModel, batch: TreeBatch) -> tuple[Tensor, Tensor, Tensor]:
+    if isinstance(batch, PaddedBatch):
+        return _padded_action_states(model, batch.rows)
     states = final_states(model, batch, torch.cat([batch.predictors.flatten(), batch.lasts]))
     before, end = states[: batch.predictors.numel()], states[batch.predictors.numel() :]
     return before.view(*batch.predictors.shape, -1), batch.mask.to(model.device), end
 
 
 def _padded_action_states(model: PreTrainedModel, turns: Sequence[Turn]) -> tuple[Tensor, Tensor, Tensor]:
-    ids = [torch.tensor(turn.prompt_ids + turn.action_ids) for turn in turns]
-    seen = length_mask(torch.tensor([len(row) for row in ids])).long()
-    states = model.base_model(
-        input_ids=nn.utils.rnn.pad_sequence(ids, batch_first=True).to(model.device),
-        attention_mask=seen.to(model.device),
-        use_cache=False,
-    ).last_hidden_state
+    states = model.base_model(**padded_inputs(turns, model.device)).last_hidden_state
     before, end = [], []
     for row, turn in zip(states, turns, strict=True):
         action = row[len(turn.prompt_ids) - 1 :][: len(turn.action_ids) + 1]
         before.append(action[:-1])
         end.append(action[-1])
-    mask = length_mask(torch.tensor([len(turn.action_ids) for turn in turns])).to(model.device)
+    mask = action_mask(turns, model.device)
     return nn.utils.rnn.pad_sequence(before, batch_first=True), mask, torch.stack(end)

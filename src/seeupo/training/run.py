@@ -17,11 +17,11 @@ from typing import Any
 import seeupo
 from seeupo.callbacks import Callback, CallbackList
 from seeupo.config.changes import Change, recipe_changes
-from seeupo.config.loader import read_recipe, recipe_to_table, recipe_to_toml
+from seeupo.config.loader import default_recipe, read_recipe, recipe_to_table, recipe_to_toml
 from seeupo.config.schema import Recipe
 from seeupo.envs.registry import EnvSpec
 from seeupo.envs.trust import Permissions
-from seeupo.errors import EngineLost, ReportError, RunError, TrainingError, first_line
+from seeupo.errors import EngineLost, RunError, TrainingError, first_line
 from seeupo.evaluation.results import Evaluation, compare, panel_of
 from seeupo.protocols import EnvFactory
 from seeupo.report.write import write_report
@@ -35,7 +35,6 @@ from seeupo.training.notes import AlarmNotes, LoggedNotes
 from seeupo.training.preparation import (
     as_overrides,
     choose_environment,
-    default_recipe,
     next_run_dir,
     resumed_recipe,
     with_threads,
@@ -181,7 +180,7 @@ def _run(
         run.write_summary(summary)
         try:
             write_report([run.path], run.path / REPORT)
-        except (ReportError, RunError) as error:
+        except RunError as error:
             warnings.warn(f"the report was not written: {error}", stacklevel=2)  # the run is complete without it
     return TrainingResult(run.path, reason, summary)
 

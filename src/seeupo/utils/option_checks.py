@@ -33,20 +33,6 @@ def check_number(name: str, value: object) -> None:
         raise OptionError(name, value, "a number")
 
 
-def check_clip(name: str, clip: tuple[float, float] | None) -> None:
-    if clip is None:
-        return
-    if not isinstance(clip, tuple | list) or len(clip) != 2:
-        raise OptionError(name, clip, "a pair (low, high) or None")
-    for bound in clip:
-        check_number(name, bound)
-    low, high = clip
-    if not 0 <= low < 1:
-        raise OptionError(name, clip, "a pair (low, high) with low in [0, 1), so that 1 - low stays positive")
-    if not 0 <= high < float("inf"):
-        raise OptionError(name, clip, "a pair (low, high) with a finite high of at least 0; None switches clipping off")
-
-
 def check_unit_interval(name: str, value: float) -> None:
     check_number(name, value)
     if not 0 <= value <= 1:

@@ -18,14 +18,14 @@ def gains(update) -> dict:
 
 def changes_of_j(problem, old, new) -> dict:
     """Return the change of J by each turn's update in reverse order, for log-probs [nodes, V] without sharing."""
-    found, current = {}, old.clone()
+    gains_by_turn, current = {}, old.clone()
     for t in reversed(range(problem.num_turns)):
         before = float(problem.expected_return(current))
         nodes = problem.nodes[:, t]
         nodes = nodes[nodes >= 0].unique()
         current[nodes] = new[nodes]
-        found[t] = float(problem.expected_return(current)) - before
-    return found
+        gains_by_turn[t] = float(problem.expected_return(current)) - before
+    return gains_by_turn
 
 
 @pytest.mark.parametrize("normalize", ["none", "batch"])
@@ -35,9 +35,9 @@ def test_on_enumerated_trajectories_it_is_the_change_of_j(make_problem, normaliz
     old, before = engine.log_policy(), engine.expected_return()
     update = SeeUPO(ratio="product", normalize=normalize).update(engine, engine.enumerate())
     expected = changes_of_j(engine.problem, old, engine.log_policy())
-    found = gains(update)
-    assert found.pop(None) == pytest.approx(engine.expected_return() - before, abs=1e-12)
-    assert found == pytest.approx(expected, abs=1e-12)
+    measured = gains(update)
+    assert measured.pop(None) == pytest.approx(engine.expected_return() - before, abs=1e-12)
+    assert measured == pytest.approx(expected, abs=1e-12)
     assert all(change > 1e-3 for change in expected.values())
 
 
@@ -100,9 +100,9 @@ def test_its_standard_error_is_over_tasks():
     assert len(per_task) == 4
     mean = sum(map(sum, per_task.values())) / len(trajectories)
     squares = sum(sum(gain - mean for gain in values) ** 2 for values in per_task.values())
-    found = {metrics.agent: metrics.values for metrics in update.metrics}[0]
-    assert found["expected_gain"] == pytest.approx(mean, rel=1e-9)
-    assert found["expected_gain_se"] == pytest.approx(math.sqrt(4 / 3 * squares) / len(trajectories), rel=1e-9)
+    turn_values = {metrics.agent: metrics.values for metrics in update.metrics}[0]
+    assert turn_values["expected_gain"] == pytest.approx(mean, rel=1e-9)
+    assert turn_values["expected_gain_se"] == pytest.approx(math.sqrt(4 / 3 * squares) / len(trajectories), rel=1e-9)
 
 
 def test_it_needs_one_scale_and_its_error_several_tasks():

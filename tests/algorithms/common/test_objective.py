@@ -30,7 +30,7 @@ ENTROPIES = torch.tensor([[1.0, 2.0, 3.0], [0.4, NAN, NAN], [NAN, NAN, NAN]], dt
 
 
 def test_values_by_hand():
-    found = OBJECTIVE(LOGPROBS, ENTROPIES, TURNS)
+    objective_values = OBJECTIVE(LOGPROBS, ENTROPIES, TURNS)
 
     def k3(new, reference):
         return math.exp(reference - new) - (reference - new) - 1
@@ -39,7 +39,7 @@ def test_values_by_hand():
     first = 2.0 * math.exp(0.3 / 3) - 0.1 * kl_a + 0.01 * 2.0
     second = 3.0 * (-1.0 * math.exp(-0.1) - 0.1 * k3(-0.6, -0.7) + 0.01 * 0.4)
     # An action without tokens has ratio 1, no KL and no entropy; it is a constant.
-    assert found.tolist() == pytest.approx([first, second, 5.0], rel=1e-12)
+    assert objective_values.tolist() == pytest.approx([first, second, 5.0], rel=1e-12)
 
 
 def test_padding_affects_no_gradient():

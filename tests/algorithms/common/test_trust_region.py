@@ -43,18 +43,18 @@ def mean_kl(engine, old, turns) -> float:
 
 @pytest.mark.parametrize("make_engine", [table_engine, network_engine])
 def test_the_plain_step_violates_the_kl_limit_and_the_guarded_one_does_not(make_engine):
-    found = {}
+    results = {}
     for region in (None, LIMIT):
         engine = make_engine(ragged_problem(), GradientAscent(20.0))
         trajectories = sampled(engine)
         first = [t.turns[0] for t in trajectories]
         old = {turn.key: row for turn, row in zip(first, engine.logprobs(first), strict=True)}
         update = SeeUPO(trust_region=region).update(engine, trajectories)
-        found[region] = mean_kl(engine, old, first)  # of the turn that is updated last
+        results[region] = mean_kl(engine, old, first)  # of the turn that is updated last
         if region is not None:
-            assert by_turn(update)[0]["pool_kl"] == pytest.approx(found[region], rel=1e-9)
+            assert by_turn(update)[0]["pool_kl"] == pytest.approx(results[region], rel=1e-9)
             assert all(by_turn(update)[turn]["surrogate_gain"] >= 0 for turn in range(3))
-    assert found[LIMIT] <= LIMIT.kl < found[None]
+    assert results[LIMIT] <= LIMIT.kl < results[None]
 
 
 def test_the_kept_step_is_a_fraction_of_the_plain_one_and_the_largest_that_fits():
@@ -103,14 +103,14 @@ def test_a_turn_that_others_have_moved_beyond_the_limit_is_skipped():
     trajectories = sampled(engine)
     old = {turn.key: row for t in trajectories for turn, row in zip(t.turns, engine.logprobs(t.turns), strict=True)}
     update = SeeUPO(trust_region=region, ratio="product", order="natural").update(engine, trajectories)
-    found = by_turn(update)
+    metrics = by_turn(update)
     skipped = [turn for turn in range(3) if turn not in engine.agents]
     assert skipped == [1]
-    assert found[None]["skipped_turns"] == len(skipped)
-    assert found[None]["turns_updated"] == 3 - len(skipped)
+    assert metrics[None]["skipped_turns"] == len(skipped)
+    assert metrics[None]["turns_updated"] == 3 - len(skipped)
     for turn in skipped:
-        assert found[turn]["pool_kl"] > region.kl
-        assert found[turn]["step_scale"] == found[turn]["surrogate_gain"] == 0
+        assert metrics[turn]["pool_kl"] > region.kl
+        assert metrics[turn]["step_scale"] == metrics[turn]["surrogate_gain"] == 0
         # M is multiplied by the ratio to theta_k that the other turns' steps gave it.
         for trajectory in update.trajectories:
             for credit in trajectory.credit.turns:
@@ -126,11 +126,11 @@ def test_steps_without_an_acceptable_fraction_are_undone():
     region = TrustRegionSettings(kl=1e-6, backtracks=1)
     update = SeeUPO(trust_region=region).update(engine, sampled(engine))
     assert torch.equal(weights_of(engine), before)
-    found = by_turn(update)
-    assert found[None]["undone_turns"] == 3
-    assert found[None]["skipped_turns"] == found[None]["turns_updated"] == 0
-    assert found[None]["optimizer_steps"] == 3
-    assert all(found[turn]["ratio_max"] == 1 for turn in range(3))
+    metrics = by_turn(update)
+    assert metrics[None]["undone_turns"] == 3
+    assert metrics[None]["skipped_turns"] == metrics[None]["turns_updated"] == 0
+    assert metrics[None]["optimizer_steps"] == 3
+    assert all(metrics[turn]["ratio_max"] == 1 for turn in range(3))
 
 
 # --- Monotonic improvement --------------------------------------------------------------------------------------------

@@ -70,8 +70,8 @@ def test_an_adapter_has_the_same_logprobs_here_and_in_peft(base, adapter, rank_s
 def test_an_adapter_of_a_base_without_a_name_contains_the_base(tmp_path):
     engine = trained("tiny")
     engine.save(tmp_path / "adapter")
-    found = load_policy(str(tmp_path / "adapter")).model
-    torch.testing.assert_close(logprobs(found), logprobs(engine.policy.model), rtol=0, atol=1e-5)
+    actual = load_policy(str(tmp_path / "adapter")).model
+    torch.testing.assert_close(logprobs(actual), logprobs(engine.policy.model), rtol=0, atol=1e-5)
 
 
 def test_training_continues_the_adapter_or_merges_it(base, adapter, tmp_path):
@@ -176,8 +176,8 @@ def test_adapters_never_reach_peft(adapter, monkeypatch):
 def test_adapters_on_a_hub_are_downloaded_and_read_as_folders(adapter, monkeypatch):
     monkeypatch.setattr(loading, "find_adapter_config_file", lambda name: "found" if name == "me/adapter" else None)
     monkeypatch.setattr(loading, "snapshot_download", lambda name, **_: str(adapter))
-    found = load_policy("me/adapter").model
-    assert torch.equal(logprobs(found), logprobs(load_policy(str(adapter)).model))
+    actual = load_policy("me/adapter").model
+    assert torch.equal(logprobs(actual), logprobs(load_policy(str(adapter)).model))
 
 
 def test_base_names_are_stored_as_typed_unless_they_climb(tmp_path, monkeypatch):

@@ -74,12 +74,12 @@ def test_blocks_let_each_token_attend_to_its_ancestors_only(turns, small_tree):
     for block in blocks:
         shared = [place for start, end in block.ancestors for place in range(start, end)]
         for node in range(block.start, block.end):
-            own = [
+            in_block = [
                 place
                 for place in range(block.start, node + 1)
                 if block.ends is None or node - block.start < block.ends[place - block.start]
             ]
-            assert shared + own == ancestors(row, node)
+            assert shared + in_block == ancestors(row, node)
 
 
 def test_invalid_turns_and_row_lengths_are_refused():

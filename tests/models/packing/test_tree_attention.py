@@ -31,9 +31,9 @@ def batches(monkeypatch):
     """Batches of several rows, with branches, chains, stripped thoughts and padding."""
     monkeypatch.setattr(tree, "SMALL_TREE", 8)
     turns = random_turns(2, count=40) + thought_stripped_trajectory()
-    found = pack_batches(turns, row_tokens=24, batch_tokens=96)
-    assert any(len(batch.input_ids) > 1 and len(batch.blocks[-1]) > 1 for batch in found)
-    return found
+    batches = pack_batches(turns, row_tokens=24, batch_tokens=96)
+    assert any(len(batch.input_ids) > 1 and len(batch.blocks[-1]) > 1 for batch in batches)
+    return batches
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
@@ -111,6 +111,6 @@ def test_queries_and_keys_are_rounded_to_the_type_of_the_values(batches):
     rows, length = batch.input_ids.shape
     queries, keys, values = (torch.randn(rows, heads, length, 8) for heads in (4, 2, 2))
     rounded = [tensor.bfloat16() for tensor in (queries, keys, values)]
-    found = TreeAttention(batch)(queries, keys, rounded[2], 0.3)
-    assert found.dtype == torch.bfloat16
-    assert torch.equal(found, BlockedAttention(batch, torch.bfloat16, queries.device)(*rounded, 0.3))
+    actual = TreeAttention(batch)(queries, keys, rounded[2], 0.3)
+    assert actual.dtype == torch.bfloat16
+    assert torch.equal(actual, BlockedAttention(batch, torch.bfloat16, queries.device)(*rounded, 0.3))

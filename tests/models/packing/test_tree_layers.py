@@ -28,10 +28,10 @@ def gradients(model, value):
     return {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
 
 
-def assert_same(model, found, expected, dtype):
-    torch.testing.assert_close(found, expected, rtol=0, atol=TOLERANCE[dtype])
+def assert_same(model, actual, expected, dtype):
+    torch.testing.assert_close(actual, expected, rtol=0, atol=TOLERANCE[dtype])
     weights = torch.randn(expected.shape, generator=torch.Generator().manual_seed(0), dtype=dtype)
-    one, two = (gradients(model, (weights * states).sum()) for states in (found, expected))
+    one, two = (gradients(model, (weights * states).sum()) for states in (actual, expected))
     assert one.keys() == two.keys()
     for name in one:
         torch.testing.assert_close(one[name], two[name], rtol=0, atol=TOLERANCE[dtype] * (1 + two[name].abs().max()))
@@ -83,5 +83,5 @@ def test_flex_attention_has_the_same_queries(batches, monkeypatch):
     monkeypatch.setattr(tree_attention, "flex_is_faster", lambda queries: True)
     for batch, states in zip(batches, expected, strict=True):
         with torch.no_grad():
-            found = final_states(model, batch, batch.lasts)
-        torch.testing.assert_close(found, states, rtol=0, atol=1e-10)
+            actual = final_states(model, batch, batch.lasts)
+        torch.testing.assert_close(actual, states, rtol=0, atol=1e-10)

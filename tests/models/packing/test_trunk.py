@@ -59,9 +59,9 @@ def test_stored_states_are_those_of_the_tokens_in_any_other_packing():
     cache = filled(model, TURNS)
     generator = torch.Generator().manual_seed(0)
     for _ in range(5):
-        chosen = [TURNS[index] for index in torch.randperm(len(TURNS), generator=generator)[:9].tolist()]
-        for batch in pack_batches(chosen, row_tokens=24, batch_tokens=60):
-            start = cache.attach(batch, chosen).start
+        turns = [TURNS[index] for index in torch.randperm(len(TURNS), generator=generator)[:9].tolist()]
+        for batch in pack_batches(turns, row_tokens=24, batch_tokens=60):
+            start = cache.attach(batch, turns).start
             expected = states_below(model, batch, 1)
             for row, blocks in enumerate(batch.blocks):
                 end = blocks[-1].end

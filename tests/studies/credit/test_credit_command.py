@@ -19,10 +19,10 @@ def test_the_command_writes_scores_and_verdicts(tmp_path, monkeypatch):
     monkeypatch.setattr("studies.credit.report.write_report", lambda results, questions, directory: directory)
     result = CliRunner().invoke(main, ["credit", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
-    found = json.loads((tmp_path / "credit.json").read_text())
-    assert [each["label"] for each in found["settings"]] == [setting.label for setting in chosen]
-    assert found["settings"][0]["methods"]["true advantage"]["sign"] == 1
-    assert found["verdicts"][0]["verdict"] in set(credit.Verdict)
+    comparison = json.loads((tmp_path / "credit.json").read_text())
+    assert [each["label"] for each in comparison["settings"]] == [setting.label for setting in chosen]
+    assert comparison["settings"][0]["methods"]["true advantage"]["sign"] == 1
+    assert comparison["verdicts"][0]["verdict"] in set(credit.Verdict)
 
 
 def test_every_axis_varies_alone():

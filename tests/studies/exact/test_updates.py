@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from algorithms.examples import network_engine, ragged_problem, table_engine, weights_of, wordy_problem
 from seeupo.algorithms import SeeUPO
-from seeupo.algorithms.common.batch import by_key
+from seeupo.algorithms.common.batch import logprobs_by_key
 from seeupo.algorithms.common.objective import SequenceObjective
 from studies.exact import ExactEngine, GradientAscent, Maximizer, TablePolicy, TrustRegion
 from studies.exact.problem import bandit
@@ -22,7 +22,7 @@ def one_state(old: torch.Tensor, weights: torch.Tensor, clip, rule) -> tuple[tor
     trajectories = engine.enumerate()
     turns = [trajectory.turns[0] for trajectory in trajectories]
     objective = SequenceObjective(
-        old=by_key(turns, engine.logprobs(turns)),
+        old=logprobs_by_key(engine, turns),
         advantages={turn.key: float(weights[turn.action_ids[0]]) for turn in turns},
         multiplicities={trajectory.id: trajectory.multiplicity for trajectory in trajectories},
         ratio="product",
@@ -131,7 +131,7 @@ def test_trust_region_step_improves_within_the_region_and_follows_the_natural_gr
     first_turns = [trajectory.turns[0] for trajectory in trajectories]
     advantage = {t.turns[0].key: t.reward - returned for t in trajectories}
     objective = SequenceObjective(
-        old=by_key(first_turns, engine.logprobs(first_turns)),
+        old=logprobs_by_key(engine, first_turns),
         advantages=advantage,
         multiplicities={t.id: t.multiplicity for t in trajectories},
         clip=None,
@@ -158,7 +158,7 @@ def test_trust_region_step_without_gradient_keeps_the_policy():
     before = weights_of(engine).clone()
     turns = [trajectory.turns[0] for trajectory in engine.enumerate()]
     objective = SequenceObjective(
-        old=by_key(turns, engine.logprobs(turns)),
+        old=logprobs_by_key(engine, turns),
         advantages=dict.fromkeys([turn.key for turn in turns], 0.0),
         multiplicities={turn.trajectory: 1.0 for turn in turns},
     )

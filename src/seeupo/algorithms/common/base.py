@@ -8,12 +8,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, TypedDict
 
 import torch
 from torch import Tensor
 
-from seeupo.algorithms.common.batch import Batch, LogProbs, by_key
+from seeupo.algorithms.common.batch import Batch, LogProbs, logprobs_by_key
 from seeupo.algorithms.common.behavior import behavior_logprobs, importance_metrics, importance_weights
 from seeupo.algorithms.common.objective import RatioObjective
 from seeupo.algorithms.common.records import (
@@ -29,7 +29,6 @@ from seeupo.config.option_types import Clip, NonNegative, Options, PositiveInt, 
 from seeupo.protocols import Need, TrainEngine
 from seeupo.types import ON_POLICY, Behavior, StepMetrics, Trajectory, Turn, TurnKey, Update
 
-Split = Literal["trajectory", "turn"]
 Minibatches = Annotated[float, Range(1)]
 
 
@@ -73,7 +72,7 @@ class RatioAlgorithm(Options):
         return {
             "old": old,
             "importance": importance_weights(turns, old, batch.behavior),
-            "reference": by_key(reference, engine.logprobs(reference, policy="reference")) if reference else {},
+            "reference": logprobs_by_key(engine, reference, "reference"),
             "multiplicities": batch.multiplicities,
             "clip": self.clip,
             "kl_coef": self.kl_coef,
@@ -88,12 +87,9 @@ class BaseAlgorithm(RatioAlgorithm, ABC):
     Attributes:
         minibatches: Number of optimizer steps per epoch, each on a random part of the trajectories. A fraction is drawn
             at random in each iteration: 3.5 means 3 or 4.
-        split: "trajectory": a step uses all turns of its trajectories; "turn": separate steps for each turn, from the
-            last to the first, as in SeeUPO.
     """
 
     minibatches: Minibatches = 1
-    split: Split = "trajectory"
 
     def update(
         self,
@@ -122,18 +118,11 @@ class BaseAlgorithm(RatioAlgorithm, ABC):
 
     def step_batches(
         self, batch: Batch, turns: Sequence[Turn], generator: torch.Generator | None
-    ) -> Iterator[tuple[int | None, list[Turn], float]]:
-        """Yield, for each optimizer step, the turn index (None if mixed), the turns, and their normalizer."""
-        pools: list[tuple[int | None, Sequence[Turn]]] = [(None, turns)]
-        if self.split == "turn":
-            used = {turn.key for turn in turns}
-            last_to_first = reversed(list(enumerate(batch.pools)))
-            pools = [(t, [turn for turn in pool if turn.key in used]) for t, pool in last_to_first]
+    ) -> Iterator[tuple[list[Turn], float]]:
+        """Yield the turns of each optimizer step and their normalizer."""
         count = self._draw_minibatches(generator)
         for _ in range(self.epochs):
-            for t, pool in pools:
-                for part, normalizer in batch.minibatches(pool, count, generator):
-                    yield t, part, normalizer
+            yield from batch.minibatches(turns, count, generator)
 
     def _draw_minibatches(self, generator: torch.Generator | None) -> int:
         whole = int(self.minibatches)
@@ -153,23 +142,18 @@ class BaseAlgorithm(RatioAlgorithm, ABC):
         extra_metrics: dict[str, float] | None = None,
     ) -> Update:
         """Maximize the objective on the turns, and return metrics and credit; `advantages` [N] are only recorded."""
-
-        def current(turns: Sequence[Turn]) -> LogProbs:
-            return by_key(turns, engine.logprobs(turns))
-
         steps: list[StepMetrics] = []
-        for t, part, normalizer in self.step_batches(batch, turns, generator):
+        for part, normalizer in self.step_batches(batch, turns, generator):
             # Recorded log-probs may be older than the weights: then the other turns' ratios do not start at 1.
-            step_objective = objective.for_step(current, part, batch.behavior.recorded or len(steps) > 0)
-            steps.append(engine.step(part, step_objective, normalizer=normalizer, agent=t))
+            step_objective = objective.for_step(engine, part, batch.behavior.recorded or len(steps) > 0)
+            steps.append(engine.step(part, step_objective, normalizer=normalizer))
 
-        new = current(turns) if turns else {}
+        new = logprobs_by_key(engine, turns)
         updated = {turn.key for turn in turns}
         records = []
         for t, pool in enumerate(batch.pools):
             if used := [turn for turn in pool if turn.key in updated]:
-                taken = TakenSteps(steps=[step for step in steps if step.agent == t], new=new)
-                records.append(turn_record(batch, t, pool, used, objective, taken=taken))
+                records.append(turn_record(batch, t, pool, used, objective, taken=TakenSteps(steps=(), new=new)))
         overall = iteration_metrics(batch, advantages, len(steps)) | mean_of_steps(steps) | (extra_metrics or {})
         overall |= importance_metrics(objective.importance)
         metrics = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from seeupo.core import group_advantages, length_mask
 from seeupo.core.advantages import Baseline, Normalize
+from seeupo.protocols import TrainEngine
 from seeupo.types import ON_POLICY, Behavior, Trajectory, Turn, TurnKey
 from seeupo.utils.option_checks import check_number
 
@@ -162,8 +164,11 @@ LogProbs = Mapping[TurnKey, Tensor]
 """Log-probs [len(action)] of actions, by turn key (trajectory id, turn index)."""
 
 
-def by_key(turns: Sequence[Turn], rows: Sequence[Tensor]) -> dict[TurnKey, Tensor]:
-    """Return an engine's rows, one per turn, by turn key."""
+def logprobs_by_key(
+    engine: TrainEngine, turns: Sequence[Turn], policy: Literal["current", "reference"] = "current"
+) -> dict[TurnKey, Tensor]:
+    """Return log-probs of the turns' actions under the weights as they are now, or under the reference policy."""
+    rows = engine.logprobs(turns, policy=policy) if turns else []
     return {turn.key: row for turn, row in zip(turns, rows, strict=True)}
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from seeupo.algorithms.common.batch import LogProbs, by_key
+from seeupo.algorithms.common.batch import LogProbs, logprobs_by_key
 from seeupo.protocols import TrainEngine
 from seeupo.types import Behavior, Turn, TurnKey
 
@@ -20,7 +20,7 @@ def behavior_logprobs(engine: TrainEngine, turns: Sequence[Turn], behavior: Beha
     """Return log pi_{theta_k} of the turns, the denominator of all ratios; before the first step of an update."""
     if behavior.recorded:
         return recorded_logprobs(turns)
-    return by_key(turns, engine.logprobs(turns)) if turns else {}
+    return logprobs_by_key(engine, turns)
 
 
 def importance_weights(turns: Sequence[Turn], trained: LogProbs, behavior: Behavior) -> dict[TurnKey, Tensor]:

@@ -7,7 +7,7 @@ L action tokens, padded on the right.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Self
 
@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from seeupo.algorithms.common.batch import LogProbs, action_mask, padded
+from seeupo.algorithms.common.batch import LogProbs, action_mask, logprobs_by_key, padded
 from seeupo.config.option_types import Clip
 from seeupo.core import clip_binds, clipped_objective, k3, length_mask, masked_mean, sequence_log_ratio
+from seeupo.protocols import TrainEngine
 from seeupo.types import Turn, TurnKey
 
 Ratio = Literal["length_normalized", "product"]
@@ -92,14 +93,8 @@ class RatioObjective(ABC):
     def effect(self, turns: Sequence[Turn], new: LogProbs) -> UpdateEffect:
         """Return the effect of an update that gave the turns new log-probs."""
 
-    def for_step(self, current: Callable[[Sequence[Turn]], LogProbs], turns: Sequence[Turn], moved: bool) -> Self:
-        """Return the objective for a step on these turns.
-
-        Args:
-            current: Computes log-probs under the current weights.
-            turns: Turns of the step.
-            moved: True if the weights may differ from theta_k.
-        """
+    def for_step(self, engine: TrainEngine, turns: Sequence[Turn], moved: bool) -> Self:
+        """Return the objective for a step of the engine on these turns; `moved` if its weights may not be theta_k."""
         return self
 
     def __call__(self, logprobs_NL: Tensor, entropies_NL: Tensor | None, turns: Sequence[Turn]) -> Tensor:
@@ -207,12 +202,12 @@ class TrajectoryObjective(RatioObjective):
     ratio: Ratio = "length_normalized"
     other_log_ratio: Mapping[TurnKey, float] = field(default_factory=dict)
 
-    def for_step(self, current: Callable[[Sequence[Turn]], LogProbs], turns: Sequence[Turn], moved: bool) -> Self:
+    def for_step(self, engine: TrainEngine, turns: Sequence[Turn], moved: bool) -> Self:
         names = dict.fromkeys(turn.trajectory for turn in turns)
         if not moved or all(len(self.turns[name]) == 1 for name in names):
             return self  # all ratios are 1, or no trajectory has other turns
         all_turns = [turn for name in names for turn in self.turns[name]]
-        log_ratio = self._log_ratios(all_turns, current(all_turns))
+        log_ratio = self._log_ratios(all_turns, logprobs_by_key(engine, all_turns))
         totals = {name: sum(log_ratio[turn.key] for turn in self.turns[name]) for name in names}
         others = {turn.key: totals[turn.trajectory] - log_ratio[turn.key] for turn in turns}
         return replace(self, other_log_ratio=others)

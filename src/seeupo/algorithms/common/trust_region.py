@@ -16,7 +16,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from seeupo.algorithms.common.batch import LogProbs, action_mask, by_key, padded
+from seeupo.algorithms.common.batch import LogProbs, action_mask, logprobs_by_key, padded
 from seeupo.algorithms.common.objective import TrajectoryObjective, action_log_ratio
 from seeupo.algorithms.common.records import TakenSteps
 from seeupo.config.option_types import NonNegativeInt, Options, Range
@@ -74,7 +74,7 @@ def take_within(
         for halvings in range(region.backtracks + 1):
             if halvings:
                 shrink(0.5)
-            new = by_key(pool, engine.logprobs(pool))
+            new = logprobs_by_key(engine, pool)
             # Both comparisons are false for nan.
             if pool_kl(objective, pool, new) <= region.kl and surrogate_gain(objective, new, start, total) >= 0:
                 return kept(taken, new, 0.5**halvings)

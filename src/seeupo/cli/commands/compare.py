@@ -92,12 +92,8 @@ def show_outline(comparison: Comparison, directory: Path, jobs: int, *, dry_run:
     from seeupo.comparison.planned_runs import differences
 
     show = echo if dry_run else note
-    expected = estimate(comparison, jobs)
-    for phase, (count, finished) in expected.phases.items():
-        if count:
-            show(f"{phase:<12} {count}" + (f", {finished} finished" if finished else ""))
-    show(f"{'time':<12} {expected.text}, {jobs} at a time")
-    show(f"{'output':<12} {directory}")
+    for label, text in (*estimate(comparison, jobs), ("output", str(directory))):
+        show(f"{label:<12} {text}")
     if dry_run:
         seed = comparison.study.seeds[0]
         for arm in comparison.study.arms:

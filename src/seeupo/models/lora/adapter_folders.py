@@ -21,9 +21,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from seeupo.errors import ModelError
+from seeupo.utils.json_lines import parse_object
 from seeupo.utils.text import one_line
 
-CONFIG, WEIGHTS, BASE = "adapter_config.json", "adapter_model.safetensors", "base"
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
+BASE = "base"
 PREFIX = "base_model.model."
 """Prefix that peft gives to the names of all weights in the file."""
 MAX_CONFIG_BYTES = 1_000_000
@@ -47,7 +50,6 @@ class Adapter:
     """A LoRA adapter.
 
     Attributes:
-        path: Folder of the adapter.
         base: Folder or name of the base model.
         rank, alpha: The output of the adapter is multiplied by alpha / rank.
         rank_stabilized: The factor is alpha / sqrt(rank) instead.
@@ -69,12 +71,22 @@ class Adapter:
             layer = linear.get(name)
             if layer is None or layer.weight is shared or layer.weight.shape != (b.shape[0], a.shape[1]):
                 raise ModelError(
-                    f"{self.path}: the adapter of layer {_shown(name)} does not fit the base {_shown(self.base)}; "
+                    f"{self.path}: the adapter of layer {shown(name)} does not fit the base {shown(self.base)}; "
                     "use the model that it was trained on"
                 )
             rank = a.shape[0]
             scale = self.alpha / (math.sqrt(rank) if self.rank_stabilized else rank)
             layer.weight.data += scale * (b.to(layer.weight) @ a.to(layer.weight))
+
+    @torch.no_grad()
+    def copy_into(self, model: PreTrainedModel, name: str) -> None:
+        """Set the adapter of this name in a model, which must adapt the same layers."""
+        for layer, matrices in self.layers.items():
+            for part, matrix in zip(("lora_A", "lora_B"), matrices, strict=True):
+                parameter = model.get_parameter(f"{layer}.{part}.{name}.weight")
+                if parameter.shape != matrix.shape:
+                    raise ValueError(f"{self.path} does not fit its base model; use the model it was trained on")
+                parameter.copy_(matrix)
 
 
 def is_adapter(folder: Path) -> bool:
@@ -100,10 +112,10 @@ def read_adapter(folder: Path, *, base: str | None = None) -> Adapter:
 
     `base` is the base model if the folder does not say so.
     """
-    settings = _settings(folder)
+    settings = read_settings(folder / CONFIG)
     if settings.get("peft_type") != "LORA":
         raise ModelError(
-            f"{folder} is an adapter of type {_shown(settings.get('peft_type'))}; expected LORA. {_MERGE_FIRST}"
+            f"{folder} is an adapter of type {shown(settings.get('peft_type'))}; expected LORA. {_MERGE_FIRST}"
         )
     unsupported = [name for name in CHANGES_THE_MODEL if settings.get(name)]
     if settings.get("init_lora_weights", True) not in PLAIN_INITIALIZATIONS:
@@ -112,7 +124,7 @@ def read_adapter(folder: Path, *, base: str | None = None) -> Adapter:
         raise ModelError(f"{folder}/{CONFIG} sets {unsupported[0]}, which is not supported. {_MERGE_FIRST}")
     rank, alpha = settings.get("r"), settings.get("lora_alpha")
     if type(rank) is not int or rank < 1 or not isinstance(alpha, int | float) or not math.isfinite(alpha):
-        raise ModelError(f"{folder}/{CONFIG} has r = {_shown(rank)}, lora_alpha = {_shown(alpha)}; expected numbers")
+        raise ModelError(f"{folder}/{CONFIG} has r = {shown(rank)}, lora_alpha = {shown(alpha)}; expected numbers")
     return Adapter(
         path=folder,
         base=base or find_base(folder, settings.get("base_model_name_or_path")),
@@ -126,17 +138,14 @@ def read_adapter(folder: Path, *, base: str | None = None) -> Adapter:
 _MERGE_FIRST = "Merge it into its base model with peft, and use the result."
 
 
-def _settings(folder: Path) -> dict[str, Any]:
-    file = folder / CONFIG
+def read_settings(file: Path) -> dict[str, Any]:
+    """Return the JSON object in a small file."""
     try:
         if not file.is_file() or file.stat().st_size > MAX_CONFIG_BYTES:
             raise ValueError(f"expected a file of at most {MAX_CONFIG_BYTES} bytes")
-        settings = json.loads(file.read_text(encoding="utf-8"))
-        if not isinstance(settings, dict):
-            raise ValueError("expected a JSON object")
-    except (OSError, ValueError, RecursionError) as error:
+        return parse_object(file.read_bytes())
+    except (OSError, ValueError) as error:
         raise ModelError(f"{file} cannot be read: {error}") from None
-    return settings
 
 
 def find_base(folder: Path, name: object, file: str = CONFIG, key: str = "base_model_name_or_path") -> str:
@@ -150,12 +159,12 @@ def find_base(folder: Path, name: object, file: str = CONFIG, key: str = "base_m
     path = PurePath(name)
     if ".." in path.parts or name.startswith("~") or "://" in name or "\0" in name or len(name) > 1000:
         raise ModelError(
-            f"{folder} is an adapter for {_shown(name)}; expected the name of a model, or a folder without '..'. {edit}"
+            f"{folder} is an adapter for {shown(name)}; expected the name of a model, or a folder without '..'. {edit}"
         )
     inside = folder / path
     if not path.is_absolute() and inside.is_dir():
         if not inside.resolve().is_relative_to(folder.resolve()):
-            raise ModelError(f"{folder} is an adapter for {_shown(name)}, a link that leaves the folder. {edit}")
+            raise ModelError(f"{folder} is an adapter for {shown(name)}, a link that leaves the folder. {edit}")
         return str(inside)
     return name
 
@@ -172,17 +181,18 @@ def _layers(folder: Path) -> dict[str, tuple[Tensor, Tensor]]:
     for name, weight in weights.items():
         layer, _, part = name.removeprefix(PREFIX).removesuffix(".weight").rpartition(".")
         if part not in ("lora_A", "lora_B") or weight.ndim != 2:
-            raise ModelError(f"{file} contains {_shown(name)}; expected LoRA matrices only. {_MERGE_FIRST}")
+            raise ModelError(f"{file} contains {shown(name)}; expected LoRA matrices only. {_MERGE_FIRST}")
         pairs.setdefault(layer, {})[part] = weight
     for layer, pair in pairs.items():
         if len(pair) != 2 or pair["lora_A"].shape[0] != pair["lora_B"].shape[1]:
             raise ModelError(
-                f"{file}: the matrices of layer {_shown(layer)} do not belong together; the file is damaged"
+                f"{file}: the matrices of layer {shown(layer)} do not belong together; the file is damaged"
             )
     if not pairs:
         raise ModelError(f"{file} contains no weights; the file is damaged")
     return {layer: (pair["lora_A"], pair["lora_B"]) for layer, pair in pairs.items()}
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """Return a value that a stranger wrote as one short line."""
     return one_line(repr(value))[:200]

@@ -24,7 +24,7 @@ ONE_ADAPTER = "default"
 
 
 def add_adapters(model: PreTrainedModel, lora: LoraSettings, adapter: Adapter | None = None) -> None:
-    """Add adapters to train: new ones, which do not change the outputs yet, or those of an adapter folder.
+    """Add adapters to train: new ones, which do not change the outputs yet, or the ones of an adapter folder.
 
     They are float32, or float64 if the model is.
     """
@@ -53,12 +53,11 @@ def add_adapters(model: PreTrainedModel, lora: LoraSettings, adapter: Adapter | 
     else:
         names = (ONE_ADAPTER,)
     for name in names:
-        own = copy.deepcopy(config)
-        with torch.random.fork_rng(devices=[]):
+        copied = copy.deepcopy(config)
+        with torch.random.fork_rng(devices=[]), _stand_ins(model):
             torch.manual_seed(lora.seed)  # all start equal
-            with _stand_ins(model):
-                add_named(model, own, name)
-        own.base_model_name_or_path = None  # with a name, peft looks for the model on the hub in each save
+            add_named(model, copied, name)
+        copied.base_model_name_or_path = None  # with a name, peft looks for the model on the hub in each save
     if lora.per_turn is not None:
         check_adapted(model)
     dtype = torch.float64 if model.dtype == torch.float64 else torch.float32
@@ -92,7 +91,7 @@ def _stand_ins(model: PreTrainedModel) -> Iterator[None]:
 
 
 def _load_adapter(model: PreTrainedModel, adapter: Adapter, lora: LoraSettings) -> None:
-    """Set the adapters of a model to those of a folder, which must have the same shape."""
+    """Set the adapters of a model to an adapter folder of the same shape."""
     adapted = {name.partition(".lora_A.")[0] for name, _ in model.named_parameters() if ".lora_A." in name}
     same = adapted == adapter.layers.keys() and not adapter.rank_stabilized
     if not same or (adapter.rank, adapter.alpha) != (lora.rank, lora.alpha):
@@ -104,13 +103,7 @@ def _load_adapter(model: PreTrainedModel, adapter: Adapter, lora: LoraSettings) 
             f"{adapter.alpha:g} and targets {', '.join(targets)} in {count} layers. Use these to train it further, or "
             "leave out model.lora to merge it and train all weights"
         )
-    with torch.no_grad():
-        for name, matrices in adapter.layers.items():
-            for part, matrix in zip(("lora_A", "lora_B"), matrices, strict=True):
-                parameter = model.get_parameter(f"{name}.{part}.{ONE_ADAPTER}.weight")
-                if parameter.shape != matrix.shape:
-                    raise ValueError(f"{adapter.path} does not fit its base model; use the model it was trained on")
-                parameter.copy_(matrix)
+    adapter.copy_into(model, ONE_ADAPTER)
 
 
 def is_adapter(name: str) -> bool:
@@ -125,7 +118,7 @@ def merged_weights(
 
     `full` returns the whole of a weight that is sharded.
     """
-    adapted = _adapted_layers(model)
+    adapted = {name: layer for name, layer in model.named_modules() if is_adapted(layer)}
     for name, weight in model.named_parameters():
         if is_adapter(name):
             continue
@@ -150,25 +143,11 @@ def is_adapted(layer: Any) -> bool:
     return hasattr(layer, "get_delta_weight")
 
 
-def _adapted_layers(model: PreTrainedModel) -> dict[str, Any]:
-    return {name: layer for name, layer in model.named_modules() if is_adapted(layer)}
-
-
 def base_weights(model: PreTrainedModel) -> dict[str, Tensor]:
     """Return the weights by their Hugging Face names, as they are without adapters; tied weights appear once."""
     return {
         name.replace(ADAPTED, "."): weight.detach() for name, weight in model.named_parameters() if not is_adapter(name)
     }
-
-
-def merge_adapters(model: PreTrainedModel) -> PreTrainedModel:
-    """Return a copy with the adapters merged into the weights, or the model itself if it has none."""
-    return plain_model(model, dict(merged_weights(model))) if _adapted_layers(model) else model
-
-
-def base_model(model: PreTrainedModel) -> PreTrainedModel:
-    """Return a copy of the model without its adapters."""
-    return plain_model(model, base_weights(model))
 
 
 def plain_model(model: PreTrainedModel, weights: dict[str, Tensor]) -> PreTrainedModel:

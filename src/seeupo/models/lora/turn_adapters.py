@@ -20,7 +20,16 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from seeupo.errors import ModelError
-from seeupo.models.lora.adapter_folders import BASE, PREFIX, WEIGHTS, find_base, read_adapter, write_base_name
+from seeupo.models.lora.adapter_folders import (
+    BASE,
+    PREFIX,
+    WEIGHTS,
+    find_base,
+    read_adapter,
+    read_settings,
+    shown,
+    write_base_name,
+)
 
 INDEX = "turn_adapters.json"
 MAX_ADAPTERS = 1000
@@ -31,7 +40,6 @@ class TurnAdapters:
     """The adapters of a model with one per turn.
 
     Attributes:
-        count: Number of adapters.
         turns_per_agent: Number of consecutive turns of a virtual agent, which share an adapter.
     """
 
@@ -43,7 +51,7 @@ class TurnAdapters:
         return tuple(f"turn_{number}" for number in range(1, self.count + 1))
 
     def of_turn(self, index: int) -> int:
-        """Return the adapter, from 0, of the turn with this index: that of its agent; later agents share the last."""
+        """Return the adapter, from 0, of a turn's virtual agent; later agents share the last adapter."""
         return min(index // self.turns_per_agent, self.count - 1)
 
 
@@ -55,8 +63,8 @@ def set_turn_adapters(model: PreTrainedModel, adapters: TurnAdapters) -> TurnAda
 
 def turn_adapters(model: PreTrainedModel) -> TurnAdapters | None:
     """Return the adapters of a model with one per turn; None for any other model."""
-    found = getattr(model, "turn_adapters", None)
-    return found if isinstance(found, TurnAdapters) else None
+    adapters = getattr(model, "turn_adapters", None)
+    return adapters if isinstance(adapters, TurnAdapters) else None
 
 
 def add_named(model: PreTrainedModel, config: Any, name: str) -> None:
@@ -77,7 +85,7 @@ def check_adapted(model: PreTrainedModel) -> None:
 
 
 def activate(model: PreTrainedModel, adapter: int) -> None:
-    """Compute with this adapter from now on. All stay trainable: those that compute nothing get no gradient."""
+    """Compute with this adapter from now on. All stay trainable: adapters that compute nothing get no gradient."""
     adapters = turn_adapters(model)
     assert adapters is not None
     layer: Any
@@ -132,24 +140,16 @@ def has_turn_adapters(folder: Path) -> bool:
     return (folder / INDEX).is_file()
 
 
-@dataclass(frozen=True)
-class TurnAdapterIndex:
-    """The index of a folder: its adapters, and the folder or name of the base model."""
-
-    adapters: TurnAdapters
-    base: str
-
-
-def read_index(folder: Path) -> TurnAdapterIndex:
-    """Read the index of a folder with one adapter per turn."""
-    try:
-        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-        count, per_agent, base = index["adapters"], index["turns_per_agent"], index["base"]
-        if type(count) is not int or not 0 < count <= MAX_ADAPTERS or type(per_agent) is not int or per_agent < 1:
-            raise ValueError(f"expected 1 to {MAX_ADAPTERS} adapters and positive turns_per_agent")
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ModelError(f"{folder / INDEX} cannot be read: {type(error).__name__}: {error}; export it again") from None
-    return TurnAdapterIndex(TurnAdapters(count, per_agent), find_base(folder, base, INDEX, "base"))
+def read_index(folder: Path) -> tuple[TurnAdapters, str]:
+    """Return the adapters of a folder with one per turn, and the folder or name of their base model."""
+    index = read_settings(folder / INDEX)
+    count, per_agent = index.get("adapters"), index.get("turns_per_agent")
+    if type(count) is not int or not 0 < count <= MAX_ADAPTERS or type(per_agent) is not int or per_agent < 1:
+        raise ModelError(
+            f"{folder / INDEX} has adapters = {shown(count)}, turns_per_agent = {shown(per_agent)}: expected 1 to "
+            f"{MAX_ADAPTERS} adapters and a positive number of turns; export it again"
+        )
+    return TurnAdapters(count, per_agent), find_base(folder, index.get("base"), INDEX, "base")
 
 
 @torch.no_grad()
@@ -157,13 +157,13 @@ def load_turn_adapters(model: PreTrainedModel, folder: Path) -> None:
     """Add the adapters of a folder to their base model, in float32, or float64 if the model is."""
     from peft import LoraConfig
 
-    index = read_index(folder)
-    set_turn_adapters(model, index.adapters)
+    adapters, base = read_index(folder)
+    set_turn_adapters(model, adapters)
     dtype = torch.float64 if model.dtype == torch.float64 else torch.float32
-    for name in index.adapters.names:
+    for name in adapters.names:
         if (folder / name).is_symlink():
             raise ModelError(f"{folder / name} is a link; expected an adapter folder")
-        adapter = read_adapter(folder / name, base=index.base)
+        adapter = read_adapter(folder / name, base=base)
         config = LoraConfig(
             r=adapter.rank,
             lora_alpha=adapter.alpha,  # type: ignore[arg-type]
@@ -172,15 +172,14 @@ def load_turn_adapters(model: PreTrainedModel, folder: Path) -> None:
         )
         try:
             add_named(model, config, name)
-            for layer, matrices in adapter.layers.items():
-                for part, matrix in zip(("lora_A", "lora_B"), matrices, strict=True):
-                    parameter = model.get_parameter(f"{layer}.{part}.{name}.weight")
+            for parameter_name, parameter in model.named_parameters():
+                if f".{name}." in parameter_name:
                     parameter.data = parameter.data.to(dtype)
-                    parameter.copy_(matrix)
+            adapter.copy_into(model, name)
             check_adapted(model)
         except (AttributeError, ValueError, RuntimeError) as error:
             raise ModelError(
-                f"{folder / name} does not fit its base model {index.base}: {error}; use the model it was trained on"
+                f"{folder / name} does not fit its base model {base}: {error}; use the model it was trained on"
             ) from None
 
 

@@ -49,73 +49,60 @@ def pack_rows(turns: Sequence[Turn], *, row_tokens: int) -> list[Row]:
     shares with its predecessor in the row is not stored again.
     """
     check_count("row_tokens", row_tokens, 1)
-    sequences = [np.asarray(turn.prompt_ids + turn.action_ids, dtype=np.int64) for turn in turns]
     for turn in turns:
         if not turn.prompt_ids:
             raise ValueError(f"turn {turn.key} has an empty prompt; its first action token has no context")
-    order = sorted(range(len(turns)), key=lambda number: sequences[number].tolist())
-    rows: list[Row] = []
-    building: _Builder | None = None
-    for number in order:
-        if building is None or building.size_with(sequences[number]) > row_tokens:
-            if building is not None:
-                rows.append(building.finish())
-            building = _Builder()
-        building.add(number, sequences[number], len(turns[number].prompt_ids))
-    if building is not None:
-        rows.append(building.finish())
-    return rows
+    sequences = [np.asarray(turn.prompt_ids + turn.action_ids, dtype=np.int64) for turn in turns]
+    groups: list[list[int]] = []
+    size = 0
+    for number in sorted(range(len(turns)), key=lambda number: sequences[number].tolist()):
+        length = len(sequences[number])
+        shared = _common_prefix(sequences[groups[-1][-1]], sequences[number]) if groups else 0
+        if groups and size + length - shared <= row_tokens:
+            groups[-1].append(number)
+            size += length - shared
+        else:
+            groups.append([number])
+            size = length
+    return [_pack_row(group, sequences, turns) for group in groups]
 
 
-class _Builder:
-    """Builds a row from sequences, each of which shares a prefix with the one before."""
-
-    def __init__(self) -> None:
-        self.size = 0
-        self.members: list[int] = []
-        self.tokens: list[Ints] = []
-        self.positions: list[Ints] = []
-        self.paths: list[Ints] = []
-        self.predictors: list[Ints] = []
-        self.ends: list[tuple[Ints, int]] = []
-        self.last = np.empty(0, dtype=np.int64)
-        self.path = np.empty(0, dtype=np.int64)
-
-    def shared_with_last(self, sequence: Ints) -> int:
-        length = min(len(self.last), len(sequence))
-        different = np.flatnonzero(self.last[:length] != sequence[:length])
-        return int(different[0]) if len(different) else length
-
-    def size_with(self, sequence: Ints) -> int:
-        return self.size + len(sequence) - self.shared_with_last(sequence)
-
-    def add(self, number: int, sequence: Ints, prompt_length: int) -> None:
-        shared = self.shared_with_last(sequence)
+def _pack_row(members: list[int], sequences: Sequence[Ints], turns: Sequence[Turn]) -> Row:
+    """Pack sequences, each of which shares a prefix with the one before, into a row."""
+    tokens: list[Ints] = []
+    positions: list[Ints] = []
+    paths: list[Ints] = []
+    subtrees: list[tuple[Ints, int]] = []
+    last = path = np.empty(0, dtype=np.int64)
+    size = 0
+    for member in members:
+        sequence = sequences[member]
+        shared = _common_prefix(last, sequence)
         # The subtree below the branching point is complete: no later token can be its descendant.
-        self.ends.append((self.path[shared:], self.size))
-        fresh = np.arange(self.size, self.size + len(sequence) - shared)
-        self.path = np.concatenate([self.path[:shared], fresh])
-        self.tokens.append(sequence[shared:])
-        self.positions.append(np.arange(shared, len(sequence)))
-        self.size += len(fresh)
-        self.last = sequence
-        self.members.append(number)
-        self.paths.append(self.path)
-        self.predictors.append(self.path[prompt_length - 1 : len(sequence) - 1])
+        subtrees.append((path[shared:], size))
+        path = np.concatenate([path[:shared], np.arange(size, size + len(sequence) - shared)])
+        paths.append(path)
+        tokens.append(sequence[shared:])
+        positions.append(np.arange(shared, len(sequence)))
+        size += len(sequence) - shared
+        last = sequence
+    ends = np.full(size, size)
+    for nodes, end in subtrees:
+        ends[nodes] = end
+    return Row(
+        members=members,
+        tokens=np.concatenate(tokens),
+        positions=np.concatenate(positions),
+        ends=ends,
+        paths=paths,
+        predictors=[path[len(turns[member].prompt_ids) - 1 : -1] for member, path in zip(members, paths, strict=True)],
+    )
 
-    def finish(self) -> Row:
-        self.ends.append((self.path, self.size))
-        ends = np.empty(self.size, dtype=np.int64)
-        for nodes, end in self.ends:
-            ends[nodes] = end
-        return Row(
-            members=self.members,
-            tokens=np.concatenate(self.tokens),
-            positions=np.concatenate(self.positions),
-            ends=ends,
-            paths=self.paths,
-            predictors=self.predictors,
-        )
+
+def _common_prefix(one: Ints, other: Ints) -> int:
+    length = min(len(one), len(other))
+    different = np.flatnonzero(one[:length] != other[:length])
+    return int(different[0]) if len(different) else length
 
 
 @dataclass(frozen=True)
@@ -173,7 +160,6 @@ class TreeBatch:
         members: Indices of the turns of all rows in the list that was packed.
         input_ids, position_ids: [B, N].
         ends: [B, N] as in `Row`; a token of the padding has no descendants.
-        blocks: Per row, its attention blocks.
         paths: Per turn, the positions of its tokens in the flattened [B * N] tokens.
         predictors: [n, L] for each token of a turn's action, the position in the flattened [B * N] tokens after which
             it is predicted; 0 in padding.

@@ -44,8 +44,7 @@ class Queries:
 class TreeAttention:
     """Attention along the trees of a batch; the masks are made in the first layer and are the same in every layer.
 
-    Args:
-        queries: Tokens that attend; None for all.
+    Without `queries`, all tokens attend.
     """
 
     def __init__(self, batch: TreeBatch, queries: Queries | None = None) -> None:
@@ -57,8 +56,8 @@ class TreeAttention:
         # In mixed precision, rotary positions have turned queries and keys into float32.
         queries, keys = queries.to(values.dtype), keys.to(values.dtype)
         if self._attend is None:
-            chosen = FlexAttention if flex_is_faster(queries) else BlockedAttention
-            self._attend = chosen(self.batch, values.dtype, values.device, self.queries)
+            kind = FlexAttention if flex_is_faster(queries) else BlockedAttention
+            self._attend = kind(self.batch, values.dtype, values.device, self.queries)
         return self._attend(queries, keys, values, scaling)
 
 
@@ -137,7 +136,10 @@ class _BlockPart(NamedTuple):
 def _block_part(
     block: Block, numbers: dict[int, int], asking: Tensor | None, dtype: torch.dtype, device: torch.device
 ) -> _BlockPart:
-    """Return a block with its queries; `numbers` are those of blocks by start, `asking` are all queries of the row."""
+    """Return a block with its queries, which are some of the queries `asking` of the row.
+
+    `numbers` are the numbers of the row's blocks by the position of their first token.
+    """
     seen, size = [*(numbers[start] for start, _ in block.ancestors), numbers[block.start]], block.end - block.start
     if asking is None:
         return _BlockPart(size, size, seen, _mask(block, None, dtype, device))
@@ -203,15 +205,15 @@ def _attention(
     if tree is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)
     if context is not None:
-        states, cos, sin = context
-        key, value = keys_and_values(module, tree.norm(states), cos, sin)
+        norm, states, cos, sin = context
+        key, value = keys_and_values(module, norm(states), cos, sin)
     return tree(query, key, value, scaling), None
 
 
 def keys_and_values(attention: Any, states: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    """Return keys and values [B, Hkv, N, D] of an attention module of a Llama- or Qwen-like model.
+    """Return keys and values [B, Hkv, N, D] of an attention module for normed hidden states [B, N, H].
 
-    They are those of normed hidden states [B, N, H], with the rotary tables [B, N, D] of their positions.
+    `cos` and `sin` [B, N, D] are the rotary tables of their positions.
     """
     shape = (*states.shape[:-1], -1, attention.head_dim)
     keys, values = attention.k_proj(states).view(shape), attention.v_proj(states).view(shape)

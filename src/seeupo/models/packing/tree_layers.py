@@ -20,7 +20,7 @@ FAMILIES = ("llama", "qwen2", "qwen3")
 
 
 def has_known_layers(model: PreTrainedModel) -> bool:
-    """Return whether the layers of a model can be run one by one: those of the Llama and Qwen families."""
+    """Return whether the layers of a model can be run one by one, as in the Llama and Qwen families."""
     return model.config.get_text_config().model_type in FAMILIES
 
 
@@ -44,8 +44,8 @@ def final_states(model: PreTrainedModel, batch: TreeBatch, positions: Tensor) ->
         attention_mask=None,
         position_embeddings=tuple(table[selected] for table in tables),
         use_cache=False,
-        tree=_LastLayer(batch, queries, layers[-1]),
-        context=(states, *tables),
+        tree=TreeAttention(batch, queries),
+        context=(layers[-1].input_layernorm, states, *tables),
     )
     return base.norm(states)[rows, columns][inverse]  # type: ignore[no-any-return]
 
@@ -57,16 +57,8 @@ def states_below(model: PreTrainedModel, batch: TreeBatch, layer: int) -> Tensor
     return _run(_layers(model)[1][:layer], states, tables, batch)
 
 
-class _LastLayer(TreeAttention):
-    """Attention of some tokens; the keys and values of all are made from the input of the layer."""
-
-    def __init__(self, batch: TreeBatch, queries: Queries, layer: Any) -> None:
-        super().__init__(batch, queries)
-        self.norm = layer.input_layernorm
-
-
 def _all_states(model: PreTrainedModel, batch: TreeBatch) -> Tensor:
-    # A mask with four dimensions is passed through unchanged; the real masks are those of the trees.
+    # A mask with four dimensions is passed through unchanged; the trees have the real masks.
     states: Tensor = model.base_model(
         input_ids=batch.input_ids.to(model.device),
         position_ids=batch.position_ids.to(model.device),

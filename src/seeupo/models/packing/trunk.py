@@ -1,13 +1,13 @@
 """The trunk of a model: its layers below the first one that is trained.
 
-A token's hidden states depend on the tokens before it only, and those of the trunk stay the same while the layers above
+A token's hidden states depend on the tokens before it only, and in the trunk they stay the same while the layers above
 are trained. So they are computed once for many turns, and every later pass over some of these turns starts above.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,21 +34,13 @@ def trunk_layers(model: PreTrainedModel, trained: Iterable[nn.Parameter]) -> int
     remaining = {id(parameter) for parameter in trained}
     first = len(layers)
     for index, part in enumerate([*layers, base.norm]):
-        own = {id(parameter) for parameter in part.parameters()}
-        first = min(first, index) if own & remaining else first
-        remaining -= own
+        parameters = {id(parameter) for parameter in part.parameters()}
+        first = min(first, index) if parameters & remaining else first
+        remaining -= parameters
     head: Any = model.get_output_embeddings()
     if head.weight is not base.embed_tokens.weight:
         remaining -= {id(parameter) for parameter in head.parameters()}
     return min(first, len(layers) - 1) if not remaining else 0
-
-
-@dataclass(frozen=True)
-class _Stored:
-    """A turn's tokens: their rows [len] in the hidden states of the batch with this number."""
-
-    batch: int
-    rows: Ints
 
 
 class TrunkCache:
@@ -62,7 +54,7 @@ class TrunkCache:
     def __init__(self, layers: int, max_bytes: int) -> None:
         self.layers, self.max_bytes = layers, max_bytes
         self._states: list[Tensor] = []
-        self._turns: dict[Tokens, _Stored] = {}
+        self._turns: dict[Tokens, tuple[int, Ints]] = {}  # number of the batch, rows [len] in its states
         self._kept = 0  # number of the first batches that stay
 
     def keep(self) -> None:
@@ -72,7 +64,7 @@ class TrunkCache:
     def release(self) -> None:
         """Release everything that is not kept."""
         del self._states[self._kept :]
-        self._turns = {tokens: stored for tokens, stored in self._turns.items() if stored.batch < self._kept}
+        self._turns = {tokens: place for tokens, place in self._turns.items() if place[0] < self._kept}
 
     @property
     def used_bytes(self) -> int:
@@ -93,19 +85,18 @@ class TrunkCache:
         return fitting
 
     def add(self, batch: TreeBatch, turns: Sequence[Turn], states: Tensor) -> None:
-        """Store the states [B, N, H] of a batch; `turns` are those that its members refer to."""
+        """Store the states [B, N, H] of a batch, whose members are indices of `turns`."""
         number = len(self._states)
         self._states.append(states.detach().flatten(0, 1))
         for member, path in zip(batch.members, batch.paths, strict=True):
-            self._turns[_tokens(turns[member])] = _Stored(number, path)
+            self._turns[_tokens(turns[member])] = number, path
 
     def attach(self, batch: TreeBatch, turns: Sequence[Turn]) -> TreeBatch:
         """Return a batch of stored turns that starts above the trunk."""
         count = batch.input_ids.numel()
         sources, rows = np.full(count, -1), np.zeros(count, dtype=np.int64)
         for member, path in zip(batch.members, batch.paths, strict=True):
-            stored = self._turns[_tokens(turns[member])]
-            sources[path], rows[path] = stored.batch, stored.rows
+            sources[path], rows[path] = self._turns[_tokens(turns[member])]
         first = self._states[int(sources.max())]
         states = first.new_zeros(count, first.shape[1])  # padding stays 0
         for source in np.unique(sources[sources >= 0]).tolist():
