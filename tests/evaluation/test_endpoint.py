@@ -125,6 +125,12 @@ def test_unreachable_server_is_reported():
         complete(server, attempts=2)
 
 
+@pytest.mark.parametrize("url", ["http://127.0.0.1:99999/v1", "http://[/v1", "http://a b/v1"])
+def test_urls_that_cannot_be_used_are_endpoint_errors(url):
+    with pytest.raises(EndpointError, match="gave no completion"):
+        complete(SimpleNamespace(url=url), attempts=1)
+
+
 def test_parsed_tool_calls_become_text_again():
     calls = [{"function": {"name": "f", "arguments": '{"a": 1}'}}, {"function": {"name": "g", "arguments": {}}}]
     text = completion_text({"choices": [{"message": {"content": None, "tool_calls": calls}}]})

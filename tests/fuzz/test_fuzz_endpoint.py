@@ -8,6 +8,8 @@ from functools import cache
 from types import SimpleNamespace
 from unittest import mock
 
+import anyio._backends._asyncio  # noqa: F401 (imported at the first request otherwise, which executes code)
+import httpcore2  # noqa: F401
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -174,6 +176,7 @@ def _resolve(host, port, *_, **__):
     """Refuse to resolve names, without asking a name server."""
     import socket
 
+    host = host.decode() if isinstance(host, bytes) else host
     if host != "127.0.0.1":
         host.encode("idna")
         raise socket.gaierror(f"{host} is unknown")

@@ -81,7 +81,7 @@ class Endpoint:
                 if response.status_code not in RETRIED_STATUS:
                     break
                 pause = _retry_after(response.headers.get("Retry-After", ""), pause)
-            except (OSError, ValueError, httpx2.HTTPError, httpx2.InvalidURL, RecursionError) as error:
+            except Exception as error:  # of many types, for odd URLs and responses
                 problem = f"{type(error).__name__}: {error}"
             if attempt + 1 < self.attempts:
                 time.sleep(pause)
