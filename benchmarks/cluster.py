@@ -34,7 +34,7 @@ from seeupo.distributed.ray_cluster import ray_cluster
 from seeupo.distributed.remote_samplers import RemoteSamplers
 from seeupo.engines.local import LocalEngine
 from seeupo.planning.memory import training_memory
-from seeupo.planning.shapes import shape_of_model
+from seeupo.planning.stored_models import shape_of_model
 from seeupo.rollout.collector import Collected
 from seeupo.runs.run_directory import RunDirectory
 from seeupo.training.loop import Loop

@@ -19,7 +19,7 @@ import torch
 from seeupo.algorithms import ALGORITHMS
 from seeupo.algorithms.common.trust_region import TrustRegionSettings
 from seeupo.cli import main
-from seeupo.cli.train_command import parse_overrides
+from seeupo.cli.recipe_arguments import parse_overrides
 from seeupo.comparison.study_file import study_names
 from seeupo.config.changes import Change, check_changes
 from seeupo.config.loader import read_recipe, recipe_names

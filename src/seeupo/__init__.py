@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from seeupo.callbacks import Callback as Callback
+    from seeupo.comparison.run import compare as compare
     from seeupo.config.schema import Recipe as Recipe
     from seeupo.envs.declare import env_maker as env_maker
     from seeupo.envs.declare import expert_maker as expert_maker
@@ -55,6 +56,7 @@ _PLACES = {
     "ToolCall": "types",
     "TrainingResult": "training.run",
     "UserError": "errors",
+    "compare": "comparison.run",
     "env_maker": "envs.declare",
     "evaluate": "evaluation.evaluate",
     "expert_maker": "envs.declare",

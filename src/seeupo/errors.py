@@ -91,10 +91,6 @@ class EnvUnavailable(EnvError):
     """An environment cannot be used on this machine yet: its packages, its data or a sandbox are missing."""
 
 
-class ReportError(UserError):
-    """The report cannot be written."""
-
-
 def suggest(name: str, known: Sequence[str]) -> str:
     """Return a hint for an unknown `name`: the closest known one, or all of them, up to a limit."""
     near = difflib.get_close_matches(name, known, n=1)

@@ -5,7 +5,7 @@ from click.testing import CliRunner
 
 from seeupo.cli import main
 from seeupo.config.loader import read_recipe, recipe_names
-from seeupo.planning.known_shapes import KNOWN_SHAPES
+from seeupo.planning.shapes import KNOWN_SHAPES
 
 GPU_RECIPES = [name for name in recipe_names() if read_recipe(name).model.name in KNOWN_SHAPES]
 

@@ -70,7 +70,7 @@ def launch(unsandboxed, **changes):
 
 
 def step(worker, text):
-    return from_json(StepResult, worker.call({"op": "step", "session": "1", "text": text}))
+    return from_json(StepResult, worker.call({"op": "step", "session": "1", "text": text}), "step")
 
 
 def observation(worker, text):

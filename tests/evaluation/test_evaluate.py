@@ -235,19 +235,23 @@ def test_invalid_options_are_user_errors_and_write_nothing(options, error, messa
     assert list(tmp_path.iterdir()) == []
 
 
+def episode(policy, environment, task_id=None, **options):
+    return one_episode(resolve_options(policy=str(policy), environment=environment, **options), task_id)
+
+
 def test_one_episode_returns_the_trajectory_and_its_chat_format(run_dir, model_folder):
-    chat, trajectory = one_episode(str(model_folder), "pocket", {}, task_id=None, max_turns=2)
+    chat, trajectory = episode(model_folder, "pocket", max_turns=2, max_tokens=64)
     with EnvPool("pocket") as pool:
         tasks = pool.tasks(pool.splits[-1])
     assert trajectory.task == tasks[0].id
     assert len(trajectory.turns) <= 2
     assert REMINDER in chat.tokenizer.decode(trajectory.turns[0].prompt_ids)
-    _, other = one_episode(str(model_folder), "pocket", {}, task_id=tasks[3].id, plain=True, max_turns=None)
+    _, other = episode(model_folder, "pocket", tasks[3].id, plain=True, max_turns=2, max_tokens=64)
     assert other.task == tasks[3].id
-    chat, of_run = one_episode(str(run_dir), None, {}, task_id=None)
+    chat, of_run = episode(run_dir, None)
     assert REMINDER not in chat.tokenizer.decode(of_run.turns[0].prompt_ids)
     assert all(len(turn.action_ids) <= 5 for turn in of_run.turns)
     with pytest.raises(EvaluationError, match="no task 'nothing'"):
-        one_episode(str(model_folder), "pocket", {}, task_id="nothing")
+        episode(model_folder, "pocket", "nothing")
     with pytest.raises(EvaluationError, match="--env"):
-        one_episode(str(model_folder), None, {}, task_id=None)
+        episode(model_folder, None)

@@ -4,7 +4,7 @@ import json
 import os
 import threading
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +17,6 @@ from fuzz.mutation import ODD_TEXTS, TEXTS, VALUES, damaged, mutated, mutated_js
 from rollout.tokenizers_like import tokenizer_like
 from seeupo.envs.failures import EnvFailure, WorkerFailure
 from seeupo.envs.pocket import PocketFactory
-from seeupo.envs.pool.episode import score_from_json
 from seeupo.envs.pool.sandbox import Limits
 from seeupo.envs.pool.serve import Host, answer
 from seeupo.envs.pool.slot import Session, Slot
@@ -53,8 +52,7 @@ ANSWERS = [
     {"id": 1, "error": "usage", "text": "no such option"},
 ]
 LINES = st.sampled_from(ANSWERS).flatmap(mutated_json).map(lambda text: text.encode(errors="surrogatepass") + b"\n")
-read_result = partial(from_json, StepResult)
-READERS = [read_result, partial(from_json, Task), score_from_json]
+KINDS = [StepResult, tuple[Task, ...], float, bool, tuple[str, ...], object]
 
 
 @given(LINES | LINES.flatmap(damaged))
@@ -62,9 +60,9 @@ def test_any_line_is_a_message_that_can_be_sent_on(line):
     with nothing_executes(), suppress(WireError):
         message = decode(line)
         with suppress(WireError):
-            assert isinstance(read_result(message.get("value")), StepResult)
+            assert isinstance(from_json(StepResult, message.get("value"), "step"), StepResult)
         with suppress(WireError):
-            assert isinstance(from_json(Task, message.get("value")), Task)
+            assert isinstance(from_json(Task, message.get("value"), "task"), Task)
         with suppress(WireError):
             sent = encode(message)
             assert sent.count(b"\n") == 1
@@ -79,7 +77,7 @@ def chats():
 @given(mutated_json({"value": RESULT}, most=2), st.integers(0, 1), st.booleans())
 def test_any_result_of_a_worker_becomes_a_prompt(text, number, reasoning):
     try:
-        result = read_result(decode(text.encode(errors="surrogatepass")).get("value"))
+        result = from_json(StepResult, decode(text.encode(errors="surrogatepass")).get("value"), "step")
     except WireError:
         return
     template = Template(reasoning=reasoning, max_observation_tokens=50, max_prompt_tokens=200)
@@ -156,16 +154,16 @@ WORKERS = st.lists(
 REQUEST = {"op": "reset", "session": "s", "task": TASK, "seed": 0}
 
 
-@given(WORKERS, TEXTS | ODD_TEXTS, st.sampled_from(READERS))
-def test_any_answer_of_a_worker_is_a_value_or_a_failure(workers, text, reader):
+@given(WORKERS, TEXTS | ODD_TEXTS, st.sampled_from(KINDS))
+def test_any_answer_of_a_worker_is_a_value_or_a_failure(workers, text, kind):
     slot, session = PipedSlot(workers), Session("s", "t-1")
     step = {"op": "step", "session": "s", "text": text}
     try:
         for call in (
-            lambda: slot.call(REQUEST, read_result, session=session),
-            lambda: slot.call(step, read_result, session=session),
-            lambda: slot.call({"op": "score", "session": "s"}, reader, session=session),
-            lambda: slot.call({"op": "splits"}, reader),
+            lambda: slot.call(REQUEST, StepResult, session=session),
+            lambda: slot.call(step, StepResult, session=session),
+            lambda: slot.call({"op": "score", "session": "s"}, kind, session=session),
+            lambda: slot.call({"op": "splits"}, kind),
             lambda: slot.close(session),
         ):
             with nothing_executes(), suppress(EnvFailure, EnvError, WorkerFailure):

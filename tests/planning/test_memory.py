@@ -14,7 +14,7 @@ from seeupo.config.schema import AgentSettings, Recipe
 from seeupo.engines.local import LocalEngine
 from seeupo.models.loading import LoadedPolicy
 from seeupo.planning.memory import training_memory
-from seeupo.planning.shapes import shape_of_model
+from seeupo.planning.stored_models import shape_of_model
 from seeupo.types import Turn
 
 SIZES = {

@@ -1,14 +1,17 @@
 import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from engines.examples import engine
 from models.examples import SHAPE, small_model
 from seeupo.config.loader import read_recipe, recipe_names
-from seeupo.config.model_settings import LoraSettings, ModelSettings
+from seeupo.config.model_settings import LoraSettings, ModelSettings, TinySettings
 from seeupo.config.optimizer_settings import OptimizerSettings
 from seeupo.errors import ModelError
 from seeupo.models.lora.adapters import add_adapters
-from seeupo.planning.known_shapes import KNOWN_SHAPES
-from seeupo.planning.shapes import shape_of, shape_of_model
+from seeupo.models.tiny import tiny_model, tiny_tokenizer
+from seeupo.planning.shapes import KNOWN_SHAPES, shape_from_config, shape_of
+from seeupo.planning.stored_models import shape_of_model
 
 
 @pytest.fixture(autouse=True)
@@ -26,6 +29,23 @@ def test_built_in_shapes_have_the_published_number_of_parameters(name, billions)
     assert shape.parameters / 1e9 == pytest.approx(billions, abs=0.01)
     assert shape.outer_parameters + shape.layers * shape.layer_parameters == shape.parameters
     assert shape.query_norms == ("Qwen3" in name)
+
+
+@pytest.mark.parametrize("name", KNOWN_SHAPES)
+def test_shapes_of_the_table_are_those_of_transformers(name):
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**KNOWN_SHAPES[name]))
+    assert shape_from_config(KNOWN_SHAPES[name], "table") == shape_of_model(model, "table")
+
+
+@pytest.mark.parametrize(
+    ("tiny", "words"),
+    [(TinySettings(), ("open", "user", "door")), (TinySettings(width=48, layers=2, heads=2, words=False), ())],
+)
+def test_the_shape_of_tiny_is_that_of_the_model_that_is_made(tiny, words):
+    config = tiny.config(words=words)
+    model = tiny_model(config, tiny_tokenizer(config))
+    assert shape_of(ModelSettings(tiny=tiny), words) == shape_of_model(model, "the recipe")
 
 
 def test_the_models_of_all_recipes_have_a_shape_without_a_network():

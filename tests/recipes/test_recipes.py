@@ -11,7 +11,7 @@ from seeupo.envs.install import installed
 from seeupo.envs.registry import lookup
 from seeupo.models.saving import save_model
 from seeupo.models.tiny import tiny_tokenizer
-from seeupo.planning.known_shapes import KNOWN_SHAPES
+from seeupo.planning.shapes import KNOWN_SHAPES
 from seeupo.training.setup import open_pool
 from seeupo.types import Message, StepResult, Task
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from report.odd_payload import Chunks
-from seeupo.report.html_page import write_page
+from seeupo.report.html_page import REPORT_PAGE, write_page
 
 TIMEOUT = 180_000
 """Milliseconds; generous, because the machine may be busy."""
@@ -65,7 +65,7 @@ def open_page(browser: Any, tmp_path: Path) -> Iterator[Callable[..., OpenedPage
         chunks: Chunks, *, width: int = 1280, theme: str = "light", fragment: str = "", **options: Any
     ) -> OpenedPage:
         path = tmp_path / f"page-{len(pages)}.html"
-        write_page(path, chunks)
+        write_page(path, chunks, REPORT_PAGE)
         context = browser.new_context(
             viewport={"width": width, "height": 900}, color_scheme=theme, reduced_motion="reduce", **options
         )

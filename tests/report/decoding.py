@@ -4,7 +4,6 @@ import base64
 import json
 import re
 import zlib
-from contextlib import contextmanager
 
 from seeupo.report.payload import report_chunks
 
@@ -36,15 +35,12 @@ class DecodedReport:
         return {series["name"]: series["points"] for series in found["series"]}
 
 
-@contextmanager
 def raw_chunks(runs, max_bytes=25_000_000):
-    with report_chunks(runs, max_bytes=max_bytes) as (_, chunks):
-        yield dict(chunks)
+    return report_chunks(runs, max_bytes=max_bytes)[1]
 
 
 def decoded(*runs, max_bytes=25_000_000):
-    with raw_chunks(runs, max_bytes) as chunks:
-        return DecodedReport(chunks)
+    return DecodedReport(raw_chunks(runs, max_bytes))
 
 
 def decoded_page(path):

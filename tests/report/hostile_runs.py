@@ -1,6 +1,7 @@
 """A run directory in which a stranger wrote hostile text into every field that reaches the report."""
 
 import json
+from dataclasses import asdict
 
 from report.made_runs import evaluation_of, failed_trajectory, record_of, trajectory, write_lines, write_tokenizer
 from seeupo.evaluation.results import AttemptResult, Evaluation
@@ -45,7 +46,7 @@ def hostile_records(attack, group, *, trained):
 
 def hostile_evaluation(text):
     evaluation = evaluation_of(0.5, panel=f"panel {text}")
-    plan = {**evaluation.plan.to_json(), "environment": f"environment {text}", "split": text, "policy": text}
+    plan = {**asdict(evaluation.plan), "environment": f"environment {text}", "split": text, "policy": text}
     results = {}
     for attack, hostile in ATTACKS.items():
         task = f"{attack} task {hostile}"
@@ -82,7 +83,7 @@ def hostile_run(run_dir, attack="script"):
         records.append(record)
     lines = [*records, {"kind": text, "iteration": 1}]
     (run_dir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    header = {"format": "seeupo-trajectories", "version": 2}
+    header = {"format": "seeupo-trajectories", "version": 3}
     kinds = {f"{name} task {ATTACKS[name]}": f"{name} kind {ATTACKS[name]}" for name in ATTACKS}
     for folder, iterations in (("trajectories", (1,)), ("evaluations", (0, 1))):
         for iteration in iterations:

@@ -244,7 +244,7 @@ def odd_run(run_dir: Path) -> Path:
 
 def write_lines(path: Path, trajectories, header=None) -> None:
     """Write a trajectory file from trajectories or from records."""
-    lines = [header or {"format": "seeupo-trajectories", "version": 2}]
+    lines = [header or {"format": "seeupo-trajectories", "version": 3}]
     lines += [each if isinstance(each, dict) else to_json(each) for each in trajectories]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress("".join(json.dumps(line) + "\n" for line in lines).encode(), mtime=0))

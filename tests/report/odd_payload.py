@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-Chunks = list[tuple[str, bytes]]
+Chunks = dict[str, bytes]
 
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>"
 HOSTILE_NAME = "<b onmouseover=alert(1)>&amp;\"'`</b>"
@@ -107,8 +107,8 @@ class Payload:
         index = {"rows": len(self.bodies), "lists": lists, "columns": self.columns}
         size = self.chunk_size
         parts = [self.bodies[start : start + size] for start in range(0, len(self.bodies), size)]
-        bodies = [(f"bodies-{number}", packed(part)) for number, part in enumerate(parts)]
-        return [("overview", packed(overview)), ("index", packed(index)), *bodies]
+        bodies = {f"bodies-{number}": packed(part) for number, part in enumerate(parts)}
+        return {"overview": packed(overview), "index": packed(index), **bodies}
 
 
 def estimate(value: float, reach: float) -> dict[str, float]:

@@ -6,7 +6,7 @@ import pytest
 from comparison.small_study import made_result
 from report.conftest import TIMEOUT
 from seeupo.comparison.analysis import METRICS, arm_summary, pairwise_differences
-from seeupo.report.comparison_page import write_comparison
+from seeupo.report.write import write_comparison
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 

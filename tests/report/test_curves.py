@@ -136,11 +136,11 @@ def test_success_is_computed_from_trajectories_without_metrics(run, tmp_path):
     assert [curve["key"] for curve in page.runs[0]["curves"]] == ["success", "reward", "pass_at_k"]
 
 
-def test_k_comes_from_evaluations_or_metrics(run, tmp_path):
-    assert evaluation_k(read_run(run)) == 2
-    assert evaluation_k(with_records(run, tmp_path, lambda line: line)) == 2
-    (tmp_path / "run" / "metrics.jsonl").write_text("")
-    assert evaluation_k(read_run(tmp_path / "run")) is None
+def test_k_comes_from_evaluations_or_the_recipe(run):
+    read = read_run(run)
+    assert evaluation_k(read) == 2
+    assert evaluation_k(replace(read, evaluations=[], recipe={"evaluation": {"k": 3}})) == 3
+    assert evaluation_k(replace(read, evaluations=[], recipe={})) is None
 
 
 def test_turn_mean_skips_missing_values_and_weights_by_used_turns():
@@ -155,9 +155,3 @@ def test_turn_mean_of_odd_values_is_a_number_or_none(value):
     assert turn_mean({"turns": [{"kl": 1.0, "used_turns": 1.0}, {"kl": 2.0, "used_turns": -1.0}]}, "kl") == 1.0
     assert turn_mean({"turns": [{"kl": 1.0, "used_turns": -1.0}]}, "kl") is None
     assert turn_mean({"turns": [{"kl": value, "used_turns": value}]}, "kl") == math.inf
-
-
-def test_k_with_too_many_digits_is_unknown(run):
-    name = f"avg@{'9' * 5000}"
-    records = {"evaluation": [{"kind": "evaluation", "iteration": 0, name: {"value": 0.5}}]}
-    assert evaluation_k(replace(read_run(run), evaluations=[], records=records, recipe={})) is None

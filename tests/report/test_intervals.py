@@ -9,7 +9,7 @@ def rows(groups):
     """Return rows for groups of (score, reward), or of scores that are also the rewards."""
     pairs = [[each if isinstance(each, tuple) else (each, each) for each in group] for group in groups]
     return [
-        [TrajectoryRow("a", "g", "t", "goal", "ok", score, reward, None, 1, {}) for score, reward in group]
+        [TrajectoryRow("a", "g", "t", "goal", "ok", score, reward, None, 1, b"") for score, reward in group]
         for group in pairs
     ]
 

@@ -4,7 +4,7 @@ import zlib
 
 import pytest
 
-from seeupo.report.packing import base64_size, gzipped_json, json_bytes, rounded
+from seeupo.report.packing import gzipped_json, json_bytes, rounded
 from seeupo.utils.numbers import finite_number
 
 
@@ -30,8 +30,3 @@ def test_gzip_output_is_reproducible():
     assert content == gzipped_json({"a": [1, None, "é"]})
     assert content[4:8] == bytes(4)
     assert json.loads(zlib.decompress(content, 31)) == {"a": [1, None, "é"]}
-
-
-@pytest.mark.parametrize(("count", "size"), [(0, 0), (1, 4), (3, 4), (4, 8)])
-def test_base64_size(count, size):
-    assert base64_size(count) == size

@@ -127,8 +127,8 @@ def test_several_runs_share_a_report(run, tmp_path):
 
 
 def test_errors_name_the_problem(run, tmp_path):
-    with pytest.raises(RunError, match="no run given"), report_chunks([], max_bytes=1):
-        pass
+    with pytest.raises(RunError, match="no run given"):
+        report_chunks([], max_bytes=1)
     with pytest.raises(RunError, match="not a run directory"):
         write_report([tmp_path], tmp_path / "report.html")
     (tmp_path / "file").write_text("")

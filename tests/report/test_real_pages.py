@@ -34,9 +34,8 @@ def run(request, tmp_path_factory):
 
 @pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (400, "dark")])
 def test_every_section_of_a_real_report_works(open_page, run, width, theme):
-    with report_chunks([run], max_bytes=25_000_000) as (overview, chunks):
-        kept = list(chunks)
-    page = open_page(kept, width=width, theme=theme).page
+    overview, chunks = report_chunks([run], max_bytes=25_000_000)
+    page = open_page(chunks, width=width, theme=theme).page
     assert page.locator("#cards .card h3").inner_text() == run.name
     total = overview["runs"][0]["trajectories"]["kept"]
     assert page.inner_text("#count").startswith(f"{total:,} of {total:,} ")
@@ -55,14 +54,13 @@ def test_every_section_of_a_real_report_works(open_page, run, width, theme):
 
 
 def test_link_opens_a_trajectory_of_a_real_run(open_page, run):
-    with report_chunks([run], max_bytes=25_000_000) as (_, chunks):
-        kept = list(chunks)
-    page = open_page(kept).page
+    _, chunks = report_chunks([run], max_bytes=25_000_000)
+    page = open_page(chunks).page
     name = page.locator("#list tbody tr").first
     name.locator("a").click()
     page.wait_for_selector("#viewer[open]")
     link = page.evaluate("location.hash")
     assert urlencode({"run": run.name}) in link
-    again = open_page(kept, fragment=link[1:]).page
+    again = open_page(chunks, fragment=link[1:]).page
     again.wait_for_selector("#viewer[open]")
     assert again.inner_text("#viewer h2") == page.inner_text("#viewer h2")

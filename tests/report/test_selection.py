@@ -6,7 +6,6 @@ import pytest
 from report.decoding import decoded, raw_chunks
 from report.made_runs import cut, made_run, odd_run, trajectory, write_lines
 from seeupo.report import selection
-from seeupo.report.packing import base64_size
 from seeupo.runs.trajectory_files import read_trajectories, to_json
 
 
@@ -58,31 +57,30 @@ def test_rows_match_their_bodies(run):
             assert row["iteration"] == {1: 0, 2: 12}[row["phase"]]
 
 
-@pytest.mark.parametrize("max_bytes", [0, 60_000, 100_000, 120_000])
+@pytest.mark.parametrize("max_bytes", [0, 15_000, 30_000, 60_000])
 def test_limit_is_respected_and_groups_are_complete(run, max_bytes):
-    with raw_chunks([run], max_bytes) as chunks:
-        size = sum(base64_size(len(content)) for content in chunks.values())
+    chunks = raw_chunks([run], max_bytes)
+    size = sum(len(content) for name, content in chunks.items() if name.startswith("bodies"))
     page = decoded(run, max_bytes=max_bytes)
     kept = page.runs[0]["trajectories"]
-    assert size <= max(max_bytes, 30_000)
+    assert size <= max_bytes + 1000  # the ends of the chunks
     assert kept["kept"] == page.index["rows"] < kept["total"] == 432
     assert (kept["kept"] > 0) == (max_bytes > 0)
     everything = all_members(run)
     for key, ids in members(page).items():
         assert ids == everything[key]
     assert "at random" in kept["note"]
-    if max_bytes >= 100_000:
-        assert size > 0.6 * max_bytes
+    assert size >= 0.6 * max_bytes
 
 
 def test_iterations_have_equal_shares(run):
-    page = decoded(run, max_bytes=120_000)
+    page = decoded(run, max_bytes=40_000)
     counts = {}
     for iteration, _ in members(page):
         counts[iteration] = counts.get(iteration, 0) + 1
     assert sorted(counts) == list(range(1, 13))
-    assert max(counts.values()) <= min(counts.values()) + 2
-    few = decoded(run, max_bytes=60_000)
+    assert max(counts.values()) <= min(counts.values()) + 3
+    few = decoded(run, max_bytes=10_000)
     places = [group[-3:] for _, group in members(few)]
     assert len(places) < 48
     assert len(set(places)) > 5  # not always the first ones
@@ -90,7 +88,7 @@ def test_iterations_have_equal_shares(run):
 
 def test_same_held_out_tasks_are_kept_before_and_after(run):
     partly = 0
-    for max_bytes in range(26_000, 46_000, 2_000):
+    for max_bytes in range(500, 6_000, 500):
         page = decoded(run, max_bytes=max_bytes)
         before, after = ([group for _, group in members(page, phase)] for phase in (1, 2))
         assert before[: len(after)] == after[: len(before)]
@@ -99,25 +97,21 @@ def test_same_held_out_tasks_are_kept_before_and_after(run):
 
 
 def test_output_does_not_depend_on_the_order_of_directory_listings(run, tmp_path, monkeypatch):
-    with raw_chunks([run], 120_000) as chunks:
-        first = dict(chunks)
+    first = raw_chunks([run], 40_000)
     copy = tmp_path / "run"
     shutil.copytree(run, copy)
     listed = type(copy).iterdir
     monkeypatch.setattr(type(copy), "iterdir", lambda self: reversed(list(listed(self))))
     monkeypatch.chdir(tmp_path)
-    with raw_chunks([copy], 120_000) as chunks:
-        assert {name: content for name, content in chunks.items() if name != "overview"} == {
-            name: content for name, content in first.items() if name != "overview"
-        }
-        again = dict(chunks)
-    with raw_chunks([copy], 120_000) as chunks:
-        assert dict(chunks) == again
+    chunks = raw_chunks([copy], 40_000)
+    del first["overview"]
+    assert {name: chunks[name] for name in chunks if name != "overview"} == first
+    assert raw_chunks([copy], 40_000) == chunks
 
 
 def test_several_runs_share_the_limit(run, tmp_path):
     other = made_run(tmp_path / "run", iterations=2, seed=1)
-    page = decoded(run, other, max_bytes=150_000)
+    page = decoded(run, other, max_bytes=40_000)
     assert [each["name"] for each in page.runs] == ["run", "run (2)"]
     assert [each["trajectories"]["kept"] for each in page.runs][1] == 60
     assert {row["run"] for row, _ in page.rows()} == {0, 1}
@@ -152,7 +146,7 @@ def test_damaged_files_lose_only_incomplete_groups(run, tmp_path):
     page = decoded(copy)
     missing = " ".join(page.runs[0]["missing"])
     assert "trajectories/00002.jsonl.gz is damaged after" in missing
-    assert "trajectories/00003.jsonl.gz is damaged and cannot be read" in missing
+    assert "trajectories/00003.jsonl.gz is damaged after its first 0 trajectories: " in missing
     whole, kept = all_members(run), members(page)
     assert {iteration for iteration, _ in kept} == set(range(1, 13)) - {3}
     assert all(ids == whole[key] for key, ids in kept.items())
@@ -181,13 +175,6 @@ def test_malformed_trajectories_are_left_out(tmp_path):
     assert members(page) == {(1, "g"): ["a"]}
     assert page.body("a")["group_size"] == 6
     assert "5 trajectories are malformed" in " ".join(page.runs[0]["missing"])
-
-
-def test_held_out_kinds_come_from_the_evaluation_if_the_file_has_none(tmp_path):
-    run = made_run(tmp_path / "run", iterations=1)
-    path = run / "evaluations" / "00000.jsonl.gz"
-    write_lines(path, list(read_trajectories(path)))
-    assert {row["kind"] for row, _ in decoded(run).rows() if row["phase"] == 1} == {"owed"}
 
 
 def test_training_files_may_have_no_kinds(tmp_path):
@@ -220,7 +207,7 @@ def test_oversized_group_does_not_affect_other_iterations(tmp_path):
     run = made_run(tmp_path / "run", iterations=3)
     large = [trajectory(f"big-{n}", "big", [random.Random(n).randbytes(20_000).hex()], 1.0) for n in range(2)]
     write_lines(run / "trajectories" / "00001.jsonl.gz", [*large])
-    page = decoded(run, max_bytes=90_000)
+    page = decoded(run, max_bytes=60_000)
     assert {iteration for iteration, _ in members(page)} == {2, 3}
 
 

@@ -4,9 +4,8 @@ import pytest
 from tokenizers import Tokenizer, models
 
 from report.made_runs import HOSTILE, tokenizer, write_tokenizer
-from seeupo.config.model_settings import TinyConfig
-from seeupo.models.tiny import tiny_tokenizer
-from seeupo.report.token_text import TokenDecoder, has_thoughts, split_thoughts, thought_token_ranges
+from seeupo.models.tiny import TinyConfig, tiny_tokenizer
+from seeupo.report.token_text import TokenDecoder, thought_token_ranges
 
 
 @pytest.fixture(scope="module")
@@ -79,21 +78,7 @@ def test_invalid_tokenizer_file_is_an_error(tmp_path):
 )
 def test_thought_token_ranges(texts, expected):
     assert thought_token_ranges(texts, [False] * len(texts)) == expected
-    assert has_thoughts(texts) == bool(expected)
 
 
 def test_special_tokens_do_not_open_thoughts():
     assert thought_token_ranges(["<think>", "a"], [True, False]) == []
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("done", (["done"], [])),
-        ("", ([], [])),
-        ("<think>a</think>b", (["<think>a</think>", "b"], [[0, 1]])),
-        ("a<think>b", (["a", "<think>b"], [[1, 2]])),
-    ],
-)
-def test_split_thoughts(text, expected):
-    assert split_thoughts(text) == expected

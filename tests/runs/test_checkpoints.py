@@ -41,14 +41,14 @@ def made(tmp_path) -> Checkpoints:
 
 
 def test_a_written_checkpoint_is_found(made):
-    assert (made.latest(), made.best()) == (None, None)
+    assert (made.latest(), made.best_iteration()) == (None, None)
     path = made.write(10, {"seed": 1, "random": [1, 2], "best": float("-inf")}, saves("abc"))
     found = Checkpoints(made.folder, keep=2).latest()
     assert (found.path, found.iteration) == (path, 10)
     assert found.state == {"seed": 1, "random": [1, 2], "best": float("-inf")}
     assert (path / "critic" / "head" / "weights.bin").read_text() == "abcabc"
     assert path.name == "00010"
-    assert made.best() is None
+    assert made.best_iteration() is None
 
 
 def test_the_latest_and_the_best_are_kept(made):
@@ -56,10 +56,10 @@ def test_the_latest_and_the_best_are_kept(made):
         write(made, iteration, best=iteration in (1, 2))
     assert names(made.folder) == ["00002", "00004", "00005", "BEST"]
     assert (made.folder / "BEST").read_text() == "00002\n"
-    assert (made.latest().iteration, made.best().iteration) == (5, 2)
+    assert (made.latest().iteration, made.best_iteration()) == (5, 2)
     write(made, 6, best=True)
     assert names(made.folder) == ["00005", "00006", "BEST"]
-    assert made.best().iteration == 6
+    assert made.best_iteration() == 6
 
 
 def test_checkpoints_are_found_by_number_and_verified(made):
@@ -265,11 +265,13 @@ def test_an_earlier_best_is_used_if_the_best_is_damaged(made):
     write(made, 10, best=True)
     change_file(write(made, 20, best=True))
     with pytest.warns(UserWarning, match="00020 is damaged.*00010 is used instead"):
-        assert made.best().iteration == 10
+        made.latest()
+    assert made.best_iteration() == 10
     assert (made.folder / "BEST").read_text() == "00010\n"
     truncate_file(made.folder / "00010")
     with pytest.warns(UserWarning, match="no other checkpoint"):
-        assert made.best() is None
+        made.latest()
+    assert made.best_iteration() is None
     assert not (made.folder / "BEST").exists()
 
 
@@ -356,7 +358,7 @@ def test_a_full_disk_at_any_sync_leaves_an_intact_checkpoint(made, monkeypatch, 
     assert made.latest().iteration in (10, 20)
     assert not [name for name in names(made.folder) if name.startswith(".")]
     assert write(made, 20, best=True)
-    assert made.best().iteration == 20
+    assert made.best_iteration() == 20
 
 
 def test_a_failed_rename_restores_the_replaced_checkpoint(made, monkeypatch):
@@ -411,17 +413,6 @@ def test_disk_errors_of_all_libraries_are_checkpoint_errors(made, save):
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
     assert names(made.folder) == ["00010"]
-
-
-def test_save_must_not_write_reserved_files(made):
-    with pytest.raises(ValueError, match=r"save wrote state\.json"):
-        made.write(10, {}, lambda folder: (folder / "state.json").write_text("{}"))
-
-
-@pytest.mark.parametrize("keep", [0, -1, True])
-def test_keep_must_be_positive(tmp_path, keep):
-    with pytest.raises(ValueError, match=rf"keep.*{keep}"):
-        Checkpoints(tmp_path, keep=keep)
 
 
 # A process is killed before its n-th disk operation, for every n; the next process recovers the checkpoints.
@@ -484,7 +475,8 @@ while True:
     checkpoints = Checkpoints(folder, keep=1)
     left = [path.name for path in folder.iterdir() if path.name.startswith(".")] if folder.exists() else []
     assert not left, (deadly, left)
-    latest, best = checkpoints.latest(), checkpoints.best()
+    latest = checkpoints.latest()
+    best = None if checkpoints.best_iteration() is None else checkpoints.find(checkpoints.best_iteration())
     if finished:
         assert latest is not None, deadly
         # The last finished write, or the one that was interrupted.

@@ -1,11 +1,10 @@
 import gzip
 import json
-from dataclasses import replace
 
 import pytest
 
 from seeupo.errors import TrajectoryFileError
-from seeupo.runs import gzip_lines, trajectory_files
+from seeupo.runs import trajectory_files
 from seeupo.runs.trajectory_files import (
     FORMAT,
     VERSION,
@@ -16,6 +15,7 @@ from seeupo.runs.trajectory_files import (
     write_trajectories,
 )
 from seeupo.types import Credit, Failure, FailureKind, StopReason, Trajectory, Turn, TurnCredit, TurnText
+from seeupo.utils import json_lines
 
 
 def example(name="a", **options) -> Trajectory:
@@ -37,16 +37,6 @@ def test_appending_keeps_the_first_header(tmp_path):
     assert read_header(path) == {"format": FORMAT, "version": VERSION, "policy": "tiny"}
 
 
-def test_version_2_records_have_no_step_rewards():
-    rewarded = [replace(turn, reward=0.5, state_key="s") for turn in example().turns]
-    record = to_json(replace(example(), turns=tuple(rewarded), outcome=0.25))
-    assert from_json(record).turns[0].reward == 0.5
-    del record["outcome"]
-    for turn in record["turns"]:
-        del turn["reward"], turn["state_key"]
-    assert from_json(record) == example()
-
-
 def test_record_cut_by_an_interrupt_is_skipped(tmp_path):
     path = tmp_path / "some.jsonl.gz"
     write_trajectories(path, [example("a")], header={})
@@ -60,14 +50,14 @@ def test_record_cut_by_an_interrupt_is_skipped(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ([], "not a readable trajectory file"),
-        (['{"format": "else", "version": 1}'], "'else'"),
+        ([], "not the header of a trajectory file"),
+        (['{"format": "else", "version": 3}'], "'else'"),
         ([json.dumps({"format": FORMAT, "version": 99})], "version 99"),
-        ([json.dumps({"format": FORMAT, "version": None})], "not a readable trajectory file"),
-        ([json.dumps({"format": FORMAT, "version": 2}), "{}"], "line 2: KeyError: 'turns'"),
-        ([json.dumps({"format": FORMAT, "version": 2}), "not json"], "line 2: JSONDecodeError"),
-        (["[" * 100_000], "not a readable trajectory file"),
-        ([json.dumps({"format": FORMAT, "version": 2}), "[" * 100_000], "line 2: RecursionError"),
+        ([json.dumps({"format": FORMAT, "version": None})], "not the header of a trajectory file"),
+        ([json.dumps({"format": FORMAT, "version": VERSION}), "{}"], "line 2: KeyError: 'turns'"),
+        ([json.dumps({"format": FORMAT, "version": VERSION}), "not json"], "line 2: JSONDecodeError"),
+        (["[" * 100_000], "not the header of a trajectory file"),
+        ([json.dumps({"format": FORMAT, "version": VERSION}), "[" * 100_000], "line 2: RecursionError"),
     ],
 )
 def test_invalid_files_are_refused(tmp_path, lines, message):
@@ -79,7 +69,7 @@ def test_invalid_files_are_refused(tmp_path, lines, message):
 
 def test_files_that_are_not_gzip_are_refused(tmp_path):
     (tmp_path / "other").write_bytes(b"plain text")
-    with pytest.raises(TrajectoryFileError, match="damaged"):
+    with pytest.raises(TrajectoryFileError, match="not the header"):
         list(read_trajectories(tmp_path / "other"))
 
 
@@ -89,8 +79,8 @@ def test_too_large_and_linked_files_are_refused_with_the_limit(tmp_path, monkeyp
     (tmp_path / "link").symlink_to(path)
     with pytest.raises(TrajectoryFileError, match="symbolic link"):
         list(read_trajectories(tmp_path / "link"))
-    monkeypatch.setattr(gzip_lines, "MAX_LINE_BYTES", 1000)
-    with pytest.raises(TrajectoryFileError, match=r"some.jsonl.gz is too large: line 2 .* limit of 0.001 MB"):
+    monkeypatch.setattr(json_lines, "MAX_LINE_BYTES", 1000)
+    with pytest.raises(TrajectoryFileError, match=r"some.jsonl.gz: line 2 .* limit of 0.001 MB"):
         list(read_trajectories(path))
 
 
@@ -174,4 +164,14 @@ def test_shared_prompts_of_a_file_cannot_expand_without_limit(tmp_path, monkeypa
     assert len(list(read_trajectories(path))) == 5
     monkeypatch.setattr(trajectory_files, "MAX_FILE_TOKENS", 29)  # each has two prompts, of 2 and 4 tokens
     with pytest.raises(TrajectoryFileError, match="line 6: the prompts have more than 29 tokens"):
+        list(read_trajectories(path))
+
+
+def test_the_number_of_lines_is_limited(tmp_path, monkeypatch):
+    path = tmp_path / "some.jsonl.gz"
+    write_trajectories(path, [example()] * 9, header={})
+    monkeypatch.setattr(trajectory_files, "MAX_LINES", 10)
+    assert len(list(read_trajectories(path))) == 9
+    write_trajectories(path, [example()], header={})
+    with pytest.raises(TrajectoryFileError, match="more lines than the limit of 10"):
         list(read_trajectories(path))

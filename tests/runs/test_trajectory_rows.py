@@ -5,9 +5,9 @@ import tracemalloc
 import pytest
 
 from report.made_runs import group_of, odd_trajectories, trajectory, write_lines
-from seeupo.runs import gzip_lines, trajectory_rows
 from seeupo.runs.trajectory_files import from_json, to_json, write_trajectories
 from seeupo.runs.trajectory_rows import read_rows
+from seeupo.utils import json_lines
 
 
 def test_rows_match_the_trajectories(tmp_path):
@@ -22,17 +22,6 @@ def test_rows_match_the_trajectories(tmp_path):
         assert (row.stop, row.status, row.turns) == (member.stop.value, "failed" if failed else "ok", len(member.turns))
         assert (row.score, row.reward) == (member.score, None if failed else member.reward)
         assert row.advantage == (None if member.credit is None else member.credit.advantage)
-
-
-def test_large_files_keep_lines_instead_of_records(tmp_path, monkeypatch):
-    write_trajectories(tmp_path / "a.jsonl.gz", odd_trajectories()[2:6], header={})
-    parsed = read_rows(tmp_path / "a.jsonl.gz").groups
-    monkeypatch.setattr(trajectory_rows, "MAX_PARSED_BYTES", 0)
-    lines = read_rows(tmp_path / "a.jsonl.gz").groups
-    assert lines.keys() == parsed.keys()
-    for name, rows in lines.items():
-        assert all(isinstance(row.content, bytes) for row in rows)
-        assert [row.record() for row in rows] == [row.record() for row in parsed[name]]
 
 
 def test_empty_file_has_no_groups_and_no_kinds(tmp_path):
@@ -108,10 +97,10 @@ def test_oversized_lines_end_the_file_with_the_limit(tmp_path, monkeypatch):
     path = tmp_path / "trajectories" / "00001.jsonl.gz"
     huge = trajectory("c", "huge", ["done"], 1.0, opening="x" * 10_000)
     write_lines(path, [trajectory("a", "small", ["done"], 1.0), huge])
-    monkeypatch.setattr(gzip_lines, "MAX_LINE_BYTES", 5000)
+    monkeypatch.setattr(json_lines, "MAX_LINE_BYTES", 5000)
     file = read_rows(path)
     assert list(file.groups) == ["small"]
-    assert "trajectories/00001.jsonl.gz was read up to its first 1 trajectories: line 3 is longer" in file.damage
+    assert "trajectories/00001.jsonl.gz is damaged after its first 1 trajectories: line 3 is longer" in file.damage
 
 
 def test_rows_of_a_file_that_expands_a_lot_take_little_memory(tmp_path):

@@ -156,16 +156,6 @@ def test_a_record_that_is_no_recipe_is_refused(run):
             resume(run)
 
 
-def test_runs_without_a_recorded_recipe_are_resumed_with_their_file(run):
-    info = env_info(run)
-    del info["recipe"], info["changes"]
-    (run / "env_info.json").write_text(json.dumps(info))
-    assert resume(run).summary["changes"] == []
-    result = resume(run, changes={"run.iterations": 2})
-    assert [each["key"] for each in result.summary["changes"]] == ["run.iterations"]
-    assert env_info(run)["recipe"]["run"]["iterations"] == 2
-
-
 def test_the_report_shows_changes(run):
     resume(run, changes={"run.iterations": 2, "optimizer.learning_rate": 5e-5}, accept_changes=True)
     details = dict(run_overview(read_run(run), "run", Selection())["details"])

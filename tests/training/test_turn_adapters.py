@@ -125,8 +125,7 @@ def test_sampling_ahead_uses_the_adapters_of_the_version_before(tmp_path):
 
 
 def test_report_of_a_run_with_turn_adapters(run_dir):
-    with report_chunks([run_dir], max_bytes=25_000_000) as (overview, chunks):
-        assert sum(map(len, chunks)) > 0
+    overview, _ = report_chunks([run_dir], max_bytes=25_000_000)
     (run,) = overview["runs"]
     assert run["trajectories"]["kept"] == 48
     assert {"step_scale", "pool_kl", "expected_gain"} <= {each["key"] for each in run["turn_maps"]}

@@ -138,12 +138,12 @@ def test_unusable_trajectory_files_are_refused(tmp_path):
     [
         ("nowhere", "warm_start.file: .*nowhere cannot be read: No such file"),
         ("text", r'warm_start.file: .*text, line 1: not JSON .*; expected \{"messages"'),
-        ("damaged", "warm_start.file: .*damaged, line 2"),
+        ("damaged", "warm_start.file: .*damaged: line 2"),
     ],
 )
 def test_unreadable_files_are_refused(tmp_path, name, problem):
     (tmp_path / "text").write_text("hello")
-    header = json.dumps({"format": "seeupo-trajectories", "version": 2})
+    header = json.dumps({"format": "seeupo-trajectories", "version": 3})
     (tmp_path / "damaged").write_bytes(gzip.compress(f"{header}\n{{}}\n".encode()))
     recipe = small(warm_start={"file": str(tmp_path / name)})
     with build(recipe) as components, pytest.raises(TrainingError, match=problem) as caught:

@@ -1,5 +1,7 @@
 import gzip
 import os
+import tracemalloc
+import zlib
 
 import pytest
 
@@ -29,6 +31,21 @@ def test_long_lines_and_large_files_are_refused(tmp_path, monkeypatch, zipped):
         read(b"a\n" + b"a" * 100_000)
     with pytest.raises(UnreadableLines, match="more text than the limit"):
         read(b"a\n" * 100_000)
+
+
+def test_a_small_file_with_a_huge_line_is_refused_in_little_memory(tmp_path):
+    compressor = zlib.compressobj(wbits=31)
+    with (tmp_path / "a").open("wb") as file:
+        for _ in range(300):
+            file.write(compressor.compress(bytes(1_000_000)))
+        file.write(compressor.flush())
+    assert (tmp_path / "a").stat().st_size < 400_000
+    tracemalloc.start()
+    with pytest.raises(UnreadableLines, match="line 1 is longer than the limit of 32 MB"):
+        list(read_lines(tmp_path / "a"))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 5 * json_lines.MAX_LINE_BYTES
 
 
 def test_unreadable_files_are_refused(tmp_path):

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterator, Sequence
+import shutil
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
-import torch
-
+from seeupo.cli.recipe_arguments import RequestedRecipe
 from seeupo.cli.terminal import echo, echo_text
-from seeupo.cli.train_command import parse_overrides, permissions_of
-from seeupo.config.loader import read_recipe, recipe_to_toml
+from seeupo.config.loader import recipe_to_toml
 from seeupo.config.schema import Recipe
+from seeupo.envs.pool.pool import EnvPool
 from seeupo.envs.trust import Permissions
 from seeupo.errors import EnvUnavailable, ModelError
+from seeupo.models.catalog import CATALOG, downloaded_folder
 from seeupo.planning.memory import GIB, RESERVE, packed_tokens
 from seeupo.planning.plan import Limits, Plan, gib, gpus_of, make_plan
 from seeupo.planning.shapes import ModelShape, shape_of
-from seeupo.training.preparation import default_recipe
-from seeupo.training.setup import open_pool
 from seeupo.utils.text import counted
 
 ASSUMED_MEMORY = 80
@@ -27,20 +28,11 @@ ASSUMED_MEMORY = 80
 
 
 def show_plan(
-    recipe_name: str | None,
-    overrides: Sequence[str],
-    *,
-    trust: Sequence[str],
-    unsandboxed: bool,
-    gpus: int | None = None,
-    gpu_memory: float | None = None,
-    dry_run: bool = False,
+    request: RequestedRecipe, *, gpus: int | None = None, gpu_memory: float | None = None, dry_run: bool = False
 ) -> None:
     """Print what a recipe needs and whether it fits; with `dry_run`, after the resolved recipe."""
-    pairs = parse_overrides(overrides)
-    recipe = read_recipe(recipe_name or default_recipe(dict(pairs).get("environment.name")), pairs)
-    permissions = permissions_of(recipe, pairs, trust, unsandboxed=unsandboxed)
-    recipe = recipe.with_code(permissions.trust)
+    permissions = request.permissions
+    recipe = request.recipe.with_code(permissions.trust)
     if dry_run:
         echo_text(recipe_to_toml(recipe))
     missing: list[str] = []
@@ -70,9 +62,15 @@ def _open_environment(
     """Return the recipe with its number of iterations, the vocabulary of the environment, and a description."""
     settings = recipe.environment
     try:
-        with open_pool(recipe, None, permissions) as pool:
-            train_tasks = len(pool.first_tasks(settings.train_split, None))
-            test_tasks = len(pool.first_tasks(settings.test_split, recipe.evaluation.tasks))
+        with EnvPool(
+            settings.name,
+            options=settings.options,
+            workers=1,
+            trust=permissions.trust,
+            unsandboxed=permissions.unsandboxed,
+        ) as pool:
+            train_tasks = pool.count_tasks(settings.train_split)
+            test_tasks = min(pool.count_tasks(settings.test_split), recipe.evaluation.tasks or sys.maxsize)
             words = tuple(pool.vocabulary()) if recipe.model.name == "tiny" and recipe.model.tiny.words else ()
     except EnvUnavailable as error:
         missing.append(str(error))
@@ -108,15 +106,27 @@ def _limits(recipe: Recipe, gpus: int | None, gpu_memory: float | None) -> Limit
     if gpu_memory is None:
         if gpus == 0:
             return Limits(0, float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")))
-        if torch.cuda.is_available():
+        if gpu_count():
+            import torch
+
             return Limits(gpus, float(torch.cuda.get_device_properties(0).total_memory))
     return Limits(gpus, (gpu_memory or ASSUMED_MEMORY) * GIB)
+
+
+def gpu_count() -> int:
+    """Return the number of GPUs that PyTorch can use; without a driver, PyTorch is not loaded, which takes seconds."""
+    drivers = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg", "/dev/nvhost-gpu")  # NVIDIA, AMD, WSL, Jetson
+    if shutil.which("nvidia-smi") is None and not any(Path(driver).exists() for driver in drivers):
+        return 0
+    import torch
+
+    return torch.cuda.device_count()
 
 
 def _for_gpus(recipe: Recipe) -> bool:
     """Return whether a recipe is meant for GPUs; device "auto" uses one if there is one, and any machine otherwise."""
     if recipe.model.device == "auto":
-        return torch.cuda.is_available() or recipe.sampler.kind == "vllm" or gpus_of(recipe) > 1
+        return gpu_count() > 0 or recipe.sampler.kind == "vllm" or gpus_of(recipe) > 1
     return recipe.model.device != "cpu"
 
 
@@ -169,9 +179,12 @@ def _missing_here(recipe: Recipe, shape: ModelShape | None) -> Iterator[str]:
     for package, needed in packages.items():
         if needed and importlib.util.find_spec(package) is None:
             yield f"{package} is not installed: pip install 'seeupo[{extras[package]}]'"
+    name = recipe.model.name
+    if name in CATALOG and downloaded_folder(name) is None:
+        yield f"{name} is not downloaded yet; run: seeupo models fetch {name}"
     if recipe.engine.address is not None or shape is None:
         return  # a cluster of other machines
-    gpus = torch.cuda.device_count()
+    gpus = gpu_count()
     if gpus == 0 and _for_gpus(recipe):
         yield f"it has no GPU; the recipe asks for {gpus_of(recipe)}"
     else:

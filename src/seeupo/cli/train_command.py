@@ -1,84 +1,42 @@
-"""The body of `seeupo train`: read recipe and overrides, show progress, print the result."""
+"""The body of `seeupo train`: show progress and print the result."""
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 
 from rich.table import Table
 
+from seeupo.cli.recipe_arguments import RequestedRecipe, trust_flags
 from seeupo.cli.terminal import Terminal, echo, note
-from seeupo.cli.trust import permissions_for
-from seeupo.config.loader import parse_value, read_recipe
+from seeupo.config.loader import parse_value
 from seeupo.config.schema import DEFAULT_ITERATIONS, Recipe
 from seeupo.core.statistics import format_estimate
-from seeupo.envs.trust import Permissions, named_code
-from seeupo.errors import TrainingError
-from seeupo.runs.run_directory import RECIPE, REPORT, RunDirectory
+from seeupo.runs.run_directory import REPORT
 from seeupo.training.interrupts import Interrupted
-from seeupo.training.preparation import default_recipe, next_run_dir
+from seeupo.training.preparation import next_run_dir
 from seeupo.training.run import TrainingResult, resume, train
 from seeupo.training.train_display import make_display, result_line
 
-SECTIONS = tuple(section.name for section in fields(Recipe))
-CODE_SECTIONS = ("environment", "algorithm", "collect")
-"""Sections whose values may name code."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
 
 
-def parse_overrides(arguments: Sequence[str]) -> list[tuple[str, str]]:
-    """Return pairs from --section.key value or --section.key=value."""
-    pairs, rest = [], list(arguments)
-    while rest:
-        key, equals, value = rest.pop(0).partition("=")
-        if not key.startswith("--") or not ("." in key or key[2:] in SECTIONS):
-            raise TrainingError(
-                f"{key!r} is not an option. Override recipe keys like this: --run.seed 1 "
-                "(docs/reference/configuration.md)"
-            )
-        if not equals:
-            if not rest:
-                raise TrainingError(f"{key} needs a value")
-            value = rest.pop(0)
-        pairs.append((key[2:], value))
-    return pairs
-
-
 def run_training(
-    recipe_name: str | None,
-    overrides: Sequence[str],
-    *,
-    out: Path | None,
-    resumed: Path | None,
-    accept_changes: bool,
-    trust: Sequence[str],
-    unsandboxed: bool,
+    request: RequestedRecipe, *, out: Path | None, resumed: Path | None, accept_changes: bool, unsandboxed: bool
 ) -> int:
     """Train or resume with a progress display, and return the exit code."""
-    pairs = parse_overrides(overrides)
-    if resumed is not None:
-        if recipe_name is not None or out is not None:
-            raise TrainingError("--resume uses the run's own recipe and directory; leave out RECIPE and --out")
-        path = resumed
-        recipe = read_recipe(str(RunDirectory.open(resumed).path / RECIPE), pairs)
-    else:
-        recipe_name = recipe_name or default_recipe(dict(pairs).get("environment.name"))
-        recipe = read_recipe(recipe_name, pairs)
-        path = out or next_run_dir(recipe_name)
-    permissions = permissions_of(recipe, pairs, trust, unsandboxed=unsandboxed)
+    recipe, trust = request.recipe, request.permissions.trust
+    run_dir = resumed or out or next_run_dir(request.name)
     display = make_display(Terminal(stderr=True))
     try:
         if resumed is None:
-            result = train(recipe, run_dir=path, trust=permissions.trust, unsandboxed=unsandboxed, progress=display)
+            result = train(recipe, run_dir=run_dir, trust=trust, unsandboxed=unsandboxed, progress=display)
         else:
             result = resume(
-                path,
-                changes={key: parse_value(value) for key, value in pairs},
+                resumed,
+                changes={key: parse_value(value) for key, value in request.overrides},
                 accept_changes=accept_changes,
-                trust=permissions.trust,
+                trust=trust,
                 unsandboxed=unsandboxed,
                 progress=display,
             )
@@ -86,30 +44,10 @@ def run_training(
         stopped = "Stopped and saved. Resume"
         if not isinstance(stop, Interrupted):
             stopped = "Stopped. Resume from the last checkpoint"
-        note(f"{stopped} with: seeupo train --resume {path}{trust_flags(recipe)}")
+        note(f"{stopped} with: seeupo train --resume {run_dir}{trust_flags(recipe)}")
         return INTERRUPTED
     show_result(result, recipe)
     return 0
-
-
-def trust_flags(recipe: Recipe) -> str:
-    """Return the options with which later commands trust the code that the recipe names."""
-    return "".join(f" --trust {shlex.quote(code)}" for code in recipe.code)
-
-
-def permissions_of(
-    recipe: Recipe, pairs: Sequence[tuple[str, str]], trust: Sequence[str], *, unsandboxed: bool
-) -> Permissions:
-    """Return what the user allows. Code that overrides name is trusted, because the user typed it."""
-    typed = [parse_value(value) for key, value in pairs if key.partition(".")[0] in CODE_SECTIONS]
-    settings = recipe.environment
-    return permissions_for(
-        named_code(settings.name, settings.options),
-        in_process=recipe.in_process_code,
-        trust=trust,
-        typed=typed,
-        unsandboxed=unsandboxed,
-    )
 
 
 def show_result(result: TrainingResult, recipe: Recipe) -> None:

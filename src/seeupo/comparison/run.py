@@ -17,7 +17,7 @@ from seeupo.comparison.result_store import Store
 from seeupo.comparison.study_file import Study, read_study
 from seeupo.envs.trust import Permissions, check_trust
 from seeupo.errors import TrainingError
-from seeupo.report.comparison_page import write_comparison
+from seeupo.report.write import write_comparison
 from seeupo.utils.atomic_files import write_text
 from seeupo.utils.terminal import Terminal
 

@@ -32,6 +32,11 @@ def recipe_names() -> list[str]:
     return sorted(file.name.removesuffix(".toml") for file in _shipped().iterdir() if file.name.endswith(".toml"))
 
 
+def default_recipe(environment: object) -> str:
+    """Return the recipe for an environment; None means the recipe's own."""
+    return "tiny-pocket" if environment in (None, "pocket") else "custom"
+
+
 def recipe_text(name: str) -> str:
     """Return the file of a shipped recipe, with its comments."""
     if name not in recipe_names():

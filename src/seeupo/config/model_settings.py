@@ -11,6 +11,12 @@ from seeupo.utils.option_checks import OptionError
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 """Special tokens of the model `tiny`."""
+UNKNOWN = "<unk>"
+ROLES = ("system", "user", "assistant", "tool")
+PROJECTION_BYTES = 256 * 2**20
+"""Maximum size of the logits that are computed at once."""
+SNAPSHOT_BYTES = 4 * 2**30
+"""Size of a model's weights above which a local sampler makes no snapshot of them, which needs as much memory again."""
 VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Values of vLLM's option `max_lora_rank`: the rank that adapters are padded to."""
 
@@ -144,3 +150,8 @@ class ModelSettings(Options):
         if self.reference_dtype is not None and self.lora is not None:
             expected = '"none" with model.lora, because the reference policy then shares the frozen weights'
             raise OptionError("reference_dtype", self.reference_dtype, expected)
+
+
+def word_tokens(words: Sequence[str]) -> list[str]:
+    """Return the tokens of a model `tiny` with a closed vocabulary."""
+    return list(dict.fromkeys((*SPECIAL_TOKENS, UNKNOWN, *ROLES, *words)))

@@ -9,6 +9,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from seeupo.errors import EnvError, suggest
 
+FIRST_TEST_SEED = 1_000_000
 SIMPLE = (int, float, bool, str, type(None))
 
 
@@ -40,6 +41,13 @@ def check_range(option: str, value: float, low: float, high: float | None = None
     if not (low <= value and (high is None or value <= high)):
         expected = f"at least {low}" if high is None else f"a number from {low} to {high}"
         raise EnvError(f"option {option}={value!r}: expected {expected}{why}")
+
+
+def seed_ranges(*, train: int, test: int) -> dict[str, range]:
+    """Return the seeds of the splits of an environment whose tasks are seeds; no seed is in both."""
+    check_range("train", train, 0, FIRST_TEST_SEED)
+    check_range("test", test, 0, FIRST_TEST_SEED)
+    return {"train": range(train), "test": range(FIRST_TEST_SEED, FIRST_TEST_SEED + test)}
 
 
 def mistake_rates(rates: Mapping[str, float], defaults: Mapping[str, float]) -> dict[str, float]:

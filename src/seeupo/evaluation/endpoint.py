@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import http.client
+import asyncio
 import json
 import os
 import random
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import httpx2
+
 from seeupo.errors import EndpointError
-from seeupo.evaluation.timed_http import Deadline, TimedHandler
 from seeupo.types import Message
 
 RETRIED_STATUS = (408, 409, 425, 429, 500, 502, 503, 504)
 MAX_RESPONSE_BYTES = 32 * 2**20
-READ_BYTES = 1 << 16
+MAX_DETAILS = 500
+"""Bytes of an error's body that the message shows."""
 MAX_RETRY_AFTER = 60.0
 
 
@@ -59,7 +59,10 @@ class Endpoint:
             )
 
     def complete(self, messages: Sequence[Message], *, seed: int) -> str:
-        """Return the model's response to a conversation; retry temporary errors."""
+        """Return the model's response to a conversation; retry temporary errors.
+
+        The calling thread must have no running event loop.
+        """
         body = {
             "model": self.model,
             "messages": [{"role": message.role, "content": message.content} for message in messages],
@@ -71,50 +74,53 @@ class Endpoint:
         for attempt in range(self.attempts):
             pause = self.first_pause_seconds * 2**attempt * (1 + random.random() / 4)
             try:
-                return completion_text(self._post(body))
-            except urllib.error.HTTPError as error:
-                problem = f"status {error.code}: {_details(error) or error.reason}"
-                if error.code not in RETRIED_STATUS:
+                response, content = asyncio.run(self._post(body))
+                if response.is_success:
+                    return completion_text(json.loads(content))
+                problem = f"status {response.status_code}: {_details(response, content)}"
+                if response.status_code not in RETRIED_STATUS:
                     break
-                pause = _retry_after(error.headers.get("Retry-After", ""), pause)
-            except (OSError, ValueError, http.client.HTTPException, RecursionError) as error:
+                pause = _retry_after(response.headers.get("Retry-After", ""), pause)
+            except (OSError, ValueError, httpx2.HTTPError, httpx2.InvalidURL, RecursionError) as error:
                 problem = f"{type(error).__name__}: {error}"
             if attempt + 1 < self.attempts:
                 time.sleep(pause)
         raise EndpointError(f"{self.url} gave no completion of model {self.model!r}: {problem}")
 
-    def _post(self, body: dict[str, Any]) -> Any:
-        headers = {"Content-Type": "application/json"}
+    async def _post(self, body: dict[str, Any]) -> tuple[httpx2.Response, bytes]:
+        """Return status and content of the server's answer. The time limit is for the whole request.
+
+        Redirects are not followed: another origin must see neither the key nor the prompts.
+        """
+        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
         if self.key:
             headers["Authorization"] = f"Bearer {self.key}"
         address = f"{self.url.rstrip('/')}/chat/completions"
-        request = urllib.request.Request(address, json.dumps(body).encode(), headers)
-        opener = urllib.request.build_opener(NoRedirects, TimedHandler(Deadline(self.timeout_seconds)))
-        with opener.open(request) as response:
-            content = bytearray()
-            while chunk := response.read1(READ_BYTES):
-                content += chunk
-                if len(content) > MAX_RESPONSE_BYTES:
-                    raise ValueError(f"the response has more than {MAX_RESPONSE_BYTES} bytes")
-            return json.loads(content)
+        # Only its own limit lets the client close a connection whose TLS handshake takes too long.
+        limits = httpx2.Timeout(None, connect=self.timeout_seconds / 2)
+        content = bytearray()
+        try:
+            async with (
+                asyncio.timeout(self.timeout_seconds),
+                httpx2.AsyncClient(timeout=limits) as client,
+                client.stream("POST", address, content=json.dumps(body), headers=headers) as response,
+            ):
+                async for chunk in response.aiter_raw():
+                    content += chunk
+                    if len(content) > MAX_RESPONSE_BYTES:
+                        raise ValueError(f"the response has more than {MAX_RESPONSE_BYTES} bytes")
+                    if not response.is_success and len(content) > MAX_DETAILS:
+                        break
+        except (TimeoutError, httpx2.TimeoutException):
+            raise TimeoutError(f"the request took more than its limit of {self.timeout_seconds:g} s") from None
+        return response, bytes(content)
 
 
-class NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Refuses redirects: another origin must see neither the key nor the prompts, and a POST is not repeated anyway."""
-
-    def redirect_request(  # noqa: PLR0917 (the standard library's signature)
-        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
-    ) -> None:
-        raise urllib.error.HTTPError(req.full_url, code, f"redirect to {newurl}; name that URL", headers, None)
-
-
-def _details(error: urllib.error.HTTPError) -> str:
-    """Return the start of an error's body, or nothing if it cannot be read."""
-    try:
-        with error:
-            return error.read(500).decode(errors="replace").strip()
-    except (OSError, http.client.HTTPException):
-        return ""
+def _details(response: httpx2.Response, content: bytes) -> str:
+    """Return why a request failed: the target of a redirect, or the start of the body."""
+    if response.is_redirect:
+        return f"redirect to {response.headers.get('Location')}; name that URL"
+    return content[:MAX_DETAILS].decode(errors="replace").strip() or response.reason_phrase
 
 
 def _retry_after(value: str, default: float) -> float:

@@ -30,7 +30,6 @@ from seeupo.runs.run_directory import RECIPE, RunDirectory, refuse_links
 from seeupo.types import Attempt, SamplingParameters, Trajectory
 
 SECONDS_BETWEEN_WRITES = 5.0
-NO_ENVIRONMENT = "no environment: name one with --env (`seeupo envs list` shows them), or pass a factory in Python"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +38,7 @@ class EvaluationOptions:
 
     policy: str | None = None
     checkpoint: int | None = None
-    environment: str | None = None
+    environment: EnvFactory | EnvSpec | str | None = None
     split: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     tasks: int | None = None
@@ -79,53 +78,53 @@ class EvaluationOptions:
         return {"temperature": self.temperature, "max_tokens": self.max_tokens, "template": template}
 
 
-def resolve_options(**given: Any) -> EvaluationOptions:
-    """Return the given options, completed by the settings of the run if the policy is one, then by defaults.
+def resolve_options(**options: Any) -> EvaluationOptions:
+    """Return options completed by the settings of the run if the policy is one, then by defaults.
 
     The checkpoint "best" becomes the number of that checkpoint, which results are named after.
     """
-    defaults = run_settings(given["policy"]) if given.get("policy") is not None else {}
-    if given.get("checkpoint") is not None:
-        if not defaults:
-            raise EvaluationError(f"checkpoint {given['checkpoint']}: only a run directory has checkpoints; name one")
-        given["checkpoint"] = RunDirectory(Path(given["policy"])).checkpoint_number(given["checkpoint"])
-    chosen = {name: value for name, value in given.items() if value is not None and value != {}}
-    if defaults and chosen.get("environment", defaults["environment"]) != defaults["environment"]:
+    options = {name: value for name, value in options.items() if value is not None and value != {}}
+    policy = options.get("policy", "")
+    settings = run_settings(policy)
+    if "checkpoint" in options:
+        if not settings:
+            raise EvaluationError(f"checkpoint {options['checkpoint']}: only a run directory has checkpoints; name one")
+        options["checkpoint"] = RunDirectory(Path(policy)).checkpoint_number(options["checkpoint"])
+    environment = options.get("environment")
+    if isinstance(environment, str) and environment != settings.get("environment"):
         # In another environment the split and the options of the run have no meaning.
-        defaults = {name: value for name, value in defaults.items() if name not in ("split", "options")}
-    return EvaluationOptions(**{**defaults, **chosen})
+        settings.pop("split", None)
+    if environment is not None and environment != settings.get("environment"):
+        settings.pop("options", None)
+    return EvaluationOptions(**{**settings, **options})
 
 
 def run_settings(policy: str) -> dict[str, Any]:
     """Return the environment and agent settings of a run directory; empty if `policy` is not one."""
-    if not (Path(policy) / RECIPE).is_file():
+    run = _run_at(policy)
+    if run is None:
         return {}
-    refuse_links(Path(policy))
-    return recipe_settings(read_recipe(str(Path(policy) / RECIPE)))
+    return recipe_settings(read_recipe(str(run.path / RECIPE)))
 
 
 def recipe_settings(recipe: Recipe) -> dict[str, Any]:
     """Return the environment and agent settings of a recipe, as options of an evaluation."""
+    agent = recipe.agent
+    names = ("temperature", "max_tokens", "max_turns", "max_observation_tokens", "max_prompt_tokens", "concurrency")
     return {
         "environment": recipe.environment.name,
         "options": recipe.environment.options,
         "split": recipe.environment.test_split,
-        "temperature": recipe.agent.temperature,
-        "max_tokens": recipe.agent.max_tokens,
-        "max_turns": recipe.agent.max_turns,
-        "plain": not recipe.agent.reasoning,
-        "max_observation_tokens": recipe.agent.max_observation_tokens,
-        "max_prompt_tokens": recipe.agent.max_prompt_tokens,
-        "concurrency": recipe.agent.concurrency,
+        "plain": not agent.reasoning,
+        **{name: getattr(agent, name) for name in names},
     }
 
 
 def model_of(policy: str, checkpoint: int | None = None) -> str:
     """Return the model folder of a run directory, or `policy` itself if it is a model."""
-    if not (Path(policy) / RECIPE).is_file():
+    run = _run_at(policy)
+    if run is None:
         return policy
-    refuse_links(Path(policy))
-    run = RunDirectory(Path(policy))
     if checkpoint is not None:
         return str(run.checkpoints().find(checkpoint).path)
     if not run.policy_path.is_dir():
@@ -134,6 +133,15 @@ def model_of(policy: str, checkpoint: int | None = None) -> str:
             "checkpoint: --checkpoint best"
         )
     return str(run.policy_path)
+
+
+def _run_at(policy: str) -> RunDirectory | None:
+    """Return the run at a path; None if there is none, as for the name of a model."""
+    path = Path(policy)
+    if not (path / RECIPE).is_file():
+        return None
+    refuse_links(path)
+    return RunDirectory(path)
 
 
 def evaluate(
@@ -197,7 +205,7 @@ def evaluate(
     resolved = resolve_options(
         policy=None if policy is None else str(policy),
         checkpoint=checkpoint,
-        environment=named,
+        environment=environment,
         endpoint=endpoint,
         model=model,
         split=split,
@@ -213,15 +221,11 @@ def evaluate(
         seed=seed,
         concurrency=concurrency,
     )
-    if environment is not None and not isinstance(environment, str):
-        resolved = replace(resolved, options=dict(options or {}))  # those of the run belong to its named environment
-    path = None if out is None else Path(out)
-    return run_evaluation(resolved, environment, out=path, resume=resume, callback=callback)[0]
+    return run_evaluation(resolved, out=None if out is None else Path(out), resume=resume, callback=callback)[0]
 
 
 def run_evaluation(
     options: EvaluationOptions,
-    environment: EnvFactory | EnvSpec | str | None = None,
     *,
     out: Path | None = None,
     folder: Path | None = None,
@@ -233,23 +237,27 @@ def run_evaluation(
     An error or interrupt keeps the finished attempts in the result file, and a note to the callback says so.
 
     Args:
-        environment: Environment that replaces the one of the options.
         out: Result file.
         folder: Folder of the result file, which is named after policy, environment and split, if `out` is not given.
         resume: Complete an existing result file.
     """
     callback = callback or Callback()
-    if environment is None and options.environment is None:
-        raise EvaluationError(NO_ENVIRONMENT)
     if (options.policy is None) == (options.endpoint is None):
         raise EvaluationError("expected either a policy, or --endpoint URL with --model NAME")
     if options.endpoint is not None and options.model is None:
         raise EvaluationError("--endpoint needs the name of a model: add --model NAME")
-    with open_pool(options, environment) as pool:
+    with open_pool(options) as pool:
         plan, attempts = evaluation_plan(options, pool)
         if out is None and folder is not None:
             out = folder / f"{_slug(options.name)}-{_slug(pool.name)}-{plan.split}.json"
-        evaluation = Evaluation(plan, {}) if out is None else _start_or_resume(plan, out, resume=resume)
+        evaluation = Evaluation(plan, {})
+        if out is not None and out.exists():
+            if not resume:
+                raise EvaluationError(
+                    f"{out} already exists; continue it with --resume, or name another file with --out"
+                )
+            evaluation = Evaluation.read(out)
+            evaluation.check_continues(plan)
         if missing := evaluation.missing(attempts):
             pool.try_task(attempts[0].task)
             callback.on_phase("evaluation", len(missing))
@@ -288,20 +296,18 @@ def run_attempts(
             written = time.monotonic()
 
 
-def open_pool(
-    options: EvaluationOptions, environment: EnvFactory | EnvSpec | str | None = None, workers: int | None = None
-) -> EnvPool:
-    """Start the environment of an evaluation, or a custom one."""
-    environment = options.environment if environment is None else environment
-    if environment is None:
-        raise EvaluationError(NO_ENVIRONMENT)
-    allowed = options.permissions
+def open_pool(options: EvaluationOptions, workers: int | None = None) -> EnvPool:
+    """Start the environment of an evaluation."""
+    if options.environment is None:
+        raise EvaluationError(
+            "no environment: name one with --env (`seeupo envs list` shows them), or pass a factory in Python"
+        )
     return EnvPool(
-        environment,
+        options.environment,
         options=options.options,
         workers=workers,
-        trust=allowed.trust,
-        unsandboxed=allowed.unsandboxed,
+        trust=options.permissions.trust,
+        unsandboxed=options.permissions.unsandboxed,
     )
 
 
@@ -322,16 +328,6 @@ def evaluation_plan(options: EvaluationOptions, pool: EnvPool) -> tuple[Evaluati
         panel=panel_of(tasks),
     )
     return plan, group_attempts(tasks, options.attempts, options.seed)
-
-
-def _start_or_resume(plan: EvaluationPlan, path: Path, *, resume: bool) -> Evaluation:
-    if not path.exists():
-        return Evaluation(plan, {})
-    if not resume:
-        raise EvaluationError(f"{path} already exists; continue it with --resume, or name another file with --out")
-    evaluation = Evaluation.read(path)
-    evaluation.check_continues(plan)
-    return evaluation
 
 
 @contextmanager
@@ -375,22 +371,19 @@ def model_runner(options: EvaluationOptions, pool: EnvPool) -> Runner:
     )
 
 
-def one_episode(
-    model: str, environment: str | None, env_options: Mapping[str, Any], *, task_id: str | None, **given: Any
-) -> tuple[ChatFormat, Trajectory]:
-    """Run one episode of a model; return it with the chat format of its prompts."""
-    defaults = {} if run_settings(model) else {"max_tokens": 64, "max_turns": 4}
-    chosen = {name: value for name, value in given.items() if value is not None}
-    options = resolve_options(
-        policy=model, environment=environment, options=env_options, **{**defaults, **chosen, "concurrency": 1}
-    )
+def one_episode(options: EvaluationOptions, task_id: str | None) -> tuple[ChatFormat, Trajectory]:
+    """Run one episode of a model in the last split; return it with the chat format of its prompts.
+
+    Args:
+        task_id: Task; the first one if None.
+    """
     with open_pool(options, workers=1) as pool:
         split = pool.splits[-1]
         task = next((task for task in pool.first_tasks(split, None) if task_id in (None, task.id)), None)
         if task is None:
             raise EvaluationError(f"split {split!r} of {options.environment} has no task {task_id!r}")
         pool.try_task(task)
-        runner = model_runner(options, pool)
+        runner = model_runner(replace(options, concurrency=1), pool)
         (trajectory,) = runner.run([Attempt("episode", "episode", task, seed=0)])
     return runner.chat, trajectory
 

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from seeupo.callbacks import Callback
@@ -15,11 +15,11 @@ from seeupo.envs.pool.pool import EnvPool
 from seeupo.errors import EvaluationError
 from seeupo.evaluation.endpoint import Endpoint
 from seeupo.evaluation.results import AttemptResult
-from seeupo.evaluation.scripted import TextPolicy, run_rollouts, text_rollout
+from seeupo.evaluation.scripted import TextPolicy, finished, run_rollouts, text_rollout
 from seeupo.protocols import Rollouts
 from seeupo.rollout.reasoning import action_of
 from seeupo.rollout.template import REMINDER, Template, with_tools
-from seeupo.types import Attempt, Message, StepResult, Tool, Trajectory
+from seeupo.types import Attempt, Message, StepResult, Tool
 
 
 class EvaluatedPolicy(Protocol):
@@ -33,29 +33,25 @@ class ModelPolicy:
     """A model in this process, through the episode runner; `callback` observes its trajectories."""
 
     runner: Rollouts
-    callback: Callback = field(default_factory=Callback)
+    callback: Callback
 
     def run(self, attempts: Sequence[Attempt]) -> Iterator[AttemptResult]:
         by_id = {attempt.id: attempt for attempt in attempts}
         for trajectory in self.runner.run(attempts):
             self.callback.on_trajectory(trajectory)
-            yield attempt_result(by_id[trajectory.id], trajectory)
-
-
-def attempt_result(attempt: Attempt, trajectory: Trajectory) -> AttemptResult:
-    """Return the result of an attempt from its trajectory."""
-    return AttemptResult(
-        task=attempt.task.id,
-        kind=attempt.task.kind,
-        attempt=attempt.index,
-        score=trajectory.score,
-        stop=trajectory.stop.value,
-        turns=len(trajectory.turns),
-        prompt_tokens=sum(len(turn.prompt_ids) for turn in trajectory.turns),
-        action_tokens=sum(len(turn.action_ids) for turn in trajectory.turns),
-        truncated_responses=trajectory.truncated_responses,
-        failure=None if trajectory.failure is None else trajectory.failure.message,
-    )
+            attempt = by_id[trajectory.id]
+            yield AttemptResult(
+                task=attempt.task.id,
+                kind=attempt.task.kind,
+                attempt=attempt.index,
+                score=trajectory.score,
+                stop=trajectory.stop.value,
+                turns=len(trajectory.turns),
+                prompt_tokens=sum(len(turn.prompt_ids) for turn in trajectory.turns),
+                action_tokens=sum(len(turn.action_ids) for turn in trajectory.turns),
+                truncated_responses=trajectory.truncated_responses,
+                failure=None if trajectory.failure is None else trajectory.failure.message,
+            )
 
 
 @dataclass(frozen=True)
@@ -102,11 +98,9 @@ class RandomPolicy:
     def __call__(self, result: StepResult) -> Future[str]:
         self.tools = result.tools if result.tools is not None else self.tools
         self.words += [word for message in result.messages for word in message.content.split()]
-        action: Future[str] = Future()
-        action.set_result(
-            self._call() if self.tools else " ".join(self.generator.choices(self.words, k=self.generator.randint(1, 4)))
-        )
-        return action
+        if self.tools:
+            return finished(self._call())
+        return finished(" ".join(self.generator.choices(self.words, k=self.generator.randint(1, 4))))
 
     def _call(self) -> str:
         tool = self.generator.choice(self.tools)
@@ -121,12 +115,13 @@ def endpoint_policy(
 ) -> Iterator[TextPolicies]:
     """Provide the model of a server, with threads for concurrent requests."""
     executor = ThreadPoolExecutor(concurrency, thread_name_prefix="endpoint")
-
-    def start(attempt: Attempt) -> TextPolicy:
-        return EndpointConversation(endpoint, template, executor, attempt.seed)
-
     try:
-        yield TextPolicies(pool, start, max_turns, concurrency=concurrency)
+        yield TextPolicies(
+            pool,
+            lambda attempt: EndpointConversation(endpoint, template, executor, attempt.seed),
+            max_turns,
+            concurrency=concurrency,
+        )
     finally:
         executor.shutdown(wait=False, cancel_futures=True)
 
@@ -135,7 +130,10 @@ class EndpointConversation:
     """The policy of one attempt at a model server: the conversation as messages, formatted by the template."""
 
     def __init__(self, endpoint: Endpoint, template: Template, executor: ThreadPoolExecutor, seed: int) -> None:
-        self.endpoint, self.template, self.executor, self.seed = endpoint, template, executor, seed
+        self.endpoint = endpoint
+        self.template = template
+        self.executor = executor
+        self.seed = seed
         self.messages: list[Message] = []
         self.tools: tuple[Tool, ...] = ()
         self.turn = 0

@@ -80,9 +80,6 @@ class EvaluationPlan:
                 f"k = {self.k} with {self.attempts} attempts per task: expected 1 <= k <= attempts. Raise the attempts."
             )
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def panel_of(tasks: Sequence[Task]) -> str:
     """Return a hash of the tasks: their ids, kinds, seeds and payloads, in order."""
@@ -101,21 +98,18 @@ class Evaluation:
         """Add a result, in place of an earlier one of the same attempt."""
         self.results[result.key] = result
 
-    def missing(self, wanted: Sequence[Attempt]) -> list[Attempt]:
+    def missing(self, attempts: Sequence[Attempt]) -> list[Attempt]:
         """Return the attempts without a score: never run, or failed."""
-        return [
-            attempt
-            for attempt in wanted
-            if (found := self.results.get((attempt.task.id, attempt.index))) is None or found.score is None
-        ]
+        scored = {key for key, result in self.results.items() if result.score is not None}
+        return [attempt for attempt in attempts if (attempt.task.id, attempt.index) not in scored]
 
     def scores(self) -> dict[str, list[float]]:
         """Return the scores of each task's attempts."""
-        found: dict[str, list[float]] = {}
-        for result in sorted(self.results.values(), key=lambda result: result.key):
+        scores: dict[str, list[float]] = {}
+        for _, result in sorted(self.results.items()):
             if result.score is not None:
-                found.setdefault(result.task, []).append(result.score)
-        return found
+                scores.setdefault(result.task, []).append(result.score)
+        return scores
 
     def summary(self) -> dict[str, Any]:
         """Return avg@k and pass@k of the tasks with at least k scored attempts, overall and per kind, and counts."""
@@ -136,8 +130,8 @@ class Evaluation:
             "stops": dict(sorted(Counter(result.stop for result in results).items())),
             "truncated_responses": sum(result.truncated_responses for result in results),
             "mean_turns": _mean([result.turns for result in results]),
-            "mean_prompt_tokens": _mean([e.prompt_tokens for e in results if e.prompt_tokens is not None]),
-            "mean_action_tokens": _mean([e.action_tokens for e in results if e.action_tokens is not None]),
+            "mean_prompt_tokens": _mean([result.prompt_tokens for result in results]),
+            "mean_action_tokens": _mean([result.action_tokens for result in results]),
         }
 
     def _estimates(self, scored: Mapping[str, list[float]]) -> dict[str, Any]:
@@ -152,7 +146,7 @@ class Evaluation:
         record = {
             "format": FORMAT,
             "version": VERSION,
-            "plan": self.plan.to_json(),
+            "plan": asdict(self.plan),
             "versions": {"seeupo": seeupo.__version__, "python": platform.python_version(), "torch": version("torch")},
             "summary": self.summary(),
             "episodes": [asdict(result) for _, result in sorted(self.results.items())],
@@ -177,8 +171,8 @@ class Evaluation:
 
     def check_continues(self, plan: EvaluationPlan) -> None:
         """Raise unless `plan` continues this evaluation; the number of attempts may change."""
-        for name, before in self.plan.to_json().items():
-            now = plan.to_json()[name]
+        for name, before in asdict(self.plan).items():
+            now = getattr(plan, name)
             if json.dumps(before, sort_keys=True) != json.dumps(now, sort_keys=True) and name != "attempts":
                 raise EvaluationError(
                     f"{name} was {before!r} and is now {now!r}; resume with the same settings, or name another --out"
@@ -194,15 +188,16 @@ def compare(one: Evaluation, other: Evaluation) -> dict[str, Any]:
             f"{other.plan.environment}, panel {other.plan.panel}); only the same panel can be compared"
         )
     k = min(one.plan.k, other.plan.k)
-    first, second = one.scores(), other.scores()
-    both = [task for task in first if len(first[task]) >= k and len(second.get(task, [])) >= k]
-    if not both:
+    before = one.scores()
+    after = other.scores()
+    tasks = [task for task in before if len(before[task]) >= k and len(after.get(task, [])) >= k]
+    if not tasks:
         raise EvaluationError("no task has enough scored attempts in both results")
-    rows = [first[task] for task in both], [second[task] for task in both]
+    pairs = [after[task] for task in tasks], [before[task] for task in tasks]
     return {
-        "tasks": len(both),
-        f"avg@{k}": _to_json(paired_difference(rows[1], rows[0])),
-        f"pass@{k}": _to_json(paired_difference(rows[1], rows[0], pass_k=k)),
+        "tasks": len(tasks),
+        f"avg@{k}": _to_json(paired_difference(*pairs)),
+        f"pass@{k}": _to_json(paired_difference(*pairs, pass_k=k)),
     }
 
 
@@ -210,8 +205,9 @@ def _to_json(estimate: Estimate) -> dict[str, float]:
     return {"value": estimate.value, "low": estimate.low, "high": estimate.high}
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 FIELD_TYPES: Mapping[type, Mapping[str, Any]] = {kind: get_type_hints(kind) for kind in (AttemptResult, EvaluationPlan)}

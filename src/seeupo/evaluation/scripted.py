@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from itertools import starmap
+from itertools import islice, starmap
 from typing import Any, Literal, TypeVar, get_args
 
 from seeupo.callbacks import Callback
@@ -25,19 +25,14 @@ MAX_TURNS = 300
 """Number of turns after which a scripted episode is stopped and scored in its current state."""
 
 
-TRIED_FIRST = 5
-"""Number of episodes of a check that run first; if all of them fail in the same way, the others are skipped."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class CheckResult:
-    """Episodes of one scripted policy on the tasks of a split; `skipped` counts the tasks that were not run."""
+    """Episodes of one scripted policy on the tasks of a split."""
 
     split: str
     policy: ScriptedPolicy
     episodes: tuple[AttemptResult, ...]
     seconds: float
-    skipped: int = 0
 
     @property
     def solved(self) -> int:
@@ -48,26 +43,17 @@ class CheckResult:
         return tuple(episode.failure for episode in self.episodes if episode.failure is not None)
 
     @property
-    def as_expected(self) -> bool:
-        """Return whether nothing failed, and the expert solved all tasks or the no-op policy none."""
-        return not self.failures and self.solved == (len(self.episodes) if self.policy == "expert" else 0)
-
-    @property
     def problem(self) -> str | None:
-        """Return what is wrong, in one line; None if the result is as expected."""
-        if self.as_expected:
-            return None
-        who, count = "expert" if self.policy == "expert" else "no-op policy", len(self.episodes)
-        if self.skipped:
-            return (
-                f"split {self.split}: the first {count} episodes of the {who} failed in the same way; "
-                f"the other {self.skipped} were skipped"
-            )
+        """What is wrong, in one line; None if nothing failed, and the expert solved all tasks or the no-op none."""
+        policy, count = ("expert", len(self.episodes)) if self.policy == "expert" else ("no-op policy", 0)
+        total = len(self.episodes)
         if self.failures:
-            return f"split {self.split}: {len(self.failures)} of {count} episodes of the {who} failed"
+            return f"split {self.split}: {len(self.failures)} of {total} episodes of the {policy} failed"
+        if self.solved == count:
+            return None
         expected = "all" if self.policy == "expert" else "none, because it does nothing"
         wrong = next(episode.task for episode in self.episodes if (episode.score == 1.0) != (self.policy == "expert"))
-        solved = f"split {self.split}: the {who} solved {self.solved} of {count} tasks; expected {expected}"
+        solved = f"split {self.split}: the {policy} solved {self.solved} of {total} tasks; expected {expected}"
         return f"{solved}. See task {wrong}"
 
     def to_json(self) -> dict[str, Any]:
@@ -80,7 +66,6 @@ class CheckResult:
             "mean_score": sum(scores) / len(scores) if scores else None,
             "mean_turns": sum(episode.turns for episode in self.episodes) / max(1, len(self.episodes)),
             "failures": list(self.failures),
-            "skipped": self.skipped,
             "seconds": round(self.seconds, 3),
             "episodes_per_second": round(len(self.episodes) / self.seconds, 1) if self.seconds else None,
         }
@@ -101,34 +86,23 @@ def check_environment(
     first = next((split for split in splits if pool.tasks(split)), splits[0])
     pool.try_task(pool.first_tasks(first, tasks)[0])
     for split in splits:
-        chosen = pool.tasks(split)[:tasks]
-        order = {task.id: number for number, task in enumerate(chosen)}
-        attempts = [Attempt(task.id, task.id, task, task.seed) for task in chosen]
+        attempts = [Attempt(task.id, task.id, task, task.seed) for task in pool.tasks(split)[:tasks]]
+        order = {attempt.id: number for number, attempt in enumerate(attempts)}
         for policy in get_args(ScriptedPolicy):
-            if policy == "expert" and chosen and pool.expert(chosen[0]) is None:
+            if policy == "expert" and attempts and pool.expert(attempts[0].task) is None:
                 continue
             callback.on_phase(f"{split}, {policy}", len(attempts))
             started = time.perf_counter()
             episodes = list[AttemptResult]()
-            for part in (attempts[:TRIED_FIRST], attempts[TRIED_FIRST:]):
-                if part and _all_failed_alike(episodes):
-                    break
-                for episode in run_rollouts(scripted_rollout(pool, attempt, policy) for attempt in part):
-                    episodes.append(episode)
-                    callback.on_progress(len(episodes))
+            for episode in run_rollouts(scripted_rollout(pool, attempt, policy) for attempt in attempts):
+                episodes.append(episode)
+                callback.on_progress(len(episodes))
             yield CheckResult(
                 split=split,
                 policy=policy,
                 episodes=tuple(sorted(episodes, key=lambda episode: order[episode.task])),
                 seconds=time.perf_counter() - started,
-                skipped=len(attempts) - len(episodes),
             )
-
-
-def _all_failed_alike(episodes: Sequence[AttemptResult]) -> bool:
-    """Return whether there are episodes, and all of them failed with one message except for the task's id."""
-    failures = {None if each.failure is None else each.failure.replace(each.task, "") for each in episodes}
-    return len(failures) == 1 and None not in failures
 
 
 Call = Callable[[], Future[Any]]
@@ -147,39 +121,44 @@ def scripted_rollout(pool: EnvPool, attempt: Attempt, policy: ScriptedPolicy) ->
 
 def no_op(_: StepResult) -> Future[str]:
     """Choose the empty action."""
+    return finished("")
+
+
+def finished(text: str) -> Future[str]:
+    """Return an action that is known at once."""
     action: Future[str] = Future()
-    action.set_result("")
+    action.set_result(text)
     return action
 
 
 def text_rollout(pool: EnvPool, attempt: Attempt, policy: TextPolicy, *, max_turns: int) -> Rollout[AttemptResult]:
     """Return the rollout of a text policy; after `max_turns` the episode is scored in its current state."""
-
-    def outcome(score: float | None, stop: StopReason, failure: str | None = None) -> AttemptResult:
-        return AttemptResult(
-            task=attempt.task.id,
-            kind=attempt.task.kind,
-            attempt=attempt.index,
-            score=score,
-            stop=stop.value,
-            turns=turns,
-            failure=failure,
-        )
-
     episode = pool.start(attempt.task, attempt.seed)
     turns = 0
+    score: float | None = None
+    failure = None
     try:
         result: StepResult = yield episode.reset
         while not result.done and turns < max_turns:
             action = yield partial(policy, result)
             result = yield partial(episode.step, action)
             turns += 1
-        score: float = yield episode.score
-        return outcome(score, stop_reason(result, score))
-    except EnvFailure as failure:
-        return outcome(None, StopReason.FAILURE, str(failure))
+        score = yield episode.score
+        stop = stop_reason(result, score)
+    except EnvFailure as error:
+        stop = StopReason.FAILURE
+        failure = str(error)
     finally:
         episode.close()
+    return AttemptResult(
+        task=attempt.task.id,
+        kind=attempt.task.kind,
+        attempt=attempt.index,
+        score=score,
+        stop=stop.value,
+        turns=turns,
+        failure=failure,
+    )
 
 
 def recorded_rollout(
@@ -218,7 +197,7 @@ def expert_texts(pool: EnvPool, tasks: Sequence[Task]) -> list[str]:
     return [text for _, texts in sorted(run_rollouts(starmap(episode, enumerate(tasks)))) for text in texts]
 
 
-def stop_reason(last: StepResult, score: float) -> StopReason:
+def stop_reason(last: StepResult, score: float | None) -> StopReason:
     """Return why an episode with this last result ended."""
     if last.terminated:
         return StopReason.GOAL if score == 1.0 else StopReason.ENVIRONMENT
@@ -230,15 +209,9 @@ def run_rollouts(rollouts: Iterable[Rollout[T]], *, concurrency: int = CONCURREN
     waiting = iter(rollouts)
     answered: queue.SimpleQueue[tuple[Rollout[T], Future[Any] | None]] = queue.SimpleQueue()
     running = 0
-
-    def start_next() -> int:
-        for rollout in waiting:
-            answered.put((rollout, None))
-            return 1
-        return 0
-
-    for _ in range(concurrency):
-        running += start_next()
+    for rollout in islice(waiting, concurrency):
+        answered.put((rollout, None))
+        running += 1
     while running:
         rollout, future = answered.get()
         try:
@@ -249,7 +222,10 @@ def run_rollouts(rollouts: Iterable[Rollout[T]], *, concurrency: int = CONCURREN
             else:
                 call = rollout.send(future.result())
         except StopIteration as end:
-            running += start_next() - 1
+            running -= 1
+            for following in islice(waiting, 1):
+                answered.put((following, None))
+                running += 1
             yield end.value
         else:
             call().add_done_callback(lambda done, rollout=rollout: answered.put((rollout, done)))  # type: ignore[misc]

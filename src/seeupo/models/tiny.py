@@ -8,10 +8,8 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from seeupo.config.model_settings import SPECIAL_TOKENS, TinyConfig
+from seeupo.config.model_settings import ROLES, SPECIAL_TOKENS, UNKNOWN, TinyConfig, word_tokens
 
-UNKNOWN = "<unk>"
-ROLES = ("system", "user", "assistant", "tool")
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
@@ -33,8 +31,8 @@ def tiny_tokenizer(config: TinyConfig) -> PreTrainedTokenizerFast:
 
 def _word_tokenizer(words: Sequence[str]) -> Tokenizer:
     """Return a tokenizer with one token per word, separated by white space, which is not kept."""
-    known = dict.fromkeys((*SPECIAL_TOKENS, UNKNOWN, *ROLES, *words))
-    tokenizer = Tokenizer(models.WordLevel({word: n for n, word in enumerate(known)}, unk_token=UNKNOWN))
+    ids = {word: number for number, word in enumerate(word_tokens(words))}
+    tokenizer = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
     return tokenizer

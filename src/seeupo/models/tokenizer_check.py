@@ -12,8 +12,8 @@ from reprlib import Repr
 
 from transformers import PreTrainedTokenizerBase
 
+from seeupo.config.model_settings import UNKNOWN
 from seeupo.errors import ModelError
-from seeupo.models.tiny import UNKNOWN
 
 TOKENIZER_FILES = ("tokenizer.json", "*.model", "vocab.json", "vocab.txt", "tekken.json", "*.tiktoken")
 PROBE = "Call find_city(id=42) or select 7 names from people where name = 'Fay'; then say: \"done\"!"

@@ -10,9 +10,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from seeupo.config.model_settings import PROJECTION_BYTES, SNAPSHOT_BYTES
 from seeupo.config.schema import Recipe
-from seeupo.inference.decoder import SNAPSHOT_BYTES
-from seeupo.models.logprobs import PROJECTION_BYTES
 from seeupo.planning.shapes import ModelShape
 
 GIB = 2**30

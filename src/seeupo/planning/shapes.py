@@ -1,23 +1,24 @@
-"""The shape of a model: sizes of its parameters and layers, from its configuration on the meta device."""
+"""The shape of a model: sizes of its parameters and layers, from its configuration."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
-
-from seeupo.config.model_settings import LoraSettings, ModelSettings
+from seeupo.config.model_settings import SPECIAL_TOKENS, LoraSettings, ModelSettings, TinySettings, word_tokens
 from seeupo.config.optimizer_settings import OptimizerSettings, trainable_names
-from seeupo.errors import ModelError, first_line
-from seeupo.models.catalog import CATALOG, downloaded_folder
-from seeupo.models.lora.adapter_folders import is_adapter, read_adapter
-from seeupo.models.lora.turn_adapters import refuse_training
-from seeupo.models.tiny import tiny_model, tiny_tokenizer
-from seeupo.planning.known_shapes import KNOWN_SHAPES
+from seeupo.errors import ModelError
+from seeupo.models.catalog import CATALOG
+
+KNOWN_SHAPES: Mapping[str, Mapping[str, Any]] = json.loads(
+    (files("seeupo.planning") / "known_shapes.json").read_text("utf-8")
+)
+"""Keys of config.json of the models that shipped recipes name, by name on the model hub."""
 
 
 @dataclass(frozen=True)
@@ -95,72 +96,75 @@ def _layer_index(name: str) -> int | None:
 def shape_of(settings: ModelSettings, words: Sequence[str] = ()) -> ModelShape:
     """Return the shape of a recipe's model; no weights are read. `words` is the vocabulary of the model `tiny`.
 
-    Configurations come from a folder or the local cache, else from the built-in table, else from the model hub.
+    The models of the shipped recipes are in a table; other configurations come from a folder, the local cache or the
+    model hub.
     """
-    if settings.name == "tiny":
-        # A trained tokenizer has at most this many tokens.
-        tiny = settings.tiny.config(words=words or [str(number) for number in range(settings.tiny.vocabulary)])
-        return shape_of_model(tiny_model(tiny, tiny_tokenizer(tiny)), "the recipe")
-    source, config = _find_config(settings.name)
-    try:
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config)
-    except (ValueError, KeyError) as error:
-        raise ModelError(f"{settings.name} is not a causal language model: {first_line(error)}") from None
-    return shape_of_model(model, source)
+    name = settings.name
+    if name == "tiny":
+        return _tiny_shape(settings.tiny, words)
+    hub_id = CATALOG[name].hub_id if name in CATALOG else name
+    if hub_id in KNOWN_SHAPES and not Path(name).is_dir():
+        return shape_from_config(KNOWN_SHAPES[hub_id], "the built-in table")
+    if not Path(name).is_dir() and (name.count("/") != 1 or name.startswith((".", "/", "~"))):
+        raise ModelError(f"unknown model {name!r}; expected tiny, {', '.join(CATALOG)}, a folder, or owner/name")
+    from seeupo.planning.stored_models import stored_shape
+
+    return stored_shape(name)
 
 
-def shape_of_model(model: PreTrainedModel, source: str) -> ModelShape:
-    """Return the shape of a model without adapters, on any device."""
-    config = model.config.get_text_config()
-    heads = int(config.num_attention_heads)
+def _tiny_shape(tiny: TinySettings, words: Sequence[str]) -> ModelShape:
+    config = {
+        "model_type": "llama",
+        "hidden_size": tiny.width,
+        "num_hidden_layers": tiny.layers,
+        "num_attention_heads": tiny.heads,
+        "num_key_value_heads": tiny.heads,
+        "intermediate_size": tiny.width * 8 // 3,
+        # A trained tokenizer has at most this many tokens, and one without training a token per byte.
+        "vocab_size": len(word_tokens(words)) if words else tiny.vocabulary or 256 + len(SPECIAL_TOKENS),
+        "max_position_embeddings": tiny.context,
+        "tie_word_embeddings": True,
+    }
+    return shape_from_config(config, "the recipe")
+
+
+def shape_from_config(config: Mapping[str, Any], source: str) -> ModelShape:
+    """Return the shape of a Llama, Qwen2 or Qwen3 from its config.json."""
+    hidden, intermediate, vocabulary = (config[key] for key in ("hidden_size", "intermediate_size", "vocab_size"))
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    head_dim = config.get("head_dim", hidden // heads)
+    attention = {"q_proj": (hidden, heads * head_dim), "k_proj": (hidden, kv_heads * head_dim)}
+    attention |= {"v_proj": attention["k_proj"], "o_proj": (heads * head_dim, hidden)}
+    mlp = {"gate_proj": (hidden, intermediate), "up_proj": (hidden, intermediate), "down_proj": (intermediate, hidden)}
+    matrices = {f"self_attn.{name}": sizes for name, sizes in attention.items()}
+    matrices |= {f"mlp.{name}": sizes for name, sizes in mlp.items()}
+    vectors = {"input_layernorm.weight": hidden, "post_attention_layernorm.weight": hidden}
+    if config["model_type"] == "qwen2":
+        vectors |= {f"self_attn.{name}.bias": attention[name][1] for name in ("q_proj", "k_proj", "v_proj")}
+    if config["model_type"] == "qwen3":
+        vectors |= {"self_attn.q_norm.weight": head_dim, "self_attn.k_norm.weight": head_dim}
+    sizes = {"model.embed_tokens.weight": vocabulary * hidden}
+    linear = {}
+    for layer in range(config["num_hidden_layers"]):
+        for name, (inputs, outputs) in matrices.items():
+            linear[f"model.layers.{layer}.{name}"] = (inputs, outputs)
+            sizes[f"model.layers.{layer}.{name}.weight"] = inputs * outputs
+        sizes |= {f"model.layers.{layer}.{name}": size for name, size in vectors.items()}
+    sizes["model.norm.weight"] = hidden
+    linear["lm_head"] = (hidden, vocabulary)
+    if not config["tie_word_embeddings"]:
+        sizes["lm_head.weight"] = hidden * vocabulary
     return ModelShape(
         source=source,
-        hidden=int(config.hidden_size),
-        layers=int(config.num_hidden_layers),
+        hidden=hidden,
+        layers=config["num_hidden_layers"],
         heads=heads,
-        kv_heads=int(getattr(config, "num_key_value_heads", None) or heads),
-        head_dim=int(getattr(config, "head_dim", None) or config.hidden_size // heads),
-        intermediate=int(getattr(config, "intermediate_size", None) or 4 * config.hidden_size),
-        vocabulary=int(config.vocab_size),
-        context=int(config.max_position_embeddings),
-        query_norms=any(".q_norm." in name for name, _ in model.named_parameters()),
-        sizes={name: parameter.numel() for name, parameter in model.named_parameters()},
-        linear={
-            name: (module.in_features, module.out_features)
-            for name, module in model.named_modules()
-            if isinstance(module, torch.nn.Linear)
-        },
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        intermediate=intermediate,
+        vocabulary=vocabulary,
+        context=config["max_position_embeddings"],
+        query_norms=config["model_type"] == "qwen3",
+        sizes=sizes,
+        linear=linear,
     )
-
-
-def _find_config(name: str) -> tuple[str, PretrainedConfig]:
-    """Return where a model's configuration was found, and the configuration."""
-    if name in CATALOG:
-        folder = downloaded_folder(name)
-        if folder is None:
-            raise ModelError(f"{name} is not downloaded yet; run: seeupo models fetch {name}")
-        return str(folder), _read_config(str(folder), local=True)
-    if Path(name).is_dir():
-        refuse_training(Path(name))
-        if is_adapter(Path(name)):
-            return _find_config(read_adapter(Path(name)).base)
-        return name, _read_config(name, local=True)
-    if name.count("/") != 1 or name.startswith((".", "/", "~")):
-        raise ModelError(f"unknown model {name!r}; expected tiny, {', '.join(CATALOG)}, a folder, or owner/name")
-    try:
-        return "the local cache of the model hub", _read_config(name, local=True)
-    except ModelError:
-        if name in KNOWN_SHAPES:
-            return "the built-in table", AutoConfig.for_model(**KNOWN_SHAPES[name])
-    return "the model hub", _read_config(name, local=False)
-
-
-def _read_config(name: str, *, local: bool) -> PretrainedConfig:
-    try:
-        config: PretrainedConfig = AutoConfig.from_pretrained(name, trust_remote_code=False, local_files_only=local)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(
-            f"the shape of {name} is unknown: {first_line(error)}. Connect to the model hub, or give a model folder"
-        ) from None
-    return config

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -28,18 +27,17 @@ def curves(run: StoredRun, scores: Mapping[int, IterationScores]) -> list[dict[s
     def with_interval(key: str, interval: Callable[[IterationScores], MeanInterval | None]) -> list[Point]:
         points = []
         for iteration in sorted({*records, *scores}):
-            found = interval(scores[iteration]) if iteration in scores else None
-            value = finite_number(records.get(iteration, {}).get(key))
-            points.append(_point(iteration, value, found))
+            computed = interval(scores[iteration]) if iteration in scores else None
+            points.append(_point(iteration, finite_number(records.get(iteration, {}).get(key)), computed))
         return points
 
     return [
         *_curve("success", "Success", SUCCESS, "share", {
-            "training": with_interval("success", lambda found: found.success),
+            "training": with_interval("success", lambda computed: computed.success),
             f"held-out avg@{k}": _estimates(held_out, f"avg@{k}"),
         }),
         *_curve("reward", "Reward", STEP_REWARD if steps else REWARD, "number", {
-            "training": with_interval("reward_mean", lambda found: found.reward),
+            "training": with_interval("reward_mean", lambda computed: computed.reward),
         }),
         *_curve("pass_at_k", f"pass@{k}", PASS, "share", {f"held-out pass@{k}": _estimates(held_out, f"pass@{k}")}),
         *_curve("entropy", "Entropy", ENTROPY, "number", {"training": recorded(lambda record: record.get("entropy"))}),
@@ -63,7 +61,7 @@ def curves(run: StoredRun, scores: Mapping[int, IterationScores]) -> list[dict[s
         *_curve("draft_acceptance", "Draft tokens kept", DRAFTS, "share", {
             "training": recorded(lambda record: record.get("draft_acceptance")),
         }),
-        *_curve("seconds", "Time by phase", SECONDS, "seconds", _seconds(run)),
+        *_curve("seconds", "Time by phase", SECONDS, "seconds", phase_seconds(run)),
     ]  # fmt: skip
 
 
@@ -94,13 +92,13 @@ def _curve(key: str, title: str, text: str, unit: str, series: Mapping[str, Sequ
     return [{"key": key, "title": title, "help": text, "unit": unit, "series": known}] if known else []
 
 
-def _point(iteration: int, value: float | None, found: MeanInterval | None) -> Point:
+def _point(iteration: int, value: float | None, computed: MeanInterval | None) -> Point:
     """Return the recorded value, or else the one computed from trajectories, with the computed interval."""
-    if found is None:
+    if computed is None:
         return [iteration, rounded(value), None, None]
-    value = found.value if value is None else value
-    low = None if found.low is None else min(found.low, value)
-    high = None if found.high is None else max(found.high, value)
+    value = computed.value if value is None else value
+    low = None if computed.low is None else min(computed.low, value)
+    high = None if computed.high is None else max(computed.high, value)
     return [iteration, rounded(value), rounded(low), rounded(high)]
 
 
@@ -114,18 +112,15 @@ def _estimates(summaries: Mapping[int, Record], name: str) -> list[Point]:
 
 def evaluation_summaries(run: StoredRun) -> dict[int, Record]:
     """Return the summary of each evaluation; metrics stand in for evaluation files that are missing."""
-    found: dict[int, Record] = {record["iteration"]: record for record in run.records.get("evaluation", [])}
-    found.update({each.iteration: each.summary for each in run.evaluations})
-    return dict(sorted(found.items()))
+    summaries: dict[int, Record] = {record["iteration"]: record for record in run.records.get("evaluation", [])}
+    summaries |= {evaluation.iteration: evaluation.summary for evaluation in run.evaluations}
+    return dict(sorted(summaries.items()))
 
 
 def evaluation_k(run: StoredRun) -> int | None:
     """Return k of avg@k and pass@k, or None if it is unknown."""
     if run.evaluations:
         return run.evaluations[-1].evaluation.plan.k
-    for record in run.records.get("evaluation", []):
-        if names := [match for name in record if (match := re.fullmatch(r"avg@([0-9]{1,9})", name))]:
-            return int(names[0][1])
     setting = run.setting("evaluation", "k")
     return setting if type(setting) is int else None
 
@@ -138,13 +133,13 @@ def turn_records(record: Record) -> list[Record]:
 
 def turn_mean(record: Record, key: str) -> float | None:
     """Return the mean of a metric, weighted by the trained turns of each index, or the algorithm's own value."""
-    found = [
+    weighted = [
         (float(value), max(0.0, finite_number(turn.get("used_turns")) or 1.0))
         for turn in turn_records(record)
         if (value := finite_number(turn.get(key))) is not None
     ]
-    if total := sum(weight for _, weight in found):
-        return sum(value * weight for value, weight in found) / total
+    if total := sum(weight for _, weight in weighted):
+        return sum(value * weight for value, weight in weighted) / total
     overall = record.get("algorithm")
     return finite_number(overall.get(key)) if isinstance(overall, Mapping) else None
 
@@ -163,20 +158,17 @@ def _dead_share(record: Record) -> float | None:
     return dead / groups if dead is not None and groups else None
 
 
-def _seconds(run: StoredRun) -> dict[str, list[Point]]:
+def phase_seconds(run: StoredRun) -> dict[str, list[Point]]:
     """Return the seconds of each phase; rates and totals are not phases."""
-    found: dict[str, list[Point]] = {}
-    for record in run.records.get("iteration", []):
-        timings = record.get("timings")
-        for name, seconds in timings.items() if isinstance(timings, Mapping) else ():
-            if name not in ("total", "tokens_per_second") and finite_number(seconds) is not None:
-                found.setdefault(name, []).append([record["iteration"], rounded(seconds), None, None])
-    for record in run.records.get("evaluation", []):
-        timings = record.get("timings")
-        seconds = timings.get("seconds") if isinstance(timings, Mapping) else None
-        if finite_number(seconds) is not None:
-            found.setdefault("evaluate", []).append([record["iteration"], rounded(seconds), None, None])
-    return found
+    phases: dict[str, list[Point]] = {}
+    for kind in ("iteration", "evaluation"):
+        for record in run.records.get(kind, []):
+            timings = record.get("timings")
+            for name, seconds in timings.items() if isinstance(timings, Mapping) else ():
+                if name not in ("total", "tokens_per_second") and finite_number(seconds) is not None:
+                    phase = name if kind == "iteration" else "evaluate"
+                    phases.setdefault(phase, []).append([record["iteration"], rounded(seconds), None, None])
+    return phases
 
 
 TURN_MAPS: tuple[tuple[str, str, str, float | None], ...] = (
@@ -219,16 +211,16 @@ def turn_maps(records: Iterable[Record]) -> list[dict[str, Any]]:
 
     The position is None if all turns are updated together.
     """
-    kept = list(records)
-    found = []
+    records = list(records)
+    maps = []
     for key, title, text, center in TURN_MAPS:
         cells = [
             [record["iteration"], turn["turn"] + 1, rounded(turn[key]), position if "carry_sd" in turn else None]
-            for record in kept
+            for record in records
             for position, turn in enumerate(turn_records(record), 1)
             if finite_number(turn.get(key)) is not None and turn.get("turn") in range(MAX_TURNS)
         ]
         scale = "sequential" if center is None else "diverging"
         if cells:
-            found.append({"key": key, "title": title, "help": text, "scale": scale, "center": center, "cells": cells})
-    return found
+            maps.append({"key": key, "title": title, "help": text, "scale": scale, "center": center, "cells": cells})
+    return maps

@@ -14,8 +14,6 @@ COLUMNS = (
     "turns", "chunk", "offset",
 )  # fmt: skip
 MAX_NAME = 300
-ROW_BYTES = 28
-"""Upper bound for the bytes that the numbers of a row take in the page."""
 
 
 class TrajectoryIndex:
@@ -24,8 +22,7 @@ class TrajectoryIndex:
     def __init__(self) -> None:
         self._lists: dict[str, dict[str, int]] = {name: {} for name in LISTS}
         self._columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
-        self._ids: set[tuple[int, int, str]] = set()
-        self._repeats: dict[tuple[int, int, str], int] = {}
+        self._ids: dict[tuple[int, int], UniqueNames] = {}
 
     def __len__(self) -> int:
         return len(self._columns["run"])
@@ -42,12 +39,14 @@ class TrajectoryIndex:
     ) -> None:
         """Add a group; `location` is its chunk and the offset of its first body there."""
         chunk, offset = location
+        # Links identify a trajectory by its id, and files from elsewhere may repeat one.
+        ids = self._ids.setdefault((run, phase), UniqueNames())
         for number, row in enumerate(rows):
             values = (
                 run,
                 phase,
                 iteration,
-                self._unique(run, phase, shortened(row.id)),
+                ids.unique(shortened(row.id)),
                 shortened(row.group),
                 self._number("tasks", row.task),
                 self._number("kinds", kinds.get(row.task, "")),
@@ -72,22 +71,25 @@ class TrajectoryIndex:
         numbers = self._lists[name]
         return numbers.setdefault(shortened(text), len(numbers))
 
-    def _unique(self, run: int, phase: int, name: str) -> str:
-        """Number repeated ids: links identify a trajectory by its id, and files from elsewhere may repeat one."""
-        unique, count = name, self._repeats.get((run, phase, name), 1)
-        while (run, phase, unique) in self._ids:
-            count += 1
-            unique = f"{name}~{count}"
-        self._ids.add((run, phase, unique))
-        self._repeats[(run, phase, name)] = count
+
+class UniqueNames:
+    """Numbers repeated names."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+
+    def unique(self, name: str) -> str:
+        """Return the name, or the name with the first number that makes it a new one."""
+        number = self._counts.get(name, 0)
+        unique = name
+        while unique in self._counts:
+            number += 1
+            unique = f"{name} ({number})"
+        self._counts[unique] = 1
+        self._counts[name] = max(number, 1)
         return unique
 
 
 def shortened(name: str) -> str:
     """Return a name of readable length."""
     return name if len(name) <= MAX_NAME else f"{name[:MAX_NAME]}..."
-
-
-def max_index_bytes(rows: Sequence[TrajectoryRow]) -> int:
-    """Return an upper bound for the bytes that the rows take in the page."""
-    return sum(ROW_BYTES + len((row.id + row.group + row.task).encode(errors="replace")) for row in rows)

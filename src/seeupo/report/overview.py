@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
 from seeupo.config.changes import changes_text
 from seeupo.errors import EvaluationError
 from seeupo.evaluation.results import VERDICTS, compare, verdict_of
-from seeupo.report.curves import curves, evaluation_k, evaluation_summaries, turn_maps, turn_records
+from seeupo.report.curves import curves, evaluation_k, evaluation_summaries, phase_seconds, turn_maps, turn_records
 from seeupo.report.packing import rounded
 from seeupo.report.selection import Selection
 from seeupo.runs.alarms import Alarms, untrained_warning
@@ -37,7 +37,7 @@ def run_overview(run: StoredRun, name: str, selection: Selection) -> dict[str, A
         "k": k,
         "scores": _scores(run, k, difference),
         "details": _details(run),
-        "missing": list(dict.fromkeys(run.missing)),
+        "missing": list(run.missing),
         "warnings": _warnings(run),
         "curves": curves(run, selection.scores),
         "turn_maps": turn_maps(run.records.get("iteration", [])),
@@ -53,8 +53,7 @@ def model_of(run: StoredRun) -> str:
 
 def environment_of(run: StoredRun) -> str:
     custom, setting = run.env_info.get("custom_environment"), run.setting("environment", "name")
-    evaluated = [each.evaluation.plan.environment for each in run.evaluations]
-    return str(custom or setting or (evaluated[-1] if evaluated else "an unknown environment"))
+    return str(custom or setting or "an unknown environment")
 
 
 def algorithm_of(run: StoredRun) -> str:
@@ -62,21 +61,15 @@ def algorithm_of(run: StoredRun) -> str:
 
 
 def command_of(run: StoredRun) -> str:
-    """Return the command that repeats the run."""
-    run_dir, new_dir = _public_paths(run.path)
+    """Return the command that repeats the run, without revealing absolute paths."""
+    path = run.path.resolve()
+    here = Path.cwd()
+    run_dir = path.relative_to(here).as_posix() if path.is_relative_to(here) else path.name
+    new_dir = f"../{path.name}-again" if path == here else f"{run_dir}-again"
     recipe = f"{run_dir}/recipe.toml"
     if run.env_info.get("custom_environment"):
         return f"seeupo.train({recipe!r}, environment=..., run_dir={new_dir!r})"
     return shlex.join(["seeupo", "train", recipe, "--out", new_dir])
-
-
-def _public_paths(path: Path) -> tuple[str, str]:
-    """Return the run directory and a new one beside it, without revealing absolute paths."""
-    absolute, here = path.resolve(), Path.cwd()
-    if absolute == here:
-        return ".", f"../{absolute.name}-again"
-    shown = absolute.relative_to(here).as_posix() if absolute.is_relative_to(here) else absolute.name
-    return shown, f"{shown}-again"
 
 
 def _difference(run: StoredRun) -> Mapping[str, Any] | None:
@@ -93,7 +86,7 @@ def _difference(run: StoredRun) -> Mapping[str, Any] | None:
 
 def _scores(run: StoredRun, k: int | None, difference: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     first, last = run.first_and_last
-    found = []
+    rows = []
     for name in (f"avg@{k}", f"pass@{k}"):
         row = {
             "name": name,
@@ -102,8 +95,8 @@ def _scores(run: StoredRun, k: int | None, difference: Mapping[str, Any] | None)
             "difference": None if difference is None else _estimate(difference.get(name)),
         }
         if row["before"] or row["after"]:
-            found.append(row)
-    return found
+            rows.append(row)
+    return rows
 
 
 def _estimate(estimate: Mapping[str, float] | None) -> dict[str, float | None] | None:
@@ -112,24 +105,25 @@ def _estimate(estimate: Mapping[str, float] | None) -> dict[str, float | None] |
 
 def _sentence(run: StoredRun, k: int | None, difference: Mapping[str, Any] | None) -> str:
     """Return one sentence on what the run achieved."""
-    who = f"{model_of(run)} on {environment_of(run)}"
+    policy = f"{model_of(run)} on {environment_of(run)}"
     first, last = run.first_and_last
     gain = None if difference is None else difference.get(f"avg@{k}")
     if difference is None or gain is None or first is None or last is None:
-        score = f"avg@{k}"
-        for each in (last, first):
-            if each is not None and (found := each.summary.get(score)):
-                when = _when(run, each)
-                return f"{who} has {score} {found['value']:.2f} {when}, and there is nothing to compare it with."
-        return f"{who} was not evaluated on held-out tasks."
+        name = f"avg@{k}"
+        for stored in (last, first):
+            if stored is not None and (score := stored.summary.get(name)):
+                text = f"{name} {score['value']:.2f} {_when(run, stored)}"
+                return f"{policy} has {text}, and there is nothing to compare it with."
+        return f"{policy} was not evaluated on held-out tasks."
     before, after = first.summary[f"avg@{k}"]["value"], last.summary[f"avg@{k}"]["value"]
     # An end that is not 0 must not be printed as 0.
     digits = 2 if all(abs(gain[end]) >= 0.005 for end in ("low", "high")) else 3
     value, low, high = (f"{gain[end]:+.{digits}f}" for end in ("value", "low", "high"))
-    binary = {result.score for each in (first, last) for result in each.evaluation.results.values()} <= {None, 0, 1}
+    attempts = [*first.evaluation.results.values(), *last.evaluation.results.values()]
+    binary = {attempt.score for attempt in attempts} <= {None, 0, 1}
     scores = f"solves {after:.2f} of held-out attempts" if binary else f"scores {after:.2f} in held-out attempts"
     return (
-        f"{who} {scores} {_when(run, last)}, {before:.2f} {_when(run, first)} "
+        f"{policy} {scores} {_when(run, last)}, {before:.2f} {_when(run, first)} "
         f"(difference {value}, 95% interval {low} to {high}, {difference['tasks']} tasks)."
     )
 
@@ -144,14 +138,17 @@ def _when(run: StoredRun, evaluation: StoredEvaluation) -> str:
 
 def _details(run: StoredRun) -> list[list[str]]:
     """Return settings, time and versions as pairs of label and text; unknown values are left out."""
-    wanted = run.setting("run", "iterations")
-    done = f"{run.last_iteration} of {wanted}" if isinstance(wanted, int) else str(run.last_iteration)
-    tasks, size = run.setting("collect", "tasks"), run.setting("collect", "group_size")
-    first, last = run.first_and_last
-    plan = next((each.evaluation.plan for each in (last, first) if each is not None), None)
-    versions, git = run.env_info.get("versions"), run.env_info.get("git")
-    found: list[tuple[str, object]] = [
-        ("Iterations", done),
+    planned = run.setting("run", "iterations")
+    of = f" of {planned}" if isinstance(planned, int) else ""
+    tasks = run.setting("collect", "tasks")
+    size = run.setting("collect", "group_size")
+    plan = run.evaluations[-1].evaluation.plan if run.evaluations else None
+    versions = _mapping(run.env_info.get("versions"))
+    named_versions = [f"{name} {versions[name]}" for name in ("seeupo", "torch", "python") if versions.get(name)]
+    git = _mapping(run.env_info.get("git"))
+    tokens = _total(record.get("action_tokens") for record in run.records.get("iteration", []))
+    details: list[tuple[str, object]] = [
+        ("Iterations", f"{run.last_iteration}{of}"),
         ("Stop reason", run.summary.get("reason")),
         ("Best checkpoint", _best(run)),
         ("Seed", run.setting("run", "seed")),
@@ -163,57 +160,47 @@ def _details(run: StoredRun) -> list[list[str]]:
         ("Held-out attempts per task", None if plan is None else plan.attempts),
         ("Held-out task panel", None if plan is None else plan.panel),
         ("Time", _minutes(run)),
-        ("Sampled tokens", _tokens(run)),
+        ("Sampled tokens", f"{tokens:,.0f}" if tokens else None),
         ("Threads", run.env_info.get("threads")),
-        ("Versions", _pairs(versions, ("seeupo", "torch", "python"))),
-        ("Commit", _commit(git)),
+        ("Versions", ", ".join(named_versions)),
+        ("Commit", f"{str(git.get('commit') or '')[:12]}{' (modified)' if git.get('dirty') else ''}"),
     ]
-    return [[label, str(value)] for label, value in found if value is not None and value != ""]
+    return [[label, str(value)] for label, value in details if value is not None and value != ""]
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _total(values: Iterable[object]) -> float:
+    """Return the sum of the finite numbers among values."""
+    return sum((number for value in values if (number := finite_number(value)) is not None), 0.0)
 
 
 def _best(run: StoredRun) -> str | None:
     """Return the checkpoint with the best held-out score, as the summary names it."""
-    best, k = run.summary.get("best"), evaluation_k(run)
-    if not isinstance(best, Mapping) or not best.get("checkpoint"):
+    best = _mapping(run.summary.get("best"))
+    if not best.get("checkpoint"):
         return None
     score = finite_number(best.get("avg"))
-    shown = "" if score is None else f", avg@{k} {score:.2f}"
+    shown = "" if score is None else f", avg@{evaluation_k(run)} {score:.2f}"
     return f"{best['checkpoint']} (after iteration {best.get('iteration')}{shown})"
 
 
 def _minutes(run: StoredRun) -> str | None:
-    phases = run.summary.get("seconds")
-    seconds = [finite_number(value) for value in phases.values()] if isinstance(phases, Mapping) else []
-    if not seconds:
-        timings = [each.get("timings") for kind in ("iteration", "evaluation") for each in run.records.get(kind, [])]
-        names = ("collect", "update", "seconds")
-        seconds = [finite_number(each.get(name)) for each in timings if isinstance(each, Mapping) for name in names]
-    total = sum((each for each in seconds if each is not None), 0.0)
+    if phases := _mapping(run.summary.get("seconds")):
+        total = _total(phases.values())
+    else:
+        total = _total(point[1] for points in phase_seconds(run).values() for point in points)
     return f"{total / 60:.1f} minutes" if total else None
-
-
-def _tokens(run: StoredRun) -> str | None:
-    counts = [finite_number(record.get("action_tokens")) for record in run.records.get("iteration", [])]
-    total = sum((each for each in counts if each is not None), 0.0)
-    return f"{total:,.0f}" if total else None
-
-
-def _pairs(table: object, names: tuple[str, ...]) -> str | None:
-    return ", ".join(f"{n} {table[n]}" for n in names if table.get(n)) if isinstance(table, Mapping) else None
-
-
-def _commit(git: object) -> str | None:
-    if not isinstance(git, Mapping) or not git.get("commit"):
-        return None
-    return f"{str(git['commit'])[:12]}{' (modified)' if git.get('dirty') else ''}"
 
 
 def _warnings(run: StoredRun) -> list[dict[str, Any]]:
     """Return the alarms of training and the failures of evaluations, in order of their iterations."""
     dtype = str(run.setting("model", "dtype"))
     alarms = Alarms(dtype if dtype in GAP_BOUNDS else "float32")
-    found = [
-        {"iteration": record["iteration"], "text": text.partition(": ")[2]}
+    warnings = [
+        (record["iteration"], text.partition(": ")[2])
         for record in run.records.get("iteration", [])
         if (complete := _record_for_alarms(record)) is not None
         for text in alarms.check(complete)
@@ -225,25 +212,22 @@ def _warnings(run: StoredRun) -> list[dict[str, Any]]:
                 f"{failures:.0f} of {episodes or failures:.0f} evaluation attempts ended in an infrastructure failure "
                 "and were not scored. `seeupo envs check` finds most causes."
             )
-            found.append({"iteration": iteration, "text": text})
-    if (
-        untrained := untrained_warning(
-            record for kind in ("warm_start", "iteration") for record in run.records.get(kind, [])
-        )
-    ) is not None:
-        found.append({"iteration": run.last_iteration, "text": untrained})
-    return sorted(found, key=lambda each: each["iteration"])
+            warnings.append((iteration, text))
+    records = [*run.records.get("warm_start", []), *run.records.get("iteration", [])]
+    if (untrained := untrained_warning(records)) is not None:
+        warnings.append((run.last_iteration, untrained))
+    warnings.sort(key=lambda warning: warning[0])
+    return [{"iteration": iteration, "text": text} for iteration, text in warnings]
 
 
 def _record_for_alarms(record: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return a record as training passed it to the alarms; None if a required value is missing."""
     if finite_number(record.get("success")) is None:
         return None
-    algorithm = record.get("algorithm")
     return {
         **record,
         "entropy": finite_number(record.get("entropy")),
-        "algorithm": algorithm if isinstance(algorithm, Mapping) else {},
+        "algorithm": _mapping(record.get("algorithm")),
         # Files contain null instead of NaN.
         "turns": [
             {**turn, "grad_norm": math.nan} if "grad_norm" in turn and turn["grad_norm"] is None else turn

@@ -15,8 +15,8 @@ LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 
 def rounded(value: object, digits: int = 5) -> float | None:
     """Return a finite number rounded to significant digits, and None for anything else."""
-    found = finite_number(value)
-    return None if found is None else float(f"{found:.{digits}g}") + 0.0  # turns -0 into 0
+    number = finite_number(value)
+    return None if number is None else float(f"{number:.{digits}g}") + 0.0  # turns -0 into 0
 
 
 def json_bytes(value: Any) -> bytes:
@@ -36,8 +36,3 @@ def gzip_compressor() -> zlib._Compress:
 def gzipped_json(value: Any) -> bytes:
     compressor = gzip_compressor()
     return compressor.compress(json_bytes(value)) + compressor.flush()
-
-
-def base64_size(count: int) -> int:
-    """Return the length of `count` bytes in base64."""
-    return 4 * -(-count // 3)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from seeupo.report.chunks import ChunkWriter
-from seeupo.report.index import TrajectoryIndex, max_index_bytes
+from seeupo.report.index import TrajectoryIndex
 from seeupo.report.intervals import IterationScores, score_intervals
 from seeupo.report.packing import json_bytes
 from seeupo.report.token_text import TokenDecoder
@@ -17,7 +18,9 @@ from seeupo.report.trajectory_view import trajectory_view
 from seeupo.runs.reader import StoredRun
 from seeupo.runs.trajectory_rows import TrajectoryRow, read_rows
 
-TRAINING, BEFORE, AFTER = 0, 1, 2
+TRAINING = 0
+BEFORE = 1
+AFTER = 2
 """Phases of a trajectory: training, the first evaluation, the last evaluation."""
 MAX_GROUP_BYTES = 100_000_000
 """Bytes of a group before compression. Repetitive text compresses to little, but the page decodes whole groups."""
@@ -30,28 +33,28 @@ class Selection:
     """The selected trajectories of a run.
 
     Attributes:
-        totals, kept: Number of trajectories in the files, and in the page, by whether they are held out.
+        totals, kept: Number of trajectories in the files, and in the page, by their kind: training or held-out.
         scores: Scores of each iteration.
         unreadable: Number of malformed trajectories, which are left out.
     """
 
-    totals: dict[bool, int] = field(default_factory=lambda: {False: 0, True: 0})
-    kept: dict[bool, int] = field(default_factory=lambda: {False: 0, True: 0})
+    totals: Counter[str] = field(default_factory=Counter)
+    kept: Counter[str] = field(default_factory=Counter)
     scores: dict[int, IterationScores] = field(default_factory=dict)
     unreadable: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        return {"total": sum(self.totals.values()), "kept": sum(self.kept.values()), "note": self._note()}
+        return {"total": self.totals.total(), "kept": self.kept.total(), "note": self._note()}
 
     def _note(self) -> str:
         """Return which trajectories are in the page, as text."""
-        if not sum(self.totals.values()):
+        if not self.totals.total():
             return "This run has no trajectories."
         parts = []
-        for held_out, name in ((False, "training trajectories"), (True, "held-out trajectories")):
-            total, kept = self.totals[held_out], self.kept[held_out]
-            if total:
-                parts.append(f"all {total:,} {name}" if kept == total else f"{kept:,} of {total:,} {name}")
+        for kind in ("training", "held-out"):
+            if total := self.totals[kind]:
+                count = f"all {total:,}" if self.kept[kind] == total else f"{self.kept[kind]:,} of {total:,}"
+                parts.append(f"{count} {kind} trajectories")
         contains = f"This page contains {' and '.join(parts)}."
         if self.kept == self.totals:
             return contains
@@ -66,64 +69,69 @@ class TrajectorySelector:
     """Selects the trajectories of one run and writes them to the page's chunks and index.
 
     Attributes:
-        run: Number of the run in the page.
+        run: The run; problems are added to its `missing`.
+        number: Number of the run in the page.
         decoder: None if the run has no tokenizer.
     """
 
-    run: int
+    run: StoredRun
+    number: int
     decoder: TokenDecoder | None
     writer: ChunkWriter
     index: TrajectoryIndex
+    selection: Selection = field(default_factory=Selection)
 
-    def select(self, run: StoredRun, limit: int) -> Selection:
-        """Add trajectories until `limit` bytes are used, evaluations first. Problems are added to `run.missing`."""
-        selection = Selection()
-        start, evaluations = self.writer.used, _compared_evaluations(run)
-        share = EVALUATION_SHARE if run.trajectories else 1 / max(1, len(evaluations))
-        for number, (phase, iteration) in enumerate(evaluations, 1):
-            path, end = run.evaluation_trajectories[iteration], start + int((limit - start) * share * number)
-            self._select_from_file(run, path, selection, phase=phase, iteration=iteration, limit=end)
+    def select(self, limit: int) -> Selection:
+        """Add trajectories until `limit` bytes are used, evaluations first."""
         start = self.writer.used
-        for number, (iteration, path) in enumerate(run.trajectories.items(), 1):
+        training = self.run.trajectories
+        evaluations = _compared_evaluations(self.run)
+        share = EVALUATION_SHARE if training else 1 / max(1, len(evaluations))
+        for count, (phase, iteration) in enumerate(evaluations, 1):
+            path = self.run.evaluation_trajectories[iteration]
+            self._select_from_file(path, phase, iteration, limit=start + int((limit - start) * share * count))
+        start = self.writer.used
+        for count, (iteration, path) in enumerate(training.items(), 1):
             # Bytes that an iteration does not use are left to the next one.
-            end = start + (limit - start) * number // len(run.trajectories)
-            self._select_from_file(run, path, selection, phase=TRAINING, iteration=iteration, limit=end)
+            self._select_from_file(path, TRAINING, iteration, limit=start + (limit - start) * count // len(training))
         self.writer.finish_chunk()
-        if selection.unreadable:
-            run.missing.append(f"{selection.unreadable} trajectories are malformed and were left out.")
-        return selection
+        if self.selection.unreadable:
+            self.run.missing.append(f"{self.selection.unreadable} trajectories are malformed and were left out.")
+        return self.selection
 
-    def _select_from_file(
-        self, run: StoredRun, path: Path, selection: Selection, *, phase: int, iteration: int, limit: int
-    ) -> None:
-        file, held_out = read_rows(path), phase != TRAINING
-        selection.totals[held_out] += file.count
+    def _select_from_file(self, path: Path, phase: int, iteration: int, *, limit: int) -> None:
+        file = read_rows(path)
+        kind = "training" if phase == TRAINING else "held-out"
+        selection = self.selection
+        selection.totals[kind] += file.count
         if file.damage is not None:
-            run.missing.append(file.damage)
-        elif not held_out:
-            bounded = run.setting("collect", "reward") in (None, "score")
+            self.run.missing.append(file.damage)
+        elif phase == TRAINING:
+            bounded = self.run.setting("collect", "reward") in (None, "score")
             selection.scores[iteration] = score_intervals(list(file.groups.values()), bounded=bounded)
-        kinds = {**_evaluation_kinds(run, iteration), **file.kinds} if held_out else file.kinds
         # Both evaluations have the same order of tasks, so that the same ones are kept and can be compared.
-        for name in sorted(file.groups, key=lambda name: _shuffle_key(name if held_out else f"{iteration}/{name}")):
+        prefix = f"{iteration}/" if phase == TRAINING else ""
+        for name in sorted(file.groups, key=lambda name: _shuffle_key(prefix + name)):
             rows, bodies = self._bodies(file.groups[name])
             if sum(map(len, bodies)) > MAX_GROUP_BYTES:
                 size = f"more than {MAX_GROUP_BYTES / 1e6:g} MB of text"
-                run.missing.append(f"{path.parent.name}/{path.name} has a group with {size}, which was left out.")
+                self.run.missing.append(f"{path.parent.name}/{path.name} has a group with {size}, which was left out.")
                 continue
             selection.unreadable += len(file.groups[name]) - len(rows)
             if not rows:
                 continue
-            location = self.writer.add(bodies, limit, index_bytes=max_index_bytes(rows))
+            location = self.writer.add(bodies, limit)
             # Continuing with smaller groups would make short trajectories look frequent.
             if location is None:
                 return
-            self.index.add(rows, kinds, run=self.run, phase=phase, iteration=iteration, location=location)
-            selection.kept[held_out] += len(rows)
+            self.index.add(rows, file.kinds, run=self.number, phase=phase, iteration=iteration, location=location)
+            selection.kept[kind] += len(rows)
 
     def _bodies(self, group: Sequence[TrajectoryRow]) -> tuple[list[TrajectoryRow], list[bytes]]:
         """Return the well-formed rows of a group and their bodies."""
-        rows, bodies, size = [], [], 0
+        rows = []
+        bodies = []
+        size = 0
         rewards = [row.reward for row in group]
         for row in group:
             if size > MAX_GROUP_BYTES:
@@ -140,19 +148,13 @@ class TrajectorySelector:
 
 def _compared_evaluations(run: StoredRun) -> list[tuple[int, int]]:
     """Return phase and iteration of the evaluations whose trajectories are compared."""
-    first, last = (None if each is None else each.iteration for each in run.first_and_last)
-    if first is None and 0 in run.evaluation_trajectories:
-        first = 0
-    if last is None:
-        last = max((iteration for iteration in run.evaluation_trajectories if iteration), default=None)
-    pairs = ((BEFORE, first), (AFTER, last))
-    return [(phase, n) for phase, n in pairs if n is not None and n in run.evaluation_trajectories]
-
-
-def _evaluation_kinds(run: StoredRun, iteration: int) -> dict[str, str]:
-    """Return the kinds of held-out tasks as the evaluation's results have them."""
-    found = [each.evaluation for each in run.evaluations if each.iteration == iteration]
-    return {result.task: str(result.kind) for each in found for result in each.results.values()}
+    first, last = run.first_and_last
+    before = 0 if first is None else first.iteration
+    after = max(run.evaluation_trajectories, default=0) if last is None else last.iteration
+    pairs = [(BEFORE, before), (AFTER, after)]
+    if after == before:
+        pairs.pop()
+    return [(phase, iteration) for phase, iteration in pairs if iteration in run.evaluation_trajectories]
 
 
 def _shuffle_key(name: str) -> bytes:

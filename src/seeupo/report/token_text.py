@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from seeupo.rollout.reasoning import CLOSE, OPEN, thought_ranges
+from seeupo.rollout.reasoning import thought_ranges
 
 REPLACEMENT = "\ufffd"
 """The character that decoders write for an incomplete character."""
@@ -89,45 +89,23 @@ def _errors_of_the_library() -> Iterator[None]:
         raise
 
 
-def has_thoughts(texts: Sequence[str]) -> bool:
-    """Return whether a response contains the marks of a thought; most do not, and need no further search."""
-    joined = "".join(texts)
-    return OPEN in joined or CLOSE in joined
-
-
 def thought_token_ranges(texts: Sequence[str], special: Sequence[bool]) -> list[list[int]]:
     """Return which texts of a response are thoughts, as [start, end]; a partial overlap counts.
 
     Special tokens are skipped, because they were not part of the text in which the agent found thoughts.
     """
     plain = ["" if mark else text for text, mark in zip(texts, special, strict=True)]
-    ranges = deque(thought_ranges("".join(plain)))
-    found: list[list[int]] = []
+    thoughts = deque(thought_ranges("".join(plain)))
+    ranges: list[list[int]] = []
     start = 0
     for number, text in enumerate(plain):
         end = start + len(text)
-        while ranges and ranges[0][1] <= start:
-            ranges.popleft()
-        if ranges and ranges[0][0] < end and start < end:
-            if found and found[-1][1] == number:
-                found[-1][1] = number + 1
+        while thoughts and thoughts[0][1] <= start:
+            thoughts.popleft()
+        if thoughts and thoughts[0][0] < end and start < end:
+            if ranges and ranges[-1][1] == number:
+                ranges[-1][1] = number + 1
             else:
-                found.append([number, number + 1])
+                ranges.append([number, number + 1])
         start = end
-    return found
-
-
-def split_thoughts(text: str) -> tuple[list[str], list[list[int]]]:
-    """Split a response into thoughts and actions; return the parts and which of them are thoughts."""
-    parts: list[str] = []
-    thoughts: list[list[int]] = []
-    start = 0
-    for low, high in thought_ranges(text):
-        if low > start:
-            parts.append(text[start:low])
-        thoughts.append([len(parts), len(parts) + 1])
-        parts.append(text[low:high])
-        start = high
-    if text[start:]:
-        parts.append(text[start:])
-    return parts, thoughts
+    return ranges

@@ -8,8 +8,7 @@ from itertools import accumulate
 from typing import Any
 
 from seeupo.report.packing import rounded
-from seeupo.report.token_text import TokenDecoder, has_thoughts, split_thoughts, thought_token_ranges
-from seeupo.utils.numbers import finite_number
+from seeupo.report.token_text import TokenDecoder, thought_token_ranges
 
 CREDIT_DIGITS = 8
 """Significant digits of ratios and M, so that a value close to 1 does not look like 1."""
@@ -75,41 +74,29 @@ def _response(
 ) -> dict[str, Any]:
     """Return the tokens of a response, each with the change of its log-prob, and which of them are thoughts."""
     if decoder is None:
-        parts, thoughts = split_thoughts(str(turn["response"] or ""))
-        return {"tokens": [[part, None] for part in parts], "thoughts": thoughts}
+        text = str(turn["response"] or "")
+        return {"tokens": [[text, None]] if text else [], "thoughts": []}
     ids = turn["action"]
     texts, counts = decoder.token_texts(ids)
     changes = _changes(turn["logprobs"], (credit or {}).get("new_logprobs"), counts)
-    thoughts = []
-    if has_thoughts(texts):
-        thoughts = thought_token_ranges(texts, [decoder.is_special(ids[start]) for start, _ in _ranges(counts)])
+    special = [decoder.is_special(ids[start]) for start, _ in _ranges(counts)]
     return {
         "tokens": [[text, change] for text, change in zip(texts, changes, strict=True)],
-        "thoughts": thoughts,
+        "thoughts": thought_token_ranges(texts, special),
     }
 
 
 def _changes(old: Any, new: Any, counts: Sequence[int]) -> list[float | None]:
     """Return, per text of `counts` tokens, its log-prob after the turn's update minus the one at sampling."""
-    if not isinstance(old, list) or not isinstance(new, list) or not len(old) == len(new) == sum(counts):
+    if _sum(old) is None or _sum(new) is None or not len(old) == len(new) == sum(counts):
         return [None] * len(counts)
-    if _sum(old) is None or _sum(new) is None:
-        by_token = [_difference(after, before) for after, before in zip(new, old, strict=True)]
-    else:
-        by_token = [after - before for after, before in zip(new, old, strict=True)]
-    one_each = len(counts) == len(by_token)  # the usual case
-    changes = by_token if one_each else [math.fsum(by_token[start:end]) for start, end in _ranges(counts)]
-    return [None if math.isnan(change) else round(change, CHANGE_DECIMALS) for change in changes]
+    by_token = [after - before for after, before in zip(new, old, strict=True)]
+    return [round(math.fsum(by_token[start:end]), CHANGE_DECIMALS) for start, end in _ranges(counts)]
 
 
 def _ranges(counts: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Yield the first and the end of the tokens of each text."""
     return ((end - count, end) for end, count in zip(accumulate(counts), counts, strict=True))
-
-
-def _difference(after: object, before: object) -> float:
-    one, other = finite_number(after), finite_number(before)
-    return math.nan if one is None or other is None else one - other
 
 
 def _sum(logprobs: Any) -> float | None:

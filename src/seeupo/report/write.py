@@ -1,13 +1,15 @@
-"""Write the report of one or more runs."""
+"""Write the report of one or more runs, and the page of a comparison."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from seeupo.errors import RunError
-from seeupo.report.html_page import write_page
+from seeupo.report.html_page import COMPARISON_PAGE, REPORT_PAGE, Layout, write_page
+from seeupo.report.packing import gzipped_json
 from seeupo.report.payload import report_chunks
 
 
@@ -39,19 +41,15 @@ def write_report(
     Args:
         runs: Run directory, or several, which may be incomplete or damaged.
         out: The HTML file to write.
-        max_bytes: Limit for the data of the runs in the file.
+        max_bytes: Limit for the trajectories in the file; beyond it, complete groups are selected at random.
 
     Returns:
         Size, sentences about the runs, and the number of trajectories that are in the file.
     """
     run_dirs = [Path(runs)] if isinstance(runs, Path | str) else [Path(run) for run in runs]
     out = Path(out)
-    with report_chunks(run_dirs, max_bytes=max_bytes) as (overview, chunks):
-        try:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            write_page(out, chunks)
-        except OSError as error:
-            raise RunError(f"{out} cannot be written: {error.strerror or error}; choose a writable file") from error
+    overview, chunks = report_chunks(run_dirs, max_bytes=max_bytes // 4 * 3)  # the page has them as base64
+    _write(out, chunks, REPORT_PAGE)
     entries = overview["runs"]
     return ReportSummary(
         path=out,
@@ -61,3 +59,16 @@ def write_report(
         kept=sum(entry["trajectories"]["kept"] for entry in entries),
         missing=tuple(tuple(entry["missing"]) for entry in entries),
     )
+
+
+def write_comparison(table: Mapping[str, Any], path: Path) -> None:
+    """Write the page of a comparison from its tables, completely or not at all."""
+    _write(path, {"comparison": gzipped_json(table)}, COMPARISON_PAGE)
+
+
+def _write(path: Path, chunks: Mapping[str, bytes], layout: Layout) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_page(path, chunks, layout)
+    except OSError as error:
+        raise RunError(f"{path} cannot be written: {error.strerror or error}; choose a writable file") from error

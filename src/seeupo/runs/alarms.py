@@ -11,37 +11,39 @@ from seeupo.utils.text import counted
 
 COOLDOWN = 30
 """Number of iterations in which an alarm is not repeated."""
+Reading = tuple[float, str]
+"""Value after the latest iteration, and the text for the user if it is bad."""
 
 
 @dataclass(frozen=True)
 class Alarm:
-    """A value with two thresholds and a message.
+    """A value with two thresholds.
 
     The alarm is raised beyond `threshold` and cleared beyond `clear`, on the other side of it. The gap between the two
     keeps a value that fluctuates around its limit from raising the alarm each time.
 
     Attributes:
-        value: Value after the latest iteration; None if unknown, which changes nothing.
+        read: Returns the value and its text; None if the value is unknown, which changes nothing.
         threshold, clear: High values are bad if `threshold` is the higher of the two, low values otherwise.
-        message: Text for the user, which may contain {value}, {success} of the latest iteration and {history}; or a
-            function that returns it.
     """
 
-    value: Callable[[History], float | None]
+    read: Callable[[History], Reading | None]
     threshold: float
     clear: float
-    message: str | Callable[[float, History], str]
-
-    def text(self, value: float, history: History) -> str:
-        if isinstance(self.message, str):
-            return self.message.format(value=value, success=history.latest["success"], history=history)
-        return self.message(value, history)
 
     def is_bad(self, value: float) -> bool:
         return value > self.threshold if self.threshold > self.clear else value < self.threshold
 
     def is_good(self, value: float) -> bool:
         return value < self.clear if self.threshold > self.clear else value > self.clear
+
+
+ALARMS: list[Alarm] = []
+
+
+def alarm_at(*, threshold: float, clear: float) -> Callable[[Callable[[History], Reading | None]], None]:
+    """Add a function to the alarms; see `Alarm`."""
+    return lambda read: ALARMS.append(Alarm(read, threshold, clear))
 
 
 class Alarms:
@@ -65,9 +67,10 @@ class Alarms:
         self._history.add(record)
         messages = []
         for alarm in ALARMS:
-            value = alarm.value(self._history)
-            if value is None:
+            reading = alarm.read(self._history)
+            if reading is None:
                 continue
+            value, text = reading
             if alarm in self._raised and alarm.is_good(value):
                 self._raised.remove(alarm)
             elif alarm not in self._raised and alarm.is_bad(value):
@@ -75,73 +78,8 @@ class Alarms:
                 iteration = int(record["iteration"])
                 if iteration - self._reported.get(alarm, -COOLDOWN) >= COOLDOWN:
                     self._reported[alarm] = iteration
-                    messages.append(f"iteration {iteration}: {alarm.text(value, self._history)}")
+                    messages.append(f"iteration {iteration}: {text}")
         return messages
-
-
-def per_episode(key: str) -> Callable[[History], float | None]:
-    def value(history: History) -> float | None:
-        count, episodes = number(history.latest, key), number(history.latest, "episodes")
-        return None if count is None else count / max(1.0, episodes or count)
-
-    return value
-
-
-def dead_group_share(history: History) -> float | None:
-    """Return the share of groups with equal rewards in the last five iterations; None where partial scores are common.
-
-    A group of equal partial scores has neither solved nor failed its task, and what to do about it depends on the task.
-    """
-    records = history.last(5)
-    if records is None or any(all_equal(record) is None for record in records):
-        return None
-    if mean([number(record, "partial") or 0.0 for record in records]) > 0.1:
-        return None
-    dead, groups = (sum(float(record[key]) for record in records) for key in ("dead_groups", "groups"))
-    return dead / groups
-
-
-def dead_group_message(share: float, history: History) -> str:
-    success = history.mean_success(5) or 0.0
-    seen = f"in {share:.0%} of the groups of the last 5 iterations all rewards were equal, at success {success:.2f}"
-    if success > 0.9:
-        return (
-            f"{seen}: most tasks are solved in every attempt and give no learning signal. "
-            "Use harder tasks (environment.options) or stop (run.target)."
-        )
-    if success < 0.1:
-        return (
-            f"{seen}: most tasks fail in every attempt, and a group without a success gives no learning signal. "
-            "Start with more demonstrations (warm_start.batches), use easier tasks (environment.options), or increase "
-            "the attempts per task (collect.group_size)."
-        )
-    return (
-        f"{seen}: most tasks are solved either always or never, and neither gives a learning signal. "
-        "Replace such groups (collect.equal_rounds, for example 2) or increase the attempts per task "
-        "(collect.group_size)."
-    )
-
-
-def steps_missing(history: History) -> float | None:
-    """Return the number of iterations without an optimizer step among the last five."""
-    idle = [_is_idle(record) for record in history.last(5) or [history.latest]]
-    known = [without_step for without_step in idle if without_step is not None]
-    return float(sum(known)) if known else None
-
-
-def steps_missing_message(count: float, history: History) -> str:
-    reason = "all rewards of each group were equal" if all_equal(history.latest) else "no trajectory was left to use"
-    return (
-        f"no optimizer step was made ({reason}), so the weights did not change. Once in a while this is harmless. If "
-        "it recurs, collect more tasks (collect.tasks) or replace groups with equal rewards (collect.equal_rounds)."
-    )
-
-
-def _is_idle(record: Record) -> bool | None:
-    metrics = record.get("algorithm") or {}
-    steps = number(metrics, "optimizer_steps")
-    # While a critic warms up, the policy is not updated on purpose.
-    return all_equal(record) if steps is None else steps == 0 and not number(metrics, "critic_steps")
 
 
 def untrained_warning(records: Iterable[Record]) -> str | None:
@@ -164,58 +102,132 @@ def untrained_warning(records: Iterable[Record]) -> str | None:
     )
 
 
-def entropy_over_floor(history: History) -> float | None:
-    """Return the entropy relative to a tenth of its initial value."""
-    entropy, first = number(history.latest, "entropy"), history.first_entropy
-    if entropy is None:
+@alarm_at(threshold=0.75, clear=0.25)
+def missing_steps(history: History) -> Reading | None:
+    """Read the number of iterations without an optimizer step among the last five."""
+    known = [idle for record in history.last(5) or [history.latest] if (idle := _is_idle(record)) is not None]
+    reason = "all rewards of each group were equal" if all_equal(history.latest) else "no trajectory was left to use"
+    if not known:
         return None
-    if float(history.latest["success"]) >= 0.8:
-        return math.inf  # A policy that solves its tasks may be deterministic.
-    return entropy / max(0.01, 0.1 * (first or 0.0))
-
-
-def entropy_message(over_floor: float, history: History) -> str:
-    first = history.first_entropy
-    initial = "" if first is None else f" (first 5 iterations: {first:.3f})"
-    return (
-        f"entropy is {history.latest['entropy']:.3f}{initial}, at success {history.latest['success']:.2f}: the policy "
-        "is nearly deterministic and no longer explores. Start again with a lower optimizer.learning_rate, or add an "
-        "entropy bonus (algorithm.entropy_coef, for example 0.001)."
+    return sum(known), (
+        f"no optimizer step was made ({reason}), so the weights did not change. Once in a while this is harmless. If "
+        "it recurs, collect more tasks (collect.tasks) or replace groups with equal rewards (collect.equal_rounds)."
     )
 
 
-def success_over_best(history: History) -> float | None:
-    """Return the success rate of the last 10 iterations relative to the best such rate."""
-    recent = history.recent_success
-    # Near 0, a ratio is noise.
-    return None if recent is None or history.best_success < 0.05 else recent / history.best_success
+def _is_idle(record: Record) -> bool | None:
+    metrics = record.get("algorithm") or {}
+    steps = number(metrics, "optimizer_steps")
+    # While a critic warms up, the policy is not updated on purpose.
+    return all_equal(record) if steps is None else steps == 0 and not number(metrics, "critic_steps")
 
 
-def max_clip_fraction(history: History) -> float | None:
-    """Return the highest clip fraction of the last 20 iterations."""
-    records = history.last(20)
-    if records is None or not (fractions := turn_values(records, "clip_fraction")):
-        return None
-    return max(fractions)
+@alarm_at(threshold=0.7, clear=0.6)
+def dead_groups(history: History) -> Reading | None:
+    """Read the share of groups with equal rewards in the last five iterations, unless partial scores are common.
 
-
-def mean_clip_fraction(history: History) -> float | None:
-    """Return the mean clip fraction of the last five iterations."""
-    records = history.last(5)
-    fractions = turn_values(records or (), "clip_fraction")
-    return mean(fractions) if fractions else None
-
-
-def max_carry(history: History) -> float | None:
-    """Return the largest M / A of the latest iteration."""
-    return max(turn_values([history.latest], "carry_max"), default=None)
-
-
-def lowest_gain(history: History) -> tuple[float, int, float] | None:
-    """Return the expected gain over the last five iterations of the turn where it is most significantly negative.
-
-    The gain in standard errors, the turn from 0, and the mean gain per iteration.
+    A group of equal partial scores has neither solved nor failed its task, and what to do about it depends on the task.
     """
+    records = history.last(5)
+    if records is None or any(all_equal(record) is None for record in records):
+        return None
+    if mean([number(record, "partial") or 0.0 for record in records]) > 0.1:
+        return None
+    dead, groups = (sum(float(record[key]) for record in records) for key in ("dead_groups", "groups"))
+    success = history.mean_success(5) or 0.0
+    if success > 0.9:
+        advice = (
+            "most tasks are solved in every attempt and give no learning signal. Use harder tasks "
+            "(environment.options) or stop (run.target)."
+        )
+    elif success < 0.1:
+        advice = (
+            "most tasks fail in every attempt, and a group without a success gives no learning signal. Start with more "
+            "demonstrations (warm_start.batches), use easier tasks (environment.options), or increase the attempts per "
+            "task (collect.group_size)."
+        )
+    else:
+        advice = (
+            "most tasks are solved either always or never, and neither gives a learning signal. Replace such groups "
+            "(collect.equal_rounds, for example 2) or increase the attempts per task (collect.group_size)."
+        )
+    share = dead / groups
+    return share, (
+        f"in {share:.0%} of the groups of the last 5 iterations all rewards were equal, at success {success:.2f}: "
+        f"{advice}"
+    )
+
+
+@alarm_at(threshold=1.0, clear=1.5)
+def entropy(history: History) -> Reading | None:
+    """Read the entropy relative to a tenth of its initial value."""
+    entropy, first = number(history.latest, "entropy"), history.first_entropy
+    if entropy is None:
+        return None
+    success = float(history.latest["success"])
+    # A policy that solves its tasks may be deterministic.
+    over_floor = math.inf if success >= 0.8 else entropy / max(0.01, 0.1 * (first or 0.0))
+    initial = "" if first is None else f" (first 5 iterations: {first:.3f})"
+    return over_floor, (
+        f"entropy is {entropy:.3f}{initial}, at success {success:.2f}: the policy is nearly deterministic and no "
+        "longer explores. Start again with a lower optimizer.learning_rate, or add an entropy bonus "
+        "(algorithm.entropy_coef, for example 0.001)."
+    )
+
+
+@alarm_at(threshold=0.5, clear=0.7)
+def success(history: History) -> Reading | None:
+    """Read the success rate of the last 10 iterations relative to the best such rate."""
+    recent, best = history.recent_success, history.best_success
+    if recent is None or best < 0.05:  # near 0, a ratio is noise
+        return None
+    return recent / best, (
+        f"success over the last 10 iterations is {recent:.2f}, {recent / best:.0%} of its best, {best:.2f}: the policy "
+        "has collapsed. The best checkpoint is kept. Start again with a lower optimizer.learning_rate, or a penalty "
+        "for leaving the reference policy (algorithm.kl_coef, for example 0.002)."
+    )
+
+
+@alarm_at(threshold=10.0, clear=5.0)
+def carry(history: History) -> Reading | None:
+    """Read the largest M / A of the latest iteration."""
+    if not (carries := turn_values([history.latest], "carry_max")):
+        return None
+    return max(carries), (
+        f"the carried advantage M reached {max(carries):.3g} times A, more than 10: a few trajectories dominate the "
+        "updates of the turns that are updated last. Lower optimizer.learning_rate, set algorithm.trust_region, or "
+        'use algorithm.ratio = "length_normalized" if it is "product".'
+    )
+
+
+@alarm_at(threshold=1e-9, clear=1e-3)
+def clip_without_effect(history: History) -> Reading | None:
+    """Read the highest clip fraction of the last 20 iterations."""
+    if not (fractions := turn_values(history.last(20) or (), "clip_fraction")):
+        return None
+    return max(fractions), (
+        "clip_fraction was 0 in every turn of the last 20 iterations: the clip has no effect, and only the step size "
+        "limits an update. This is fine if success rises steadily or algorithm.clip is off. If success rises slowly, "
+        "raise optimizer.learning_rate; if it is unstable, narrow algorithm.clip (length-normalized ratios stay close "
+        "to 1: GSPO uses about 3e-4)."
+    )
+
+
+@alarm_at(threshold=0.5, clear=0.4)
+def clip_fraction(history: History) -> Reading | None:
+    """Read the mean clip fraction of the last five iterations."""
+    if not (fractions := turn_values(history.last(5) or (), "clip_fraction")):
+        return None
+    return mean(fractions), (
+        f"clip_fraction was {mean(fractions):.2f} on average over the last 5 iterations: more than half of the turns "
+        "end outside the clip range, so steps are larger than it is meant to allow. Lower optimizer.learning_rate "
+        "or widen algorithm.clip."
+    )
+
+
+@alarm_at(threshold=-3.0, clear=-1.0)
+def expected_gain(history: History) -> Reading | None:
+    """Read the expected gain, in standard errors, of the turn where it is most significantly negative."""
     gains: dict[int, list[tuple[float, float]]] = {}
     for record in history.last(5) or ():
         for turn in record.get("turns") or ():
@@ -227,117 +239,68 @@ def lowest_gain(history: History) -> tuple[float, int, float] | None:
         total, error = sum(gain for gain, _ in values), math.hypot(*(error for _, error in values))
         if len(values) == 5 and error > 0:
             scores.append((total / error, turn, total / len(values)))
-    return min(scores, default=None)
-
-
-def gain_message(errors: float, history: History) -> str:
-    _, turn, gain = lowest_gain(history) or (errors, 0, 0.0)
-    return (
+    if not scores:
+        return None
+    errors, turn, gain = min(scores)
+    return errors, (
         f"the expected gain of turn {turn + 1} was {gain:.2g} per iteration over the last 5 iterations, {-errors:.1f} "
         "standard errors below 0: its updates lower the expected reward on the very trajectories that they are trained "
         "on. Lower optimizer.learning_rate, or shrink such steps (algorithm.trust_region, for example {kl = 0.01})."
     )
 
 
-def non_finite_norms(history: History) -> float | None:
-    """Return the number of gradient norms in the latest iteration that are not finite."""
+@alarm_at(threshold=0.75, clear=0.25)
+def gradient_norm(history: History) -> Reading | None:
+    """Read the number of gradient norms in the latest iteration that are not finite."""
     norms = turn_values([history.latest], "grad_norm")
     overall = number(history.latest.get("algorithm") or {}, "grad_norm")
     norms += [] if overall is None else [overall]
-    return float(sum(not math.isfinite(norm) for norm in norms)) if norms else None
-
-
-def gap_over_bound(history: History) -> float | None:
-    """Return the gap between the log-probs of sampler and trainer, relative to the highest expected one."""
-    gap = number(history.latest, "sampler_gap")
-    return None if gap is None else gap / history.gap_bound
-
-
-def gap_message(over_bound: float, history: History) -> str:
-    advice = "Check that the sampler has the latest weights"
-    if history.dtype == "bfloat16":
-        advice += ', and correct for the difference (mismatch.tis_cap, for example 2) or use model.dtype = "float32"'
-    return (
-        f"the sampler's log-probs differ from the trainer's by {history.latest['sampler_gap']:.2g} on average, more "
-        f"than the {history.gap_bound:g} that rounding explains in {history.dtype}: updates are off-policy. {advice}."
+    if not norms:
+        return None
+    return sum(not math.isfinite(norm) for norm in norms), (
+        "a gradient norm is not finite: the weights can no longer be trusted. Start again with a lower "
+        'optimizer.learning_rate, set optimizer.max_grad_norm, or use model.dtype = "float32".'
     )
 
 
-ALARMS = (
-    Alarm(
-        lambda history: float(history.iterations_all_equal),
-        threshold=9.5,
-        clear=0.5,
-        message="all rewards of each group were equal for {value:.0f} iterations in a row, at success {success:.2f}: "
-        "training cannot progress, because it learns from differences between attempts at the same task. If no task is "
-        "solved, start with demonstrations (warm_start.batches) or easier tasks (environment.options); if all are "
-        "solved, stop or use harder ones.",
-    ),
-    Alarm(steps_missing, threshold=0.75, clear=0.25, message=steps_missing_message),
-    Alarm(dead_group_share, threshold=0.7, clear=0.6, message=dead_group_message),
-    Alarm(entropy_over_floor, threshold=1.0, clear=1.5, message=entropy_message),
-    Alarm(
-        success_over_best,
-        threshold=0.5,
-        clear=0.7,
-        message="success over the last 10 iterations is {history.recent_success:.2f}, {value:.0%} of its best, "
-        "{history.best_success:.2f}: the policy has collapsed. The best checkpoint is kept. Start again with a lower "
-        "optimizer.learning_rate, or a penalty for leaving the reference policy (algorithm.kl_coef, for example "
-        "0.002).",
-    ),
-    Alarm(
-        max_carry,
-        threshold=10.0,
-        clear=5.0,
-        message="the carried advantage M reached {value:.3g} times A, more than 10: a few trajectories dominate the "
-        "updates of the turns that are updated last. Lower optimizer.learning_rate, set algorithm.trust_region, or "
-        'use algorithm.ratio = "length_normalized" if it is "product".',
-    ),
-    Alarm(
-        max_clip_fraction,
-        threshold=1e-9,
-        clear=1e-3,
-        message="clip_fraction was 0 in every turn of the last 20 iterations: the clip has no effect, and only the "
-        "step size limits an update. This is fine if success rises steadily or algorithm.clip is off. If success rises "
-        "slowly, raise optimizer.learning_rate; if it is unstable, narrow algorithm.clip (length-normalized ratios "
-        "stay close to 1: GSPO uses about 3e-4).",
-    ),
-    Alarm(
-        mean_clip_fraction,
-        threshold=0.5,
-        clear=0.4,
-        message="clip_fraction was {value:.2f} on average over the last 5 iterations: more than half of the turns "
-        "end outside the clip range, so steps are larger than it is meant to allow. Lower optimizer.learning_rate "
-        "or widen algorithm.clip.",
-    ),
-    Alarm(
-        lambda history: None if (gain := lowest_gain(history)) is None else gain[0],
-        threshold=-3.0,
-        clear=-1.0,
-        message=gain_message,
-    ),
-    Alarm(
-        non_finite_norms,
-        threshold=0.75,
-        clear=0.25,
-        message="a gradient norm is not finite: the weights can no longer be trusted. Start again with "
-        'a lower optimizer.learning_rate, set optimizer.max_grad_norm, or use model.dtype = "float32".',
-    ),
-    Alarm(gap_over_bound, threshold=1.0, clear=0.5, message=gap_message),
-    Alarm(
-        per_episode("failed_episodes"),
-        threshold=0.05,
-        clear=0.025,
-        message="infrastructure failures ended {value:.1%} of the episodes, more than 5%: the remaining tasks may be a "
-        "biased selection. A note gives the last failure. Try fewer environment.workers, a lower "
-        "agent.concurrency or a longer agent.episode_seconds, and run `seeupo envs check`.",
-    ),
-    Alarm(
-        per_episode("truncated_responses"),
-        threshold=0.2,
-        clear=0.1,
-        message="{value:.2f} responses per episode were truncated at agent.max_tokens, more than 0.2: a truncated "
-        "response is rarely a valid action. Raise agent.max_tokens; if responses do not end, train longer on "
-        "demonstrations (warm_start.batches).",
-    ),
-)
+@alarm_at(threshold=1.0, clear=0.5)
+def sampler_gap(history: History) -> Reading | None:
+    """Read the gap between the log-probs of sampler and trainer, relative to the highest expected one."""
+    gap = number(history.latest, "sampler_gap")
+    if gap is None:
+        return None
+    correction = ""
+    if history.dtype == "bfloat16":
+        correction = ', and correct for the difference (mismatch.tis_cap, for example 2) or use model.dtype = "float32"'
+    return gap / history.gap_bound, (
+        f"the sampler's log-probs differ from the trainer's by {gap:.2g} on average, more than the "
+        f"{history.gap_bound:g} that rounding explains in {history.dtype}: updates are off-policy. Check that the "
+        f"sampler has the latest weights{correction}."
+    )
+
+
+@alarm_at(threshold=0.05, clear=0.025)
+def failed_episodes(history: History) -> Reading | None:
+    if (share := _per_episode(history, "failed_episodes")) is None:
+        return None
+    return share, (
+        f"infrastructure failures ended {share:.1%} of the episodes, more than 5%: the remaining tasks may be a biased "
+        "selection. A note gives the last failure. Try fewer environment.workers, a lower agent.concurrency or a "
+        "longer agent.episode_seconds, and run `seeupo envs check`."
+    )
+
+
+@alarm_at(threshold=0.2, clear=0.1)
+def truncated_responses(history: History) -> Reading | None:
+    if (count := _per_episode(history, "truncated_responses")) is None:
+        return None
+    return count, (
+        f"{count:.2f} responses per episode were truncated at agent.max_tokens, more than 0.2: a truncated response is "
+        "rarely a valid action. Raise agent.max_tokens; if responses do not end, train longer on demonstrations "
+        "(warm_start.batches)."
+    )
+
+
+def _per_episode(history: History, key: str) -> float | None:
+    count, episodes = number(history.latest, key), number(history.latest, "episodes")
+    return None if count is None else count / max(1.0, episodes or count)

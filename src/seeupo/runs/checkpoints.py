@@ -28,11 +28,12 @@ from safetensors import SafetensorError
 
 from seeupo.errors import CheckpointError
 from seeupo.utils.atomic_files import partial_of, sync_folder, write_text
-from seeupo.utils.option_checks import check_count
 from seeupo.utils.plain_files import read_plain
 
 FORMAT, VERSION = "seeupo-checkpoint", 1
-STATE, MANIFEST, BEST = "state.json", "manifest.json", "BEST"
+STATE = "state.json"
+MANIFEST = "manifest.json"
+BEST = "BEST"
 NAME = re.compile(r"[0-9]{5,}")
 LEFTOVER = re.compile(r"\.([0-9]{5,})\.(partial|replaced|removed)")
 
@@ -72,8 +73,9 @@ class Checkpoints:
     """
 
     def __init__(self, folder: Path, keep: int, *, read_only: bool = False) -> None:
-        check_count("keep", keep, 1)
-        self.folder, self.keep, self.read_only = folder, keep, read_only
+        self.folder = folder
+        self.keep = keep
+        self.read_only = read_only
         if not read_only:
             try:
                 self._recover()
@@ -96,20 +98,16 @@ class Checkpoints:
             save: Writes files into the given directory; subdirectories are allowed.
             best: Whether this is the best checkpoint so far.
         """
-        check_count("iteration", iteration, 0)
         if self.read_only:
             raise CheckpointError(f"{self.folder} was opened read-only; lock the run before opening it to write")
         text = json.dumps(state, indent=1)
-        final = self.folder / _name(iteration)
+        final = self.folder / f"{iteration:05d}"
         partial = self.folder / f".{final.name}.partial"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._recover()
             partial.mkdir()
             save(partial)
-            for name in (STATE, MANIFEST):
-                if (partial / name).exists():
-                    raise ValueError(f"save wrote {name}, a name that is reserved for the checkpoint")
             (partial / STATE).write_text(text + "\n", encoding="utf-8")
             _write_manifest(partial, iteration, best)
             self._publish(partial, final)
@@ -118,7 +116,12 @@ class Checkpoints:
             with suppress(OSError):
                 self._recover()
             if isinstance(error, WRITE_ERRORS):
-                raise CheckpointError(self._failure(final, error, free)) from error
+                names = sorted(self._paths())
+                rest = f"resume the run from checkpoint {names[-1]:05d}" if names else "there is no earlier checkpoint"
+                raise CheckpointError(
+                    f"the checkpoint {final} could not be written: {_reason(error)} ({free} free at that moment); its "
+                    f"partial files are removed. Free disk space or check the disk; {rest}"
+                ) from error
             raise
         try:
             self._write_best()
@@ -132,64 +135,56 @@ class Checkpoints:
 
     def latest(self) -> Checkpoint | None:
         """Return the newest intact checkpoint. Damaged ones that are newer are renamed, with a warning."""
-        return self._first_intact(sorted(self._found(), reverse=True))
-
-    def best(self) -> Checkpoint | None:
-        """Return the newest intact checkpoint that was the best when it was written; None if there is none."""
-        return self._first_intact(self._marked_best())
+        intact = None
+        damaged = []
+        for iteration, path in sorted(self._paths().items(), reverse=True):
+            try:
+                intact = Checkpoint(path, iteration, _read_verified(path))
+                break
+            except _DamageError as error:
+                damaged.append((path, error))
+        used = "no other checkpoint is left" if intact is None else f"{intact.path.name} is used instead"
+        self._warn([f"{self._set_aside(path, error)}; {used}" for path, error in damaged])
+        return intact
 
     def best_iteration(self) -> int | None:
-        """Return the iteration of the best checkpoint, without verifying its files; None if there is none."""
-        return next(iter(self._marked_best()), None)
+        """Return the newest iteration that is marked as the best; None if there is none.
+
+        Files are not verified, but a checkpoint with an unreadable manifest has no mark.
+        """
+        for iteration, path in sorted(self._paths().items(), reverse=True):
+            with suppress(_DamageError):
+                if _read_manifest(path)["best"]:
+                    return iteration
+        return None
 
     def find(self, iteration: int) -> Checkpoint:
         """Return the checkpoint of an iteration. One that is missing or damaged is an error, and stays in place."""
-        found = self._found()
-        if iteration not in found:
-            there = ", ".join(map(str, sorted(found))) or "none"
-            raise CheckpointError(f"{self.folder} has no checkpoint {iteration}; available: {there}")
+        paths = self._paths()
+        if iteration not in paths:
+            available = ", ".join(map(str, sorted(paths))) or "none"
+            raise CheckpointError(f"{self.folder} has no checkpoint {iteration}; available: {available}")
+        path = paths[iteration]
         try:
-            return Checkpoint(found[iteration], iteration, _read_verified(found[iteration]))
+            return Checkpoint(path, iteration, _read_verified(path))
         except _DamageError as error:
-            raise CheckpointError(
-                f"the checkpoint {found[iteration]} is damaged: it {error}; choose another one"
-            ) from None
+            raise CheckpointError(f"the checkpoint {path} is damaged: it {error}; choose another one") from None
 
-    def _found(self) -> dict[int, Path]:
+    def _paths(self) -> dict[int, Path]:
         if not self.folder.is_dir():
             return {}
         return {int(path.name): path for path in self.folder.iterdir() if NAME.fullmatch(path.name)}
-
-    def _marked_best(self) -> list[int]:
-        """Return the checkpoints marked as best, the newest first. One with an unreadable manifest has no mark."""
-        marked = []
-        for iteration, path in sorted(self._found().items(), reverse=True):
-            with suppress(_DamageError):
-                if _read_manifest(path)["best"]:
-                    marked.append(iteration)
-        return marked
-
-    def _first_intact(self, iterations: Sequence[int]) -> Checkpoint | None:
-        found, intact, damaged = self._found(), None, []
-        for iteration in iterations:
-            try:
-                intact = Checkpoint(found[iteration], iteration, _read_verified(found[iteration]))
-                break
-            except _DamageError as error:
-                damaged.append((found[iteration], error))
-        used = "no other checkpoint is left" if intact is None else f"{intact.path.name} is used instead"
-        messages = [f"{self._set_aside(path, error)}; {used}" for path, error in damaged]
-        for message in messages:  # a warning may raise, so all are renamed first
-            warnings.warn(message, stacklevel=3)
-        return intact
 
     def _set_aside(self, path: Path, error: _DamageError) -> str:
         """Rename a damaged checkpoint, so that it is neither used nor counted, and return a message."""
         message = f"the checkpoint {path} is damaged: it {error}"
         if self.read_only:
             return message
-        names = (f"damaged-{path.name}{suffix}" for suffix in ("", *(f"-{n}" for n in range(2, 10_000))))
-        aside = next(self.folder / name for name in names if not os.path.lexists(self.folder / name))
+        aside = self.folder / f"damaged-{path.name}"
+        number = 1
+        while os.path.lexists(aside):
+            number += 1
+            aside = self.folder / f"damaged-{path.name}-{number}"
         try:
             path.rename(aside)
             self._write_best()
@@ -223,18 +218,17 @@ class Checkpoints:
 
     def _write_best(self) -> None:
         """Write the newest mark of the manifests to BEST."""
-        path, best = self.folder / BEST, self._marked_best()
-        if not best:
-            path.unlink(missing_ok=True)
-        elif not _has_content(path, f"{_name(best[0])}\n"):
-            write_text(path, f"{_name(best[0])}\n")
+        if (best := self.best_iteration()) is None:
+            (self.folder / BEST).unlink(missing_ok=True)
+        else:
+            write_text(self.folder / BEST, f"{best:05d}\n")
 
     def _prune(self) -> None:
-        found = self._found()
-        kept = {*sorted(found)[-self.keep :], *self._marked_best()[:1]}
+        paths = self._paths()
+        kept = {*sorted(paths)[-self.keep :], self.best_iteration()}
         messages = []
-        for iteration in sorted(found.keys() - kept):
-            path = found[iteration]
+        for iteration in sorted(paths.keys() - kept):
+            path = paths[iteration]
             try:
                 _read_manifest(path)
             except _DamageError as error:
@@ -244,20 +238,12 @@ class Checkpoints:
             removed = self.folder / f".{path.name}.removed"
             path.rename(removed)
             _remove(removed)
+        self._warn(messages)
+
+    def _warn(self, messages: Sequence[str]) -> None:
+        """Warn when all damaged checkpoints are renamed: a warning may raise."""
         for message in messages:
-            warnings.warn(message, stacklevel=3)
-
-    def _failure(self, final: Path, error: Exception, free: str) -> str:
-        left = sorted(self._found())
-        rest = f"resume the run from checkpoint {_name(left[-1])}" if left else "there is no earlier checkpoint"
-        return (
-            f"the checkpoint {final} could not be written: {_reason(error)} ({free} free at that moment); "
-            f"its partial files are removed. Free disk space or check the disk; {rest}"
-        )
-
-
-def _name(iteration: int) -> str:
-    return f"{iteration:05d}"
+            warnings.warn(message, stacklevel=4)
 
 
 def _write_manifest(folder: Path, iteration: int, best: bool) -> None:
@@ -284,14 +270,6 @@ def _files(folder: Path) -> Iterator[str]:
     for inner, folders, files in os.walk(folder, onerror=fail):
         links = [name for name in folders if (Path(inner) / name).is_symlink()]
         yield from ((Path(inner) / name).relative_to(folder).as_posix() for name in [*files, *links])
-
-
-def _has_content(path: Path, text: str) -> bool:
-    """Return whether a file contains exactly this text; a link is replaced, never followed."""
-    try:
-        return read_plain(path) == text.encode()
-    except OSError:
-        return False
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:

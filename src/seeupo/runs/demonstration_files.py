@@ -4,14 +4,14 @@
     {"prompt": text or messages, "completion": text or messages, "tools": [...]}
 
 Tool calls and tools have the form of the OpenAI API. All assistant messages of "messages" are demonstrations, and those
-of "completion", but not those of "prompt". The first line determines the format of the file; a trajectory file is
-recognized too, and read by `seeupo.runs.trajectory_files`.
+of "completion", but not those of "prompt". A trajectory file is recognized by its first line, and read by
+`seeupo.runs.trajectory_files`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from reprlib import repr as short
@@ -49,31 +49,29 @@ class ChatDemonstration:
 def data_format(path: Path) -> DataFormat:
     """Return the format of a file, by its first line."""
     number, fields = next(_rows(path))
-    found = next((name for name, matches in FORMATS.items() if matches(fields)), None)
-    if found is None:
-        raise DemonstrationFileError(f"{path}, line {number}: its keys are {_keys(fields)}; {EXPECTED}")
-    return found
+    try:
+        return _format_of(fields)
+    except ValueError as error:
+        raise DemonstrationFileError(f"{path}, line {number}: {error}") from None
 
 
 def read_chat_file(path: Path) -> Iterator[ChatDemonstration]:
     """Yield the conversations of a file of chat messages or of prompt/completion pairs."""
-    name = data_format(path)
     for number, fields in _rows(path):
         try:
-            if not FORMATS[name](fields):
-                other = next((other for other, matches in FORMATS.items() if matches(fields)), None)
-                what = f"its keys are {_keys(fields)}" if other is None else f"its format is {other}"
-                raise ValueError(f"{what}; expected {name}, as in the first line. Use one format per file")
-            yield _demonstration(number, fields, name)
+            yield _demonstration(number, fields)
         except ValueError as error:
             raise DemonstrationFileError(f"{path}, line {number}: {error}") from None
 
 
-FORMATS: Mapping[DataFormat, Callable[[Mapping[str, Any]], bool]] = {
-    "trajectories": lambda fields: fields.get("format") == TRAJECTORIES,
-    "chat messages": lambda fields: "messages" in fields,
-    "prompt/completion pairs": lambda fields: "prompt" in fields and "completion" in fields,
-}
+def _format_of(fields: Mapping[str, Any]) -> DataFormat:
+    if fields.get("format") == TRAJECTORIES:
+        return "trajectories"
+    if "messages" in fields:
+        return "chat messages"
+    if "prompt" in fields and "completion" in fields:
+        return "prompt/completion pairs"
+    raise ValueError(f"its keys are {short(sorted(fields)) if fields else 'none'}; {EXPECTED}")
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -81,7 +79,7 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     number = 0
     empty = True
     try:
-        for number, line in enumerate(read_lines(path), 1):
+        for number, line in enumerate(read_lines(path.resolve()), 1):  # a user's own file may be a link
             if line.strip():
                 empty = False
                 yield number, parse_object(line)
@@ -93,16 +91,14 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         raise DemonstrationFileError(f"{path} is empty; {EXPECTED}")
 
 
-def _keys(fields: Mapping[str, Any]) -> str:
-    return short(sorted(fields)) if fields else "none"
-
-
-def _demonstration(number: int, fields: Mapping[str, Any], name: DataFormat) -> ChatDemonstration:
-    if name == "chat messages":
-        entries, first_trained = _entries(fields["messages"], "messages", None), 0
-    else:
+def _demonstration(number: int, fields: Mapping[str, Any]) -> ChatDemonstration:
+    if _format_of(fields) == "prompt/completion pairs":
         prompt = _entries(fields["prompt"], "prompt", "user")
-        entries, first_trained = prompt + _entries(fields["completion"], "completion", "assistant"), len(prompt)
+        entries = prompt + _entries(fields["completion"], "completion", "assistant")
+        first_trained = len(prompt)
+    else:
+        entries = _entries(fields.get("messages"), "messages", None)
+        first_trained = 0
     messages = tuple(_message(entry, place) for entry, place in entries)
     for position, message in enumerate(messages):
         if message.role == "assistant" and (position == 0 or messages[position - 1].role == "assistant"):
@@ -172,10 +168,9 @@ def _tool_calls(value: Any, place: str) -> tuple[ToolCall, ...]:
         raise ValueError(f'"tool_calls" of {place} is {short(value)}; expected a list of {CALL}')
     calls = []
     for entry in value:
-        function = entry.get("function") if isinstance(entry, dict) else None
-        name, arguments = (
-            (function.get("name"), function.get("arguments")) if isinstance(function, dict) else (None, None)
-        )
+        function = _function(entry)
+        name = function.get("name")
+        arguments = function.get("arguments")
         if isinstance(arguments, str):  # the API sends them as JSON in a text
             try:
                 arguments = json.loads(arguments)
@@ -205,11 +200,17 @@ def _tools(value: Any) -> tuple[Tool, ...]:
         raise ValueError(f'"tools" is {short(value)}; expected a list of {expected}')
     tools = []
     for entry in value:
-        function = entry.get("function") if isinstance(entry, dict) else None
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        function = _function(entry)
+        name = function.get("name")
+        description = function.get("description") or ""
+        parameters = function.get("parameters") or {}
+        if not isinstance(name, str) or not isinstance(description, str) or not isinstance(parameters, dict):
             raise ValueError(f"a tool is {short(entry)}; expected {expected}")
-        description, parameters = function.get("description") or "", function.get("parameters") or {}
-        if not isinstance(description, str) or not isinstance(parameters, dict):
-            raise ValueError(f"tool {short(function['name'])} is {short(function)}; expected {expected}")
-        tools.append(Tool(function["name"], description, parameters))
+        tools.append(Tool(name, description, parameters))
     return tuple(tools)
+
+
+def _function(entry: Any) -> Mapping[str, Any]:
+    """Return the function of a tool or of a tool call; empty if there is none."""
+    function = entry.get("function") if isinstance(entry, dict) else None
+    return function if isinstance(function, dict) else {}

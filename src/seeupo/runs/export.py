@@ -114,9 +114,10 @@ def _source(
         if merge or not isinstance(stored.setting("model", "lora"), Mapping):
             return run.policy_path, iteration, None  # adapters are merged there
         checkpoint = iteration
-    chosen = run.checkpoints().find(run.checkpoint_number(checkpoint))
+    source = run.checkpoints().find(run.checkpoint_number(checkpoint))
     recipe = (run.path / RECIPE).read_text(encoding="utf-8")
-    return chosen.path, chosen.iteration, model_card(_summary(stored, chosen), recipe, _usage(chosen.path, merge=merge))
+    usage = "" if merge else _usage(source.path)
+    return source.path, source.iteration, model_card(_summary(stored, source), recipe, usage)
 
 
 def _copy_model(source: Path, target: Path) -> None:
@@ -143,7 +144,7 @@ def export_policy(export: Callable[[Path], None], path: Path, card: Callable[[st
     partial.mkdir(parents=True)
     try:
         export(partial)
-        (partial / CARD_FILE).write_text(card(_usage(partial, merge=False)), encoding="utf-8")
+        (partial / CARD_FILE).write_text(card(_usage(partial)), encoding="utf-8")
         if path.exists():
             shutil.rmtree(path)
         partial.rename(path)
@@ -205,7 +206,7 @@ for turn in range(2, {following}):
 model.set_adapter("turn_1")  # before each turn
 ```
 
-A server with LoRA, such as `vllm serve {served} --enable-lora --lora-modules turn_1=FOLDER/turn_1 ...`, offers each
+A server with LoRA, such as `vllm serve {base} --enable-lora --lora-modules turn_1=FOLDER/turn_1 ...`, offers each
 adapter as a model of its own; the client names that of the turn in each request.
 """
 
@@ -213,16 +214,13 @@ adapter as a model of its own; the client names that of the turn in each request
 def model_card(summary: Mapping[str, Any], recipe_toml: str, usage: str = "") -> str:
     """Return the model card: where the policy comes from, its scores, and the recipe that repeats the run."""
     k = summary["k"]
-    rows = {
-        when: " | ".join(
-            "not evaluated" if summary[when] is None else format_estimate(summary[when][f"{name}@{k}"])
-            for name in ("avg", "pass")
-        )
-        for when in ("before", "after")
-    }
-    changes = changes_text(summary["changes"])
+    rows = {}
+    for when in ("before", "after"):
+        scores = summary[when] or {}
+        texts = [format_estimate(scores[name]) if scores else "not evaluated" for name in (f"avg@{k}", f"pass@{k}")]
+        rows[when] = " | ".join(texts)
     note = "The recipe that repeats the run"
-    if changes is not None:
+    if (changes := changes_text(summary["changes"])) is not None:
         note = f"Settings were changed during the run, {changes}. Its last recipe"
     return CARD.format(
         **summary,
@@ -235,54 +233,44 @@ def model_card(summary: Mapping[str, Any], recipe_toml: str, usage: str = "") ->
     )
 
 
-def _usage(folder: Path, *, merge: bool) -> str:
+def _usage(folder: Path) -> str:
     """Return the section of the model card that says how to load adapters; empty for full weights."""
     if has_turn_adapters(folder):
-        return _turn_adapters_usage(folder)
-    if merge or not is_adapter(folder):
-        return ""
-    base = read_adapter(folder).base
+        adapters, base = read_index(folder)
+        agent = "t" if adapters.turns_per_agent == 1 else f"ceil(t / {adapters.turns_per_agent})"
+        agent = f"min({agent}, {adapters.count})"
+        return TURN_ADAPTERS_USAGE.format(agent=agent, following=adapters.count + 1, **_base(folder, base))
+    return ADAPTER_USAGE.format(**_base(folder, read_adapter(folder).base)) if is_adapter(folder) else ""
+
+
+def _base(folder: Path, base: str) -> dict[str, str]:
+    """Return the base model of adapters as a string literal, and a note on where it is."""
     if Path(base).is_relative_to(folder):
-        return ADAPTER_USAGE.format(base=json.dumps(f"FOLDER/{BASE}"), where=f", the folder `{BASE}`")
-    return ADAPTER_USAGE.format(base=json.dumps(base), where=_catalog_note(base))
-
-
-def _turn_adapters_usage(folder: Path) -> str:
-    adapters, base = read_index(folder)
-    inside = Path(base).is_relative_to(folder)
-    base = f"FOLDER/{BASE}" if inside else base
-    agent = "t" if adapters.turns_per_agent == 1 else f"ceil(t / {adapters.turns_per_agent})"
-    return TURN_ADAPTERS_USAGE.format(
-        agent=f"min({agent}, {adapters.count})",
-        where=f", the folder `{BASE}`" if inside else _catalog_note(base),
-        base=json.dumps(base),
-        following=adapters.count + 1,
-        served=base,
-    )
-
-
-def _catalog_note(base: str) -> str:
-    return f" from the catalog of seeupo (`seeupo models fetch {base}`)" if base in CATALOG else ""
+        return {"base": json.dumps(f"FOLDER/{BASE}"), "where": f", the folder `{BASE}`"}
+    note = f" from the catalog of seeupo (`seeupo models fetch {base}`)" if base in CATALOG else ""
+    return {"base": json.dumps(base), "where": note}
 
 
 def _summary(run: StoredRun, checkpoint: Checkpoint) -> dict[str, Any]:
     """Return what the model card of a checkpoint says: as the summary of a run that ended there."""
-    evaluations = {each.iteration: each for each in run.evaluations}
-    before, after = (evaluations.get(number) for number in (0, checkpoint.iteration))
-    known = after or before or next(iter(evaluations.values()), None)
-    plan = None if known is None else known.evaluation.plan
-    return {
+    evaluations = {evaluation.iteration: evaluation for evaluation in run.evaluations}
+    before = evaluations.get(0)
+    after = evaluations.get(checkpoint.iteration)
+    evaluated = after or before or next(iter(evaluations.values()), None)
+    summary: dict[str, Any] = {
         "model": run.setting("model", "name"),
-        "environment": plan.environment if plan else run.setting("environment", "name"),
+        "environment": run.setting("environment", "name"),
         "algorithm": run.setting("algorithm", "name"),
         "iterations": checkpoint.iteration,
         "optimizer_steps": checkpoint.state.get("optimizer_steps", 0),
-        "k": plan.k if plan else None,
-        "attempts": plan.attempts if plan else None,
-        "tasks": known.summary["tasks"] if known else None,
-        "panel": plan.panel if plan else None,
-        "before": before.summary if before else None,
-        "after": after.summary if after else None,
+        "k": None,
+        "before": before and before.summary,
+        "after": after and after.summary,
         "changes": run.env_info.get("changes", []),
         "versions": {"seeupo": seeupo.__version__},
     }
+    if evaluated is not None:
+        plan = evaluated.evaluation.plan
+        summary |= {name: getattr(plan, name) for name in ("environment", "k", "attempts", "panel")}
+        summary["tasks"] = evaluated.summary["tasks"]
+    return summary

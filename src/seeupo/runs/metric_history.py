@@ -21,7 +21,6 @@ class History:
         self._records: deque[Record] = deque(maxlen=WINDOW)
         self._first_entropies: list[float] = []
         self.best_success = 0.0
-        self.iterations_all_equal = 0
 
     def add(self, record: Record) -> None:
         self._records.append(record)
@@ -30,8 +29,6 @@ class History:
             self._first_entropies.append(entropy)
         if self.recent_success is not None:
             self.best_success = max(self.best_success, self.recent_success)
-        if (equal := all_equal(record)) is not None:
-            self.iterations_all_equal = self.iterations_all_equal + 1 if equal else 0
 
     @property
     def latest(self) -> Record:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from seeupo.runs.run_directory import (
     TRAJECTORIES,
 )
 from seeupo.utils.plain_files import read_plain
+from seeupo.utils.text import counted
 
 TRAJECTORY_FILE = re.compile(r"([0-9]{5,})\.jsonl\.gz")
 EVALUATION_FILE = re.compile(r"([0-9]{5,})\.json")
@@ -82,10 +83,10 @@ class StoredRun:
     @property
     def first_and_last(self) -> tuple[StoredEvaluation | None, StoredEvaluation | None]:
         """The evaluations to compare. A single one is the first if it precedes training, and the last otherwise."""
-        found = self.evaluations
-        if len(found) == 1:
-            return (found[0], None) if found[0].iteration == 0 else (None, found[0])
-        return (found[0], found[-1]) if found else (None, None)
+        if len(self.evaluations) > 1:
+            return self.evaluations[0], self.evaluations[-1]
+        single = next(iter(self.evaluations), None)
+        return (None, single) if single is not None and single.iteration else (single, None)
 
 
 def read_run(path: Path) -> StoredRun:
@@ -123,57 +124,62 @@ def read_run(path: Path) -> StoredRun:
     return run
 
 
-def _missing_parts(run: StoredRun) -> list[str]:
-    found = []
+def _missing_parts(run: StoredRun) -> Iterator[str]:
     if not run.ended:
-        wanted = run.setting("run", "iterations")
-        of = f" of {wanted}" if isinstance(wanted, int) else ""
-        found.append(
-            f"There is no {SUMMARY}: the run stopped or is still running, after iteration {run.last_iteration}{of}."
-        )
+        planned = run.setting("run", "iterations")
+        of = f" of {planned}" if isinstance(planned, int) else ""
+        yield f"There is no {SUMMARY}: the run stopped or is still running, after iteration {run.last_iteration}{of}."
     recorded = {record["iteration"] for record in run.records.get("iteration", [])}
     if not recorded:
-        found.append(f"{METRICS} has no record of an iteration: curves show only what the trajectories contain.")
+        yield f"{METRICS} has no record of an iteration: curves show only what the trajectories contain."
     elif unrecorded := sorted(set(run.trajectories) - recorded):
-        found.append(f"{METRICS} has no record of {_listed(unrecorded)}, but there are trajectories.")
+        yield f"{METRICS} has no record of {_listed(unrecorded)}, but there are trajectories."
     if not run.trajectories:
-        found.append("There are no training trajectories.")
+        yield "There are no training trajectories."
     elif lost := sorted(recorded - set(run.trajectories)):
-        found.append(f"The trajectories of {_listed(lost)} are missing.")
+        yield f"The trajectories of {_listed(lost)} are missing."
     if not run.evaluations:
-        found.append("There is no evaluation on held-out tasks, so it is unknown whether the policy improved.")
+        yield "There is no evaluation on held-out tasks, so it is unknown whether the policy improved."
     elif len(run.evaluations) == 1:
-        (only,) = run.evaluations
-        when = "before training" if only.iteration == 0 else f"after iteration {only.iteration}"
-        found.append(f"There is only one evaluation, {when}, and nothing to compare it with.")
-    found += [
-        f"The trajectories of evaluation {each.iteration:05d} are missing; only their scores are known."
-        for each in run.first_and_last
-        if each is not None and each.iteration not in run.evaluation_trajectories
-    ]
+        iteration = run.evaluations[0].iteration
+        when = f"after iteration {iteration}" if iteration else "before training"
+        yield f"There is only one evaluation, {when}, and nothing to compare it with."
+    for evaluation in run.first_and_last:
+        if evaluation is not None and evaluation.iteration not in run.evaluation_trajectories:
+            name = f"{evaluation.iteration:05d}"
+            yield f"The trajectories of evaluation {name} are missing; only their scores are known."
     if run.tokenizer is None:
-        found.append("There is no tokenizer in policy or checkpoints: responses are not split into tokens.")
-    return found
+        yield "There is no tokenizer in policy or checkpoints: responses are not split into tokens."
 
 
 def _listed(iterations: list[int]) -> str:
     """Return the first few of many iterations, as text."""
-    named = ", ".join(map(str, iterations[:MAX_LISTED]))
+    names = ", ".join(map(str, iterations[:MAX_LISTED]))
     more = f" and {len(iterations) - MAX_LISTED} more" if len(iterations) > MAX_LISTED else ""
-    return f"iteration{'s' if len(iterations) > 1 else ''} {named}{more}"
+    return f"iteration{'s' if len(iterations) > 1 else ''} {names}{more}"
+
+
+def _content(path: Path, missing: list[str]) -> bytes | None:
+    """Return the content of a file; None if it cannot be read."""
+    try:
+        return read_plain(path)
+    except FileNotFoundError:
+        missing.append(f"There is no {path.name}.")
+    except OSError:
+        missing.append(f"{path.name} cannot be read.")
+    return None
 
 
 def _table(path: Path, missing: list[str]) -> dict[str, Any]:
     """Return the table in a JSON or TOML file; it is empty if the file cannot be read."""
+    content = _content(path, missing)
+    if content is None:
+        return {}
     try:
-        text = read_plain(path).decode()
-        table = parse_toml(text) if path.suffix == ".toml" else json.loads(text)
+        table = parse_toml(content.decode()) if path.suffix == ".toml" else json.loads(content)
         if not isinstance(table, dict):
             raise ValueError
-    except FileNotFoundError:
-        missing.append(f"There is no {path.name}.")
-        return {}
-    except (OSError, ValueError, RecursionError):
+    except (ValueError, RecursionError):
         missing.append(f"{path.name} cannot be read.")
         return {}
     return table
@@ -181,18 +187,10 @@ def _table(path: Path, missing: list[str]) -> dict[str, Any]:
 
 def _records(path: Path, missing: list[str]) -> dict[str, list[dict[str, Any]]]:
     """Return the records by kind. Of several about one iteration the last counts, except for the warm start."""
-    try:
-        content = read_plain(path)
-    except FileNotFoundError:
-        content = b""
-        missing.append(f"There is no {path.name}.")
-    except OSError:
-        content = b""
-        missing.append(f"{path.name} cannot be read.")
-    complete, _, rest = content.rpartition(b"\n")
+    complete, _, rest = (_content(path, missing) or b"").rpartition(b"\n")
     if rest:
         missing.append(f"The last line of {path.name} is incomplete and was skipped.")
-    found: dict[str, dict[Any, dict[str, Any]]] = {}
+    records: dict[str, dict[Any, dict[str, Any]]] = {}
     damaged = 0
     for number, line in enumerate(complete.split(b"\n") if complete else ()):
         try:
@@ -203,33 +201,33 @@ def _records(path: Path, missing: list[str]) -> dict[str, list[dict[str, Any]]]:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             damaged += 1
             continue
-        found.setdefault(kind, {})[(iteration, number if kind == "warm_start" else 0)] = record
+        records.setdefault(kind, {})[iteration, number if kind == "warm_start" else 0] = record
     if damaged:
-        missing.append(f"{path.name} has {damaged} damaged line{'s' if damaged > 1 else ''}, skipped.")
-    return {kind: [records[key] for key in sorted(records)] for kind, records in found.items()}
+        missing.append(f"{path.name} has {counted(damaged, 'damaged line')}, skipped.")
+    return {kind: [by_key[key] for key in sorted(by_key)] for kind, by_key in records.items()}
 
 
 def _evaluations(directory: Path, missing: list[str]) -> list[StoredEvaluation]:
-    found = []
+    evaluations = []
     for iteration, path in _numbered(directory, EVALUATION_FILE).items():
         try:
             if path.is_symlink():
-                raise OSError
+                raise EvaluationError(f"{path} is a symbolic link")
             evaluation = Evaluation.read(path)
-            found.append(StoredEvaluation(iteration, evaluation, evaluation.summary()))
-        except (EvaluationError, OSError, ValueError, TypeError, AttributeError, RecursionError):
+            evaluations.append(StoredEvaluation(iteration, evaluation, evaluation.summary()))
+        except (EvaluationError, ValueError):
             missing.append(f"evaluations/{path.name} cannot be read and was skipped.")
-    return found
+    return evaluations
 
 
 def _numbered(directory: Path, pattern: re.Pattern[str]) -> dict[int, Path]:
     """Return the files of a directory by the number in their name, in order. Links are not followed."""
     try:
-        files = list(directory.iterdir()) if directory.is_dir() and not directory.is_symlink() else []
+        files = sorted(directory.iterdir()) if directory.is_dir() and not directory.is_symlink() else []
     except OSError:
         files = []
-    found = {int(match[1]): file for file in sorted(files) if (match := pattern.fullmatch(file.name))}
-    return dict(sorted(found.items()))
+    numbered = {int(match[1]): file for file in files if (match := pattern.fullmatch(file.name))}
+    return dict(sorted(numbered.items()))
 
 
 def _tokenizer(path: Path) -> Path | None:

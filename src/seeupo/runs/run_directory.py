@@ -34,7 +34,9 @@ SUMMARY = "summary.json"
 LOCK = ".lock"
 REPORT = "report.html"
 POLICY = "policy"
-TRAJECTORIES, EVALUATIONS, CHECKPOINTS = "trajectories", "evaluations", "checkpoints"
+TRAJECTORIES = "trajectories"
+EVALUATIONS = "evaluations"
+CHECKPOINTS = "checkpoints"
 TRACKERS = ("tensorboard", "wandb")
 FORMAT, VERSION = "seeupo-run", 2
 NUMBERED = re.compile(r"([0-9]{5,})\..+")
@@ -54,8 +56,7 @@ class RunDirectory:
     @classmethod
     def create(cls, path: Path, recipe_toml: str, env_info: Mapping[str, Any]) -> RunDirectory:
         """Start a run in a new or empty directory, which appears complete with recipe and env_info or not at all."""
-        info = {"format": FORMAT, "version": VERSION, **env_info}
-        described = json.dumps(_plain(info), indent=1, allow_nan=False) + "\n"
+        described = _json_text({"format": FORMAT, "version": VERSION, **env_info})
         target = path.resolve()
         partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
         occupied = f"{path} already exists and is not empty; resume it if it is a run, or choose another directory"
@@ -93,7 +94,7 @@ class RunDirectory:
     @property
     def started(self) -> bool:
         """True if the run has written anything besides recipe and env_info: a record, a trajectory or a checkpoint."""
-        folders = ("trajectories", "evaluations", "checkpoints")
+        folders = (TRAJECTORIES, EVALUATIONS, CHECKPOINTS)
         return (self.path / METRICS).exists() or any(any((self.path / name).glob("*")) for name in folders)
 
     @contextmanager
@@ -125,10 +126,10 @@ class RunDirectory:
             )
         return info
 
-    def recorded_recipe(self) -> dict[str, Any] | None:
-        """Return the recipe that the run has used so far, as tables; None if an older version did not record it."""
+    def recorded_recipe(self) -> dict[str, Any]:
+        """Return the recipe that the run has used so far, as tables."""
         recipe = self.env_info().get("recipe")
-        if recipe is not None and not isinstance(recipe, dict):
+        if not isinstance(recipe, dict):
             raise RunError(f"{self.path / ENV_INFO}: recipe is not a table; restore the file of this run")
         return recipe
 
@@ -162,9 +163,6 @@ class RunDirectory:
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Append a line to the metrics, synced to disk; numbers that are not finite become null."""
-        if not isinstance(record.get("kind"), str):
-            raise ValueError(f"a record has kind {record.get('kind')!r}; expected text")
-        check_count("iteration", record.get("iteration"), 0)
         line = json.dumps(_plain(record), allow_nan=False).encode() + b"\n"
         # Without a buffer, which would be written again when the file is closed after an error.
         with self.writing(METRICS), (self.path / METRICS).open("a+b", buffering=0) as file:
@@ -184,19 +182,16 @@ class RunDirectory:
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return all records so far; a last line that an interrupt has cut off is left out."""
-        return [record for _, record in self._records()]
+        return [record for _, record in self._lines_and_records()]
 
-    def discard_after(self, iteration: int, covers: Callable[[Mapping[str, Any]], bool] | None = None) -> None:
+    def discard_after(self, iteration: int, covers: Callable[[Mapping[str, Any]], bool]) -> None:
         """Remove what later iterations wrote, so that a resumed run has neither gaps nor duplicates.
 
         Args:
-            covers: Which records stay if a checkpoint was written in the middle of an iteration; by default those up
-                to `iteration`.
+            covers: Which records stay; a checkpoint may have been written in the middle of an iteration.
         """
-        check_count("iteration", iteration, 0)
         path = self.path / METRICS
-        covers = covers or (lambda record: bool(record["iteration"] <= iteration))
-        kept = b"".join(line for line, record in self._records() if covers(record))
+        kept = b"".join(line for line, record in self._lines_and_records() if covers(record))
         with self.writing(METRICS):
             if path.exists() and path.read_bytes() != kept:
                 with atomic_write(path) as partial:
@@ -217,8 +212,7 @@ class RunDirectory:
         of: Literal["trajectories", "evaluations"] = "trajectories",
     ) -> None:
         """Write the trajectories of an iteration, or of its evaluation; `header` is added to the file's header."""
-        check_count("iteration", iteration, 0)
-        path = self._trajectories_path(iteration, of)
+        path = self.path / of / f"{iteration:05d}.jsonl.gz"
         with self.writing(f"{of}/{path.name}"):
             path.parent.mkdir(exist_ok=True)
             with atomic_write(path) as partial:
@@ -226,16 +220,12 @@ class RunDirectory:
 
     def read_trajectories(self, iteration: int) -> Iterator[Trajectory]:
         """Yield the trajectories of an iteration; none if they were not written, as before the first one."""
-        path = self._trajectories_path(iteration, TRAJECTORIES)
+        path = self.path / TRAJECTORIES / f"{iteration:05d}.jsonl.gz"
         if path.exists():
             yield from read_trajectories(path)
 
-    def _trajectories_path(self, iteration: int, of: str) -> Path:
-        return self.path / of / f"{iteration:05d}.jsonl.gz"
-
     def evaluation_path(self, iteration: int) -> Path:
         """Return the result file of the evaluation after `iteration` iterations."""
-        check_count("iteration", iteration, 0)
         return self.path / EVALUATIONS / f"{iteration:05d}.json"
 
     def record_changes(self, recipe_toml: str, recipe: Mapping[str, Any], changes: Iterable[Mapping[str, Any]]) -> None:
@@ -245,11 +235,11 @@ class RunDirectory:
         with self.writing(RECIPE):
             write_text(self.path / RECIPE, recipe_toml)
         with self.writing(ENV_INFO):
-            write_text(self.path / ENV_INFO, json.dumps(_plain(info), indent=1, allow_nan=False) + "\n")
+            write_text(self.path / ENV_INFO, _json_text(info))
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         with self.writing(SUMMARY):
-            write_text(self.path / SUMMARY, json.dumps(_plain(summary), indent=1, allow_nan=False) + "\n")
+            write_text(self.path / SUMMARY, _json_text(summary))
 
     @property
     def policy_path(self) -> Path:
@@ -269,7 +259,7 @@ class RunDirectory:
             raise RunError(f"{self.path} has no checkpoint marked as the best; choose one by its number")
         return best
 
-    def _records(self) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    def _lines_and_records(self) -> Iterator[tuple[bytes, dict[str, Any]]]:
         """Yield the lines of the metrics, each with its record."""
         path = self.path / METRICS
         try:
@@ -323,6 +313,10 @@ def _end_of_lines(file: FileIO) -> int:
         return size
     file.seek(0)
     return file.readall().rfind(b"\n") + 1
+
+
+def _json_text(table: Mapping[str, Any]) -> str:
+    return json.dumps(_plain(table), indent=1, allow_nan=False) + "\n"
 
 
 def _plain(value: Any) -> Any:

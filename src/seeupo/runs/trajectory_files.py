@@ -9,9 +9,8 @@
 `prompt`. `failure` is null or {"kind", "message"}. `credit` is null or {"advantage", "turns": [{"turn", "ratio",
 "carried_before", "carried_after", "clipped", "new_logprobs"}]}.
 
-`response` and `observation` are null for turns without text. Version 2 had no outcome, and no reward and state of a
-turn. Files grow by whole gzip members, so an interrupt can only
-cost the last one. `seeupo.runs.gzip_lines` has the limits of size.
+`response` and `observation` are null for turns without text. Files grow by whole gzip members, so an interrupt can only
+cost the last one. `seeupo.utils.json_lines` has the limits of size.
 """
 
 from __future__ import annotations
@@ -19,19 +18,21 @@ from __future__ import annotations
 import gzip
 import json
 import warnings
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any
 
 from seeupo.errors import TrajectoryFileError
-from seeupo.runs.gzip_lines import LimitExceeded, read_gzip_lines
 from seeupo.types import Credit, Failure, FailureKind, StopReason, Trajectory, Turn, TurnCredit, TurnText
+from seeupo.utils.json_lines import TruncatedLines, UnreadableLines, read_lines
 from seeupo.utils.numbers import finite_number
 from seeupo.utils.sequences import common_prefix_length
 
 FORMAT, VERSION = "seeupo-trajectories", 3
+MAX_LINES = 100_000
+"""Lines of a file."""
 MAX_TOKENS = 20_000_000
 """Tokens in all turns of a trajectory: shared prompts make a short line stand for many."""
 MAX_FILE_TOKENS = 2**28
@@ -51,52 +52,60 @@ def write_trajectories(path: Path, trajectories: Iterable[Trajectory], *, header
 
 def read_trajectories(path: Path) -> Iterator[Trajectory]:
     """Yield the trajectories of a file. A record that an interrupt has cut off is skipped with a warning."""
-    read_header(path)
     tokens = 0
-    for number, line in enumerate(islice(_lines(path), 1, None), 2):
+    with _errors_for_users(path):
         try:
-            trajectory = from_json(json.loads(line))
-        except MALFORMED as error:
-            raise TrajectoryFileError(f"{path}, line {number}: {type(error).__name__}: {error}") from None
-        tokens += sum(len(turn.prompt_ids) for turn in trajectory.turns)
-        if tokens > MAX_FILE_TOKENS:
-            raise TrajectoryFileError(f"{path}, line {number}: the prompts have more than {MAX_FILE_TOKENS:,} tokens")
-        yield trajectory
+            for number, line in islice(enumerate(trajectory_lines(path), 1), 1, None):
+                try:
+                    trajectory = from_json(json.loads(line))
+                except MALFORMED as error:
+                    raise UnreadableLines(f"line {number}: {type(error).__name__}: {error}") from None
+                tokens += sum(len(turn.prompt_ids) for turn in trajectory.turns)
+                if tokens > MAX_FILE_TOKENS:
+                    raise UnreadableLines(f"line {number}: the prompts have more than {MAX_FILE_TOKENS:,} tokens")
+                yield trajectory
+        except TruncatedLines:
+            warnings.warn(f"{path} ends in the middle of a record, which is skipped", stacklevel=2)
 
 
 def read_header(path: Path) -> dict[str, Any]:
     """Return the header of a file."""
-    try:
-        return parse_header(next(_lines(path), ""))
-    except MALFORMED as error:
-        raise TrajectoryFileError(f"{path} is not a readable trajectory file: {error}") from None
+    with _errors_for_users(path):
+        return dict(json.loads(next(trajectory_lines(path))))
 
 
-def parse_header(line: str | bytes) -> dict[str, Any]:
-    """Return the header in the first line of a file.
+def trajectory_lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file: its header, and then records.
 
     Raises:
-        ValueError, KeyError, TypeError, RecursionError: The line is not a header that this version reads.
+        UnreadableLines: The file cannot be read, is too large or has no header that this version reads.
+        TruncatedLines: It ends in the middle of a record.
     """
-    header = json.loads(line)
-    if header["format"] != FORMAT:
-        raise ValueError(f"format {header['format']!r}; expected {FORMAT!r}")
-    if not 2 <= header["version"] <= VERSION:
-        raise ValueError(f"format version {header['version']}; this version of seeupo reads 2 to {VERSION}")
-    return dict(header)
-
-
-def _lines(path: Path) -> Iterator[str]:
+    lines = read_lines(path)
     try:
-        yield from map(bytes.decode, read_gzip_lines(path))
-    except EOFError:
-        warnings.warn(f"{path} ends in the middle of a record, which is skipped", stacklevel=3)
-    except (gzip.BadGzipFile, zlib.error, UnicodeDecodeError) as error:
-        raise TrajectoryFileError(f"{path} is damaged: {error}") from None
-    except LimitExceeded as error:
-        raise TrajectoryFileError(f"{path} is too large: {error}. Expected a trajectory file of a run.") from None
-    except OSError as error:
-        raise TrajectoryFileError(f"{path} cannot be read: {error.strerror or error}") from None
+        first = next(lines, b"")
+        header = json.loads(first)
+        if (header["format"], header["version"]) != (FORMAT, VERSION):
+            raise ValueError(
+                f"format {header['format']!r}, version {header['version']!r}; expected {FORMAT}, {VERSION}"
+            )
+    except (TruncatedLines, *MALFORMED) as error:
+        raise UnreadableLines(f"its first line is not the header of a trajectory file ({error})") from None
+    yield first
+    for number, line in enumerate(lines, 2):
+        if not line.endswith(b"\n"):
+            raise TruncatedLines(f"it ends in the middle of line {number}")
+        if number > MAX_LINES:
+            raise UnreadableLines(f"it has more lines than the limit of {MAX_LINES:,}")
+        yield line
+
+
+@contextmanager
+def _errors_for_users(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except UnreadableLines as error:
+        raise TrajectoryFileError(f"{path}: {error}; expected a trajectory file of a run") from None
 
 
 def to_json(trajectory: Trajectory) -> dict[str, Any]:
@@ -147,13 +156,15 @@ def from_json(record: Mapping[str, Any]) -> Trajectory:
         Exception: One of `MALFORMED`.
     """
     before: tuple[int, ...] = ()
-    turns, texts, tokens = [], [], 0
+    turns = []
+    texts = []
+    tokens = 0
     for index, entry in enumerate(record["turns"]):
         prompt = (*before[: _count(entry["shared"], "shared")], *entry["prompt"])
         action = tuple(entry["action"])
         logprobs = None if entry["logprobs"] is None else _numbers(entry["logprobs"], "logprobs")
         version = None if entry["policy_version"] is None else _count(entry["policy_version"], "policy_version")
-        reward, state = _number(entry.get("reward", 0.0), "reward"), _text(entry.get("state_key", ""), "state_key")
+        reward, state = _number(entry["reward"], "reward"), _text(entry["state_key"], "state_key")
         turns.append(Turn(_text(record["id"], "id"), index, prompt, action, logprobs, version, reward, state))
         if entry["response"] is not None:
             texts.append(TurnText(_text(entry["response"], "response"), _text(entry["observation"], "observation")))
@@ -171,10 +182,12 @@ def from_json(record: Mapping[str, Any]) -> Trajectory:
         turns=tuple(turns),
         reward=_number(record["reward"], "reward"),
         score=None if record["score"] is None else _number(record["score"], "score"),
-        outcome=None if record.get("outcome") is None else _number(record["outcome"], "outcome"),
+        outcome=None if record["outcome"] is None else _number(record["outcome"], "outcome"),
         multiplicity=_number(record["multiplicity"], "multiplicity"),
         stop=StopReason(record["stop"]),
-        failure=None if failure is None else _failure_from_json(failure),
+        failure=None
+        if failure is None
+        else Failure(FailureKind(failure["kind"]), _text(failure["message"], "failure")),
         truncated_responses=_count(record["truncated_responses"], "truncated_responses"),
         timings={name: _number(seconds, "timings") for name, seconds in record["timings"].items()},
         opening=_text(record["opening"], "opening"),
@@ -203,10 +216,6 @@ def _number(value: object, name: str) -> float:
 
 def _numbers(values: Iterable[object], name: str) -> tuple[float, ...]:
     return tuple(_number(value, name) for value in values)
-
-
-def _failure_from_json(record: Mapping[str, Any]) -> Failure:
-    return Failure(FailureKind(record["kind"]), _text(record["message"], "failure"))
 
 
 def _credit_to_json(credit: Credit) -> dict[str, Any]:

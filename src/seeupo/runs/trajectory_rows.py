@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from seeupo.runs.gzip_lines import LimitExceeded, read_gzip_lines
-from seeupo.runs.trajectory_files import MALFORMED, parse_header
+from seeupo.runs.trajectory_files import MALFORMED, trajectory_lines
+from seeupo.utils.json_lines import UnreadableLines
 from seeupo.utils.numbers import finite_number
 
-MAX_PARSED_BYTES = 8_000_000
-"""Bytes of a file that are kept as parsed records, which take several times the memory of the lines."""
 MAX_NAME = 1000
 """Characters of a name that are kept; the page shows fewer."""
 
@@ -30,7 +28,7 @@ class TrajectoryRow(NamedTuple):
         status: "ok", or "failed" after an infrastructure failure.
         score, reward, advantage: None if there is none or it is not a finite number.
         turns: Number of turns.
-        content: The record, or its compressed line in a large file.
+        line: The compressed record, which takes a fraction of the memory of a parsed one.
     """
 
     id: str
@@ -42,13 +40,11 @@ class TrajectoryRow(NamedTuple):
     reward: float | None
     advantage: float | None
     turns: int
-    content: Mapping[str, Any] | bytes
+    line: bytes
 
-    def record(self) -> Mapping[str, Any]:
+    def record(self) -> dict[str, Any]:
         """Return the whole record."""
-        if not isinstance(self.content, bytes):
-            return self.content
-        return dict(json.loads(zlib.decompress(self.content)))
+        return dict(json.loads(zlib.decompress(self.line)))
 
 
 @dataclass(frozen=True)
@@ -74,22 +70,18 @@ def read_rows(path: Path) -> TrajectoryRows:
     """Read a file; a truncated or damaged one yields the groups that are complete."""
     groups: dict[str, list[TrajectoryRow]] = {}
     kinds: dict[str, str] = {}
-    count, size, damage = 0, 0, None
+    count = 0
+    damage = None
     try:
-        lines = read_gzip_lines(path)
-        kinds = _kinds(parse_header(next(lines, b"")))
+        lines = trajectory_lines(path)
+        kinds = _kinds(json.loads(next(lines)))
         for line in lines:
-            size += len(line)
-            # At this level compression takes less time than parsing.
-            compressed = zlib.compress(line, level=1) if size >= MAX_PARSED_BYTES else None
-            row = _row(json.loads(line), compressed)
+            row = _row(line)
             groups.setdefault(row.group, []).append(row)
             count += 1
-    except LimitExceeded as error:
-        damage = f"{path.parent.name}/{path.name} was read up to its first {count} trajectories: {error}."
-    except (OSError, EOFError, zlib.error, *MALFORMED):
-        damage = f"{path.parent.name}/{path.name} is damaged"
-        damage += f" after its first {count} trajectories." if count else " and cannot be read."
+    except (UnreadableLines, *MALFORMED) as error:
+        reason = "" if isinstance(error, MALFORMED) else f": {error}"
+        damage = f"{path.parent.name}/{path.name} is damaged after its first {count} trajectories{reason}."
     if damage is not None:
         # The mean of a group that lost a member would be wrong.
         largest = max(map(len, groups.values()), default=0)
@@ -102,7 +94,8 @@ def _kinds(header: Mapping[str, Any]) -> dict[str, str]:
     return {str(task): str(kind) for task, kind in kinds.items()} if isinstance(kinds, dict) else {}
 
 
-def _row(record: Mapping[str, Any], compressed: bytes | None) -> TrajectoryRow:
+def _row(line: bytes) -> TrajectoryRow:
+    record = json.loads(line)
     credit = record.get("credit") or {}
     failed = record["failure"] is not None
     return TrajectoryRow(
@@ -115,5 +108,5 @@ def _row(record: Mapping[str, Any], compressed: bytes | None) -> TrajectoryRow:
         reward=None if failed else finite_number(record["reward"]),
         advantage=finite_number(credit.get("advantage")),
         turns=len(record["turns"]),
-        content=record if compressed is None else compressed,
+        line=zlib.compress(line, level=1),  # which takes less time than parsing
     )

@@ -21,11 +21,6 @@ from seeupo.protocols import EnvFactory
 from seeupo.runs.run_directory import RECIPE, RunDirectory
 
 
-def default_recipe(environment: object) -> str:
-    """Return the recipe for an environment; None means the recipe's own."""
-    return "tiny-pocket" if environment in (None, "pocket") else "custom"
-
-
 def next_run_dir(recipe: Recipe | str) -> Path:
     """Return the first of runs/NAME-001, runs/NAME-002, ... that does not exist."""
     name = Path(recipe).stem if isinstance(recipe, str) else "run"
@@ -81,9 +76,8 @@ def resumed_recipe(
         trust: Code that the recipe may name.
     """
     path = str(run.path / RECIPE)
-    recorded = run.recorded_recipe()
     recipe = with_threads(read_recipe(path, overrides)).with_code(trust)
-    used = with_threads(read_recipe(path) if recorded is None else recipe_from_table(recorded)).with_code(trust)
+    used = with_threads(recipe_from_table(run.recorded_recipe())).with_code(trust)
     changes = recipe_changes(recipe_to_table(used), recipe_to_table(recipe))
     typed = [key for key, _ in overrides]
     checked = changes

@@ -17,11 +17,11 @@ from typing import Any
 import seeupo
 from seeupo.callbacks import Callback, CallbackList
 from seeupo.config.changes import Change, recipe_changes
-from seeupo.config.loader import read_recipe, recipe_to_table, recipe_to_toml
+from seeupo.config.loader import default_recipe, read_recipe, recipe_to_table, recipe_to_toml
 from seeupo.config.schema import Recipe
 from seeupo.envs.registry import EnvSpec
 from seeupo.envs.trust import Permissions
-from seeupo.errors import EngineLost, ReportError, RunError, TrainingError, first_line
+from seeupo.errors import EngineLost, RunError, TrainingError, first_line
 from seeupo.evaluation.results import Evaluation, compare, panel_of
 from seeupo.protocols import EnvFactory
 from seeupo.report.write import write_report
@@ -35,7 +35,6 @@ from seeupo.training.notes import AlarmNotes, LoggedNotes
 from seeupo.training.preparation import (
     as_overrides,
     choose_environment,
-    default_recipe,
     next_run_dir,
     resumed_recipe,
     with_threads,
@@ -166,13 +165,13 @@ def _run(
     """Run the loop to its end; `changes` are those of a resumed run, None for a new run."""
     recipe = components.recipe
     with run.lock(), _warnings_as_notes(callbacks):
-        callbacks.add(make_trackers(recipe.trackers, run.path, name=run.path.name, config=recipe_to_table(recipe)))
+        callbacks.add(make_trackers(recipe, run.path))
         callbacks.on_start(recipe, run.path)
         loop = Loop(components, run, callbacks)
         with _explained_errors(run):
             if changes is not None:
                 loop.restore()
-                _record_changes(changes, recipe, run, loop.progress.iteration, callbacks)
+                _record_changes(changes, loop)
             reason = _run_loop(loop)
         summary = summarize(loop, reason)
         with run.writing(POLICY):
@@ -181,7 +180,7 @@ def _run(
         run.write_summary(summary)
         try:
             write_report([run.path], run.path / REPORT)
-        except (ReportError, RunError) as error:
+        except RunError as error:
             warnings.warn(f"the report was not written: {error}", stacklevel=2)  # the run is complete without it
     return TrainingResult(run.path, reason, summary)
 
@@ -250,23 +249,22 @@ def _existing_objects_frozen() -> Iterator[None]:
         gc.unfreeze()
 
 
-def _record_changes(
-    changes: Sequence[Change], recipe: Recipe, run: RunDirectory, iteration: int, callback: Callback
-) -> None:
+def _record_changes(changes: Sequence[Change], loop: Loop) -> None:
     """Write the changes of a resumed run into its directory, and show them."""
     if changes:
-        callback.on_note(f"Changed after iteration {iteration}: {', '.join(map(str, changes))}")
+        iteration = loop.progress.iteration
+        loop.callback.on_note(f"Changed after iteration {iteration}: {', '.join(map(str, changes))}")
         records = [{"iteration": iteration, **asdict(change)} for change in changes]
-        run.record_changes(recipe_to_toml(recipe), recipe_to_table(recipe), records)
+        loop.run_dir.record_changes(recipe_to_toml(loop.recipe), recipe_to_table(loop.recipe), records)
 
 
 @contextmanager
 def _explained_errors(run: RunDirectory) -> Iterator[None]:
     """Say how to continue after an interruption, and what to change after numerical and memory errors of PyTorch."""
 
-    def again(what: str) -> str:
+    def again(change: str) -> str:
         # A run that has not started is removed, so there is nothing to resume.
-        return f"resume {run.path} with {what}, and --accept-changes" if run.started else f"start again with {what}"
+        return f"resume {run.path} with {change}, and --accept-changes" if run.started else f"start again with {change}"
 
     try:
         yield

@@ -6,12 +6,15 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+from seeupo.utils.plain_files import open_plain
 
 MAX_LINE_BYTES = 32_000_000
-"""Bytes of one line after decompression."""
-MAX_FILE_BYTES = 1_000_000_000
+"""Bytes of one line after decompression; a trajectory of 300,000 tokens takes about half of it."""
+MAX_FILE_BYTES = 2_000_000_000
 """Bytes of a file after decompression."""
 GZIP_MAGIC = b"\x1f\x8b"
 ARRAY = "a JSON array; one object per line is expected"
@@ -21,23 +24,29 @@ class UnreadableLines(Exception):
     """A file cannot be read as lines; the message says why, without the name of the file."""
 
 
+class TruncatedLines(UnreadableLines):
+    """A file ends in the middle of its gzip data or of a line; the lines before can be used."""
+
+
 def read_lines(path: Path) -> Iterator[bytes]:
     """Yield the lines of a regular file, with one of them in memory at a time; gzip is recognized by its content."""
-    if path.exists() and not path.is_file():  # a pipe or a device may have no end
-        raise UnreadableLines("it is not a regular file")
-    number, total = 0, 0
+    number = 0
+    total = 0
     try:
-        with path.open("rb") as raw:
-            zipped = raw.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)
+        with open_plain(path) as raw:
+            zipped = cast("BufferedReader", raw).peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)
             file = gzip.GzipFile(fileobj=raw) if zipped else raw
             while line := file.readline(MAX_LINE_BYTES + 1):
-                number, total = number + 1, total + len(line)
+                number += 1
+                total += len(line)
                 if len(line) > MAX_LINE_BYTES:
                     raise UnreadableLines(f"line {number} is longer than the limit of {MAX_LINE_BYTES / 1e6:g} MB")
                 if total > MAX_FILE_BYTES:
                     raise UnreadableLines(f"it has more text than the limit of {MAX_FILE_BYTES / 1e6:g} MB; split it")
                 yield line
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except EOFError as error:
+        raise TruncatedLines(f"its gzip data are damaged ({error})") from None
+    except (zlib.error, gzip.BadGzipFile) as error:
         raise UnreadableLines(f"its gzip data are damaged ({error})") from None
     except OSError as error:
         raise UnreadableLines(error.strerror or str(error)) from None

@@ -84,14 +84,19 @@ def test_too_few_training_tasks_are_an_error(monkeypatch):
     kept = 0
     for seed in range(6):
         try:
-            world = factory(seed=seed, turns=(6, 6), train_tasks=6, test_tasks=4)
+            check_split(factory(seed=seed, turns=(6, 6), train_tasks=6, test_tasks=4))
         except EnvError:
             continue
-        check_split(world)
         kept += 1
     assert 0 < kept < 6
     with pytest.raises(EnvError, match=r"found no test task of kind .* increase train_tasks"):
-        factory(turns=(6, 6), train_tasks=2, test_tasks=40)
+        factory(turns=(6, 6), train_tasks=2, test_tasks=40).tasks("test")
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_the_number_of_tasks_is_known_before_they_are_drawn(split):
+    world = factory(train_tasks=128, test_tasks=8)
+    assert world.task_counts[split] == len(world.tasks(split))
 
 
 def test_each_kind_has_pairs_in_both_splits():

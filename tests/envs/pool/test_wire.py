@@ -6,7 +6,6 @@ from seeupo.envs.pool.wire import (
     WireError,
     decode,
     encode,
-    expect_number,
     from_json,
     to_json,
 )
@@ -40,12 +39,12 @@ results = st.builds(
 def test_results_survive_the_round_trip(result):
     line = encode(to_json(result))
     assert line.count(b"\n") == 1
-    assert from_json(StepResult, decode(line)) == result
+    assert from_json(StepResult, decode(line), "step") == result
 
 
 @given(st.builds(Task, texts, texts, texts, st.integers(), objects))
 def test_tasks_survive_the_round_trip(task):
-    assert from_json(Task, decode(encode(to_json(task)))) == task
+    assert from_json(Task, decode(encode(to_json(task))), "task") == task
 
 
 RESULT = to_json(StepResult(()))
@@ -67,11 +66,11 @@ MESSAGE = {"role": "user", "content": "", "tool_calls": []}
     ],
 )
 def test_fields_of_wrong_types_are_errors(fields):
-    assert from_json(StepResult, {**RESULT, "messages": [MESSAGE]}).messages == (Message("user", ""),)
+    assert from_json(StepResult, {**RESULT, "messages": [MESSAGE]}, "step").messages == (Message("user", ""),)
     with pytest.raises(WireError, match="expected"):
-        from_json(StepResult, {**RESULT, **fields})
+        from_json(StepResult, {**RESULT, **fields}, "step")
     with pytest.raises(WireError, match="expected"):
-        from_json(StepResult, {})
+        from_json(StepResult, {}, "step")
 
 
 @pytest.mark.parametrize("nested", [b"[" * 99 + b"[[]]" + b"]" * 99, b'{"a":' * 100 + b"[]" + b"}" * 100])
@@ -107,12 +106,12 @@ def test_values_that_are_not_json_cannot_be_sent():
 @pytest.mark.parametrize("value", [True, "1.0", None, [1.0]])
 def test_a_score_that_is_not_a_number_is_an_error(value):
     with pytest.raises(WireError, match=r"score is .*; expected a finite number"):
-        expect_number(value, "score")
+        from_json(float, value, "score")
 
 
 def test_a_number_too_large_for_a_float_is_an_error():
     with pytest.raises(WireError, match="expected a finite number"):
-        expect_number(10**400, "reward")
+        from_json(float, 10**400, "reward")
 
 
 @pytest.mark.parametrize("text", ["\ud800", "\ud800\udfff", "\0\r\n\u2028\x85", "é漢🙂"])

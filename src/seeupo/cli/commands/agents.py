@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -29,6 +30,7 @@ def show_agent(
     *,
     environment: str | None,
     model: str,
+    task_id: str | None,
     options: dict[str, object],
     trust: tuple[str, ...],
     unsandboxed: bool,
@@ -38,14 +40,16 @@ def show_agent(
     from seeupo.cli.token_view import print_tokens
     from seeupo.cli.trust import permissions_for
     from seeupo.envs.trust import named_code
-    from seeupo.evaluation.evaluate import one_episode, resolve_options
+    from seeupo.evaluation.evaluate import one_episode, resolve_options, run_settings
 
-    resolved = resolve_options(policy=model, environment=environment, options=options)
-    overrides["permissions"] = permissions_for(
-        () if resolved.environment is None else named_code(resolved.environment, resolved.options),
+    short = {} if run_settings(model) else {"max_tokens": 64, "max_turns": 4}
+    overrides = short | {name: value for name, value in overrides.items() if value is not None}
+    resolved = resolve_options(policy=model, environment=environment, options=options, **overrides)
+    permissions = permissions_for(
+        () if resolved.environment is None else named_code(str(resolved.environment), resolved.options),
         trust=trust,
         typed=[environment, options],
         unsandboxed=unsandboxed,
     )
-    chat, trajectory = one_episode(model, environment, options, **overrides)
+    chat, trajectory = one_episode(replace(resolved, permissions=permissions), task_id)
     print_tokens(trajectory, chat, Terminal())

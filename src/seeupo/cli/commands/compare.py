@@ -43,16 +43,17 @@ def compare_command(
     tuned on the same grid, starts from the same policies and spends equally. Stop it at any moment and run the same
     command again to continue.
     """
-    from seeupo.cli.train_command import INTERRUPTED
     from seeupo.cli.trust import permissions_for
+    from seeupo.comparison.study_file import read_study
+
+    settings, recipe = read_study(study)
+    from seeupo.cli.train_command import INTERRUPTED
     from seeupo.comparison.comparison import Comparison
     from seeupo.comparison.markdown import markdown
     from seeupo.comparison.result_store import PACKED, Store
     from seeupo.comparison.run import PAGE, compare, default_jobs, output_directory
-    from seeupo.comparison.study_file import read_study
     from seeupo.envs.trust import named_code
 
-    settings, recipe = read_study(study)
     directory = output_directory(study, out)
     permissions = permissions_for(
         named_code(recipe.environment.name, recipe.environment.options),

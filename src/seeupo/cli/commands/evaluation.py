@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +76,7 @@ def eval_command(
         return
     resolved = resolve_options(**options)
     permissions = permissions_for(
-        () if resolved.environment is None else named_code(resolved.environment, resolved.options),
+        () if resolved.environment is None else named_code(str(resolved.environment), resolved.options),
         trust=trust,
         typed=[options["environment"], options["options"]],
         unsandboxed=unsandboxed,
@@ -119,7 +119,7 @@ def show_summary(evaluation: Evaluation, path: Path | None, *, as_json: bool) ->
 
     summary, plan = evaluation.summary(), evaluation.plan
     if as_json:
-        echo_json({"file": str(path), "plan": plan.to_json(), "summary": summary})
+        echo_json({"file": str(path), "plan": asdict(plan), "summary": summary})
         return
     table = Table(box=None, pad_edge=False)
     for column in ("", "tasks", f"avg@{plan.k}", f"pass@{plan.k}"):

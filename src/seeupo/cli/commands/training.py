@@ -40,27 +40,29 @@ def train_command(
     --environment.name my_module:MyFactory.
     Ctrl-C finishes the current step and saves; a second Ctrl-C stops at once.
     """
-    from seeupo.cli.plan_command import show_plan
-    from seeupo.cli.train_command import run_training
+    from seeupo.cli.recipe_arguments import requested_recipe
 
     recipe, overrides = separate_overrides(recipe, overrides)
     if dry_run and resumed is not None:
         raise click.UsageError("--dry-run is for new runs; remove --resume")
     if accept_changes and resumed is None:
         raise click.UsageError("--accept-changes is for --resume; a new run has nothing to change")
+    if resumed is not None:
+        from seeupo.runs.run_directory import RECIPE, RunDirectory
+
+        if recipe is not None or out is not None:
+            raise click.UsageError("--resume uses the run's own recipe and directory; leave out RECIPE and --out")
+        recipe = str(RunDirectory.open(resumed).path / RECIPE)
+    request = requested_recipe(recipe, overrides, trust=trust, unsandboxed=unsandboxed)
     if dry_run:
-        show_plan(recipe, overrides, trust=trust, unsandboxed=unsandboxed, dry_run=True)
+        from seeupo.cli.plan_command import show_plan
+
+        show_plan(request, dry_run=True)
     else:
+        from seeupo.cli.train_command import run_training
+
         sys.exit(
-            run_training(
-                recipe,
-                overrides,
-                out=out,
-                resumed=resumed,
-                accept_changes=accept_changes,
-                trust=trust,
-                unsandboxed=unsandboxed,
-            )
+            run_training(request, out=out, resumed=resumed, accept_changes=accept_changes, unsandboxed=unsandboxed)
         )
 
 
@@ -92,9 +94,12 @@ def plan_command(
     RECIPE and --section.key VALUE are as in `seeupo train`. No weights and no GPU are needed.
     """
     from seeupo.cli.plan_command import show_plan
+    from seeupo.cli.recipe_arguments import requested_recipe
 
     recipe, overrides = separate_overrides(recipe, overrides)
-    show_plan(recipe, overrides, trust=trust, unsandboxed=unsandboxed, gpus=gpus, gpu_memory=gpu_memory)
+    show_plan(
+        requested_recipe(recipe, overrides, trust=trust, unsandboxed=unsandboxed), gpus=gpus, gpu_memory=gpu_memory
+    )
 
 
 @click.command()

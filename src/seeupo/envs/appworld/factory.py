@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,7 @@ class AppWorldFactory:
     judge, which never runs model code, uses the other methods.
     """
 
-    def __init__(
-        self,
-        *,
-        data: str | None = None,
-        execution_seconds: int = 60,
-        memory_mb: int = 2048,
-    ) -> None:
+    def __init__(self, *, data: str | None = None, execution_seconds: int = 60, memory_mb: int = 2048) -> None:
         """Find the tasks; if they are missing, the error says how to download them.
 
         Args:
@@ -39,8 +34,6 @@ class AppWorldFactory:
         self.data = data_folder(data)
         self.execution_seconds = execution_seconds
         self.memory_mb = memory_mb
-        self.engine: Engine | None = None
-        self.scorer: Scorer | None = None
 
     @property
     def splits(self) -> Sequence[str]:
@@ -51,9 +44,7 @@ class AppWorldFactory:
 
     def make(self) -> AppWorldEnv:
         """Create an environment. Only one episode can run in a process: AppWorld freezes the clock, for example."""
-        if self.engine is None:
-            self.engine = Engine(self.data, memory_mb=self.memory_mb)
-        return AppWorldEnv(self.engine, execution_seconds=self.execution_seconds)
+        return AppWorldEnv(self._engine, execution_seconds=self.execution_seconds)
 
     def expert(self, task: Task) -> Expert | None:
         """Return an expert that runs AppWorld's solution in one action; None for the test splits, which have none."""
@@ -67,9 +58,15 @@ class AppWorldFactory:
 
     def judge(self, task: Task, saved: Any) -> float:
         """Return the official success, 0 or 1, of a state that an episode of the task has saved."""
-        if self.scorer is None:
-            self.scorer = Scorer(self.data)
-        return self.scorer.score(task.id, saved)
+        return self._scorer.score(task.id, saved)
+
+    @cached_property
+    def _engine(self) -> Engine:
+        return Engine(self.data, memory_mb=self.memory_mb)
+
+    @cached_property
+    def _scorer(self) -> Scorer:
+        return Scorer(self.data)
 
     def _ground_truth(self, task: str) -> Path:
         return self.data / "tasks" / task / "ground_truth"

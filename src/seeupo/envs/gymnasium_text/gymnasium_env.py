@@ -15,14 +15,13 @@ from typing import Any, Literal
 from seeupo.envs.declare import Role
 from seeupo.envs.gymnasium_text.randomness import EpisodeRandomness
 from seeupo.envs.observation import cut
-from seeupo.envs.options import check_range
+from seeupo.envs.options import seed_ranges
 from seeupo.envs.references import resolve_option
 from seeupo.errors import EnvError
 from seeupo.protocols import Expert
 from seeupo.types import Message, StepResult, Task
 
 RewardsInScore = Literal["sum", "last", "terminal"]
-FIRST_SEED = {"train": 0, "test": 1_000_000}
 
 
 class GymnasiumTextEnv:
@@ -130,9 +129,7 @@ class GymnasiumTextFactory:
             raise EnvError(f"success={success!r}: expected a finite number")
         if arguments is not None and not isinstance(arguments, Mapping):
             raise EnvError(f"arguments={arguments!r}: expected a table of keyword arguments")
-        self._numbers = {"train": train, "test": test}
-        for split, number in self._numbers.items():
-            check_range(split, number, 0, FIRST_SEED["test"])
+        self._seeds = seed_ranges(train=train, test=test)
         self._make = resolve_option("make", make, Role.ENV)
         self._arguments = dict(arguments or {})
         self._expert: Any = None if expert is None else resolve_option("expert", expert, Role.EXPERT)
@@ -147,8 +144,7 @@ class GymnasiumTextFactory:
         return self._rewards == "terminal"
 
     def tasks(self, split: str) -> Sequence[Task]:
-        first = FIRST_SEED[split]
-        return [Task(f"{split}-{n:04d}", split, seed=first + n) for n in range(self._numbers[split])]
+        return [Task(f"{split}-{index:04d}", split, seed=seed) for index, seed in enumerate(self._seeds[split])]
 
     def make(self) -> GymnasiumTextEnv:
         make = partial(self._make, **self._arguments)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
 from random import Random
 from typing import Any, Literal
 
@@ -156,12 +157,17 @@ class PocketFactory:
             "lookup_reward": float(lookup_reward),
         }
         names = tuple(kind.name for kind in self._kinds)
-        self._tasks = dict(zip(self.splits, draw_tasks(names, train_tasks, test_tasks, seed=seed), strict=True))
+        self._draw_tasks = partial(draw_tasks, names, train_tasks, test_tasks, seed=seed)
+        self.task_counts = {"train": train_tasks, "test": test_tasks}
 
     @property
     def separate_step_rewards(self) -> bool:
         """Whether there are step rewards; they are never part of the score."""
         return bool(self._options["lookup_reward"])
+
+    @cached_property
+    def _tasks(self) -> dict[str, tuple[Task, ...]]:
+        return dict(zip(self.splits, self._draw_tasks(), strict=True))
 
     def tasks(self, split: str) -> Sequence[Task]:
         """Return the tasks of a split, cycling through the kinds."""

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from seeupo.envs.failures import EnvFailure, FailureCause, WorkerFailure
 from seeupo.envs.pool.slot import Session, Slot
-from seeupo.envs.pool.wire import expect, expect_number, from_json, to_json
+from seeupo.envs.pool.wire import to_json
 from seeupo.errors import EnvError
 from seeupo.types import Message, StepResult, Task
 
@@ -169,7 +169,7 @@ class Episode:
         if self._closed:
             raise EnvError(f"the episode of task {self.task.id} was closed before it started")
         request = {"op": "reset", "session": session.id, "task": to_json(self.task), "seed": self.seed}
-        return slot.call(request, partial(from_json, StepResult), session=session)
+        return slot.call(request, StepResult, session=session)
 
     def _step(self, slot: Slot, text: str) -> StepResult:
         self._check_started()
@@ -177,7 +177,7 @@ class Episode:
             raise EnvError(f"the episode of task {self.task.id} is over and takes no further action")
         request = {"op": "step", "session": self._session.id, "text": text}
         try:
-            result = slot.call(request, partial(from_json, StepResult), session=self._session)
+            result = slot.call(request, StepResult, session=self._session)
         except WorkerFailure as failure:
             result = StepResult(
                 (Message("user", f"Error: the action ended the episode: {CAUSE_MESSAGES[failure.cause]}."),),
@@ -191,11 +191,11 @@ class Episode:
         self._check_started()
         session = self._session
         if self._judge is None:
-            return slot.call({"op": "score", "session": session.id}, score_from_json, session=session)
-        saved = slot.call({"op": "save", "session": session.id}, lambda value: value, session=session)
+            return slot.call({"op": "score", "session": session.id}, float, session=session)
+        saved = slot.call({"op": "save", "session": session.id}, object, session=session)
         request = {"op": "judge", "task": to_json(self.task), "saved": saved}
         # Blocking this slot's thread keeps the episode's calls in order.
-        return self._judge.submit(lambda judge: judge.call(request, score_from_json, about=session)).result()
+        return self._judge.submit(lambda judge: judge.call(request, float, about=session)).result()
 
     def _close(self, slot: Slot) -> None:
         try:
@@ -206,10 +206,6 @@ class Episode:
     def _check_started(self) -> None:
         if not self._session.history:
             raise EnvError(f"the episode of task {self.task.id} has not started; call reset first")
-
-
-def score_from_json(value: Any) -> float:
-    return expect_number(value, "score")
 
 
 class BlockingEnv:
@@ -257,6 +253,4 @@ class PooledExpert:
         """Return the next action as a future."""
         session = self._session
         request = {"op": "advise", "session": session.id, "result": to_json(result)}
-        return self._slot.submit(
-            lambda slot: slot.call(request, partial(expect, kind=str, name="action"), session=session)
-        )
+        return self._slot.submit(lambda slot: slot.call(request, str, session=session))

@@ -44,6 +44,7 @@ def launch_settings(
         role: "run" for workers that run episodes, "judge" for a separate worker for tasks, experts and scores.
         unsandboxed: Run workers without a sandbox.
     """
+    python = interpreter(spec)
     code = [reference for reference in (spec.factory, *spec.code_in(options)) if not reference.startswith("seeupo.")]
     sources = [source for reference in code if (source := locate(reference)) is not None]
     projects = [(source.project, source.path) for source in sources if source.project is not None]
@@ -56,7 +57,7 @@ def launch_settings(
         module, _, name = spec.mounts.partition(":")
         mounts |= getattr(importlib.import_module(module), name)(options, role=role)
     return Launch(
-        python=interpreter(spec),
+        python=python,
         factory=canonical(spec.factory),
         options=options,
         packages=tuple(source.path for source in sources if source.project is None),

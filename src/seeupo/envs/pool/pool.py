@@ -19,7 +19,7 @@ from seeupo.envs.pool.episode import BlockingEnv, Episode, PooledExpert, Schedul
 from seeupo.envs.pool.launching import launch_settings, spec_and_factory
 from seeupo.envs.pool.sandbox import Limits
 from seeupo.envs.pool.slot import Backend, Session, Slot
-from seeupo.envs.pool.wire import expect, from_json, to_json
+from seeupo.envs.pool.wire import to_json
 from seeupo.envs.pool.worker import Launch
 from seeupo.envs.registry import EnvSpec
 from seeupo.envs.trust import check_trust, named_code
@@ -83,7 +83,7 @@ class EnvPool:
         self._tasks: dict[str, tuple[Task, ...]] = {}
         atexit.register(self.close)
         try:
-            self.splits = self._ask({"op": "splits"}, names_from_json)
+            self.splits = self._ask({"op": "splits"}, tuple[str, ...])
         except BaseException:
             self.close()
             raise
@@ -101,16 +101,25 @@ class EnvPool:
             slots = [Slot(self.name, source, start) for _ in range(count)]
             self._scheduler.add_slots(slots)
             try:
-                slots[0].submit(lambda slot: slot.call({"op": "splits"}, names_from_json)).result()
+                slots[0].submit(lambda slot: slot.call({"op": "splits"}, tuple[str, ...])).result()
             except (EnvError, EnvFailure) as error:
                 raise EnvError(f"node {node} of the Ray cluster cannot run {self.name}: {error}") from None
 
-    def tasks(self, split: str) -> tuple[Task, ...]:
-        """Return the tasks of a split."""
+    def count_tasks(self, split: str) -> int:
+        """Return the number of tasks of a split, which an environment may declare; a split without is an error."""
+        self._check_split(split)
+        count = self._ask({"op": "count_tasks", "split": split}, int)
+        return count or len(self.first_tasks(split, None))
+
+    def _check_split(self, split: str) -> None:
         if split not in self.splits:
             raise EnvError(f"{self.name} has no split {split!r}; {suggest(split, self.splits)}")
+
+    def tasks(self, split: str) -> tuple[Task, ...]:
+        """Return the tasks of a split."""
+        self._check_split(split)
         if split not in self._tasks:
-            self._tasks[split] = self._ask({"op": "tasks", "split": split}, tasks_from_json)
+            self._tasks[split] = self._ask({"op": "tasks", "split": split}, tuple[Task, ...])
         return self._tasks[split]
 
     def first_tasks(self, split: str, count: int | None) -> tuple[Task, ...]:
@@ -135,8 +144,7 @@ class EnvPool:
         slot = self._task_slot()
         slot.experts += 1
         expert = PooledExpert(slot, session)
-        parse = partial(expect, kind=bool, name="expert")
-        return expert if slot.submit(lambda slot: slot.call(request, parse, session=session)).result() else None
+        return expert if slot.submit(lambda slot: slot.call(request, bool, session=session)).result() else None
 
     def try_task(self, task: Task) -> StepResult:
         """Run an episode with one empty action and return its first result, so that mistakes are reported at once.
@@ -156,11 +164,11 @@ class EnvPool:
 
     def vocabulary(self) -> tuple[str, ...]:
         """Return all words of an environment with a closed vocabulary; empty for others."""
-        return self._ask({"op": "vocabulary"}, names_from_json)
+        return self._ask({"op": "vocabulary"}, tuple[str, ...])
 
     def separate_step_rewards(self) -> bool:
         """Return whether the environment declares that the rewards of its steps are not part of its scores."""
-        return self._ask({"op": "separate_step_rewards"}, partial(expect, kind=bool, name="separate_step_rewards"))
+        return self._ask({"op": "separate_step_rewards"}, bool)
 
     def close(self) -> None:
         """Kill all workers; idempotent. Queued and running calls fail."""
@@ -185,13 +193,5 @@ class EnvPool:
         """Return a slot that has tasks and experts: the judge if there is one."""
         return self._judge or least_busy(self._scheduler.slots)
 
-    def _ask(self, request: Mapping[str, Any], parse: Callable[[Any], T]) -> T:
-        return self._task_slot().submit(lambda slot: slot.call(request, parse)).result()
-
-
-def names_from_json(value: Any) -> tuple[str, ...]:
-    return tuple(expect(name, str, "name") for name in expect(value, list, "list of names"))
-
-
-def tasks_from_json(value: Any) -> tuple[Task, ...]:
-    return tuple(from_json(Task, task) for task in expect(value, list, "tasks"))
+    def _ask(self, request: Mapping[str, Any], kind: type[T]) -> T:
+        return self._task_slot().submit(lambda slot: slot.call(request, kind)).result()

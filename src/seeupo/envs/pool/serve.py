@@ -48,13 +48,17 @@ class Host:
         declared = getattr(self.factory, "separate_step_rewards", False)
         return Contract("separate_step_rewards", None).separate_step_rewards(declared)
 
+    def count_tasks(self, request: Mapping[str, Any]) -> int:
+        declared = getattr(self.factory, "task_counts", None)
+        return len(self.tasks(request)) if declared is None else int(declared[request["split"]])
+
     def tasks(self, request: Mapping[str, Any]) -> Any:
         return to_json(Contract("tasks", self.factory.tasks).tasks(self.factory.tasks(request["split"])))
 
     def reset(self, request: Mapping[str, Any]) -> Any:
         scored = "save" if hasattr(self.factory, "judge") else "score"
         env = Contract("make", self.factory.make).environment(self.factory.make(), ("reset", "step", scored, "close"))
-        result = env.reset(from_json(Task, request["task"]), seed=request["seed"])
+        result = env.reset(from_json(Task, request["task"], "task"), seed=request["seed"])
         self.episodes[request["session"]] = env
         return to_json(Contract("reset", env.reset).result(result))
 
@@ -72,7 +76,7 @@ class Host:
 
     def judge(self, request: Mapping[str, Any]) -> float:
         judge = self.factory.judge
-        return Contract("judge", judge).score(judge(from_json(Task, request["task"]), request["saved"]))
+        return Contract("judge", judge).score(judge(from_json(Task, request["task"], "task"), request["saved"]))
 
     def vocabulary(self, request: Mapping[str, Any]) -> list[str]:
         if not hasattr(self.factory, "vocabulary"):
@@ -81,10 +85,10 @@ class Host:
 
     def advise(self, request: Mapping[str, Any]) -> str:
         expert = self.experts[request["session"]]
-        return Contract("expert", expert).action(expert(from_json(StepResult, request["result"])))
+        return Contract("expert", expert).action(expert(from_json(StepResult, request["result"], "result")))
 
     def expert(self, request: Mapping[str, Any]) -> bool:
-        task, mistakes = from_json(Task, request["task"]), request["mistakes"]
+        task, mistakes = from_json(Task, request["task"], "task"), request["mistakes"]
         if mistakes is None:
             expert = self.factory.expert(task)
         elif hasattr(self.factory, "noisy_expert"):

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 from seeupo.envs.failures import EnvFailure, FailureCause, WorkerFailure, pool_closed
 from seeupo.envs.pool.serve import Host, explain
-from seeupo.envs.pool.wire import WireError
+from seeupo.envs.pool.wire import WireError, from_json
 from seeupo.envs.pool.worker import Launch, Worker
 from seeupo.errors import EnvError, UserError
 from seeupo.protocols import EnvFactory
@@ -194,7 +194,7 @@ class Slot:
     def call(
         self,
         request: Request,
-        parse: Callable[[Any], T],
+        kind: type[T],
         *,
         session: Session | None = None,
         about: Session | None = None,
@@ -205,7 +205,7 @@ class Slot:
 
         Args:
             request: The request, whose "op" names a method of `Host`.
-            parse: Reads the answer, and raises `WireError` if it is malformed.
+            kind: Type of the answer.
             session: Session that the request belongs to. It is restored first if its worker is gone.
             about: Session of another slot, for errors.
 
@@ -225,7 +225,7 @@ class Slot:
                 at_action = request["op"] == "step"
                 value = backend.call(request, seconds=seconds)
                 try:
-                    answer = parse(value)
+                    answer = from_json(kind, value, request["op"])
                 except WireError as error:
                     raise WorkerFailure(FailureCause.RAISED, f"the answer is malformed: {error}") from None
                 if session is not None and request["op"] in REPLAYED:

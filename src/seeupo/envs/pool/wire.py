@@ -58,14 +58,6 @@ def expect(value: Any, kind: type[T], name: str) -> T:
     return value
 
 
-def expect_number(value: Any, name: str) -> float:
-    """Return a finite int or float as a float."""
-    number = finite_number(value)
-    if number is None:
-        raise WireError(f"{name} is {type(value).__name__}; expected a finite number")
-    return float(number)
-
-
 def to_json(value: Any) -> Any:
     """Return a task or a result as JSON."""
     for kind, fields in FIELDS.items():
@@ -76,26 +68,32 @@ def to_json(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else value
 
 
-def from_json(kind: type[T], value: Any) -> T:
-    """Return JSON as a task or a result; raise `WireError` unless every field fits its annotation."""
-    result: T = _read(kind, value, kind.__name__)
+def from_json(kind: type[T], value: Any, name: str) -> T:
+    """Return JSON as a value of this type, such as `StepResult` or `tuple[Task, ...]`; `object` accepts anything.
+
+    Raise `WireError` unless it fits, with all of its fields. `name` is the name of the value for errors.
+    """
+    result: T = _read(kind, value, name)
     return result
 
 
 def _read(annotation: Any, value: Any, name: str) -> Any:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if annotation is object or (origin is UnionType and value is None):
+        return value
     if annotation in FIELDS:
         table = expect(value, dict, name)
         fields = FIELDS[annotation].items()
         return annotation(**{field: _read(kind, table.get(field), f"{name}.{field}") for field, kind in fields})
-    origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is UnionType:  # X | None
-        return None if value is None else _read(arguments[0], value, name)
+        return _read(arguments[0], value, name)
     if origin is tuple:
         return tuple(_read(arguments[0], item, name) for item in expect(value, list, name))
-    if origin is Mapping:
-        return expect(value, dict, name)
-    if origin is Literal:
-        if value not in arguments:
-            raise WireError(f"{name} is {str(value)[:40]!r}; expected one of {', '.join(arguments)}")
-        return value
-    return expect_number(value, name) if annotation is float else expect(value, annotation, name)
+    if annotation is float:
+        if (number := finite_number(value)) is None:
+            raise WireError(f"{name} is {type(value).__name__}; expected a finite number")
+        return float(number)
+    if origin is Literal and value not in arguments:
+        raise WireError(f"{name} is {str(value)[:40]!r}; expected one of {', '.join(arguments)}")
+    builtin = {Mapping: dict, Literal: str}.get(origin, annotation)
+    return expect(value, builtin, name)

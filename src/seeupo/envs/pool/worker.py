@@ -31,10 +31,10 @@ CHUNK = 1 << 16
 POLL_SECONDS = 0.2
 EXIT_SECONDS = 5.0
 """Time that a process has to exit after it closed its pipes, also on a busy machine."""
-EXTERNAL_SIGNALS = {getattr(signal, name, None) for name in ("SIGKILL", "SIGTERM", "SIGHUP", "SIGINT")}
-"""Signals that come from outside of a worker; Windows does not have all of them."""
-
-
+SIGNAL_NAMES = {member.value: member.name for member in signal.Signals}
+"""Real-time signals have no names."""
+EXTERNAL_SIGNALS = {"SIGKILL", "SIGTERM", "SIGHUP", "SIGINT"}
+"""Signals that come from outside of a worker."""
 REPORTED_CAUSES = {"memory": FailureCause.MEMORY, "recursion": FailureCause.RECURSION, "exit": FailureCause.CRASH}
 """Causes of the errors that a worker reports; `RAISED` for all others."""
 
@@ -239,9 +239,10 @@ class Worker:
             return self.condemned
         if code is None:
             return WorkerFailure(FailureCause.CRASH, f"the worker closed its pipe{self._printed()}")
-        if -code in EXTERNAL_SIGNALS:
-            return WorkerFailure(FailureCause.KILLED, f"the worker was killed ({signal.Signals(-code).name})")
-        how = f"was terminated by {_signal_name(-code)}" if code < 0 else f"exited with code {code}"
+        name = SIGNAL_NAMES.get(-code, f"signal {-code}")
+        if name in EXTERNAL_SIGNALS:
+            return WorkerFailure(FailureCause.KILLED, f"the worker was killed ({name})")
+        how = f"was terminated by {name}" if code < 0 else f"exited with code {code}"
         return WorkerFailure(FailureCause.CRASH, f"the worker {how}{self._printed()}")
 
     def _exit(self, *, wait: bool) -> int | None:
@@ -323,10 +324,3 @@ class Worker:
                 "RLIMIT_NPROC": limits.processes if sandbox else None,
             },
         }
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # real-time signals have no names
-        return f"signal {number}"

@@ -9,14 +9,13 @@ from random import Random
 from typing import Any, Literal
 
 from seeupo.envs.observation import cut
-from seeupo.envs.options import check_range, mistake_rates
+from seeupo.envs.options import mistake_rates, seed_ranges
 from seeupo.envs.textworld.commands import VERBS, CommandError, read_command
 from seeupo.envs.textworld.games import LEVELS, Recipe, Theme, game_file, open_game, winning_commands
 from seeupo.errors import EnvError, suggest
 from seeupo.protocols import Expert
 from seeupo.types import Message, StepResult, Task
 
-FIRST_SEED = {"train": 0, "test": 1_000_000}
 INSTRUCTIONS = (
     "You are playing a text adventure. Reach the goal that you are told first. In each reply give one command, as its "
     "last line. Commands begin with one of: " + ", ".join(VERBS) + ". For example: take key from box"
@@ -97,9 +96,7 @@ class TextworldFactory:
             theme: TextWorld's grammar: "house" has varied descriptions, "basic" short sentences and numbered names.
             show_commands: Whether each observation lists the possible commands.
         """
-        self._numbers = {"train": train, "test": test}
-        for split, number in self._numbers.items():
-            check_range(split, number, 0, FIRST_SEED["test"] - 1)
+        self._seeds = seed_ranges(train=train, test=test)
         self._levels = tuple(LEVELS) if level == "all" else (level,)
         self._spelled_out = goal == "all_steps"
         self._theme: Theme = theme
@@ -107,11 +104,10 @@ class TextworldFactory:
 
     def tasks(self, split: str) -> Sequence[Task]:
         """Return the tasks level by level, in the order of their seeds."""
-        first = FIRST_SEED[split]
         return [
-            Task(id=f"{split}-{level}-{seed - first:04d}", split=split, kind=level, seed=seed)
+            Task(id=f"{split}-{level}-{index:04d}", split=split, kind=level, seed=seed)
             for level in self._levels
-            for seed in range(first, first + self._numbers[split])
+            for index, seed in enumerate(self._seeds[split])
         ]
 
     def make(self) -> TextworldEnv:

@@ -10,8 +10,8 @@ const arrays = {
   extent: (values, of) => [arrays.min(values, of), arrays.max(values, of)],
 
   mean: (values) => {
-    const found = arrays.valid(values);
-    return found.length ? found.reduce((sum, value) => sum + value, 0) / found.length : undefined;
+    const numbers = arrays.valid(values);
+    return numbers.length ? numbers.reduce((sum, value) => sum + value, 0) / numbers.length : undefined;
   },
 
   // Interpolates linearly between the two nearest values.

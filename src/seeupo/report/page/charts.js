@@ -148,13 +148,13 @@ function curveChart(panel, lines, width) {
   }
   if (new Set(values).size === 1 && !y.domain && !log) y.domain = values[0] === 0 ? [-1, 1] : [values[0] - Math.abs(values[0]), values[0] + Math.abs(values[0])].sort((a, b) => a - b);
   const marks = lines.flatMap((line) => {
-    const own = points.filter((point) => point.line === line);
-    const valued = own.filter((point) => Number.isFinite(point.y));
+    const linePoints = points.filter((point) => point.line === line);
+    const valued = linePoints.filter((point) => Number.isFinite(point.y));
     const few = valued.length <= Math.min(25, width / 12);
     return [
-      Plot.areaY(own, { x: "x", y1: "low", y2: "high", fill: color(line.style), fillOpacity: 0.16 }),
+      Plot.areaY(linePoints, { x: "x", y1: "low", y2: "high", fill: color(line.style), fillOpacity: 0.16 }),
       valued.length <= 6 ? Plot.ruleX(valued, { x: "x", y1: "low", y2: "high", stroke: color(line.style), strokeOpacity: 0.55, filter: (point) => Number.isFinite(point.low) && Number.isFinite(point.high) }) : null,
-      Plot.line(own, { x: "x", y: "y", stroke: color(line.style), strokeWidth: 1.8, strokeDasharray: dash(line.style) }),
+      Plot.line(linePoints, { x: "x", y: "y", stroke: color(line.style), strokeWidth: 1.8, strokeDasharray: dash(line.style) }),
       few ? Plot.dot(valued, { x: "x", y: "y", r: valued.length === 1 ? 4.5 : 2.8, fill: color(line.style) }) : null,
     ];
   });

@@ -91,7 +91,7 @@ function showArmCurves(data) {
   const primary = data.metrics[data.primary];
   const rows = data.arms.map((arm, n) => ({ arm: arm.name, n, e: arm.metrics[data.primary], runs: arm.metrics[data.primary].runs }));
   const few = data.arms.every((arm) => arm.score_curve.length <= 1);
-  byId("curves-grid").append(...[panels[0], few ? null : panels[1], panel(primary.title, `${primary.help}: interquartile mean with 95% interval, and each run as a circle`, forest(data, rows, { label: primary.title, format: fixed, zero: false }))].filter((each) => each !== null));
+  byId("curves-grid").append(...[panels[0], few ? null : panels[1], panel(primary.title, `${primary.help}: interquartile mean with 95% interval, and each run as a circle`, forest(data, rows, { label: primary.title, format: fixed, zero: false }))].filter((item) => item !== null));
 }
 
 function verdictChip(verdict) {
@@ -105,14 +105,14 @@ function showDifferences(data) {
   const perSeed = (row, key) => runsOf(row.arm, key).map((value, n) => value - runsOf(row.reference, key)[n]);
   byId("differences-grid").append(
     ...Object.entries(data.metrics).map(([key, metric]) => {
-      const found = data.comparisons.map((row) => ({ arm: row.arm, n: position(row.arm), ...row.metrics[key], e: row.metrics[key].difference, runs: perSeed(row, key) }));
+      const differences = data.comparisons.map((row) => ({ arm: row.arm, n: position(row.arm), ...row.metrics[key], e: row.metrics[key].difference, runs: perSeed(row, key) }));
       return panel(
         metric.title + (key === data.primary ? " (primary)" : ""),
         metric.help,
-        el("div", { class: "scores difference" }, forest(data, found, { label: `difference from ${data.reference}`, format: change, zero: true }), rowTable(
+        el("div", { class: "scores difference" }, forest(data, differences, { label: `difference from ${data.reference}`, format: change, zero: true }), rowTable(
           `Differences in ${metric.title}`,
           ["Arm", "Verdict", "Difference", "p", "Seeds above", "Probability of improvement"],
-          found.map((row) => [armName(data, row.arm), verdictChip(row.verdict), interval(row.e, change), probability(row.p), `${row.seeds_above} of ${data.seeds.length}`, interval(row.probability_of_improvement)]),
+          differences.map((row) => [armName(data, row.arm), verdictChip(row.verdict), interval(row.e, change), probability(row.p), `${row.seeds_above} of ${data.seeds.length}`, interval(row.probability_of_improvement)]),
         )),
       );
     }),
@@ -140,9 +140,9 @@ const settingText = (pairs) => visible(pairs.map(([key, value]) => `${key} = ${J
 
 function showSettings(data) {
   const tried = data.arms.flatMap((arm) =>
-    arm.tried.map((each) => {
-      const chosen = JSON.stringify(each.settings) === JSON.stringify(arm.tuned);
-      return [armName(data, arm.name), settingText(Object.entries(each.settings)), each.scores.map(fixed).join(", "), chosen ? el("strong", null, "chosen") : ""];
+    arm.tried.map((trial) => {
+      const isTuned = JSON.stringify(trial.settings) === JSON.stringify(arm.tuned);
+      return [armName(data, arm.name), settingText(Object.entries(trial.settings)), trial.scores.map(fixed).join(", "), isTuned ? el("strong", null, "chosen") : ""];
     }),
   );
   byId("settings-content").append(

@@ -54,12 +54,12 @@ function rewardText(row, body) {
 
 // `position` in the group is reliable only if the whole group is in the page.
 function groupRewards(row, body, position) {
-  const own = body.group_rewards[position] === row.reward ? position : body.group_rewards.indexOf(row.reward);
+  const place = body.group_rewards[position] === row.reward ? position : body.group_rewards.indexOf(row.reward);
   return el(
     "p",
     { class: "group-rewards" },
     "Rewards of the group: ",
-    body.group_rewards.map((reward, n) => [el("span", { class: `reward ${scoreClass(reward)}${n === own ? " own" : ""}` }, reward === null ? "none" : num(reward)), " "]),
+    body.group_rewards.map((reward, n) => [el("span", { class: `reward ${scoreClass(reward)}${n === place ? " own" : ""}` }, reward === null ? "none" : num(reward)), " "]),
   );
 }
 

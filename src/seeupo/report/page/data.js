@@ -52,7 +52,7 @@ class Index {
   }
 
   find(runName, phase, id) {
-    const run = this.runs.findIndex((each) => each.name === runName);
+    const run = this.runs.findIndex(({ name }) => name === runName);
     const { columns } = this;
     for (let i = 0; i < this.rows; i++) {
       if (columns.id[i] === id && columns.run[i] === run && columns.phase[i] === phase) return i;
@@ -72,11 +72,11 @@ class Index {
   }
 
   chunk(n) {
-    const found = this.chunks.get(n) ?? decoded(`bodies-${n}`);
+    const bodies = this.chunks.get(n) ?? decoded(`bodies-${n}`);
     this.chunks.delete(n);
-    this.chunks.set(n, found); // the most recently used is last
+    this.chunks.set(n, bodies); // the most recently used is last
     if (this.chunks.size > CACHED_CHUNKS) this.chunks.delete(this.chunks.keys().next().value);
-    return found;
+    return bodies;
   }
 
   async body(i) {

@@ -74,18 +74,18 @@ class List {
     this.showCount(this.matches.length, " found before the search was stopped");
   }
 
-  showCount(found, end) {
-    byId("count").textContent = `${count(found)} of ${plural(this.index.rows, "trajectory", "trajectories")}${end ?? ""}`;
+  showCount(matched, end) {
+    byId("count").textContent = `${count(matched)} of ${plural(this.index.rows, "trajectory", "trajectories")}${end ?? ""}`;
   }
 
   async apply() {
     const mine = ++this.search; // the latest query wins
     const values = this.values();
-    const found = this.filtered(values);
+    const matches = this.filtered(values);
     byId("progress").hidden = true;
-    if (!values.text) return this.show(found);
+    if (!values.text) return this.show(matches);
     this.show([]);
-    await this.runSearch(mine, found, values.text.toLowerCase());
+    await this.runSearch(mine, matches, values.text.toLowerCase());
   }
 
   filtered(values) {
@@ -93,8 +93,8 @@ class List {
     const tests = [];
     for (const name of ["run", "phase", "kind", "stop", "status"]) {
       if (values[name] === undefined || values[name] === "") continue;
-      const wanted = Number(values[name]);
-      tests.push((i) => columns[name][i] === wanted);
+      const number = Number(values[name]);
+      tests.push((i) => columns[name][i] === number);
     }
     if (values.from) tests.push((i) => columns.iteration[i] >= Number(values.from));
     if (values.to) tests.push((i) => columns.iteration[i] <= Number(values.to));
@@ -104,10 +104,10 @@ class List {
       const tasks = lists.tasks.map((task) => visible(task).toLowerCase().includes(part));
       tests.push((i) => tasks[columns.task[i]]);
     }
-    const found = [];
-    for (let i = 0; i < this.index.rows; i++) if (tests.every((test) => test(i))) found.push(i);
+    const matches = [];
+    for (let i = 0; i < this.index.rows; i++) if (tests.every((test) => test(i))) matches.push(i);
     const key = ORDERS[values.order ?? "sampled"][1];
-    return arrays.sort(found, key(columns));
+    return arrays.sort(matches, key(columns));
   }
 
   // Searches the texts chunk by chunk and shows matches as they are found.

@@ -3,11 +3,11 @@
 function listenToTheme() {
   const button = byId("theme");
   const system = matchMedia("(prefers-color-scheme: dark)");
-  let chosen = null;
-  const show = () => button.setAttribute("aria-pressed", String(chosen ?? system.matches));
+  let dark = null;
+  const show = () => button.setAttribute("aria-pressed", String(dark ?? system.matches));
   button.addEventListener("click", () => {
-    chosen = !(chosen ?? system.matches);
-    document.documentElement.dataset.theme = chosen ? "dark" : "light";
+    dark = !(dark ?? system.matches);
+    document.documentElement.dataset.theme = dark ? "dark" : "light";
     show();
   });
   system.addEventListener("change", show);

@@ -22,7 +22,7 @@ class Viewer {
     const wanted = ++this.wanted; // the latest call wins
     const row = this.index.row(i);
     const rows = this.index.group(i);
-    const bodies = await Promise.all((side ? rows : [i]).map((each) => this.index.body(each)));
+    const bodies = await Promise.all((side ? rows : [i]).map((number) => this.index.body(number)));
     if (wanted !== this.wanted) return;
     const moved = this.openRow !== i || this.side !== side;
     Object.assign(this, { openRow: i, side });

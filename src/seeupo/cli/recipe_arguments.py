@@ -1,0 +1,77 @@
+"""The recipe that a command line asks for, with the code that it may run. Nothing here needs torch."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from seeupo.cli.trust import permissions_for
+from seeupo.config.loader import default_recipe, parse_value, read_recipe
+from seeupo.config.schema import Recipe
+from seeupo.envs.trust import Permissions, named_code
+from seeupo.errors import TrainingError
+
+SECTIONS = tuple(section.name for section in fields(Recipe))
+CODE_SECTIONS = ("environment", "algorithm", "collect")
+"""Sections whose values may name code."""
+
+
+@dataclass(frozen=True)
+class RequestedRecipe:
+    """A recipe with overrides.
+
+    Attributes:
+        name: Name or path of the recipe.
+        overrides: Dotted keys and their values as on a command line.
+        recipe: The recipe with the overrides.
+        permissions: Code that may run.
+    """
+
+    name: str
+    overrides: list[tuple[str, str]]
+    recipe: Recipe
+    permissions: Permissions
+
+
+def requested_recipe(
+    name: str | None, arguments: Sequence[str], *, trust: Sequence[str], unsandboxed: bool
+) -> RequestedRecipe:
+    """Read a recipe and its overrides, and ask for consent to code that only files name.
+
+    Code that overrides name is trusted, because the user typed it.
+    """
+    overrides = parse_overrides(arguments)
+    name = name or default_recipe(dict(overrides).get("environment.name"))
+    recipe = read_recipe(name, overrides)
+    permissions = permissions_for(
+        named_code(recipe.environment.name, recipe.environment.options),
+        in_process=recipe.in_process_code,
+        trust=trust,
+        typed=[parse_value(value) for key, value in overrides if key.partition(".")[0] in CODE_SECTIONS],
+        unsandboxed=unsandboxed,
+    )
+    return RequestedRecipe(name, overrides, recipe, permissions)
+
+
+def parse_overrides(arguments: Sequence[str]) -> list[tuple[str, str]]:
+    """Return pairs from --section.key value or --section.key=value."""
+    pairs, rest = [], list(arguments)
+    while rest:
+        key, equals, value = rest.pop(0).partition("=")
+        if not key.startswith("--") or not ("." in key or key[2:] in SECTIONS):
+            raise TrainingError(
+                f"{key!r} is not an option. Override recipe keys like this: --run.seed 1 "
+                "(docs/reference/configuration.md)"
+            )
+        if not equals:
+            if not rest:
+                raise TrainingError(f"{key} needs a value")
+            value = rest.pop(0)
+        pairs.append((key[2:], value))
+    return pairs
+
+
+def trust_flags(recipe: Recipe) -> str:
+    """Return the options with which later commands trust the code that the recipe names."""
+    return "".join(f" --trust {shlex.quote(code)}" for code in recipe.code)
