@@ -10,13 +10,13 @@ from engines.examples import engine, weights
 from seeupo.algorithms import GRPO, PPO, SeeUPO
 from seeupo.algorithms.common.trust_region import TrustRegionSettings
 from seeupo.config.model_settings import LoraSettings
-from seeupo.config.optimizer_settings import CriticSettings, OptimizerSettings
+from seeupo.config.optimizer_settings import CriticOptimizerSettings, CriticSettings
 from seeupo.distributed.rank_group import RankGroup
 from seeupo.types import turns_of
 
 pytestmark = pytest.mark.cluster
 
-CRITIC = CriticSettings(optimizer=OptimizerSettings(learning_rate=1e-2))
+CRITIC = CriticSettings(optimizer=CriticOptimizerSettings(learning_rate=1e-2))
 TOP = (r"layers\.1\.", "lm_head")
 REGION = TrustRegionSettings(kl=0.02, backtracks=10)
 """A limit that shrinks steps of 1e-2."""

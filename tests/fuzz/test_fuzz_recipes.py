@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from fuzz.guard import nothing_executes
 from fuzz.mutation import ODD_TEXTS, TEXTS, VALUES, Raw, damaged_text, mutated
 from fuzz.scratch import scratch
-from seeupo.config.keys import _recipe_keys
 from seeupo.config.loader import (
     read_recipe,
     recipe_from_table,
@@ -16,6 +15,7 @@ from seeupo.config.loader import (
     recipe_to_toml,
 )
 from seeupo.config.schema import Recipe
+from seeupo.config.unknown_keys import _recipe_keys
 from seeupo.errors import ConfigError
 
 TABLES = [recipe_to_table(read_recipe(name)) for name in recipe_names()]

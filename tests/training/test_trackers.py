@@ -4,11 +4,9 @@ import sys
 import pytest
 
 from seeupo.callbacks import Callback, CallbackList
-from seeupo.config.schema import TrackerSettings
+from seeupo.config.schema import Recipe, TrackerSettings
 from seeupo.errors import TrackerError
 from seeupo.training.trackers import make_trackers, scalars
-
-CONFIG = {"run": {"seed": 3}, "algorithm": {"name": "seeupo"}}
 
 
 def iteration(number: int, success: float = 0.5) -> dict:
@@ -52,7 +50,7 @@ def test_scalars_have_flat_names():
 
 
 def test_trackers_are_off_by_default(tmp_path):
-    assert make_trackers(TrackerSettings(), tmp_path, name="r", config=CONFIG) == []
+    assert make_trackers(Recipe(), tmp_path) == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -61,12 +59,12 @@ def test_a_missing_package_names_its_extra(extra, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, extra, None)
     settings = TrackerSettings(tensorboard=True) if extra == "tensorboard" else TrackerSettings(wandb="p")
     with pytest.raises(TrackerError, match=rf"pip install 'seeupo\[{extra}\]'"):
-        make_trackers(settings, tmp_path, name="r", config=CONFIG)
+        make_trackers(Recipe(trackers=settings), tmp_path)
 
 
 def test_tensorboard_has_every_scalar_at_its_iteration(tmp_path):
     pytest.importorskip("tensorboard")
-    (tracker,) = make_trackers(TrackerSettings(tensorboard=True), tmp_path, name="r", config=CONFIG)
+    (tracker,) = make_trackers(Recipe(trackers=TrackerSettings(tensorboard=True)), tmp_path)
     tracker.on_record({"kind": "warm_start", "iteration": 0, "step": 50, "loss": 1.5, "timings": {}})
     tracker.on_record(evaluation(0))
     tracker.on_record(iteration(1))
@@ -82,7 +80,7 @@ def test_tensorboard_has_every_scalar_at_its_iteration(tmp_path):
 
 def test_a_new_tracker_of_a_resumed_run_writes_the_earlier_records(tmp_path):
     pytest.importorskip("tensorboard")
-    (tracker,) = make_trackers(TrackerSettings(tensorboard=True), tmp_path, name="r", config=CONFIG)
+    (tracker,) = make_trackers(Recipe(trackers=TrackerSettings(tensorboard=True)), tmp_path)
     tracker.on_resume([iteration(1)])
     tracker.on_phase("collecting")
     tracker.on_record(iteration(2))
@@ -93,7 +91,7 @@ def test_a_new_tracker_of_a_resumed_run_writes_the_earlier_records(tmp_path):
 def test_tensorboard_resumes_with_the_run(tmp_path):
     pytest.importorskip("tensorboard")
     for first, last, success in ((1, 5, 0.25), (4, 6, 0.75)):
-        (tracker,) = make_trackers(TrackerSettings(tensorboard=True), tmp_path, name="r", config=CONFIG)
+        (tracker,) = make_trackers(Recipe(trackers=TrackerSettings(tensorboard=True)), tmp_path)
         tracker.on_resume([iteration(number, 0.0) for number in range(1, first)])
         tracker.on_phase("collecting")
         if first == 1:
@@ -111,7 +109,7 @@ def test_offline_wandb_stays_in_the_run_directory_and_resumes_with_its_id(tmp_pa
     wandb = pytest.importorskip("wandb")
     settings = TrackerSettings(wandb="project", wandb_mode="offline")
     for number in (1, 2):
-        (tracker,) = make_trackers(settings, tmp_path, name="r", config=CONFIG)
+        (tracker,) = make_trackers(Recipe(trackers=settings), tmp_path)
         tracker.on_resume([iteration(earlier) for earlier in range(1, number)])
         tracker.on_phase("collecting")
         tracker.on_record(iteration(number))

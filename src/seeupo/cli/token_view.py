@@ -73,8 +73,6 @@ def print_tokens(trajectory: Trajectory, chat: ChatFormat, console: Console) -> 
     for kind, style in STYLES.items():
         legend.append(f"{kind}{' (trained on)' if kind in TRAINED else ''}", style).append("  ")
     console.print(legend)
-    for note in chat.notes:
-        console.print(f"The chat template differs from these prompts: {note}.", style="yellow")
     for number, segments in enumerate(token_segments(trajectory, chat), 1):
         console.rule(f"turn {number}", align="left")
         for segment in segments:

@@ -44,7 +44,6 @@ class ChatFormat:
         native_tools: Whether the template renders tool schemas.
         native_calls: Whether the template renders tool calls; otherwise they are JSON in <tool_call> tags.
         tool_role: Whether the template supports messages of role "tool"; otherwise they become user messages.
-        notes: Differences between spliced prompts and what the template renders for the whole conversation.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -52,26 +51,20 @@ class ChatFormat:
     native_tools: bool
     native_calls: bool
     tool_role: bool
-    notes: tuple[str, ...]
     _ids: dict[str, tuple[int, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _texts: dict[tuple[int, ...], str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def opening(self, messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[int, ...]:
         """Return the tokens before the first response."""
-        return self._cached_ids(messages, tools, lambda: self._render(messages, tools, generation=True))
+        return _cached(self._ids, repr((messages, tools)), lambda: self.encode(self._render(messages, tools)))
 
     def between(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Return the tokens between two responses, with these messages in the middle."""
-        whole = [Message("user", ""), Message("assistant", PLACEHOLDER), *messages]
-        return self._cached_ids(
-            messages, None, lambda: self._render(whole, (), generation=True).partition(PLACEHOLDER)[2]
-        )
+        return _cached(self._ids, repr(messages), lambda: self.encode(self._text_between(messages)))
 
-    def _cached_ids(
-        self, messages: Sequence[Message], tools: Sequence[Tool] | None, text: Callable[[], str]
-    ) -> tuple[int, ...]:
-        """Return the ids of a rendered text, cached because many episodes need the same ones."""
-        return _cached(self._ids, repr((messages, tools)), lambda: self.encode(text()))
+    def _text_between(self, messages: Sequence[Message]) -> str:
+        whole = [Message("user", ""), Message("assistant", PLACEHOLDER), *messages]
+        return self._render(whole).partition(PLACEHOLDER)[2]
 
     def encode(self, text: str) -> tuple[int, ...]:
         valid = text.encode(errors="replace").decode()  # an environment may return lone surrogates
@@ -95,9 +88,8 @@ class ChatFormat:
         written = "\n".join([action] * bool(action) + [_call_text(call) for call in message.tool_calls])
         entry = replace(message, content=action) if self.native_calls else Message("assistant", written)
         user = Message("user", "")
-        rendered = self._render([user, entry, user], (), generation=True)
-        placed = self._render([user, Message("assistant", PLACEHOLDER), user], (), generation=True)
-        before, _, after = placed.partition(PLACEHOLDER)
+        rendered = self._render([user, entry, user])
+        before, _, after = self._render([user, Message("assistant", PLACEHOLDER), user]).partition(PLACEHOLDER)
         fits = len(rendered) >= len(before + after) and rendered.startswith(before) and rendered.endswith(after)
         return thoughts + (rendered[len(before) : len(rendered) - len(after)] if fits else written)
 
@@ -105,14 +97,14 @@ class ChatFormat:
         """Return the text of sampled ids, without special tokens."""
         return _cached(self._texts, tuple(ids), lambda: str(self.tokenizer.decode(list(ids), skip_special_tokens=True)))
 
-    def _render(self, messages: Sequence[Message], tools: Sequence[Tool], *, generation: bool) -> str:
+    def _render(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> str:
         try:
             return str(
                 self.tokenizer.apply_chat_template(
                     [self._entry(message) for message in messages],
                     tools=[schema_of(tool) for tool in tools] if self.native_tools and tools else None,
                     chat_template=self.template,
-                    add_generation_prompt=generation,
+                    add_generation_prompt=True,
                     tokenize=False,
                 )
             )
@@ -159,55 +151,36 @@ def chat_format(tokenizer: PreTrainedTokenizerBase) -> ChatFormat:
 
 def _probe(tokenizer: PreTrainedTokenizerBase, template: str) -> ChatFormat:
     """Return the format of a template; raise if the text between responses depends on the conversation."""
-    plain = ChatFormat(tokenizer, template, native_tools=False, native_calls=False, tool_role=False, notes=())
+    plain = ChatFormat(tokenizer, template, native_tools=False, native_calls=False, tool_role=False)
     question = [Message("system", "be brief"), Message("user", "one?")]
-    answered = [*question, Message("assistant", PLACEHOLDER)]
+    response = Message("assistant", PLACEHOLDER)
     follow_up = Message("user", "two?")
-    opening = plain._render(question, (), generation=True)
-    whole = plain._render([*answered, follow_up], (), generation=True)
+    whole = plain._render([*question, response, follow_up])
     if whole.count(PLACEHOLDER) != 1:
         raise ValueError(f"it renders a response {whole.count(PLACEHOLDER)} times")
-    before, _, after = whole.partition(PLACEHOLDER)
-    alone = plain._render([Message("user", ""), Message("assistant", PLACEHOLDER), follow_up], (), generation=True)
-    longer = plain._render([*answered, follow_up, Message("assistant", PLACEHOLDER), follow_up], (), generation=True)
-    if alone.partition(PLACEHOLDER)[2] != after or not longer.endswith(after):
+    after = whole.partition(PLACEHOLDER)[2]
+    longer = plain._render([*question, response, follow_up, response, follow_up])
+    if plain._text_between([follow_up]) != after or not longer.endswith(after):
         raise ValueError("the text between two responses depends on the messages before them")
-    notes = []
-    if before != opening:
-        notes.append("it renders earlier responses after a different prefix than the one they were sampled after")
+    tools = replace(plain, native_tools=True)
+    calls = replace(plain, native_calls=True)
+    results = replace(plain, tool_role=True)
+    called = Message("assistant", "", (PROBE_CALL,))
     return replace(
         plain,
-        native_tools=_supports_tools(plain, question),
-        native_calls=_supports_tool_calls(plain),
-        tool_role=_supports_tool_role(plain),
-        notes=tuple(notes),
+        native_tools=_contains(lambda: tools._render(question, [PROBE_TOOL]), "probe_key"),
+        native_calls=_contains(lambda: calls.response_text(called), "probe_call", "probe_key", "probe_value"),
+        tool_role=_contains(lambda: results._text_between([Message("tool", "result-probe")]), "result-probe"),
     )
 
 
-def _supports_tools(plain: ChatFormat, messages: Sequence[Message]) -> bool:
-    native = replace(plain, native_tools=True)
+def _contains(render: Callable[[], str], *probes: str) -> bool:
+    """Return whether a text can be rendered and contains all probes."""
     try:
-        return "probe_key" in native._render(messages, [PROBE_TOOL], generation=True)
+        text = render()
     except ModelError:
         return False
-
-
-def _supports_tool_calls(plain: ChatFormat) -> bool:
-    native = replace(plain, native_calls=True)
-    try:
-        text = native.response_text(Message("assistant", "", (PROBE_CALL,)))
-    except ModelError:
-        return False
-    return all(part in text for part in ("probe_call", "probe_key", "probe_value"))
-
-
-def _supports_tool_role(plain: ChatFormat) -> bool:
-    native = replace(plain, tool_role=True)
-    messages = [Message("user", "one?"), Message("assistant", PLACEHOLDER), Message("tool", "result-probe")]
-    try:
-        return "result-probe" in native._render(messages, (), generation=True).partition(PLACEHOLDER)[2]
-    except ModelError:
-        return False
+    return all(probe in text for probe in probes)
 
 
 def _call_text(call: ToolCall) -> str:

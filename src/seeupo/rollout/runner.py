@@ -6,13 +6,13 @@ import hashlib
 import queue
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from seeupo.envs.failures import EnvFailure
-from seeupo.envs.pool.episode import Episode
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.errors import EnvError
 from seeupo.inference import make_sampler
@@ -38,32 +38,26 @@ from seeupo.types import (
 from seeupo.utils.option_checks import check_at_least, check_count
 from seeupo.utils.seeds import derive_seed
 
+EpisodeSteps = Generator[Future[Any] | GenerationRequest, Any, Trajectory]
+"""An episode as a coroutine: yields what it waits for, receives the result, and returns its trajectory."""
+
 
 @dataclass(eq=False)
 class RunningEpisode:
-    """An episode that has not finished."""
+    """An episode that has not finished, and the time it has spent waiting."""
 
     attempt: Attempt
-    episode: Episode
+    steps: EpisodeSteps
     started: float
-    conversation: Conversation | None = None
-    turns: list[Turn] = field(default_factory=list)
-    opening: str = ""
-    turn_texts: list[TurnText] = field(default_factory=list)
-    truncated_responses: int = 0
-    stop: StopReason | None = None
-    prompt: tuple[int, ...] = ()
-    state_key: str = ""
     waiting_since: float = 0.0
     sampling_seconds: float = 0.0
     environment_seconds: float = 0.0
 
 
 class EnvResult(NamedTuple):
-    """A finished call of an environment, with the handler of its value and the time at which it finished."""
+    """A finished call of an environment, with the time at which it finished."""
 
     running: RunningEpisode
-    handler: Callable[[RunningEpisode, Any], None]
     future: Future[Any]
     finished: float
 
@@ -132,8 +126,8 @@ class Runner:
         self.work: Counter[str] = Counter()
         self._results: queue.SimpleQueue[EnvResult] = queue.SimpleQueue()
         self._running: dict[str, RunningEpisode] = {}
-        self._to_sample: list[RunningEpisode] = []
-        self._sampling: dict[str, RunningEpisode] = {}
+        self._requests: list[GenerationRequest] = []
+        self._sampling = 0
         self._finished: list[Trajectory] = []
 
     def run(self, attempts: Iterable[Attempt]) -> Iterator[Trajectory]:
@@ -143,166 +137,157 @@ class Runner:
         try:
             while waiting or self._running:
                 while waiting and len(self._running) < self.concurrency:
-                    self._start(waiting.popleft())
+                    attempt = waiting.popleft()
+                    running = RunningEpisode(attempt, self._episode(attempt), time.monotonic())
+                    self._running[attempt.id] = running
+                    self._continue(running, partial(next, running.steps))
                 self._handle_results()
                 self._sample()
                 finished, self._finished = self._finished, []
                 yield from finished
         finally:
             for running in self._running.values():
-                running.episode.close()
+                running.steps.close()
 
-    def _start(self, attempt: Attempt) -> None:
-        running = RunningEpisode(attempt, self.pool.start(attempt.task, attempt.seed), time.monotonic())
-        self._running[attempt.id] = running
-        self._await(running, running.episode.reset(), self._on_reset)
+    def _episode(self, attempt: Attempt) -> EpisodeSteps:
+        """Run one episode to its official score, or to the failure that ends it."""
+        started = time.monotonic()
+        episode = self.pool.start(attempt.task, attempt.seed)
+        turns: list[Turn] = []
+        turn_texts: list[TurnText] = []
+        opening = ""
+        truncated_responses = 0
+        score: float | None = None
+        failure: Failure | None = None
+        try:
+            result: StepResult = yield episode.reset()
+            opening = text_of(result)
+            conversation = Conversation.start(self.chat, self.template, result)
+            while (stop := self._stop_reason(result, len(turns), started)) is None:
+                prompt = conversation.prompt_ids()
+                if self._is_too_long(prompt):
+                    stop = StopReason.CONTEXT_LIMIT
+                    break
+                completion: Completion = yield self._request(attempt, len(turns), prompt)
+                turn = Turn(
+                    trajectory=attempt.id,
+                    index=len(turns),
+                    prompt_ids=prompt,
+                    action_ids=completion.ids,
+                    behavior_logprobs=completion.logprobs,
+                    policy_version=completion.version,
+                    state_key=state_key_of(result),
+                )
+                text = self.chat.decode(completion.ids)
+                turns.append(turn)
+                turn_texts.append(TurnText(text))
+                truncated_responses += completion.end is CompletionEnd.LENGTH
+                result = yield episode.step(action_of(text))
+                turns[-1] = replace(turn, reward=result.reward)
+                turn_texts[-1] = TurnText(text, text_of(result))
+                conversation.add(completion.ids, result)
+            score = yield episode.score()
+            if stop is StopReason.ENVIRONMENT and score == 1.0:
+                stop = StopReason.GOAL
+        except (EnvFailure, EnvError) as error:
+            stop = StopReason.FAILURE
+            failure = Failure(error.kind if isinstance(error, EnvFailure) else FailureKind.OTHER, str(error))
+        finally:
+            episode.close()
+        return Trajectory(
+            id=attempt.id,
+            group=attempt.group,
+            task=attempt.task.id,
+            turns=tuple(turns),
+            reward=0.0 if score is None else score,
+            score=score,
+            stop=stop,
+            failure=failure,
+            truncated_responses=truncated_responses,
+            opening=opening,
+            turn_texts=tuple(turn_texts),
+        )
 
-    def _await(
-        self, running: RunningEpisode, future: Future[Any], handler: Callable[[RunningEpisode, Any], None]
-    ) -> None:
-        """Have `_handle_results` pass the future's value to `handler` when the environment has returned it."""
+    def _stop_reason(self, result: StepResult, turns: int, started: float) -> StopReason | None:
+        if result.terminated:
+            return StopReason.ENVIRONMENT
+        if result.truncated:
+            return StopReason.FORCED
+        if turns >= self.max_turns:
+            return StopReason.TURN_LIMIT
+        if self.episode_seconds is not None and time.monotonic() - started > self.episode_seconds:
+            return StopReason.FORCED
+        return None
+
+    def _is_too_long(self, prompt: tuple[int, ...]) -> bool:
+        limit = self.template.max_prompt_tokens
+        exceeds_context = len(prompt) + self.parameters.max_tokens > self.context_length
+        return exceeds_context or (limit is not None and len(prompt) > limit)
+
+    def _request(self, attempt: Attempt, index: int, prompt: tuple[int, ...]) -> GenerationRequest:
+        return GenerationRequest(
+            id=attempt.id,
+            prompt_ids=prompt,
+            seed=derive_seed(attempt.seed, attempt.id, index, bits=63),
+            parameters=self.parameters,
+            episode=attempt.id,
+            agent=index,
+        )
+
+    def _continue(self, running: RunningEpisode, step: Callable[[], Future[Any] | GenerationRequest]) -> None:
+        """Take the next step of an episode, up to where it waits for its environment or the sampler, or ends."""
+        try:
+            pending = step()
+        except StopIteration as end:
+            del self._running[running.attempt.id]
+            timings = {
+                "seconds": time.monotonic() - running.started,
+                "sampling_seconds": running.sampling_seconds,
+                "environment_seconds": running.environment_seconds,
+            }
+            self._finished.append(replace(end.value, timings=timings))
+            return
         running.waiting_since = time.monotonic()
-        future.add_done_callback(lambda done: self._results.put(EnvResult(running, handler, done, time.monotonic())))
+        if isinstance(pending, GenerationRequest):
+            self._requests.append(pending)
+        else:
+            pending.add_done_callback(lambda done: self._results.put(EnvResult(running, done, time.monotonic())))
 
     def _handle_results(self) -> None:
         """Handle the results of environments. In lockstep, wait for all of them and handle them in a fixed order."""
         received: list[EnvResult] = []
-        pending = len(self._running) - len(self._to_sample) - len(self._sampling)
+        pending = len(self._running) - len(self._requests) - self._sampling
         while len(received) < pending:
-            idle = not (self._to_sample or self._sampling or received)
+            idle = not (self._requests or self._sampling or received)
             try:
                 received.append(self._results.get(block=idle or self.deterministic))
             except queue.Empty:
                 break
         if self.deterministic:
             received.sort(key=lambda result: result.running.attempt.id)
-        for running, handler, future, finished in received:
+        for running, future, finished in received:
             running.environment_seconds += finished - running.waiting_since
-            try:
-                value = future.result()
-            except EnvFailure as failure:
-                self._finish(running, StopReason.FAILURE, failure=Failure(failure.kind, str(failure)))
-            except EnvError as error:
-                self._finish(running, StopReason.FAILURE, failure=Failure(FailureKind.OTHER, str(error)))
+            error = future.exception()
+            if error is None:
+                self._continue(running, partial(running.steps.send, future.result()))
             else:
-                handler(running, value)
-
-    def _on_reset(self, running: RunningEpisode, result: StepResult) -> None:
-        running.conversation = Conversation.start(self.chat, self.template, result)
-        running.opening = text_of(result)
-        self._next_turn(running, result)
-
-    def _next_turn(self, running: RunningEpisode, result: StepResult) -> None:
-        """Queue the next turn for sampling, or stop the episode and request its score."""
-        assert running.conversation is not None
-        running.state_key = state_key_of(result)
-        running.stop = self._stop_reason(running, result)
-        if running.stop is None:
-            running.prompt = running.conversation.prompt_ids()
-            if len(running.prompt) + self.parameters.max_tokens > self.context_length or (
-                self.template.max_prompt_tokens is not None and len(running.prompt) > self.template.max_prompt_tokens
-            ):
-                running.stop = StopReason.CONTEXT_LIMIT
-        if running.stop is None:
-            self._to_sample.append(running)
-        else:
-            self._await(running, running.episode.score(), self._on_score)
-
-    def _stop_reason(self, running: RunningEpisode, result: StepResult) -> StopReason | None:
-        if result.terminated:
-            return StopReason.ENVIRONMENT
-        if result.truncated:
-            return StopReason.FORCED
-        if len(running.turns) >= self.max_turns:
-            return StopReason.TURN_LIMIT
-        limit = self.episode_seconds
-        if limit is not None and time.monotonic() - running.started > limit:
-            return StopReason.FORCED
-        return None
+                self._continue(running, partial(running.steps.throw, error))
 
     def _sample(self) -> None:
-        """Submit the queued turns to the sampler and run it for one step, or in lockstep for a whole turn."""
-        ready, self._to_sample = self._to_sample, []
-        for running in ready:
-            attempt, index = running.attempt, len(running.turns)
-            self._sampling[attempt.id] = running
-            running.waiting_since = time.monotonic()
-            self.sampler.submit(
-                GenerationRequest(
-                    id=attempt.id,
-                    prompt_ids=running.prompt,
-                    seed=derive_seed(attempt.seed, attempt.id, index, bits=63),
-                    parameters=self.parameters,
-                    episode=attempt.id,
-                    agent=index,
-                )
-            )
+        """Submit the requests to the sampler and run it for one step, or in lockstep for a whole turn."""
+        for request in self._requests:
+            self.sampler.submit(request)
+        self._sampling += len(self._requests)
+        self._requests = []
         while self._sampling:
             for completion in self.sampler.poll():
-                self._on_completion(self._sampling.pop(completion.id), completion)
+                running = self._running[completion.id]
+                running.sampling_seconds += time.monotonic() - running.waiting_since
+                self._sampling -= 1
+                self.work.update(completion.work)
+                self._continue(running, partial(running.steps.send, completion))
             if not self.deterministic:
                 break
-
-    def _on_completion(self, running: RunningEpisode, completion: Completion) -> None:
-        """Record the sampled tokens as a turn and send the action to the environment."""
-        running.sampling_seconds += time.monotonic() - running.waiting_since
-        self.work.update(completion.work)
-        running.turns.append(
-            Turn(
-                trajectory=running.attempt.id,
-                index=len(running.turns),
-                prompt_ids=running.prompt,
-                action_ids=completion.ids,
-                behavior_logprobs=completion.logprobs,
-                policy_version=completion.version,
-                state_key=running.state_key,
-            )
-        )
-        running.truncated_responses += completion.end is CompletionEnd.LENGTH
-        text = self.chat.decode(completion.ids)
-        running.turn_texts.append(TurnText(text))
-        self._await(running, running.episode.step(action_of(text)), self._on_step)
-
-    def _on_step(self, running: RunningEpisode, result: StepResult) -> None:
-        assert running.conversation is not None
-        running.turns[-1] = replace(running.turns[-1], reward=result.reward)
-        running.turn_texts[-1] = replace(running.turn_texts[-1], observation=text_of(result))
-        running.conversation.add(running.turns[-1].action_ids, result)
-        self._next_turn(running, result)
-
-    def _on_score(self, running: RunningEpisode, score: float) -> None:
-        stop = running.stop or StopReason.ENVIRONMENT
-        if stop is StopReason.ENVIRONMENT and score == 1.0:
-            stop = StopReason.GOAL
-        self._finish(running, stop, score=score)
-
-    def _finish(
-        self, running: RunningEpisode, stop: StopReason, *, score: float | None = None, failure: Failure | None = None
-    ) -> None:
-        """Finish an episode with its official score, or with the failure that ended it."""
-        running.episode.close()
-        del self._running[running.attempt.id]
-        attempt = running.attempt
-        self._finished.append(
-            Trajectory(
-                id=attempt.id,
-                group=attempt.group,
-                task=attempt.task.id,
-                turns=tuple(running.turns),
-                reward=0.0 if score is None else score,
-                score=score,
-                stop=stop,
-                failure=failure,
-                truncated_responses=running.truncated_responses,
-                timings={
-                    "seconds": time.monotonic() - running.started,
-                    "sampling_seconds": running.sampling_seconds,
-                    "environment_seconds": running.environment_seconds,
-                },
-                opening=running.opening,
-                turn_texts=tuple(running.turn_texts),
-            )
-        )
 
 
 def text_of(result: StepResult) -> str:

@@ -165,13 +165,13 @@ def _run(
     """Run the loop to its end; `changes` are those of a resumed run, None for a new run."""
     recipe = components.recipe
     with run.lock(), _warnings_as_notes(callbacks):
-        callbacks.add(make_trackers(recipe.trackers, run.path, name=run.path.name, config=recipe_to_table(recipe)))
+        callbacks.add(make_trackers(recipe, run.path))
         callbacks.on_start(recipe, run.path)
         loop = Loop(components, run, callbacks)
         with _explained_errors(run):
             if changes is not None:
                 loop.restore()
-                _record_changes(changes, recipe, run, loop.progress.iteration, callbacks)
+                _record_changes(changes, loop)
             reason = _run_loop(loop)
         summary = summarize(loop, reason)
         with run.writing(POLICY):
@@ -249,23 +249,22 @@ def _existing_objects_frozen() -> Iterator[None]:
         gc.unfreeze()
 
 
-def _record_changes(
-    changes: Sequence[Change], recipe: Recipe, run: RunDirectory, iteration: int, callback: Callback
-) -> None:
+def _record_changes(changes: Sequence[Change], loop: Loop) -> None:
     """Write the changes of a resumed run into its directory, and show them."""
     if changes:
-        callback.on_note(f"Changed after iteration {iteration}: {', '.join(map(str, changes))}")
+        iteration = loop.progress.iteration
+        loop.callback.on_note(f"Changed after iteration {iteration}: {', '.join(map(str, changes))}")
         records = [{"iteration": iteration, **asdict(change)} for change in changes]
-        run.record_changes(recipe_to_toml(recipe), recipe_to_table(recipe), records)
+        loop.run_dir.record_changes(recipe_to_toml(loop.recipe), recipe_to_table(loop.recipe), records)
 
 
 @contextmanager
 def _explained_errors(run: RunDirectory) -> Iterator[None]:
     """Say how to continue after an interruption, and what to change after numerical and memory errors of PyTorch."""
 
-    def again(what: str) -> str:
+    def again(change: str) -> str:
         # A run that has not started is removed, so there is nothing to resume.
-        return f"resume {run.path} with {what}, and --accept-changes" if run.started else f"start again with {what}"
+        return f"resume {run.path} with {change}, and --accept-changes" if run.started else f"start again with {change}"
 
     try:
         yield

@@ -12,23 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from seeupo.callbacks import Callback
-from seeupo.config.schema import TrackerSettings
+from seeupo.config.loader import recipe_to_table
+from seeupo.config.schema import Recipe
 from seeupo.errors import TrackerError
 from seeupo.utils.atomic_files import write_text
 
 
-def make_trackers(settings: TrackerSettings, run_dir: Path, *, name: str, config: Mapping[str, Any]) -> list[Callback]:
-    """Return the trackers that the settings enable. They write into the run directory and resume with the run.
-
-    Args:
-        name: Name of the run.
-        config: Recipe of the run as a JSON-compatible mapping.
-    """
+def make_trackers(recipe: Recipe, run_dir: Path) -> list[Callback]:
+    """Return the trackers that the recipe enables. They write into the run directory and resume with the run."""
+    settings = recipe.trackers
+    config = recipe_to_table(recipe)
     trackers: list[Callback] = []
     if settings.tensorboard:
         trackers.append(TensorBoard(run_dir / "tensorboard", config))
     if settings.wandb is not None:
-        trackers.append(WeightsAndBiases(settings.wandb, settings.wandb_mode, run_dir, name, config))
+        trackers.append(WeightsAndBiases(settings.wandb, settings.wandb_mode, run_dir, config))
     return trackers
 
 
@@ -79,8 +77,9 @@ class TensorBoard(Tracker):
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
         super().__init__(existing=folder.exists())
         _package("tensorboard")
-        self._make_writer = _package("torch.utils.tensorboard", extra="tensorboard").SummaryWriter
-        self._folder, self._config = folder, config
+        self._make_writer = importlib.import_module("torch.utils.tensorboard").SummaryWriter
+        self._folder = folder
+        self._config = config
         self._writers: dict[Path, Any] = {}
 
     def on_record(self, record: Mapping[str, Any]) -> None:
@@ -113,7 +112,7 @@ class WeightsAndBiases(Tracker):
     The iteration is the x-axis, because W&B's own step cannot go back to a checkpoint.
     """
 
-    def __init__(self, project: str, mode: str, run_dir: Path, name: str, config: Mapping[str, Any]) -> None:
+    def __init__(self, project: str, mode: str, run_dir: Path, config: Mapping[str, Any]) -> None:
         id_file = run_dir / "wandb" / "run-id"
         super().__init__(existing=id_file.exists())
         offline = mode == "offline"
@@ -123,7 +122,7 @@ class WeightsAndBiases(Tracker):
         wandb = _package("wandb")
         self._run = wandb.init(
             project=project,
-            name=name,
+            name=run_dir.name,
             id=_wandb_id(id_file),
             dir=str(run_dir),
             mode=mode,
@@ -160,12 +159,11 @@ def _wandb_id(path: Path) -> str:
     return path.read_text(encoding="utf-8").strip()
 
 
-def _package(name: str, *, extra: str | None = None) -> Any:
+def _package(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        extra = extra or name
         raise TrackerError(
-            f"trackers.{extra} needs a package that is not installed ({error}). "
-            f"Run pip install 'seeupo[{extra}]', or remove trackers.{extra} from the recipe."
+            f"trackers.{name} needs a package that is not installed ({error}). "
+            f"Run pip install 'seeupo[{name}]', or remove trackers.{name} from the recipe."
         ) from None
