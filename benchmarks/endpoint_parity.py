@@ -27,7 +27,6 @@ from seeupo.models.catalog import fetch
 from seeupo.models.loading import load_policy
 from seeupo.rollout.chat import chat_format
 from seeupo.rollout.runner import Runner
-from seeupo.rollout.template import Template
 from seeupo.types import Attempt, Message, SamplingParameters, turns_of
 
 OPTIONS = {"surface": "natural", "tools": "signatures", "distractors": False, "turns": [2, 3]}
@@ -75,12 +74,11 @@ def main() -> None:
     parser.add_argument("--model", help="Model folder.  [default: SmolLM2-135M-Instruct]")
     options = parser.parse_args()
     folder = options.model or str(fetch("smollm2-135m", on_note=print))
-    template = Template(reasoning=False)
     with EnvPool("pocket", options=OPTIONS) as pool:
         attempts = [Attempt(task.id, task.id, task, 0) for task in pool.tasks("test")[: options.tasks]]
         with server(folder) as url:
             endpoint = RecordingEndpoint(url=url, model="smollm2", temperature=0.0, max_tokens=MAX_TOKENS)
-            with endpoint_policy(pool, endpoint, template, MAX_TURNS, concurrency=8) as remote:
+            with endpoint_policy(pool, endpoint, MAX_TURNS, reasoning=False, concurrency=8) as remote:
                 there = {result.task: (result.score, result.turns) for result in remote.run(attempts)}
         policy = load_policy(folder)
         # The endpoint receives tool messages as user messages, so do the same here.

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from seeupo.config.loader import read_recipe
-from seeupo.core.statistics import Estimate, avg_at_k, paired_difference
+from seeupo.core.statistics import Estimate, avg_at_k, format_estimate, paired_difference
 from seeupo.envs.bfcl.calls import PARSERS, ActionFormat, DecodeError
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.evaluation.results import Evaluation, compare
@@ -149,9 +149,9 @@ def table(stages: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     yield "| | " + " | ".join(stages) + " |"
     yield "|---|" + "---|" * len(stages)
     for name in (*SCORES, RIGHT):
-        yield row(name, [interval(figures["scores"][name]) for figures in stages.values()])
+        yield row(name, [format_estimate(figures["scores"][name]) for figures in stages.values()])
         compared = [figures for figures in stages.values() if "difference" in figures]
-        differences = [interval(figures["difference"][name], sign="+") for figures in compared]
+        differences = [format_estimate(figures["difference"][name], signed=True) for figures in compared]
         yield row(f"{name}, difference to the warm start", ["", *differences])
     for name, label in CAUSES.items():
         yield row(label, [f"{figures['causes'][name]:.1%}" for figures in stages.values()])
@@ -159,11 +159,6 @@ def table(stages: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 
 def row(label: str, cells: Sequence[str]) -> str:
     return f"| {label} | {' | '.join(cells)} |"
-
-
-def interval(estimate: Mapping[str, float], sign: str = "") -> str:
-    value, low, high = (f"{estimate[name]:{sign}.3f}" for name in ("value", "low", "high"))
-    return f"{value} [{low}, {high}]"
 
 
 def main() -> None:

@@ -26,13 +26,6 @@ NAMES = {
         "imitate", "load_policy", "rollout_groups",
     },
 }  # fmt: skip
-EXCEPTIONS = {
-    "docs/algorithms/new-algorithm.md": {
-        "seeupo.algorithms.common.base", "seeupo.algorithms.common.batch", "seeupo.algorithms.common.objective",
-        "seeupo.utils.option_checks", "seeupo.protocols", "seeupo.types",
-    },
-}  # fmt: skip
-"""Modules that a page imports besides. Remove an entry when its page does without; add none."""
 
 
 def sources():
@@ -55,7 +48,7 @@ def imported(code: str) -> set[str]:
 def test_examples_and_pages_import_from_three_places_only():
     wrong = {}
     for name, code in sources():
-        if modules := imported(code) - PLACES - EXCEPTIONS.get(name, set()):
+        if modules := imported(code) - PLACES:
             wrong.setdefault(name, set()).update(modules)
     assert wrong == {}
 

@@ -1,7 +1,8 @@
 """Recipes of runs, and what identifies them."""
 
 import gzip
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from comparison.small_study import made_result, write_study
 from seeupo.algorithms import GRPO, SeeUPO
 from seeupo.comparison.planned_runs import Planner, differences, identity
-from seeupo.comparison.result_store import PACKED, TRAINING_REVISION, Store, read_packed, write_result
+from seeupo.comparison.result_store import FORMAT, PACKED, TRAINING_REVISION, Store, read_packed, write_result
 from seeupo.comparison.study_file import read_study
 from seeupo.errors import RunError
 
@@ -92,7 +93,7 @@ def test_results_count_if_revision_and_file_are_intact(tmp_path):
         {"optimizer_steps": "x"},
         {"diverged": 1},
     ):
-        write_result(store.result_path(run), replace(written, **values))
+        store.result_path(run).write_text(json.dumps({"format": FORMAT, **asdict(written), **values}))
         assert store.result(run) is None, values
 
 

@@ -20,7 +20,7 @@ from seeupo.errors import EndpointError
 from seeupo.evaluation.endpoint import Endpoint, completion_text
 from seeupo.evaluation.policies import endpoint_policy
 from seeupo.rollout.groups import group_attempts
-from seeupo.rollout.template import REMINDER, Template
+from seeupo.rollout.template import REMINDER
 from seeupo.types import Message
 
 
@@ -135,7 +135,7 @@ def test_parsed_tool_calls_become_text_again():
 def test_conversation_has_no_thoughts_and_one_reminder():
     with Server(completion("<think>why</think>because")) as server, EnvPool(EchoFactory()) as pool:
         endpoint = Endpoint(url=server.url, model="m")
-        with endpoint_policy(pool, endpoint, Template(), 3, concurrency=2) as policy:
+        with endpoint_policy(pool, endpoint, 3, reasoning=True, concurrency=2) as policy:
             (episode,) = list(policy.run(group_attempts(pool.tasks("train")[2:3], 1, seed=0)))
     assert (episode.score, episode.turns) == (1.0, 3)
     messages = server.requests[-1][2]["messages"]
@@ -177,7 +177,7 @@ def test_requests_are_concurrent():
             return "done"
 
     endpoint = Meeting(url="http://localhost/v1", model="m")
-    with EnvPool(EchoFactory()) as pool, endpoint_policy(pool, endpoint, Template(), 1, concurrency=2) as policy:
+    with EnvPool(EchoFactory()) as pool, endpoint_policy(pool, endpoint, 1, reasoning=True, concurrency=2) as policy:
         assert len(list(policy.run(group_attempts(pool.tasks("train")[:4], 1, seed=0)))) == 4
 
 

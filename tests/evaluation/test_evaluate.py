@@ -19,7 +19,7 @@ from seeupo.evaluation.results import Evaluation
 from seeupo.models.loading import load_policy
 from seeupo.models.saving import save_model
 from seeupo.rollout.groups import group_attempts
-from seeupo.rollout.template import REMINDER, Template
+from seeupo.rollout.template import REMINDER
 from seeupo.runs.run_directory import POLICY, RECIPE
 
 SHORT = {"max_tokens": 6, "plain": True}
@@ -105,7 +105,7 @@ def test_run_directory_supplies_the_settings(run_dir):
     assert (options.environment, options.split, options.options) == ("pocket", "train", {"turns": [2, 2]})
     assert (options.temperature, options.max_tokens, options.max_turns) == (0.7, 5, 9)
     assert options.concurrency == 7
-    assert options.template == Template(reasoning=False, max_observation_tokens=20, max_prompt_tokens=400)
+    assert (options.plain, options.max_observation_tokens, options.max_prompt_tokens) == (True, 20, 400)
     found = evaluate(run_dir, tasks=3, attempts=1, k=1)
     assert (found.plan.environment, found.plan.split, found.plan.max_turns) == ("pocket", "train", 3)
     assert found.plan.sampling == {"temperature": 0.7, "max_tokens": 5, "template": "plain"}

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from seeupo.comparison.markdown import markdown, overview
-from seeupo.comparison.sentences import interval_text
 from seeupo.core.run_statistics import mean_of_runs, p_value
+from seeupo.core.statistics import format_estimate
 from seeupo.evaluation.results import Evaluation, compare
 from studies import bfcl_results, reliability
 
@@ -66,7 +66,7 @@ EFFECTS_OF_M = {
 def test_effects_of_m(label):
     study, on, off = EFFECTS_OF_M[label]
     runs = {arm: np.array(values) for arm, (_, values) in reward_aucs(study).items()}
-    effect = interval_text(mean_of_runs(runs[on] - runs[off])._asdict(), signed=True)
+    effect = format_estimate(mean_of_runs(runs[on] - runs[off])._asdict(), signed=True)
     above = f"{(runs[on] > runs[off]).sum()} of {len(runs[on])}"
     assert f"| {label} | {effect} | {above} | {p_value(runs[on], runs[off]):.3f} |" in page("README.md")
 
@@ -101,9 +101,9 @@ def test_stages_of_bfcl_have_the_scores_of_their_evaluations():
 )
 def test_scores_of_bfcl_on_training_tasks_and_without_sampling(kind, k, label):
     runs = [evaluation(f"smollm2-bfcl/{kind}-{name}") for name in ("warm-start", "seeupo", "grpo")]
-    cells = [bfcl_results.interval(run.summary()[f"avg@{k}"]) for run in runs]
+    cells = [format_estimate(run.summary()[f"avg@{k}"]) for run in runs]
     assert bfcl_results.row(label, cells) in page("recipes.md")
-    differences = [bfcl_results.interval(compare(runs[0], run)[f"avg@{k}"], sign="+") for run in runs[1:]]
+    differences = [format_estimate(compare(runs[0], run)[f"avg@{k}"], signed=True) for run in runs[1:]]
     assert bfcl_results.row(f"{label}, difference to the warm start", ["", *differences]) in page("recipes.md")
 
 
@@ -111,8 +111,8 @@ def test_scores_of_bfcl_on_training_tasks_and_without_sampling(kind, k, label):
 def test_scores_with_a_pretrained_model(seed):
     names = (f"compare-smollm2-pocket/evaluations/{name}-{seed}" for name in ("warm-start", "seeupo", "grpo"))
     runs = [evaluation(name) for name in names]
-    cells = [bfcl_results.interval(run.summary()["avg@4"]) for run in runs]
-    difference = bfcl_results.interval(compare(*runs[1:])["avg@4"], sign="+")
+    cells = [format_estimate(run.summary()["avg@4"]) for run in runs]
+    difference = format_estimate(compare(*runs[1:])["avg@4"], signed=True)
     assert f"| {seed} | {' | '.join(cells)} | {difference} |" in page("recipes.md")
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from seeupo.comparison.sentences import interval_text, p_text
+from seeupo.comparison.sentences import p_text
 from seeupo.config.toml import format_value
+from seeupo.core.statistics import format_estimate
 from seeupo.utils.text import one_line
 
 
@@ -55,13 +56,13 @@ def overview(table: Mapping[str, Any]) -> list[str]:
     title = table["metrics"][primary]["title"]
     head = ["arm", title, f"against {table['reference']}", "verdict", "final score"]
     metrics = {row["arm"]: row["metrics"][primary] for row in table["comparisons"]}
-    against = {arm: [interval_text(row["difference"], signed=True), row["verdict"]] for arm, row in metrics.items()}
+    against = {arm: [format_estimate(row["difference"], signed=True), row["verdict"]] for arm, row in metrics.items()}
     rows = (
         [
             arm["name"],
-            interval_text(arm["metrics"][primary]),
+            format_estimate(arm["metrics"][primary]),
             *against.get(arm["name"], ["", ""]),
-            interval_text(arm["metrics"]["final_score"]),
+            format_estimate(arm["metrics"]["final_score"]),
             f"{arm['cost']['optimizer_steps']:,.0f}",
             f"{arm['cost']['tokens'] / 1e6:.2f}",
             f"{arm['cost']['seconds']:.0f}",
@@ -81,8 +82,8 @@ def _titles(table: Mapping[str, Any]) -> list[str]:
 
 
 def _score_row(arm: Mapping[str, Any], table: Mapping[str, Any]) -> list[str]:
-    scores = (interval_text(arm["metrics"][key]) for key in table["metrics"])
-    return [arm["name"], *scores, interval_text(arm["metrics"][table["primary"]]["mean"])]
+    scores = (format_estimate(arm["metrics"][key]) for key in table["metrics"])
+    return [arm["name"], *scores, format_estimate(arm["metrics"][table["primary"]]["mean"])]
 
 
 def _run_rows(table: Mapping[str, Any]) -> Iterator[list[str]]:
@@ -93,17 +94,17 @@ def _run_rows(table: Mapping[str, Any]) -> Iterator[list[str]]:
 def _difference_row(row: Mapping[str, Any], metric: Mapping[str, Any], table: Mapping[str, Any]) -> list[str]:
     return [
         row["arm"],
-        interval_text(metric["difference"], signed=True),
+        format_estimate(metric["difference"], signed=True),
         p_text(metric["p"]),
         f"{metric['seeds_above']} of {len(table['seeds'])}",
-        interval_text(metric["probability_of_improvement"]),
+        format_estimate(metric["probability_of_improvement"]),
         metric["verdict"],
     ]
 
 
 def _stability_row(arm: Mapping[str, Any]) -> list[str]:
     stability = arm["stability"]
-    drops = (interval_text(stability["largest_drop"]), f"{stability['worst_drop']:.3f}")
+    drops = (format_estimate(stability["largest_drop"]), f"{stability['worst_drop']:.3f}")
     return [arm["name"], *drops, str(stability["collapsed"]), str(stability["diverged"])]
 
 

@@ -10,17 +10,18 @@ import hashlib
 import json
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import seeupo
 from seeupo.comparison.planned_runs import PlannedRun
+from seeupo.config.option_types import Options, Range
 from seeupo.errors import RunError
 from seeupo.utils.atomic_files import atomic_write, write_text
+from seeupo.utils.option_checks import OptionError
 from seeupo.utils.plain_files import open_plain, read_plain
 
 FORMAT = "seeupo-compare-run"
@@ -36,8 +37,11 @@ A test fails after such a change, so that none is overlooked."""
 Table = dict[str, Any]
 
 
+Finite = Annotated[float, Range(-math.inf, exclude_low=True)]
+
+
 @dataclass(frozen=True)
-class RunResult:
+class RunResult(Options):
     """The result of a finished run.
 
     Attributes:
@@ -61,12 +65,12 @@ class RunResult:
     revision: int = TRAINING_REVISION
     start: str = ""
     version: str = seeupo.__version__
-    rewards: Sequence[float] = ()
-    successes: Sequence[float] = ()
-    evaluations: Sequence[Sequence[float]] = ()
+    rewards: tuple[Finite, ...] = ()
+    successes: tuple[Finite, ...] = ()
+    evaluations: tuple[tuple[int, Finite], ...] = ()
     optimizer_steps: int = 0
     tokens: int = 0
-    seconds: Mapping[str, float] = field(default_factory=dict)
+    seconds: Mapping[str, Finite] = field(default_factory=dict)
     diverged: str | None = None
 
     @property
@@ -189,9 +193,9 @@ def result_from(table: Table) -> RunResult | None:
     known = {entry.name for entry in fields(RunResult)}
     try:
         result = RunResult(**{key: value for key, value in table.items() if key in known})
-    except TypeError:  # arm or seed is missing
+    except (TypeError, OptionError):  # a value is missing, of another type or not finite
         return None
-    return result if _is_complete(result) else None
+    return result if len(result.rewards) == len(result.successes) else None
 
 
 def _loose_table(path: Path) -> Table | None:
@@ -201,23 +205,6 @@ def _loose_table(path: Path) -> Table | None:
     except (OSError, ValueError, RecursionError):
         return None
     return table if isinstance(table, dict) and result_from(table) is not None else None
-
-
-def _is_complete(result: RunResult) -> bool:
-    """Return whether all values have their types and are finite."""
-    lists = (result.rewards, result.successes, result.evaluations)
-    if not all(isinstance(values, list) for values in lists) or not isinstance(result.seconds, dict):
-        return False
-    if not all(isinstance(row, list) and len(row) == 2 for row in result.evaluations):
-        return False
-    counts = (result.seed, result.optimizer_steps, result.tokens)
-    numbers = [*result.rewards, *result.successes, *chain(*result.evaluations), *result.seconds.values(), *counts]
-    return (
-        all(isinstance(number, int) for number in counts)
-        and all(isinstance(number, int | float) and math.isfinite(number) for number in numbers)
-        and len(result.rewards) == len(result.successes)
-        and isinstance(result.diverged, str | None)
-    )
 
 
 def weights_digest(policy: Path) -> str:

@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from seeupo.config.toml import format_value
+from seeupo.core.statistics import format_estimate
 from seeupo.utils.text import counted
 
 QUANTITIES = {
@@ -42,7 +43,7 @@ def setting_sentences(table: Mapping[str, Any]) -> Iterator[str]:
         yield "Scores are those of the training tasks."
     if table["start"] is not None:
         score = f"{'Held-out avg' if table['held_out'] else 'avg'}@{table['k']}"
-        yield f"{score} before training: {interval_text(table['start'])}."
+        yield f"{score} before training: {format_estimate(table['start'])}."
     match = table["match"]
     if match["quantity"] == "none":
         yield "Nothing is matched except trajectories: the arms differ in optimizer steps, tokens and time."
@@ -98,12 +99,3 @@ def _is_tied(arm: Mapping[str, Any]) -> bool:
 
 def p_text(p: float) -> str:
     return f"{p:.3f}" if p >= 0.001 else "< 0.001"
-
-
-def interval_text(estimate: Mapping[str, float | None], *, signed: bool = False) -> str:
-    """Return a value with its interval; without one if there are too few runs."""
-    sign = "+" if signed else ""
-    value, low, high = (estimate[name] for name in ("value", "low", "high"))
-    if low is None or high is None:
-        return f"{value:{sign}.3f}"
-    return f"{value:{sign}.3f} [{low:{sign}.3f}, {high:{sign}.3f}]"

@@ -60,23 +60,20 @@ def train_run(job: Mapping[str, Any], send: Send) -> None:
         if not isinstance(error.__cause__, FloatingPointError):
             raise
         diverged, summary = first_line(error.__cause__), {}
-    result = result_of(work, summary)
+    result = RunResult(
+        arm=job["arm"],
+        seed=job["seed"],
+        settings=job["settings"],
+        start=start,
+        diverged=diverged,
+        **curves_and_cost(work, summary),
+    )
     if job["keep_policy"] is not None:
         policy = Path(job["keep_policy"])
         shutil.rmtree(policy, ignore_errors=True)
         policy.parent.mkdir(parents=True, exist_ok=True)
         (work / "policy").rename(policy)
-    write_result(
-        Path(job["result"]),
-        replace(
-            result,
-            arm=job["arm"],
-            seed=job["seed"],
-            settings=job["settings"],
-            start=start,
-            diverged=diverged,
-        ),
-    )
+    write_result(Path(job["result"]), result)
     if not job["keep_run"]:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -93,7 +90,7 @@ def _train_or_resume(recipe: Recipe, work: Path, options: Mapping[str, Any]) -> 
     return train(recipe, run_dir=work, **options).summary
 
 
-def result_of(work: Path, summary: Mapping[str, Any]) -> RunResult:
+def curves_and_cost(work: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
     """Return curves and cost of a run directory; without a summary, of the iterations that it has."""
     records = list(RunDirectory.open(work).metrics()) if (work / RECIPE).exists() else []
     iterations = [record for record in records if record["kind"] == "iteration"]
@@ -103,20 +100,18 @@ def result_of(work: Path, summary: Mapping[str, Any]) -> RunResult:
     tokens = summary.get("tokens") or {
         name: sum(record[name] for record in iterations) for name in ("action_tokens", "prompt_tokens", "update_tokens")
     }
-    return RunResult(
-        arm="",
-        seed=0,
-        rewards=[round(record["reward_mean"], DIGITS) for record in iterations],
-        successes=[round(record["success"], DIGITS) for record in iterations],
-        evaluations=[
+    return {
+        "rewards": [round(record["reward_mean"], DIGITS) for record in iterations],
+        "successes": [round(record["success"], DIGITS) for record in iterations],
+        "evaluations": [
             [record["iteration"], round(_average(record), DIGITS)]
             for record in records
             if record["kind"] == "evaluation"
         ],
-        optimizer_steps=sum(int(record["algorithm"].get("optimizer_steps", 0)) for record in iterations),
-        tokens=sum(tokens.values()),
-        seconds={phase: round(spent, 3) for phase, spent in seconds.items()},
-    )
+        "optimizer_steps": sum(int(record["algorithm"].get("optimizer_steps", 0)) for record in iterations),
+        "tokens": sum(tokens.values()),
+        "seconds": {phase: round(spent, 3) for phase, spent in seconds.items()},
+    }
 
 
 def _average(record: Mapping[str, Any]) -> float:

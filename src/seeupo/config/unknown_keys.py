@@ -12,6 +12,7 @@ from seeupo.config.keys import keys_of, settable_keys
 from seeupo.config.option_types import alternatives
 from seeupo.config.schema import Recipe
 from seeupo.config.toml import dotted
+from seeupo.errors import suggest
 
 
 def algorithm_sections() -> dict[str, Any]:
@@ -37,7 +38,7 @@ def hint_at(path: Sequence[str]) -> Any:
 def explain_unknown(name: str, section: Any, prefix: str, *, is_table: bool) -> str:
     """Return the problem with a `name` that the dataclass `section`, at the dotted key `prefix`, does not have."""
     path = dotted(prefix, name)
-    kind = "section" if is_table and prefix == "" else "key"
+    kind = "section" if is_table and section is Recipe else "key"
     return f"{path}: unknown {kind}; {_suggest_key(name, section, prefix)}"
 
 
@@ -49,6 +50,8 @@ def _suggest_key(name: str, section: Any, prefix: str) -> str:
         if others:
             return f"it is an option of {', '.join(others)}"
     section_names = [key.name for key in settable_keys(section)]
+    if prefix == "" and section is not Recipe:  # of another file, such as a study
+        return suggest(name[:60], section_names)
     elsewhere = [key for key in _recipe_keys(Recipe) if key.path != dotted(prefix, name)]
     names = sorted({key.name for key in elsewhere})
     near = difflib.get_close_matches(name[:60], section_names, n=1)

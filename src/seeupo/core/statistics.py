@@ -198,9 +198,12 @@ def _check_range(values: Values, low: float, high: float) -> None:
         raise ValueError(f"values: expected numbers in [{low}, {high}]")
 
 
-def format_estimate(estimate: Mapping[str, float] | None, *, signed: bool = False, digits: int = 3) -> str:
-    """Return an estimate {"value", "low", "high"} as text: the value and its interval."""
+def format_estimate(estimate: Mapping[str, float | None] | None, *, signed: bool = False, digits: int = 3) -> str:
+    """Return an estimate {"value", "low", "high"} as text: the value, and its interval if it has one."""
     if estimate is None:
         return "-"
-    value, low, high = (f"{estimate[name]:{'+' if signed else ''}.{digits}f}" for name in ("value", "low", "high"))
-    return f"{value} [{low}, {high}]"
+    style = f"{'+' if signed else ''}.{digits}f"
+    text = f"{estimate['value']:{style}}"
+    if estimate["low"] is None or estimate["high"] is None:
+        return text
+    return f"{text} [{estimate['low']:{style}}, {estimate['high']:{style}}]"

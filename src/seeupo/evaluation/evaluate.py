@@ -62,14 +62,6 @@ class EvaluationOptions:
         return f"{self.policy}{checkpoint}" if self.policy else f"{self.model} at {self.endpoint}"
 
     @property
-    def template(self) -> Template:
-        return Template(
-            reasoning=not self.plain,
-            max_observation_tokens=self.max_observation_tokens,
-            max_prompt_tokens=self.max_prompt_tokens,
-        )
-
-    @property
     def sampling(self) -> dict[str, Any]:
         """Sampling settings for the plan; empty for scripted policies."""
         if self.policy in ("expert", "random"):
@@ -345,7 +337,7 @@ def policy_for(options: EvaluationOptions, pool: EnvPool, callback: Callback) ->
             max_tokens=options.max_tokens,
         )
         with endpoint_policy(
-            pool, endpoint, options.template, options.max_turns, concurrency=options.concurrency
+            pool, endpoint, options.max_turns, reasoning=not options.plain, concurrency=options.concurrency
         ) as policy:
             yield policy
     else:

@@ -18,7 +18,7 @@ from seeupo.evaluation.results import AttemptResult
 from seeupo.evaluation.scripted import TextPolicy, finished, run_rollouts, text_rollout
 from seeupo.protocols import Rollouts
 from seeupo.rollout.reasoning import action_of
-from seeupo.rollout.template import REMINDER, Template, with_tools
+from seeupo.rollout.template import REMINDER, with_tools
 from seeupo.types import Attempt, Message, StepResult, Tool
 
 
@@ -111,14 +111,14 @@ class RandomPolicy:
 
 @contextmanager
 def endpoint_policy(
-    pool: EnvPool, endpoint: Endpoint, template: Template, max_turns: int, *, concurrency: int
+    pool: EnvPool, endpoint: Endpoint, max_turns: int, *, reasoning: bool, concurrency: int
 ) -> Iterator[TextPolicies]:
     """Provide the model of a server, with threads for concurrent requests."""
     executor = ThreadPoolExecutor(concurrency, thread_name_prefix="endpoint")
     try:
         yield TextPolicies(
             pool,
-            lambda attempt: EndpointConversation(endpoint, template, executor, attempt.seed),
+            lambda attempt: EndpointConversation(endpoint, executor, attempt.seed, reasoning=reasoning),
             max_turns,
             concurrency=concurrency,
         )
@@ -127,11 +127,11 @@ def endpoint_policy(
 
 
 class EndpointConversation:
-    """The policy of one attempt at a model server: the conversation as messages, formatted by the template."""
+    """The policy of one attempt at a model server: the conversation as messages, without thoughts."""
 
-    def __init__(self, endpoint: Endpoint, template: Template, executor: ThreadPoolExecutor, seed: int) -> None:
+    def __init__(self, endpoint: Endpoint, executor: ThreadPoolExecutor, seed: int, *, reasoning: bool) -> None:
         self.endpoint = endpoint
-        self.template = template
+        self.reasoning = reasoning
         self.executor = executor
         self.seed = seed
         self.messages: list[Message] = []
@@ -144,11 +144,11 @@ class EndpointConversation:
         self.messages += [replace(m, role="user") if m.role == "tool" else m for m in result.messages]
         self.turn += 1
         prompt = list(with_tools(self.messages, self.tools))
-        if self.template.reasoning:
+        if self.reasoning:
             prompt[-1] = replace(prompt[-1], content=f"{prompt[-1].content}\n{REMINDER}")
         return self.executor.submit(self._complete, prompt, self.seed + self.turn)
 
     def _complete(self, prompt: Sequence[Message], seed: int) -> str:
         text = self.endpoint.complete(prompt, seed=seed)
-        self.messages.append(Message("assistant", action_of(text) if self.template.reasoning else text))
+        self.messages.append(Message("assistant", action_of(text) if self.reasoning else text))
         return action_of(text)

@@ -27,10 +27,10 @@ def run_overview(run: StoredRun, name: str, selection: Selection) -> dict[str, A
     verdict = verdict_of(difference, k)
     return {
         "name": name,
-        "model": model_of(run),
-        "environment": environment_of(run),
-        "algorithm": algorithm_of(run),
-        "command": command_of(run),
+        "model": model_name(run),
+        "environment": environment_name(run),
+        "algorithm": algorithm_name(run),
+        "command": repeat_command(run),
         "verdict": verdict,
         "verdict_label": VERDICTS[verdict],
         "sentence": _sentence(run, k, difference),
@@ -45,22 +45,22 @@ def run_overview(run: StoredRun, name: str, selection: Selection) -> dict[str, A
     }
 
 
-def model_of(run: StoredRun) -> str:
+def model_name(run: StoredRun) -> str:
     """Return the name of the model, without the path of a local folder: the page may be published."""
     name = str(run.setting("model", "name") or run.summary.get("model") or "an unknown model")
     return PurePath(name).name if name.startswith(("/", "~", ".")) else name
 
 
-def environment_of(run: StoredRun) -> str:
+def environment_name(run: StoredRun) -> str:
     custom, setting = run.env_info.get("custom_environment"), run.setting("environment", "name")
     return str(custom or setting or "an unknown environment")
 
 
-def algorithm_of(run: StoredRun) -> str:
+def algorithm_name(run: StoredRun) -> str:
     return str(run.setting("algorithm", "name") or run.summary.get("algorithm") or "an unknown algorithm")
 
 
-def command_of(run: StoredRun) -> str:
+def repeat_command(run: StoredRun) -> str:
     """Return the command that repeats the run, without revealing absolute paths."""
     path = run.path.resolve()
     here = Path.cwd()
@@ -105,7 +105,7 @@ def _estimate(estimate: Mapping[str, float] | None) -> dict[str, float | None] |
 
 def _sentence(run: StoredRun, k: int | None, difference: Mapping[str, Any] | None) -> str:
     """Return one sentence on what the run achieved."""
-    policy = f"{model_of(run)} on {environment_of(run)}"
+    policy = f"{model_name(run)} on {environment_name(run)}"
     first, last = run.first_and_last
     gain = None if difference is None else difference.get(f"avg@{k}")
     if difference is None or gain is None or first is None or last is None:
@@ -152,7 +152,7 @@ def _details(run: StoredRun) -> list[list[str]]:
         ("Stop reason", run.summary.get("reason")),
         ("Best checkpoint", _best(run)),
         ("Seed", run.setting("run", "seed")),
-        ("Algorithm", algorithm_of(run)),
+        ("Algorithm", algorithm_name(run)),
         ("Update order", run.setting("algorithm", "order")),
         ("Attempts per iteration", f"{tasks} tasks x {size} attempts" if tasks and size else None),
         ("Learning rate", run.setting("optimizer", "learning_rate")),
