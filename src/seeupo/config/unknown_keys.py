@@ -12,7 +12,6 @@ from seeupo.config.keys import keys_of, settable_keys
 from seeupo.config.option_types import alternatives
 from seeupo.config.schema import Recipe
 from seeupo.config.toml import dotted
-from seeupo.errors import suggest
 
 
 def algorithm_sections() -> dict[str, Any]:
@@ -50,9 +49,9 @@ def _suggest_key(name: str, section: Any, prefix: str) -> str:
         if others:
             return f"it is an option of {', '.join(others)}"
     section_names = [key.name for key in settable_keys(section)]
-    if prefix == "" and section is not Recipe:  # of another file, such as a study
-        return suggest(name[:60], section_names)
-    elsewhere = [key for key in _recipe_keys(Recipe) if key.path != dotted(prefix, name)]
+    of_another_file = prefix == "" and section is not Recipe  # such as a study
+    keys = () if of_another_file else _recipe_keys(Recipe)
+    elsewhere = [key for key in keys if key.path != dotted(prefix, name)]
     names = sorted({key.name for key in elsewhere})
     near = difflib.get_close_matches(name[:60], section_names, n=1)
     if near and name not in names:
