@@ -83,7 +83,6 @@ def run_checks() -> Iterator[Check]:
             yield package.result()
         yield sandbox()
         yield environments()
-        yield browser()
         yield memory()
         yield disk(cache_folder())
         yield from tests.result()
@@ -162,14 +161,6 @@ def environments() -> Check:
     missing = [spec.name for spec in SPECS if spec.name not in ready]
     fix = f"install others with: seeupo envs install {missing[0]}" if missing else ""
     return Check("environments", "OK", ", ".join(ready), fix)
-
-
-def browser() -> Check:
-    names = ("chromium", "chromium-browser", "google-chrome", "firefox")
-    path = next(filter(None, map(shutil.which, names)), None)
-    if path is None:
-        return Check("browser", "skipped", "none found; reports open in any browser", "copy report.html to a desktop")
-    return Check("browser", "OK", path)
 
 
 def memory() -> Check:

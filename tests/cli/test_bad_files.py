@@ -145,18 +145,18 @@ def test_damaged_models_are_one_line(model, tmp_path, damage):
 @pytest.mark.parametrize(
     ("command", "named"),
     [
-        ("train tiny-pocket --environment.options.train_tasks 0", "train_tasks is 0"),
-        ("train tiny-pocket --environment.options.train_tasks -1", "train_tasks is -1"),
+        ("train tiny-pocket --environment.options.train_tasks 0", "option train_tasks=0: expected at least"),
+        ("train tiny-pocket --environment.options.train_tasks -1", "option train_tasks=-1: expected at least"),
         ("train tiny-pocket --environment.options.test_tasks 0", "split 'test' of pocket has no tasks"),
         ("train tiny-pocket --evaluation.tasks 0", "evaluation.tasks = 0"),
         ("train tiny-pocket --collect.tasks 0", "collect.tasks = 0"),
         ("train tiny-pocket --warm_start.episodes 0", "warm_start.episodes = 0"),
         ("eval expert --env pocket -o test_tasks=0", "split 'test' of pocket has no tasks"),
-        ("eval expert --env pocket -o train_tasks=0", "train_tasks is 0"),
-        ("envs check pocket -o train_tasks=0", "train_tasks is 0"),
+        ("eval expert --env pocket -o train_tasks=0", "option train_tasks=0: expected at least"),
+        ("envs check pocket -o train_tasks=0", "option train_tasks=0: expected at least"),
         ("envs check pocket -o test_tasks=0 --split test", "split 'test' of pocket has no tasks"),
         ("envs play pocket -o test_tasks=0 --split test", "split 'test' of pocket has no tasks"),
-        ("agents show --model tiny --env pocket -o train_tasks=0", "train_tasks is 0"),
+        ("agents show --model tiny --env pocket -o train_tasks=0", "option train_tasks=0: expected at least"),
     ],
 )
 def test_no_tasks_is_one_line(tmp_path, monkeypatch, command, named):

@@ -6,7 +6,8 @@ from click.testing import CliRunner
 import seeupo
 from seeupo.algorithms import ALGORITHMS
 from seeupo.cli import main
-from seeupo.cli.algorithm_cards import algorithm_card
+from seeupo.config.algorithms import shipped_algorithms
+from seeupo.config.toml import toml
 
 
 def run(*arguments: str):
@@ -53,22 +54,21 @@ def test_an_algorithm_is_shown_with_its_formula_and_all_options(name):
     assert result.exit_code == 0, result.output
     lines = [line.rstrip() for line in result.output.splitlines()]
     assert max(map(len, lines)) <= 120
-    card = algorithm_card(name)
-    assert card.summary
-    formula = [line for line in card.description.splitlines() if line.startswith("    ")]
+    entry = shipped_algorithms()[name]
+    assert entry["description"] in " ".join(result.output.split())
+    formula = [line for line in entry["method"].splitlines() if line.startswith("    ")]
     assert formula
     assert set(formula) <= set(lines)
-    for option in card.options:
-        assert re.search(rf"^  {option.name} +{re.escape(option.default)}  ", result.output, re.MULTILINE), option
-        assert option.meaning, option
+    for option, schema in entry["properties"].items():
+        row = rf"^  {option} +{re.escape(toml(schema['default']))} +{re.escape(schema['description'].split()[0])}"
+        assert re.search(row, result.output, re.MULTILINE), option
 
 
 def test_algorithms_are_shown_with_their_own_defaults():
-    gspo, rloo = ({option.name: option for option in algorithm_card(name).options} for name in ("gspo", "rloo"))
-    assert gspo["clip"].default == "[0.0003, 0.0004]"
-    assert rloo["clip"].default == '"none"'
-    assert "(low, high)" in rloo["clip"].meaning  # documented by the base class
-    assert gspo["level"].accepted == 'one of "trajectory", "turn"'
+    gspo, rloo = (" ".join(run("algorithms", "show", name).output.split()) for name in ("gspo", "rloo"))
+    assert "clip [0.0003, 0.0004] " in gspo
+    assert 'clip "none" Clip range (low, high)' in rloo  # documented by the base class
+    assert '(one of "trajectory", "turn")' in gspo
 
 
 @pytest.mark.parametrize(

@@ -199,8 +199,8 @@ def test_commands_print_through_the_terminal_module_only():
     pipes = {
         "envs/appworld/engine_client.py",
         "envs/appworld/engine_process.py",
-        "compare/training_process.py",
-        "compare/processes.py",
+        "comparison/training_process.py",
+        "comparison/execution.py",
     }
     calls = {"print", "Console", "echo", "secho", "echo_via_pager", "prompt", "confirm", "get_text_stream"}
     found = []

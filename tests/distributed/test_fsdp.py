@@ -41,7 +41,7 @@ def test_layers_are_gathered_in_the_type_of_the_computation(only_rank):
     critic.head.register_forward_hook(lambda *arguments: seen.update(value=arguments[-1].dtype))
     turns = turns_of(trajectories())
     rank.engine.step(turns, objective_for(rank.engine, turns), normalizer=20)
-    rank.turn_values(turns)
+    rank.engine.turn_values(turns)
     assert seen == {**dict.fromkeys(linear, torch.bfloat16), "value": torch.float32}
     assert {parameter.dtype for parameter in policy.model.parameters()} == {torch.float32}
 

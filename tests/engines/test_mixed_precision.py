@@ -10,7 +10,7 @@ from engines.examples import TOKENIZER, many_requests, objective_for, request, r
 from models.examples import FAMILIES, small_model
 from seeupo.algorithms import PPO, SeeUPO
 from seeupo.config.model_settings import LoraSettings, TinyConfig
-from seeupo.config.optimizer_settings import CriticSettings, OptimizerSettings
+from seeupo.config.optimizer_settings import CriticOptimizerSettings, CriticSettings, OptimizerSettings
 from seeupo.engines.local import LocalEngine
 from seeupo.inference.decoder import Decoder
 from seeupo.inference.local_sampler import LocalSampler
@@ -170,7 +170,7 @@ def test_reference_policy_in_bfloat16(compute_dtype, tmp_path):
 
 @pytest.mark.parametrize("backbone", ["own", "policy"])
 def test_critic_has_float32_weights_and_values(backbone):
-    optimizer = OptimizerSettings(learning_rate=1e-2)
+    optimizer = CriticOptimizerSettings(learning_rate=1e-2)
     critic = CriticSettings(backbone=backbone, optimizer=optimizer)
     local = engine(mixed(weights=torch.bfloat16), lora=LoraSettings(rank=2), critic=critic)
     assert {weight.dtype for weight in local._critic.trained.values()} == {torch.float32}

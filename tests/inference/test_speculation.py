@@ -53,12 +53,12 @@ def check_equal_to_plain_sampling(loaded, count, rows):
         total += work_of(completions)
         requests = [
             request(
-                request.id,
-                request.prompt_ids + completions[request.id].ids + (4, 5),
+                sent_request.id,
+                sent_request.prompt_ids + completions[sent_request.id].ids + (4, 5),
                 seed=turn,
-                episode=request.episode,
+                episode=sent_request.episode,
             )
-            for request in requests
+            for sent_request in requests
         ]
     return total
 

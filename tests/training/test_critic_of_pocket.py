@@ -67,7 +67,7 @@ def test_the_critic_explains_most_of_the_variance_of_returns():
         solved = sum(trajectory.reward for trajectory in episodes) / len(episodes)
         assert 0.3 < solved < 0.7
         # With lambda 1, returns are the scores and do not depend on the critic.
-        algorithm = replace(RECIPE.algorithm, lam=1.0, value_clip=None)
+        algorithm = replace(RECIPE.algorithm.build(), lam=1.0, value_clip=None)
 
         def explained(seen):
             update = algorithm.update(components.engine, seen, generator=torch.Generator().manual_seed(0))

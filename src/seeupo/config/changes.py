@@ -52,7 +52,7 @@ class Change:
     @property
     def possible(self) -> bool:
         """Whether a run can be resumed with this change: its checkpoints and scores do not depend on the key."""
-        within = any(self.key == each or self.key.startswith(f"{each}.") for each in CHANGEABLE)
+        within = any(self.key == key or self.key.startswith(f"{key}.") for key in CHANGEABLE)
         return within and self.key not in FIXED
 
     @property
@@ -87,15 +87,17 @@ def check_changes(changes: Sequence[Change], *, typed: Collection[str], accepted
     def is_typed(change: Change) -> bool:
         return any(change.key == key or change.key.startswith(f"{key}.") for key in typed)
 
-    def described(chosen: Sequence[Change]) -> str:
-        return "; ".join(f"{each.refusal}{'' if is_typed(each) else ' (edited in recipe.toml)'}" for each in chosen)
+    def described(refused: Sequence[Change]) -> str:
+        return "; ".join(
+            f"{change.refusal}{'' if is_typed(change) else ' (edited in recipe.toml)'}" for change in refused
+        )
 
-    if impossible := [each for each in changes if not each.possible]:
+    if impossible := [change for change in changes if not change.possible]:
         raise TrainingError(
             f"{described(impossible)}. This cannot change when a run is resumed, because checkpoints or scores depend "
             "on it. Undo it, or start a new run"
         )
-    pending = [each for each in changes if not (each.key in LENGTH and is_typed(each))]
+    pending = [change for change in changes if not (change.key in LENGTH and is_typed(change))]
     if pending and not accepted:
         raise TrainingError(
             f"{described(pending)}. Undo this, or resume with --accept-changes (accept_changes=True in Python), which "
@@ -105,11 +107,11 @@ def check_changes(changes: Sequence[Change], *, typed: Collection[str], accepted
 
 def changes_text(records: object) -> str | None:
     """Return the changes that a run directory records, as text; None if there are none. Malformed ones are left out."""
-    found = [each for each in records if isinstance(each, Mapping)] if isinstance(records, list) else []
+    changes = [record for record in records if isinstance(record, Mapping)] if isinstance(records, list) else []
     parts = [
-        f"after iteration {each['iteration']}: {Change(str(each['key']), each.get('old'), each.get('new'))}"
-        for each in found
-        if "key" in each and isinstance(each.get("iteration"), int)
+        f"after iteration {change['iteration']}: {Change(str(change['key']), change.get('old'), change.get('new'))}"
+        for change in changes
+        if "key" in change and isinstance(change.get("iteration"), int)
     ]
     return "; ".join(parts) or None
 

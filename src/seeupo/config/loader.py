@@ -128,10 +128,10 @@ def parse_file(text: str, source: str) -> dict[str, Any]:
     try:
         return parse_toml(text)
     except tomllib.TOMLDecodeError as error:
-        what, _, position = str(error).removesuffix(")").rpartition(" (at ")
+        message, _, position = str(error).removesuffix(")").rpartition(" (at ")
         end = f"line {text.rstrip().count(chr(10)) + 1}, at the end"
-        remedy = '; strings need quotes, "none" too' if what == "Invalid value" else ""
-        problem = f"{position if position.startswith('line ') else end}: {what[:1].lower()}{what[1:]}{remedy}"
+        remedy = '; strings need quotes, "none" too' if message == "Invalid value" else ""
+        problem = f"{position if position.startswith('line ') else end}: {message[:1].lower()}{message[1:]}{remedy}"
     except RecursionError:
         problem = "its values are nested too deeply"
     except ValueError:

@@ -37,7 +37,7 @@ def hint_at(path: Sequence[str]) -> Any:
 def explain_unknown(name: str, section: Any, prefix: str, *, is_table: bool) -> str:
     """Return the problem with a `name` that the dataclass `section`, at the dotted key `prefix`, does not have."""
     path = dotted(prefix, name)
-    kind = "section" if is_table and prefix == "" else "key"
+    kind = "section" if is_table and section is Recipe else "key"
     return f"{path}: unknown {kind}; {_suggest_key(name, section, prefix)}"
 
 
@@ -49,7 +49,9 @@ def _suggest_key(name: str, section: Any, prefix: str) -> str:
         if others:
             return f"it is an option of {', '.join(others)}"
     section_names = [key.name for key in settable_keys(section)]
-    elsewhere = [key for key in _recipe_keys(Recipe) if key.path != dotted(prefix, name)]
+    of_another_file = prefix == "" and section is not Recipe  # such as a study
+    keys = () if of_another_file else _recipe_keys(Recipe)
+    elsewhere = [key for key in keys if key.path != dotted(prefix, name)]
     names = sorted({key.name for key in elsewhere})
     near = difflib.get_close_matches(name[:60], section_names, n=1)
     if near and name not in names:

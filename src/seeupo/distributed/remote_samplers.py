@@ -154,9 +154,8 @@ class RemoteSamplers:
             return
         for slot in slots:
             _kill(slot)
-        if self._reserved is not None:
+        if slots and self._reserved is not None:
             self._reserved.close()
-            self._reserved = None
 
     def _assign(self, request: GenerationRequest) -> None:
         present = self._present()

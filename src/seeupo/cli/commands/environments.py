@@ -132,8 +132,8 @@ def show_failures(failures: Sequence[str]) -> None:
     for number, failure in enumerate(failures[:SHOWN_FAILURES]):
         line, *traceback = failure.split("\n")
         note(f"failed: {line}")
-        for each in traceback if number == 0 else ():
-            note(f"  {each}")
+        for line in traceback if number == 0 else ():
+            note(f"  {line}")
     if len(failures) > SHOWN_FAILURES:
         note(f"{len(failures) - SHOWN_FAILURES} more episodes failed")
 
@@ -169,7 +169,7 @@ def play_env(
 
     typed = tuple(strings_in([name, options]))
     with EnvPool(name, options=options, workers=1, trust=typed, unsandboxed=unsandboxed) as pool:
-        tasks = [task for each in ([split] if split else pool.splits) for task in pool.tasks(each)]
+        tasks = [task for name in ([split] if split else pool.splits) for task in pool.tasks(name)]
         if not tasks:
             pool.first_tasks(split or pool.splits[0], None)  # raises
         task = next((task for task in tasks if task_id in (None, task.id)), None)
