@@ -218,14 +218,14 @@ def family(pid):
     """Return a process and its descendants: of a run, all processes of its Ray cluster."""
     listed = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
     pairs = [tuple(map(int, line.split())) for line in listed.splitlines()]
-    found = [pid]
-    for each in found:
-        found += [child for child, parent in pairs if parent == each]
-    return found
+    members = [pid]
+    for member in members:
+        members += [child for child, parent in pairs if parent == member]
+    return members
 
 
 def test_a_run_continues_after_all_its_processes_were_killed(tmp_path):
-    """Two ranks are killed; two, one and the local engine continue, one iteration each."""
+    """Two ranks are killed; two ranks, the local engine and one rank continue, one iteration each."""
     run_dir, recipe = tmp_path / "run", tmp_path / "recipe.toml"
     recipe.write_text(recipe_to_toml(replace(RECIPE, engine=CLUSTER, run=replace(RECIPE.run, iterations=1000))))
     command = [sys.executable, "-m", "seeupo", "train", str(recipe), "--out", str(run_dir)]
@@ -240,15 +240,12 @@ def test_a_run_continues_after_all_its_processes_were_killed(tmp_path):
             os.kill(pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL, (tmp_path / "output").read_text()
     done = max(int(path.name) for path in (run_dir / "checkpoints").iterdir() if path.name.isdecimal())
-    for kind, trainers in (("cluster", 2), ("cluster", 1), ("local", 1)):
+    for kind, trainers in (("cluster", 2), ("local", 1), ("cluster", 1)):
         done += 1
         changes = ["--engine.kind", kind, "--engine.trainers", str(trainers), "--run.iterations", str(done)]
         result = CliRunner().invoke(main, ["train", "--resume", str(run_dir), "--accept-changes", *changes])
         assert result.exit_code == 0, result.output
         assert_complete(run_dir, RECIPE, done)
-    result = CliRunner().invoke(main, ["train", "--resume", str(run_dir), "--accept-changes", "--engine.kind=cluster"])
-    assert result.exit_code == 1
-    assert "is from the local engine; ranks load what ranks wrote" in result.output
 
 
 @pytest.mark.parametrize("lora", [None, LoraSettings(rank=2, per_turn=3)], ids=["full", "adapters"])
