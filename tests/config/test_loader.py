@@ -373,7 +373,7 @@ def test_a_table_may_hold_an_algorithm_object():
     recipe = recipe_from_table({"run": {"seed": 1}, "algorithm": algorithm})
     assert recipe == Recipe(run=RunSettings(seed=1), algorithm=algorithm)
     assert recipe.algorithm.build() == algorithm
-    with pytest.raises(ConfigError, match="algorithm = .*: expected a table with a name"):
+    with pytest.raises(ConfigError, match=r"algorithm = .*: expected a table with a name"):
         recipe_from_table({"algorithm": GRPO})
 
 
