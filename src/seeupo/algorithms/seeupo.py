@@ -91,7 +91,7 @@ class SeeUPO(RatioAlgorithm):
         used = pools if region else [self.pool_with_gradient(batch, pool, carried) for pool in pools]
         inputs = self.objective_inputs(engine, batch, [turn for pool in used for turn in pool])
 
-        # Update the policy sequentially, in reverse order for t = T, T-1, ..., 1: the turns of pool t with M != 0.
+        # Update the policy sequentially, in reverse order for t = T, T-1, ..., 1, on the turns with a gradient.
         records: list[TurnRecord] = []
         for t in turn_order(len(pools), self.order, generator=generator):
             pool = self.pool_with_gradient(batch, pools[t], carried)
@@ -111,7 +111,7 @@ class SeeUPO(RatioAlgorithm):
                 part for _ in range(self.epochs) for part in batch.minibatches(pool, self.steps_per_turn, generator)
             ]
             moved = behavior.recorded or len(records) > 0
-            steps = (
+            steps = (  # taken one by one, when they are drawn
                 engine.step(part, objective.for_step(engine, part, moved or n > 0), normalizer=size, agent=t)
                 for n, (part, size) in enumerate(minibatches)
             )
