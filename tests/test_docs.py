@@ -490,3 +490,13 @@ def test_threats_name_existing_tests():
     assert rows
     for file, test in rows:
         assert f"def {test}(" in (ROOT / file).read_text(), f"{file}: {test}"
+
+
+def test_the_page_of_one_iteration_names_functions_that_exist():
+    text = (ROOT / "docs/explanation/iteration.md").read_text(encoding="utf-8")
+    names = re.findall(r"`([\w/]+)\.py:([\w.]+)`", text)
+    assert len(names) > 20
+    for path, name in names:
+        value = importlib.import_module(f"seeupo.{path.replace('/', '.')}")
+        for part in name.split("."):
+            value = getattr(value, part)

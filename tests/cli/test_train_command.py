@@ -133,6 +133,16 @@ def test_a_warning_is_followed_by_the_command_to_look_at_the_policy(finished, ca
         assert capsys.readouterr().out.count(look) == expected
 
 
+def test_suggested_commands_trust_only_the_code_that_they_run(finished, capsys):
+    folder, _ = finished
+    summary = json.loads((folder / "summary.json").read_text())
+    recipe = small(run={"iterations": 3}, collect={"reward": "rewards.py:short"})
+    show_result(TrainingResult(run_dir=folder, reason="", summary=summary), recipe)
+    output = capsys.readouterr().out
+    assert f"seeupo eval {folder}  (" in output
+    assert f"seeupo train --resume {folder} --run.iterations 6 --trust rewards.py:short" in output
+
+
 def test_models_check_of_a_run_names_its_policy(finished):
     folder, _ = finished
     result = run("models", "check", folder)

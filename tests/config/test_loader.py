@@ -368,6 +368,15 @@ def test_any_options_are_written_unchanged(table):
     assert all(line.isprintable() for line in text.split("\n"))
 
 
+def test_a_table_may_hold_an_algorithm_object():
+    algorithm = GRPO(clip=None, minibatches=2)
+    recipe = recipe_from_table({"run": {"seed": 1}, "algorithm": algorithm})
+    assert recipe == Recipe(run=RunSettings(seed=1), algorithm=algorithm)
+    assert recipe.algorithm.build() == algorithm
+    with pytest.raises(ConfigError, match=r"algorithm = .*: expected a table with a name"):
+        recipe_from_table({"algorithm": GRPO})
+
+
 def test_a_run_has_iterations_or_epochs():
     assert Recipe().run.total_iterations == 100
     assert recipe_from_table({"run": {"iterations": 3}}).run.total_iterations == 3

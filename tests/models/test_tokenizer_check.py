@@ -76,7 +76,9 @@ def test_unknown_tokens_may_stand_for_words_but_not_for_dropped_ones():
 def test_texts_of_a_run_are_refused_if_lost_and_warned_about_if_unknown():
     words = tiny_tokenizer(TinyConfig(words=WORDS))
     check_text(words, QUERY, "the first prompt")
-    with pytest.warns(UserWarning, match=r"^the first prompt: .*not know all of its words; .*--model.tiny.words false"):
-        check_text(words, "delete city", "the first prompt")
+    with pytest.warns(
+        UserWarning, match=r"^the first prompt: .*\(unknown: 'delete', 'any'\); .*--model.tiny.words false"
+    ):
+        check_text(words, "delete any city", "the first prompt")
     with pytest.raises(ModelError, match=r"^the first prompt: the tokenizer .* loses text: 'abc' becomes 'a b'"):
         check_text(without_unknown_token("ab"), "abc", "the first prompt")

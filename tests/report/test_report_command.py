@@ -44,6 +44,7 @@ def test_several_runs_share_a_page(run, tmp_path):
     done = report(run, tmp_path / "other", "--out", tmp_path / "both.html")
     assert done.exit_code == 0, done.output
     assert f"report  {tmp_path / 'both.html'}  (open it in a browser)" in done.output
+    assert [line.partition(": ")[0] for line in done.output.splitlines()[:2]] == [str(run), str(tmp_path / "other")]
     assert [each["name"] for each in decoded_page(tmp_path / "both.html").overview["runs"]] == ["run", "other"]
 
 

@@ -12,7 +12,7 @@ from seeupo.algorithms.reinforce_pp import ReinforcePP
 from seeupo.algorithms.rloo import RLOO
 from seeupo.algorithms.seeupo import SeeUPO
 from seeupo.protocols import Algorithm, TrainEngine
-from seeupo.types import Update
+from seeupo.types import Behavior, StepMetrics, Update
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "seeupo": SeeUPO,
@@ -34,11 +34,13 @@ __all__ = [
     "RLOO",
     "BaseAlgorithm",
     "Batch",
+    "Behavior",
     "GiGPO",
     "RatioObjective",
     "ReinforcePP",
     "SeeUPO",
     "SequenceObjective",
+    "StepMetrics",
     "TokenObjective",
     "TrainEngine",
     "TrajectoryObjective",

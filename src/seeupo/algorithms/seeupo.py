@@ -11,7 +11,7 @@ where M is the carried advantage; M^{T+1} is the group-relative advantage A of t
 
 so that an earlier turn is credited with the later turns as they are after their updates. Both ratios are relative to
 theta_k, the policy that sampled; its log-probs are computed once, before the first update, by the engine that trains.
-Turns and agents are counted from 0.
+`SeeUPO.update` is one iteration; its rollouts are collected by the loop that calls it. Turns are counted from 0.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class SeeUPO(RatioAlgorithm):
         used = pools if region else [self.pool_with_gradient(batch, pool, carried) for pool in pools]
         inputs = self.objective_inputs(engine, batch, [turn for pool in used for turn in pool])
 
-        # Update the policy sequentially, in reverse order for t = T, T-1, ..., 1.
+        # Update the policy sequentially, in reverse order for t = T, T-1, ..., 1, on the turns with a gradient.
         records: list[TurnRecord] = []
         for t in turn_order(len(pools), self.order, generator=generator):
             pool = self.pool_with_gradient(batch, pools[t], carried)
@@ -111,7 +111,7 @@ class SeeUPO(RatioAlgorithm):
                 part for _ in range(self.epochs) for part in batch.minibatches(pool, self.steps_per_turn, generator)
             ]
             moved = behavior.recorded or len(records) > 0
-            steps = (
+            steps = (  # taken one by one, when they are drawn
                 engine.step(part, objective.for_step(engine, part, moved or n > 0), normalizer=size, agent=t)
                 for n, (part, size) in enumerate(minibatches)
             )
@@ -121,12 +121,12 @@ class SeeUPO(RatioAlgorithm):
                 start = logprobs_by_key(engine, pools[t]) if moved else inputs["old"]
                 taken = take_within(region, steps, engine, objective, pool=pools[t], start=start, total=total)
 
-            # Carry the advantage on: M^t = r^t M^{t+1}, with the ratio after this update.
+            # Carry the advantage on: M^t = r^t M^{t+1}, with the ratio after this update; M^1 is only recorded.
             self.absorb(carried, members, objective, taken.new)
             after = carried.weights(members)
             records.append(turn_record(batch, t, pools[t], pool, objective, taken=taken, after=after))
 
-        scale = self.advantage_scale(batch)
+        scale = self.advantage_scale(batch)  # The engine now holds theta_{k+1}.
         return Update(
             metrics=sweep_metrics(batch, advantages, records, inputs, scale),
             trajectories=with_credit(batch, advantages, records),

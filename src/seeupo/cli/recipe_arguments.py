@@ -72,6 +72,6 @@ def parse_overrides(arguments: Sequence[str]) -> list[tuple[str, str]]:
     return pairs
 
 
-def trust_flags(recipe: Recipe) -> str:
-    """Return the options with which later commands trust the code that the recipe names."""
-    return "".join(f" --trust {shlex.quote(code)}" for code in recipe.code)
+def trust_flags(code: Sequence[str]) -> str:
+    """Return the options with which later commands trust the code that a recipe names."""
+    return "".join(f" --trust {shlex.quote(reference)}" for reference in code)

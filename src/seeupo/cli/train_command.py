@@ -11,6 +11,7 @@ from seeupo.cli.terminal import Terminal, echo, note
 from seeupo.config.loader import parse_value
 from seeupo.config.schema import DEFAULT_ITERATIONS, Recipe
 from seeupo.core.statistics import format_estimate
+from seeupo.envs.trust import named_code
 from seeupo.runs.run_directory import REPORT
 from seeupo.training.interrupts import Interrupted
 from seeupo.training.preparation import next_run_dir
@@ -44,7 +45,7 @@ def run_training(
         stopped = "Stopped and saved. Resume"
         if not isinstance(stop, Interrupted):
             stopped = "Stopped. Resume from the last checkpoint"
-        note(f"{stopped} with: seeupo train --resume {run_dir}{trust_flags(recipe)}")
+        note(f"{stopped} with: seeupo train --resume {run_dir}{trust_flags(recipe.code)}")
         return INTERRUPTED
     show_result(result, recipe)
     return 0
@@ -72,13 +73,13 @@ def show_result(result: TrainingResult, recipe: Recipe) -> None:
     if (page := result.run_dir / REPORT).exists():
         echo(f"report    {page}  (open it in a browser)")
     echo(f"run       {result.run_dir}  (summary.json, metrics.jsonl, trajectories: docs/reference/run-directory.md)")
-    flags = trust_flags(recipe)
+    flags = trust_flags(named_code(recipe.environment.name, recipe.environment.options))
     if summary["warnings"]:
         echo(f"look      seeupo agents show --model {result.run_dir}{flags}  (one rollout, token by token)")
     echo(f"evaluate  seeupo eval {result.run_dir}{flags}  (or a checkpoint: --checkpoint best)")
     echo(f"export    seeupo export {result.run_dir} OUT  (or a checkpoint: --best)")
     more = 2 * recipe.run.total_iterations or DEFAULT_ITERATIONS
-    echo(f"continue  seeupo train --resume {result.run_dir} --run.iterations {more}{flags}")
+    echo(f"continue  seeupo train --resume {result.run_dir} --run.iterations {more}{trust_flags(recipe.code)}")
 
 
 def best_line(result: TrainingResult) -> str:

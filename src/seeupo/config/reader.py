@@ -93,6 +93,8 @@ class Reader:
 
     def _algorithm(self, value: Any, key: str) -> AlgorithmSettings | None:
         shipped = shipped_algorithms()
+        if hasattr(type(value), "__dataclass_fields__"):  # an algorithm object, from Python
+            return AlgorithmSettings.from_algorithm(value)
         if not isinstance(value, Mapping):
             known = isinstance(value, str) and value in shipped
             fix = f". Write {key}.name = {format_value(value)}" if known else ""

@@ -285,7 +285,7 @@ class Recipe:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Recipe:
-        """Return the recipe that nested tables describe, as in a TOML file, with defaults for missing keys."""
+        """Return the recipe of nested tables, as in a TOML file; `algorithm` may also be an algorithm object."""
         from seeupo.config.loader import recipe_from_table
 
         return recipe_from_table(table)

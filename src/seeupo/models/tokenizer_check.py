@@ -44,8 +44,11 @@ def check_text(tokenizer: PreTrainedTokenizerBase, text: str, place: str) -> Non
     """
     if (problem := loss_of_text(tokenizer, text)) is not None:
         raise ModelError(f"{place}: {problem}")
-    if unknown_ids(tokenizer) & set(_encode(tokenizer, text)):
-        warnings.warn(f"{place}: the tokenizer does not know all of its words; {WORDS_REMEDY}", stacklevel=2)
+    unknown = unknown_ids(tokenizer)
+    if words := [word for word in dict.fromkeys(text.split()) if unknown & set(_encode(tokenizer, word))]:
+        shown = f"unknown: {', '.join(map(_short.repr, words[:5]))}{', ...' if words[5:] else ''}"
+        remedy = f"add them to the environment's vocabulary(), or {WORDS_REMEDY}"
+        warnings.warn(f"{place}: the tokenizer does not know all of its words ({shown}); {remedy}", stacklevel=2)
 
 
 def unknown_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:

@@ -1,4 +1,4 @@
-"""Groups: several attempts at the same task, which advantages compare with one another."""
+"""Groups of attempts at one task. `rollout_groups` is for a loop of your own; `seeupo train` has the `Collector`."""
 
 from __future__ import annotations
 

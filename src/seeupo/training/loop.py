@@ -63,11 +63,7 @@ class Loop:
         self.progress = Progress()
         self.checkpoints = run_dir.checkpoints(recipe.run.keep_checkpoints)
         self.collector = Collector(
-            components.runner,
-            components.train_tasks,
-            recipe.collect,
-            seed=recipe.run.seed,
-            reward=components.reward,
+            components.runner, components.train_tasks, recipe.collect, seed=recipe.run.seed, reward=components.reward
         )
         self.ahead = AheadCollector(self.collector)
 

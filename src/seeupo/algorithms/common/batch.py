@@ -65,13 +65,7 @@ class Batch:
         """Return the index [n] of each turn's trajectory in the batch."""
         return torch.tensor([self._indices[turn.trajectory] for turn in turns], dtype=torch.long)
 
-    def advantages(
-        self,
-        normalize: Normalize,
-        baseline: Baseline,
-        *,
-        rewards: Sequence[float] | None = None,
-    ) -> Tensor:
+    def advantages(self, normalize: Normalize, baseline: Baseline, *, rewards: Sequence[float] | None = None) -> Tensor:
         """Return the group-relative advantage A [N] of each trajectory, in float64, or of these rewards instead."""
         if rewards is None:
             rewards = [trajectory.reward for trajectory in self.trajectories]

@@ -122,8 +122,8 @@ def report(*, runs: tuple[Path, ...], out: Path | None, max_mb: int) -> None:
     from seeupo.runs.run_directory import REPORT
 
     page = write_report(runs, out or (runs[0] / REPORT if len(runs) == 1 else Path(REPORT)), max_bytes=max_mb * 10**6)
-    for sentence, missing in zip(page.sentences, page.missing, strict=True):
-        echo(sentence)
+    for run, sentence, missing in zip(runs, page.sentences, page.missing, strict=True):
+        echo(sentence if len(runs) == 1 else f"{run}: {sentence}")
         for text in missing:
             echo(f"  missing: {text}")
     echo(f"report  {page.path}  (open it in a browser)")
