@@ -11,6 +11,8 @@ import unicodedata
 ZERO_WIDTH_JOINER, EMOJI_STYLE, KEYCAP = "\u200d", "\ufe0f", "\u20e3"
 BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
 """Marks and letters without a glyph; `str.isprintable` accepts them."""
+LONGEST_OBSERVATION = 20_000
+"""Number of characters of an observation after which environments cut it."""
 
 
 def visible(text: str, *, layout: str = "\n\t") -> str:
@@ -45,3 +47,9 @@ def _has_glyph(match: re.Match[str]) -> bool:
 
 def _is_symbol(letter: str) -> bool:
     return letter != "" and unicodedata.category(letter) in ("So", "Sm", "Sk")
+
+
+def cut(text: str, limit: int = LONGEST_OBSERVATION) -> str:
+    """Return the text, or its first `limit` characters and a note of how many were cut."""
+    beyond = len(text) - limit
+    return text if beyond <= 0 else f"{text[:limit]}[... {beyond} characters cut]"

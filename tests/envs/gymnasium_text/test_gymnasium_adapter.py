@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from envs.gymnasium_text.text_worlds import Coin, Fixed, Scripted, always_heads
 from seeupo.envs.failures import EnvFailure
 from seeupo.envs.gymnasium_text import GymnasiumTextFactory
-from seeupo.envs.observation import LONGEST_OBSERVATION
 from seeupo.envs.options import check_options
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.errors import EnvError
+from seeupo.utils.text import LONGEST_OBSERVATION
 
 
 def rollout(factory, task, actions):

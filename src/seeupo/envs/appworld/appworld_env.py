@@ -6,8 +6,8 @@ from typing import Any
 
 from seeupo.envs.appworld.code_block import first_code_block
 from seeupo.envs.appworld.engine_client import Engine, EngineLost, NoOutput
-from seeupo.envs.observation import cut
 from seeupo.types import Message, StepResult, Task
+from seeupo.utils.text import cut
 
 SHORTEST_GRACE_SECONDS = 2.0
 LONGEST_CODE = 100_000

@@ -14,11 +14,11 @@ from seeupo.envs.bfcl import official, tools
 from seeupo.envs.bfcl.calls import PARSERS, ActionFormat, DecodeError, parse_python, write_action
 from seeupo.envs.bfcl.execution import Backends
 from seeupo.envs.bfcl.tools import Documentation, Function
-from seeupo.envs.observation import cut
 from seeupo.envs.options import check_range
 from seeupo.errors import EnvError
 from seeupo.protocols import Expert
 from seeupo.types import Message, StepResult, Task, Tool
+from seeupo.utils.text import cut
 
 LONGEST_RESULT = 40_000
 """Number of characters of a result that are shown; the longest one of a correct solution has 31,706."""

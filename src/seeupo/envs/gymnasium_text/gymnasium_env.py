@@ -14,12 +14,12 @@ from typing import Any, Literal
 
 from seeupo.envs.declare import Role
 from seeupo.envs.gymnasium_text.randomness import EpisodeRandomness
-from seeupo.envs.observation import cut
 from seeupo.envs.options import seed_ranges
 from seeupo.envs.references import resolve_option
 from seeupo.errors import EnvError
 from seeupo.protocols import Expert
 from seeupo.types import Message, StepResult, Task
+from seeupo.utils.text import cut
 
 RewardsInScore = Literal["sum", "last", "terminal"]
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
-from seeupo.envs.observation import cut
 from seeupo.envs.options import mistake_rates, seed_ranges
 from seeupo.envs.textworld.commands import VERBS, CommandError, read_command
 from seeupo.envs.textworld.games import LEVELS, Recipe, Theme, game_file, open_game, winning_commands
 from seeupo.errors import EnvError, suggest
 from seeupo.protocols import Expert
 from seeupo.types import Message, StepResult, Task
+from seeupo.utils.text import cut
 
 INSTRUCTIONS = (
     "You are playing a text adventure. Reach the goal that you are told first. In each reply give one command, as its "
