@@ -1,8 +1,12 @@
-"""Progress of a comparison: one bar over all runs on a terminal, and a line per finished run."""
+"""Progress of a comparison: one bar over all runs on a terminal, and a line per finished run.
+
+Without a terminal, a line says every two minutes what a run does.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from threading import Lock
 from types import TracebackType
 
@@ -20,16 +24,22 @@ from rich.progress import (
 from seeupo.comparison.result_store import RunResult
 from seeupo.utils.text import one_line
 
+REPEAT_SECONDS = 120.0
+
 
 class CompareDisplay:
     """Shows how many runs are finished, the time left, and what each running one does.
 
     Args:
         phases: Number of runs by phase.
+        clock: Returns the time in seconds.
     """
 
-    def __init__(self, console: Console, phases: Mapping[str, int]) -> None:
-        self.console, self.phases = console, dict(phases)
+    def __init__(
+        self, console: Console, phases: Mapping[str, int], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.console, self.phases, self.clock = console, dict(phases), clock
+        self._printed = clock()
         self.done = 0
         columns = (
             TextColumn("{task.description}"),
@@ -69,6 +79,8 @@ class CompareDisplay:
             if run not in self._running:
                 self._running[run] = self._progress.add_task(label, total=None)
             self._progress.update(self._running[run], description=label)
+            if not self.console.is_terminal and self.clock() - self._printed >= REPEAT_SECONDS:
+                self.print(f"{self.done} of {self.total} done; {label.strip()}")
 
     def on_result(self, run: str, result: RunResult) -> None:
         """Show the result of a finished run."""
@@ -82,6 +94,7 @@ class CompareDisplay:
         self.print(f"{self.done} of {self.total}: {label_of(run)}{reward}{ending}, {result.total_seconds:.0f} s")
 
     def print(self, line: str) -> None:
+        self._printed = self.clock()
         self.console.print(one_line(line), soft_wrap=True, highlight=False, markup=False)
 
 
