@@ -1,5 +1,7 @@
 import os
 import signal
+import threading
+import warnings
 from concurrent.futures import Future
 from types import SimpleNamespace
 
@@ -298,6 +300,37 @@ def test_episodes_do_not_wait_for_environments_that_have_returned_during_samplin
     assert clock.now >= 360
     assert all(trajectory.timings["environment_seconds"] == 0 for trajectory in found.values())
     assert all(trajectory.timings["sampling_seconds"] >= 360 for trajectory in found.values())
+
+
+class WaitingFactory(EchoFactory):
+    """Environments whose first observation waits until it is released."""
+
+    def __init__(self, released):
+        super().__init__()
+        self.released = released
+
+    def make(self):
+        env = super().make()
+        reset = env.reset
+        env.reset = lambda task, seed: self.released.wait() and reset(task, seed=seed)
+        return env
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_episodes_that_wait_long_for_their_environment_are_named(monkeypatch, deterministic):
+    released, messages = threading.Event(), []
+
+    def release(message, *_, **__):
+        messages.append(str(message))
+        released.set()
+
+    monkeypatch.setattr("seeupo.rollout.runner.STUCK_SECONDS", 0.01)
+    with warnings.catch_warnings(), EnvPool(WaitingFactory(released)) as pool:
+        warnings.simplefilter("always")
+        warnings.showwarning = release
+        finished = run(pool, attempts(pool, 2), deterministic=deterministic)
+    assert len(finished) == 2
+    assert "2 episodes waiting for the environment; the first, e000 of task echo-0" in messages[0]
 
 
 class RecordingSampler(ScriptedSampler):

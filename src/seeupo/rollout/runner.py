@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import queue
 import time
+import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
@@ -37,7 +38,10 @@ from seeupo.types import (
 )
 from seeupo.utils.option_checks import check_at_least, check_count
 from seeupo.utils.seeds import derive_seed
+from seeupo.utils.text import counted
 
+STUCK_SECONDS = 60.0
+"""Time without an answer of any environment after which the episodes that wait for one are named."""
 EpisodeSteps = Generator[Future[Any] | GenerationRequest, Any, Trajectory]
 """An episode as a coroutine: yields what it waits for, receives the result, and returns its trajectory."""
 
@@ -50,6 +54,7 @@ class RunningEpisode:
     steps: EpisodeSteps
     started: float
     waiting_since: float = 0.0
+    waiting_for: Future[Any] | GenerationRequest | None = None
     sampling_seconds: float = 0.0
     environment_seconds: float = 0.0
 
@@ -247,7 +252,7 @@ class Runner:
             }
             self._finished.append(replace(end.value, timings=timings))
             return
-        running.waiting_since = time.monotonic()
+        running.waiting_since, running.waiting_for = time.monotonic(), pending
         if isinstance(pending, GenerationRequest):
             self._requests.append(pending)
         else:
@@ -258,11 +263,13 @@ class Runner:
         received: list[EnvResult] = []
         pending = len(self._running) - len(self._requests) - self._sampling
         while len(received) < pending:
-            idle = not (self._requests or self._sampling or received)
+            wait = self.deterministic or not (self._requests or self._sampling or received)
             try:
-                received.append(self._results.get(block=idle or self.deterministic))
+                received.append(self._results.get(block=wait, timeout=STUCK_SECONDS))
             except queue.Empty:
-                break
+                if not wait:
+                    break
+                self._warn_of_stuck_episodes()
         if self.deterministic:
             received.sort(key=lambda result: result.running.attempt.id)
         for running, future, finished in received:
@@ -272,6 +279,18 @@ class Runner:
                 self._continue(running, partial(running.steps.send, future.result()))
             else:
                 self._continue(running, partial(running.steps.throw, error))
+
+    def _warn_of_stuck_episodes(self) -> None:
+        """Name an episode that waits for its environment; the pool's time limit will end the call of a worker."""
+        futures = ((running, running.waiting_for) for running in self._running.values())
+        stuck = [running for running, future in futures if isinstance(future, Future) and not future.done()]
+        if stuck:
+            first, waited = stuck[0].attempt, time.monotonic() - stuck[0].waiting_since
+            warnings.warn(
+                f"{counted(len(stuck), 'episode')} waiting for the environment; the first, {first.id} of task "
+                f"{first.task.id}, for {waited:.0f} s",
+                stacklevel=2,
+            )
 
     def _sample(self) -> None:
         """Submit the requests to the sampler and run it for one step, or in lockstep for a whole turn."""
