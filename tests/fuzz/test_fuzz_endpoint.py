@@ -4,6 +4,7 @@ import contextlib
 import json
 import socketserver
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from types import SimpleNamespace
 from unittest import mock
@@ -26,6 +27,12 @@ COMPLETION = {
     "choices": [{"index": 0, "message": {"role": "assistant", "content": "hi", "tool_calls": [CALL]}}],
     "usage": {"total_tokens": 5},
 }
+
+
+def complete(endpoint, content):
+    """Return the response of an endpoint, in a thread: tests of pages leave an event loop in the main thread."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(endpoint.complete, [Message("user", content)], seed=0).result()
 
 
 class AnyServer:
@@ -129,7 +136,7 @@ def test_any_response_is_text_or_an_endpoint_error(script):
         nothing_executes(address=server.address),
     ):
         try:
-            text = endpoint.complete([Message("user", "hello")], seed=0)
+            text = complete(endpoint, "hello")
         except EndpointError as error:
             assert KEY not in str(error)  # noqa: PT017
         else:
@@ -163,9 +170,7 @@ HOSTS = st.sampled_from(["127.0.0.1", "[::1", "[]", "", "a b", "\u2100", "x" * 3
 def test_any_url_and_key_is_an_endpoint_error(url, key, model, content):
     with mock.patch("socket.getaddrinfo", side_effect=_resolve):
         try:
-            Endpoint(url=url, model=model, attempts=1, timeout_seconds=5.0, key=key).complete(
-                [Message("user", content)], seed=0
-            )
+            complete(Endpoint(url=url, model=model, attempts=1, timeout_seconds=5.0, key=key), content)
         except EndpointError as error:
             assert KEY not in str(error)  # noqa: PT017
         else:

@@ -175,12 +175,11 @@ from seeupo.runs.run_directory import RunDirectory
 run = RunDirectory.open(pathlib.Path(sys.argv[1]))
 with run.lock():
     if sys.argv[2] == "forked":
-        child = os.fork()
-        if child == 0:
+        if os.fork() == 0:
+            print(os.getpid(), flush=True)  # by the child, which has closed its copy of the lock by then
             os.execvp("sleep", ["sleep", "100"]) if sys.argv[3:] else time.sleep(100)
     else:
-        child = subprocess.Popen(["sleep", "100"], close_fds=False).pid
-    print(child, flush=True)
+        print(subprocess.Popen(["sleep", "100"], close_fds=False).pid, flush=True)
     time.sleep(100)
 """
 
