@@ -168,7 +168,9 @@ def test_the_sandbox_is_read_only_except_for_its_own_tmp(started, tmp_path):
     name = f"seeupo-{uuid.uuid4()}"
     for folder in ("/", "/usr", "/etc", tmp_path, Path(__file__).parent, sys.prefix):
         path = Path(folder) / name
-        assert observation(worker, f"write {path}").startswith("Error: "), path
+        is_refused = observation(worker, f"write {path}").startswith("Error: ")
+        # This interpreter may be below /tmp; its parent folders are then in the sandbox's own /tmp.
+        assert is_refused or path.is_relative_to("/tmp"), path
         assert not path.exists()
     assert observation(worker, f"write /tmp/{name}") == "written"
     assert not Path("/tmp", name).exists()

@@ -126,6 +126,8 @@ class Worker:
 
     def call(self, request: Mapping[str, Any], *, seconds: float | None = None) -> Any:
         """Return the worker's answer; raise `WorkerFailure` or, for errors that the user can fix, `EnvError`."""
+        if self.condemned is not None:  # its process may not have gone yet
+            raise self.condemned
         self.requests += 1
         try:
             sent = encode({"id": self.requests, **request})
