@@ -7,9 +7,11 @@ two responses. Sampled ids are spliced between them and never rendered again.
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 from transformers import PreTrainedTokenizerBase
@@ -23,6 +25,8 @@ Value = TypeVar("Value")
 
 PLACEHOLDER = "\u241e"
 """Stand-in for a response when a template is rendered."""
+FIRST_ESCAPE = 0x10F000
+"""First of the private characters that stand for the texts of control tokens in messages, until they are encoded."""
 CACHE_SIZE = 4096
 """Maximum number of cached texts."""
 PROBE_CALL = ToolCall("probe_call", {"probe_key": "probe_value"})
@@ -44,6 +48,8 @@ class ChatFormat:
         native_tools: Whether the template renders tool schemas.
         native_calls: Whether the template renders tool calls; otherwise they are JSON in <tool_call> tags.
         tool_role: Whether the template supports messages of role "tool"; otherwise they become user messages.
+        control_tokens: Texts of special tokens. Only the template writes these tokens: the same text in a message or a
+            tool is encoded as ordinary characters.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -51,6 +57,7 @@ class ChatFormat:
     native_tools: bool
     native_calls: bool
     tool_role: bool
+    control_tokens: tuple[str, ...] = ()
     _ids: dict[str, tuple[int, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _texts: dict[tuple[int, ...], str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -67,8 +74,43 @@ class ChatFormat:
         return self._render(whole).partition(PLACEHOLDER)[2]
 
     def encode(self, text: str) -> tuple[int, ...]:
+        """Return the tokens of a rendered text; texts of control tokens that `_escaped` has marked are characters."""
         valid = text.encode(errors="replace").decode()  # an environment may return lone surrogates
-        return tuple(self.tokenizer.encode(valid, add_special_tokens=False))
+        ids: list[int] = []
+        for piece in self._escapes.split(valid):
+            if self._escapes.fullmatch(piece):
+                ids += self._literals[ord(piece) - FIRST_ESCAPE]
+            elif piece:
+                ids += self.tokenizer.encode(piece, add_special_tokens=False)
+        return tuple(ids)
+
+    @cached_property
+    def _escapes(self) -> re.Pattern[str]:
+        """Matches the characters that stand for the texts of control tokens; nothing if there are none."""
+        last = FIRST_ESCAPE + len(self.control_tokens) - 1
+        return re.compile(f"([{chr(FIRST_ESCAPE)}-{chr(last)}])" if self.control_tokens else "($.)")
+
+    @cached_property
+    def _literals(self) -> list[list[int]]:
+        """The tokens of each control token's text as ordinary characters."""
+        control = set(self.tokenizer.convert_tokens_to_ids(list(self.control_tokens)))
+        literals = []
+        for token in self.control_tokens:
+            ids = self.tokenizer.encode(token, add_special_tokens=False, split_special_tokens=True)
+            if control.intersection(ids):  # a tokenizer of whole words knows it as a word
+                ids = self.tokenizer.encode(" ".join(token), add_special_tokens=False, split_special_tokens=True)
+            literals.append([id_ for id_ in ids if id_ not in control])
+        return literals
+
+    def _escaped(self, value: Any) -> Any:
+        """Return a message's or a tool's JSON with each text of a control token replaced by one character."""
+        if isinstance(value, str):
+            for number, token in enumerate(self.control_tokens):
+                value = value.replace(token, chr(FIRST_ESCAPE + number))
+            return value
+        if isinstance(value, Mapping):
+            return {self._escaped(key): self._escaped(item) for key, item in value.items()}
+        return [self._escaped(item) for item in value] if isinstance(value, list | tuple) else value
 
     def response(self, text: str) -> tuple[int, ...]:
         """Return the tokens of a response as if it had been sampled, including the end-of-turn token."""
@@ -101,8 +143,8 @@ class ChatFormat:
         try:
             return str(
                 self.tokenizer.apply_chat_template(
-                    [self._entry(message) for message in messages],
-                    tools=[schema_of(tool) for tool in tools] if self.native_tools and tools else None,
+                    [self._escaped(self._entry(message)) for message in messages],
+                    tools=[self._escaped(schema_of(tool)) for tool in tools] if self.native_tools and tools else None,
                     chat_template=self.template,
                     add_generation_prompt=True,
                     tokenize=False,
@@ -151,7 +193,11 @@ def chat_format(tokenizer: PreTrainedTokenizerBase) -> ChatFormat:
 
 def _probe(tokenizer: PreTrainedTokenizerBase, template: str) -> ChatFormat:
     """Return the format of a template; raise if the text between responses depends on the conversation."""
-    plain = ChatFormat(tokenizer, template, native_tools=False, native_calls=False, tool_role=False)
+    special = (token.content for token in tokenizer.added_tokens_decoder.values() if token.special)
+    control = tuple(sorted(special, key=len, reverse=True))  # a token may be part of a longer one
+    plain = ChatFormat(
+        tokenizer, template, native_tools=False, native_calls=False, tool_role=False, control_tokens=control
+    )
     question = [Message("system", "be brief"), Message("user", "one?")]
     response = Message("assistant", PLACEHOLDER)
     follow_up = Message("user", "two?")
