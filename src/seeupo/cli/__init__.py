@@ -3,7 +3,7 @@
 import click
 
 import seeupo
-from seeupo.cli.commands import agents, compare, data, doctor, environments, evaluation, models, training
+from seeupo.cli.commands import agents, compare, data, doctor, environments, evaluation, models, serving, training
 from seeupo.cli.errors import CommandGroup
 
 
@@ -24,6 +24,7 @@ for command in (
     environments.envs,
     models.models,
     evaluation.eval_command,
+    serving.serve_command,
     agents.agents,
     data.data,
     doctor.doctor,

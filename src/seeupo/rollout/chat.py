@@ -67,9 +67,16 @@ class ChatFormat:
 
     def between(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Return the tokens between two responses, with these messages in the middle."""
-        return _cached(self._ids, repr(messages), lambda: self.encode(self._text_between(messages)))
+        return _cached(self._ids, repr(messages), lambda: self.encode(self.text_between(messages)))
 
-    def _text_between(self, messages: Sequence[Message]) -> str:
+    def spliced(self, response: tuple[int, ...], messages: Sequence[Message]) -> tuple[int, ...]:
+        """Return a response and the tokens between it and the next, with these messages in the middle."""
+        after = self.between(messages)
+        # A complete response has already sampled the end-of-turn token.
+        return response + (after[1:] if response and after[:1] == response[-1:] else after)
+
+    def text_between(self, messages: Sequence[Message]) -> str:
+        """Return the text that `between` encodes."""
         whole = [Message("user", ""), Message("assistant", PLACEHOLDER), *messages]
         return self._render(whole).partition(PLACEHOLDER)[2]
 
@@ -206,7 +213,7 @@ def _probe(tokenizer: PreTrainedTokenizerBase, template: str) -> ChatFormat:
         raise ValueError(f"it renders a response {whole.count(PLACEHOLDER)} times")
     after = whole.partition(PLACEHOLDER)[2]
     longer = plain._render([*question, response, follow_up, response, follow_up])
-    if plain._text_between([follow_up]) != after or not longer.endswith(after):
+    if plain.text_between([follow_up]) != after or not longer.endswith(after):
         raise ValueError("the text between two responses depends on the messages before them")
     tools = replace(plain, native_tools=True)
     calls = replace(plain, native_calls=True)
@@ -216,7 +223,7 @@ def _probe(tokenizer: PreTrainedTokenizerBase, template: str) -> ChatFormat:
         plain,
         native_tools=_contains(lambda: tools._render(question, [PROBE_TOOL]), "probe_key"),
         native_calls=_contains(lambda: calls.response_text(called), "probe_call", "probe_key", "probe_value"),
-        tool_role=_contains(lambda: results._text_between([Message("tool", "result-probe")]), "result-probe"),
+        tool_role=_contains(lambda: results.text_between([Message("tool", "result-probe")]), "result-probe"),
     )
 
 

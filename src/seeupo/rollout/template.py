@@ -94,9 +94,7 @@ class Conversation:
                 messages = [
                     replace(message, content=_cut_note(len(self.chat.encode(message.content)))) for message in messages
                 ]
-            response, after = self._visible_response(turn), self.chat.between(messages)
-            # A complete response has already sampled the end-of-turn token.
-            self._pieces[key] = response + (after[1:] if response and after[:1] == response[-1:] else after)
+            self._pieces[key] = self.chat.spliced(self._visible_response(turn), messages)
         return self._pieces[key]
 
     def _visible_response(self, turn: Exchange) -> tuple[int, ...]:
