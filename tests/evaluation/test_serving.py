@@ -63,9 +63,9 @@ def test_an_unknown_model_is_a_user_error():
 def test_the_command_prints_the_addresses_and_stops_at_ctrl_c():
     command = [sys.executable, "-m", "seeupo", "serve", "tiny", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        first = process.stdout.readline()
+        lines = [process.stdout.readline() for _ in range(3)]
         process.send_signal(2)
         output, problems = process.communicate(timeout=120)
-    assert first.startswith("serving tiny at http://127.0.0.1:")
-    assert "ANTHROPIC_BASE_URL=http://127.0.0.1:" in output
-    assert (output.splitlines()[-1], problems, process.returncode) == ("stopped", "", 0)
+    assert lines[0].startswith("serving tiny at http://127.0.0.1:")
+    assert lines[2].startswith("Anthropic client: ANTHROPIC_BASE_URL=http://127.0.0.1:")
+    assert (output, problems, process.returncode) == ("stopped\n", "", 0)

@@ -100,7 +100,7 @@ class ChatFormat:
     @cached_property
     def _literals(self) -> list[list[int]]:
         """The tokens of each control token's text as ordinary characters."""
-        control = set(self.tokenizer.convert_tokens_to_ids(list(self.control_tokens)))
+        control = {self.tokenizer.convert_tokens_to_ids(token) for token in self.control_tokens}
         literals = []
         for token in self.control_tokens:
             ids = self.tokenizer.encode(token, add_special_tokens=False, split_special_tokens=True)

@@ -52,8 +52,8 @@ def read(body: Mapping[str, Any]) -> Call:
         elif role == "user":
             conversation.add("user", content)
         elif role == "assistant":
-            functions = [call.get("function") for call in objects(entry.get("tool_calls"), "tool_calls", MAX_TOOLS)]
-            functions = objects(functions, "tool_calls", MAX_TOOLS)
+            entries = objects(entry.get("tool_calls"), "tool_calls", MAX_TOOLS)
+            functions = objects([call.get("function") for call in entries], "tool_calls", MAX_TOOLS)
             calls = [tool_call(function.get("name"), function.get("arguments")) for function in functions]
             conversation.add("assistant", content, calls)
         elif role == "tool":

@@ -153,8 +153,9 @@ async def _receive(request: Request) -> bytes:
 async def _answered(request: Request, future: asyncio.Future[Answer]) -> Answer:
     """Wait for an answer; give up if the client disconnects."""
     gone = asyncio.ensure_future(_disconnected(request))
+    either: list[asyncio.Future[Any]] = [future, gone]
     try:
-        await asyncio.wait([future, gone], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not future.done():
             future.cancel()
             raise ClientDisconnect
