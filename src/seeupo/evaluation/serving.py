@@ -69,8 +69,9 @@ def serve(
             make_sampler(policy, training=False, max_rows=settings.concurrency),
             name=options.policy,
             parameters=SamplingParameters(max_tokens=settings.max_tokens, temperature=settings.temperature),
+            key=options.key,
         )
-        with serving(GatewayApp(responder, options.policy, options.key), listener) as address:
+        with serving(GatewayApp(responder, options.policy), listener) as address:
             on_start(address)
             while running():
                 responder.work(WORK_SECONDS)

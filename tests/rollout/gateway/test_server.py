@@ -15,6 +15,7 @@ from seeupo.errors import EndpointError
 from seeupo.inference import make_sampler
 from seeupo.models.loading import load_policy
 from seeupo.rollout.gateway import server
+from seeupo.rollout.gateway.calls import Caller
 from seeupo.rollout.gateway.responder import Responder
 from seeupo.rollout.gateway.server import GatewayApp, listen, serving
 from seeupo.types import SamplingParameters
@@ -26,15 +27,19 @@ POSTED = ("/chat/completions", "/responses", "/messages", "/messages/count_token
 
 
 @contextlib.contextmanager
-def served(responder, key="sk-1"):
-    with contextlib.closing(listen(0)) as listener, serving(GatewayApp(responder, "tiny", key), listener) as address:
+def served(responder):
+    with contextlib.closing(listen(0)) as listener, serving(GatewayApp(responder, "tiny"), listener) as address:
         yield address
 
 
 @pytest.fixture(scope="module")
 def responder():
     responder = Responder(
-        POLICY, make_sampler(POLICY, training=False), name="tiny", parameters=SamplingParameters(max_tokens=16)
+        POLICY,
+        make_sampler(POLICY, training=False),
+        name="tiny",
+        parameters=SamplingParameters(max_tokens=16),
+        key="sk-1",
     )
     running = True
 
@@ -61,7 +66,10 @@ class Silent:
     def __init__(self):
         self.answers = []
 
-    def submit(self, call, *, count_only=False):
+    def check(self, caller):
+        pass
+
+    def submit(self, call, caller, *, count_only=False):
         self.answers.append(Future())
         return self.answers[-1]
 
@@ -160,7 +168,7 @@ def test_large_bodies_are_refused(address, path):
 
 def test_a_body_that_drips_is_refused(monkeypatch):
     monkeypatch.setattr(server, "BODY_SECONDS", 0.2)
-    with served(Silent(), key=None) as address:
+    with served(Silent()) as address:
         port = int(address.rpartition(":")[2].partition("/")[0])
         with socket.create_connection(("127.0.0.1", port)) as connection:
             connection.sendall(b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
@@ -190,7 +198,9 @@ def test_many_calls_are_answered_at_a_time_and_cancelled_ones_disturb_none(respo
         client = openai_client(address)
         return client.chat.completions.create(model="any", messages=QUESTION, seed=number % 4, max_tokens=8)
 
-    futures = [responder.submit(server.chat_completions.read({"messages": QUESTION})) for _ in range(8)]
+    futures = [
+        responder.submit(server.chat_completions.read({"messages": QUESTION}), Caller(key="sk-1")) for _ in range(8)
+    ]
     for future in futures:
         future.cancel()
     with ThreadPoolExecutor(16) as executor:

@@ -58,6 +58,23 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who sends a request.
+
+    Attributes:
+        key: The key that the request has; empty if it has none.
+        agent_role: Role of the agent program that calls, from the address; empty for the only one.
+        retry: Whether the client says that it repeats a request.
+        digest: Hash of the request, to recognize its repetition.
+    """
+
+    key: str
+    agent_role: str = ""
+    retry: bool = False
+    digest: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """The response to a call.
 

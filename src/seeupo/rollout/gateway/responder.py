@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import queue
 import secrets
 import time
@@ -12,7 +13,7 @@ from seeupo.errors import ModelError
 from seeupo.models.loading import LoadedPolicy
 from seeupo.protocols import Sampler
 from seeupo.rollout.chat import chat_format
-from seeupo.rollout.gateway.calls import Answer, Call, CallError
+from seeupo.rollout.gateway.calls import Answer, Call, Caller, CallError
 from seeupo.rollout.gateway.tool_calls import ParsedResponse, parse_response
 from seeupo.rollout.gateway.transcript import Transcript
 from seeupo.types import Completion, CompletionEnd, GenerationRequest, Message, SamplingParameters
@@ -46,19 +47,33 @@ class Responder:
 
     Attributes:
         parameters: Sampling parameters of calls that ask for none; `max_tokens` is the limit of every response.
+        key: Key that every request must have; None for no key.
     """
 
-    def __init__(self, policy: LoadedPolicy, sampler: Sampler, *, name: str, parameters: SamplingParameters) -> None:
+    def __init__(
+        self,
+        policy: LoadedPolicy,
+        sampler: Sampler,
+        *,
+        name: str,
+        parameters: SamplingParameters,
+        key: str | None = None,
+    ) -> None:
         self.sampler = sampler
         self.name = name
         self.parameters = parameters
+        self.key = key
         self.chat = chat_format(policy.tokenizer)
         self.context_length = policy.context_length
         self._queue: queue.SimpleQueue[QueuedCall] = queue.SimpleQueue()
         self._sampled: dict[str, SampledCall] = {}
 
-    def submit(self, call: Call, *, count_only: bool = False) -> Future[Answer]:
-        """Queue a call; the future raises CallError if the call cannot be answered."""
+    def check(self, caller: Caller) -> None:
+        if self.key is not None and not hmac.compare_digest(caller.key.encode(), self.key.encode()):
+            raise CallError(401, "the API key is missing or wrong")
+
+    def submit(self, call: Call, caller: Caller, *, count_only: bool = False) -> Future[Answer]:
+        self.check(caller)
         queued = QueuedCall(call, Future(), count_only)
         self._queue.put(queued)
         return queued.answer

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
+import hashlib
 import json
 import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from types import ModuleType
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -24,7 +25,9 @@ from starlette.routing import Route
 
 from seeupo.errors import EndpointError, first_line
 from seeupo.rollout.gateway import anthropic_messages, chat_completions, responses
-from seeupo.rollout.gateway.calls import Answer, Call, CallError, parse_body
+from seeupo.rollout.gateway.calls import Answer, Call, Caller, CallError, parse_body
+
+Handler = Callable[[Request], Awaitable[Response]]
 
 MAX_BODY_BYTES = 2**20
 BODY_SECONDS = 30.0
@@ -46,7 +49,11 @@ ANTHROPIC_TYPES: Mapping[int, str] = {
 class Responds(Protocol):
     """Answers calls from another thread."""
 
-    def submit(self, call: Call, *, count_only: bool = False) -> Future[Answer]: ...
+    def check(self, caller: Caller) -> None:
+        """Raise CallError if the caller may not ask for anything."""
+
+    def submit(self, call: Call, caller: Caller, *, count_only: bool = False) -> Future[Answer]:
+        """Queue a call; the future raises CallError if the call cannot be answered."""
 
 
 @dataclass(frozen=True)
@@ -54,23 +61,26 @@ class GatewayApp:
     """The application: three APIs over one function that answers calls.
 
     Attributes:
-        responder: Answers the calls.
+        responder: Answers the calls, and checks their keys: bearer tokens, `x-api-key`, or part of the path.
         model: Name of the model that is listed; requests may name any.
-        key: Key that every request must have, as a bearer token or `x-api-key`; None for no key.
     """
 
     responder: Responds
     model: str
-    key: str | None = None
 
     def routes(self) -> list[Route]:
         """Return the routes of the APIs."""
+        handlers = {
+            "models": self._models,
+            "chat/completions": partial(self._answer, chat_completions),
+            "responses": partial(self._answer, responses),
+            "messages": partial(self._answer, anthropic_messages),
+            "messages/count_tokens": self._count_tokens,
+        }
         return [
-            Route("/v1/models", self._checked(self._models), methods=["GET"]),
-            Route("/v1/chat/completions", self._api(chat_completions), methods=["POST"]),
-            Route("/v1/responses", self._api(responses), methods=["POST"]),
-            Route("/v1/messages", self._api(anthropic_messages), methods=["POST"]),
-            Route("/v1/messages/count_tokens", self._checked(self._count_tokens), methods=["POST"]),
+            Route(f"{prefix}/v1/{path}", _checked(handle), methods=["GET" if path == "models" else "POST"])
+            for prefix in ("", "/e/{key}", "/e/{key}/{agent_role}")
+            for path, handle in handlers.items()
         ]
 
     def build(self) -> Starlette:
@@ -78,52 +88,62 @@ class GatewayApp:
 
         async def not_found(request: Request, error: Exception) -> Response:
             status = error.status_code if isinstance(error, HTTPException) else 500
-            paths = ", ".join(route.path for route in self.routes())
-            return _error(request, CallError(status, f"{request.method} {request.url.path}: expected one of {paths}"))
+            paths = ", ".join(route.path for route in self.routes() if route.path.startswith("/v1"))
+            return _error(request, CallError(status, f"there is no such path; expected one of {paths}"))
 
         return Starlette(routes=self.routes(), exception_handlers={404: not_found, 405: not_found})
 
-    def _checked(self, handle: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-        """Return a handler that refuses requests of other origins and without the key, and shows errors as JSON."""
-
-        async def checked(request: Request) -> Response:
-            try:
-                _check_origin(request)
-                self._check_key(request)
-                return await handle(request)
-            except CallError as error:
-                return _error(request, error)
-            except ClientDisconnect:
-                return Response(status_code=499)
-
-        return checked
-
-    def _api(self, api: ModuleType) -> Callable[[Request], Awaitable[Response]]:
-        async def handle(request: Request) -> Response:
-            call = api.read(parse_body(await _receive(request)))
-            future = asyncio.wrap_future(self.responder.submit(call))
-            if call.stream:
-                return StreamingResponse(_events(api, future, call), media_type="text/event-stream")
-            return JSONResponse(api.write(await _answered(request, future), call))
-
-        return self._checked(handle)
+    async def _answer(self, api: ModuleType, request: Request) -> Response:
+        caller, body = await self._received(request)
+        call: Call = api.read(parse_body(body))
+        future = asyncio.wrap_future(self.responder.submit(call, caller))
+        if call.stream:
+            return StreamingResponse(_events(api, future, call), media_type="text/event-stream")
+        return JSONResponse(api.write(await _answered(request, future), call))
 
     async def _models(self, request: Request) -> Response:
+        self.responder.check(_caller(request))
         model = {"id": self.model, "object": "model", "created": 0, "owned_by": "seeupo"}
         return JSONResponse({"object": "list", "data": [model]})
 
     async def _count_tokens(self, request: Request) -> Response:
-        call = anthropic_messages.read(parse_body(await _receive(request)))
-        answer = await asyncio.wrap_future(self.responder.submit(call, count_only=True))
+        caller, body = await self._received(request)
+        call = anthropic_messages.read(parse_body(body))
+        answer = await asyncio.wrap_future(self.responder.submit(call, caller, count_only=True))
         return JSONResponse({"input_tokens": answer.prompt_tokens})
 
-    def _check_key(self, request: Request) -> None:
-        if self.key is None:
-            return
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        given = token if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
-        if not hmac.compare_digest(given.encode(), self.key.encode()):
-            raise CallError(401, "the API key is missing or wrong")
+    async def _received(self, request: Request) -> tuple[Caller, bytes]:
+        """Return the caller and the body of a request; the key is checked before the body is read."""
+        caller = _caller(request)
+        self.responder.check(caller)
+        body = await _receive(request)
+        digest = hashlib.sha256(request.url.path.encode() + b"\n" + body).digest()
+        return replace(caller, digest=digest), body
+
+
+def _checked(handle: Handler) -> Handler:
+    """Return a handler that refuses requests of web pages, and shows errors as JSON."""
+
+    async def checked(request: Request) -> Response:
+        try:
+            _check_origin(request)
+            return await handle(request)
+        except CallError as error:
+            return _error(request, error)
+        except ClientDisconnect:
+            return Response(status_code=499)
+
+    return checked
+
+
+def _caller(request: Request) -> Caller:
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    bearer = token if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
+    return Caller(
+        key=request.path_params.get("key", bearer),
+        agent_role=request.path_params.get("agent_role", ""),
+        retry=request.headers.get("x-stainless-retry-count", "0") != "0",
+    )
 
 
 def _check_origin(request: Request) -> None:
@@ -184,7 +204,7 @@ async def _events(api: ModuleType, future: asyncio.Future[Answer], call: Call) -
 
 def _error(request: Request, error: CallError) -> Response:
     """Return an error in the form that the API's client shows."""
-    if request.url.path.startswith("/v1/messages"):
+    if "/v1/messages" in request.url.path:
         kind = ANTHROPIC_TYPES.get(error.status, "invalid_request_error")
         body: dict[str, Any] = {"type": "error", "error": {"type": kind, "message": error.message}}
     else:
