@@ -98,7 +98,7 @@ class Responder:
         try:
             prompt = transcript.prompt_ids(call.messages, call.tools)
             if queued.count_only:
-                queued.answer.set_result(_counted(prompt, self.name))
+                queued.answer.set_result(counted(prompt, self.name))
                 return
             room = self.context_length - len(prompt)
             if room < 1:
@@ -161,7 +161,7 @@ def answer_of(
     )
 
 
-def _counted(prompt: tuple[int, ...], model: str) -> Answer:
+def counted(prompt: tuple[int, ...], model: str) -> Answer:
     """Return an answer without a response, for the length of its prompt."""
     return Answer(
         id="", model=model, created=0, parsed=ParsedResponse(""), end=CompletionEnd.LENGTH, stop=None,

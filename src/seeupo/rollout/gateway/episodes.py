@@ -1,0 +1,131 @@
+"""An episode of an agent program: its calls, and the trajectory that they become."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+
+from seeupo.rollout.gateway.calls import Answer, Call, Caller, CallError
+from seeupo.rollout.gateway.programs import RunningProgram
+from seeupo.rollout.gateway.transcript import Transcript
+from seeupo.types import Attempt, CompletionEnd, Failure, StopReason, Trajectory, Turn, TurnText
+
+
+@dataclass(eq=False)
+class Generation:
+    """A call, and the requests that wait for its answer: the first, and repetitions after a disconnect.
+
+    Attributes:
+        number: Position of the call in its episode, by the start of its first request.
+        delivered: Whether a client has received the answer. Only delivered answers are turns.
+    """
+
+    call: Call
+    caller: Caller
+    number: int
+    waiting: list[Future[Answer]]
+    answer: Answer | None = None
+    turn: Turn | None = None
+    delivered: bool = False
+    refused: bool = False
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether all clients that asked for the answer went away before it."""
+        return not self.delivered and all(answer.cancelled() for answer in self.waiting)
+
+    def deliver(self) -> None:
+        """Give the answer to the requests that still wait for it."""
+        assert self.answer is not None
+        for waiting in self.waiting:
+            if not waiting.done() and waiting.set_running_or_notify_cancel():
+                waiting.set_result(self.answer)
+                self.delivered = True
+
+    def fail(self, error: CallError) -> None:
+        """Refuse the requests that still wait for the answer."""
+        for waiting in self.waiting:
+            if not waiting.done() and waiting.set_running_or_notify_cancel():
+                waiting.set_exception(error)
+
+
+@dataclass(eq=False)
+class Episode:
+    """An episode of an agent program.
+
+    Attributes:
+        unanswered: Calls that have arrived and have no answer.
+        overlapped: Whether calls were in flight at the same time.
+    """
+
+    attempt: Attempt
+    transcript: Transcript
+    started: float
+    program: RunningProgram | None = None
+    generations: list[Generation] = field(default_factory=list)
+    unanswered: int = 0
+    overlapped: bool = False
+    sampling_seconds: float = 0.0
+
+    def repeated(self, caller: Caller) -> Generation | None:
+        """Return the call that a request repeats: its clients went away, or the request says that it is a retry."""
+        for generation in reversed(self.generations):
+            same = generation.caller.digest == caller.digest and not generation.delivered and not generation.refused
+            if same and (generation.is_lost or caller.retry):
+                return generation
+        return None
+
+    def index_of(self, generation: Generation) -> int:
+        """Return the position of a call among those that become turns."""
+        return sum(not (other.refused or other.is_lost) for other in self.generations[: generation.number])
+
+
+def trajectory_of(
+    episode: Episode, stop: StopReason, *, score: float | None, rewards: tuple[float, ...], failure: Failure | None
+) -> Trajectory:
+    """Return the delivered turns of an episode in the order of their calls."""
+    attempt = episode.attempt
+    delivered = [generation for generation in episode.generations if generation.delivered]
+    turns = []
+    for index, generation in enumerate(delivered):
+        assert generation.turn is not None
+        reward = rewards[index] if index < len(rewards) else 0.0
+        turns.append(replace(generation.turn, index=index, reward=reward))
+    observations = [observation_of(generation.call) for generation in delivered[1:]]
+    answers = [generation.answer for generation in delivered if generation.answer is not None]
+    seconds = time.monotonic() - episode.started
+    return Trajectory(
+        id=attempt.id,
+        group=attempt.group,
+        task=attempt.task.id,
+        turns=tuple(turns),
+        reward=0.0 if score is None else score,
+        score=score,
+        stop=stop,
+        failure=failure,
+        truncated_responses=sum(answer.end is CompletionEnd.LENGTH for answer in answers),
+        timings={
+            "seconds": seconds,
+            "sampling_seconds": episode.sampling_seconds,
+            "environment_seconds": max(0.0, seconds - episode.sampling_seconds),
+        },
+        opening="" if not delivered else observation_of(delivered[0].call),
+        turn_texts=tuple(
+            TurnText(episode.transcript.chat.decode(turn.action_ids), observation)
+            for turn, observation in zip(turns, [*observations, ""], strict=False)
+        ),
+    )
+
+
+def observation_of(call: Call) -> str:
+    """Return the text of the messages after the last response."""
+    responses = [number for number, message in enumerate(call.messages) if message.role == "assistant"]
+    first = responses[-1] + 1 if responses else 0
+    return "\n".join(message.content for message in call.messages[first:])
+
+
+def state_key_of(call: Call) -> str:
+    return hashlib.blake2b(observation_of(call).encode(errors="surrogatepass"), digest_size=8).hexdigest()
