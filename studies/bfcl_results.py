@@ -24,6 +24,8 @@ from seeupo.evaluation.results import Evaluation, compare
 from seeupo.rollout.reasoning import action_of
 from seeupo.runs.trajectory_files import read_trajectories
 from seeupo.types import StepResult, Task, Trajectory
+from seeupo.utils.atomic_files import write_text
+from seeupo.utils.output_paths import check_output
 
 NOTHING = StepResult(())
 SCORES = ("avg@4", "pass@4")
@@ -174,7 +176,7 @@ def main() -> None:
         stages[run.name] = {**figures, "difference": difference((evaluation, shares), (last_evaluation, last_shares))}
     print("\n".join(table(stages)))
     if options.json:
-        options.json.write_text(json.dumps(stages, indent=1) + "\n")
+        write_text(check_output(options.json), json.dumps(stages, indent=1) + "\n")
 
 
 if __name__ == "__main__":

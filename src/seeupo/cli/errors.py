@@ -11,6 +11,7 @@ import click
 from seeupo.cli.terminal import echo_text, visible_diagnostics
 from seeupo.envs.failures import EnvFailure
 from seeupo.errors import ConfigError, UserError
+from seeupo.utils.python_process import safe_children
 from seeupo.utils.text import one_line
 
 
@@ -18,7 +19,7 @@ class CommandGroup(click.Group):
     """The root command. Prints every `UserError` and `EnvFailure` of its commands as a message."""
 
     def main(self, *args: Any, **options: Any) -> NoReturn:
-        with visible_diagnostics():
+        with visible_diagnostics(), safe_children():
             try:
                 code = super().main(*args, **{**options, "standalone_mode": False})
             except (UserError, EnvFailure, click.ClickException) as error:

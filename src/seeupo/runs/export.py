@@ -25,6 +25,7 @@ from seeupo.runs.checkpoints import Checkpoint
 from seeupo.runs.reader import StoredRun, read_run
 from seeupo.runs.run_directory import RECIPE, RunDirectory
 from seeupo.utils.atomic_files import sync, sync_folder
+from seeupo.utils.output_paths import check_output
 
 CARD_FILE = "README.md"
 MODEL_SUFFIXES = {".json", ".safetensors", ".jinja", ".txt", ".model", ".md"}
@@ -93,7 +94,7 @@ def export(
 
 
 def _check_new(out: Path) -> None:
-    if os.path.lexists(out):
+    if os.path.lexists(check_output(out, folder=True)):
         raise RunError(f"{out} already exists; choose a new folder")
     if not out.absolute().parent.is_dir():
         raise RunError(f"{out} cannot be written: the directory {out.parent} does not exist; create it first")

@@ -23,8 +23,10 @@ from seeupo.errors import RunError
 from seeupo.runs.checkpoints import Checkpoints
 from seeupo.runs.trajectory_files import read_trajectories, write_trajectories
 from seeupo.types import Trajectory
+from seeupo.utils import plain_files
 from seeupo.utils.atomic_files import atomic_write, sync_folder, write_text
 from seeupo.utils.option_checks import check_count
+from seeupo.utils.output_paths import check_output
 from seeupo.utils.plain_files import read_plain
 
 RECIPE = "recipe.toml"
@@ -57,7 +59,7 @@ class RunDirectory:
     def create(cls, path: Path, recipe_toml: str, env_info: Mapping[str, Any]) -> RunDirectory:
         """Start a run in a new or empty directory, which appears complete with recipe and env_info or not at all."""
         described = _json_text({"format": FORMAT, "version": VERSION, **env_info})
-        target = path.resolve()
+        target = check_output(path, folder=True).resolve()
         partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
         occupied = f"{path} already exists and is not empty; resume it if it is a run, or choose another directory"
         try:
@@ -297,12 +299,7 @@ def refuse_links(run_dir: Path) -> None:
     for name in (TRAJECTORIES, EVALUATIONS, POLICY):
         with suppress(OSError):
             paths += sorted((run_dir / name).iterdir())
-    for path in paths:
-        if path.is_symlink():
-            raise RunError(
-                f"{path} is a symbolic link, which is not followed in a run directory; replace it with the file or "
-                "directory itself"
-            )
+    plain_files.refuse_links(paths, place="a run directory")
 
 
 def _end_of_lines(file: FileIO) -> int:

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import seeupo
 from seeupo.envs.appworld.scratch import SCRATCH, clear, in_sandbox
+from seeupo.utils.python_process import SAFE_PATH, python_command
 
 ANSWER_SECONDS = 90.0
 LOST = 70
@@ -104,13 +105,14 @@ class Engine:
             "PYTHONHASHSEED": "0",  # the order of sets is visible to the model
             "PYTHONPATH": str(Path(seeupo.__file__).parent.parent),
             "TZ": "UTC",
+            **SAFE_PATH,
         }
         return subprocess.Popen(
-            [
-                *(sys.executable, "-m", "seeupo.envs.appworld.engine_process"),
+            python_command(
+                *("-m", "seeupo.envs.appworld.engine_process"),
                 str(self.memory_mb * 2**20),
                 str(self.data) if in_sandbox() else "",
-            ],
+            ),
             env=places,
             cwd="/",
             stdin=subprocess.PIPE,
