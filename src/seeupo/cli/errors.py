@@ -8,11 +8,12 @@ from typing import Any, NoReturn
 
 import click
 
-from seeupo.cli.terminal import echo_text, visible_diagnostics
+from seeupo.cli.terminal import echo_text
 from seeupo.envs.failures import EnvFailure
 from seeupo.errors import ConfigError, UserError
+from seeupo.utils.diagnostics import visible_diagnostics
 from seeupo.utils.python_process import safe_children
-from seeupo.utils.text import one_line
+from seeupo.utils.text import indented, one_line
 
 
 class CommandGroup(click.Group):
@@ -39,4 +40,4 @@ def _message(error: UserError | EnvFailure | click.ClickException) -> str:
     if isinstance(error, ConfigError):
         return "Error: " + "\n".join(map(one_line, error.lines))
     # A traceback or the end of a worker's output may follow; indented, it cannot pose as a line of this program.
-    return "Error: " + "\n  ".join(map(one_line, str(error).split("\n")))
+    return f"Error: {indented(str(error))}"
