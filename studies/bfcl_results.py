@@ -169,6 +169,8 @@ def main() -> None:
     parser.add_argument("runs", type=Path, nargs="+", help="runs from this warm start; their last evaluations are used")
     parser.add_argument("--json", type=Path, help="file for the results")
     options = parser.parse_args()
+    if options.json:
+        check_output(options.json)
     stages = dict[str, dict[str, Any]]()
     evaluation, shares, stages["warm start"] = stage(options.warm_start, 0)
     for run in options.runs:
@@ -176,7 +178,7 @@ def main() -> None:
         stages[run.name] = {**figures, "difference": difference((evaluation, shares), (last_evaluation, last_shares))}
     print("\n".join(table(stages)))
     if options.json:
-        write_text(check_output(options.json), json.dumps(stages, indent=1) + "\n")
+        write_text(options.json, json.dumps(stages, indent=1) + "\n")
 
 
 if __name__ == "__main__":

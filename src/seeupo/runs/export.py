@@ -60,8 +60,9 @@ def export(
         checkpoint: Iteration of a checkpoint, or "best"; the final policy by default.
         merge: Merge LoRA adapters into the weights of the base model. Has no effect on full weights.
     """
-    run, out = RunDirectory.open(Path(run_dir)), Path(out)
+    out = Path(out)
     _check_new(out)
+    run = RunDirectory.open(Path(run_dir))
     source, iteration, card = _source(run, checkpoint, merge=merge)
     adapter = read_adapter(source) if is_adapter(source) else None
     base = None if adapter is None or merge else adapter.base

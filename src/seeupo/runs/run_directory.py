@@ -26,7 +26,6 @@ from seeupo.types import Trajectory
 from seeupo.utils import plain_files
 from seeupo.utils.atomic_files import atomic_write, sync_folder, write_text
 from seeupo.utils.option_checks import check_count
-from seeupo.utils.output_paths import check_output
 from seeupo.utils.plain_files import read_plain
 
 RECIPE = "recipe.toml"
@@ -59,7 +58,7 @@ class RunDirectory:
     def create(cls, path: Path, recipe_toml: str, env_info: Mapping[str, Any]) -> RunDirectory:
         """Start a run in a new or empty directory, which appears complete with recipe and env_info or not at all."""
         described = _json_text({"format": FORMAT, "version": VERSION, **env_info})
-        target = check_output(path, folder=True).resolve()
+        target = path.resolve()
         partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
         occupied = f"{path} already exists and is not empty; resume it if it is a run, or choose another directory"
         try:
