@@ -149,7 +149,9 @@ def check_unchanged(line, out, kind):
     assert result.exit_code in (1, 2), result.output
     (message,) = [text for text in result.output.splitlines() if text.startswith("Error: ")]
     assert str(out) in message
-    assert result.exit_code == 2 or re.search(r"is a (pipe|socket|device|symbolic link|directory|file); ", message)
+    assert result.exit_code == 2 or re.search(
+        r"is a (pipe|socket|device|symbolic link|directory|file); |already exists", message
+    )
     after = out.lstat()
     assert (before.st_ino, before.st_mode, before.st_mtime) == (after.st_ino, after.st_mode, after.st_mtime)
     assert sorted(path.name for path in out.parent.iterdir()) == ["out", "precious"]

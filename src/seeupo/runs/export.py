@@ -95,8 +95,9 @@ def export(
 
 
 def _check_new(out: Path) -> None:
-    if os.path.lexists(check_output(out, folder=True)):
+    if os.path.lexists(out):
         raise RunError(f"{out} already exists; choose a new folder")
+    check_output(out, folder=True)
     if not out.absolute().parent.is_dir():
         raise RunError(f"{out} cannot be written: the directory {out.parent} does not exist; create it first")
 
