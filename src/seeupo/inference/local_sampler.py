@@ -80,7 +80,7 @@ class LocalSampler:
 
     With one adapter per turn, requests of all turns are sampled in one batch, each row with the adapter of its turn.
     Keys and values depend on the adapter, so each has its own prefixes, and an episode's context is computed again when
-    its next turn has another adapter, from the first adapted layer on.
+    its next turn has another adapter.
 
     With speculation a pass also computes a draft of each row's next tokens. A draft token is kept only if the row's own
     random number draws it, so the tokens are the same as one at a time, up to the rounding of the products.
@@ -179,22 +179,17 @@ class LocalSampler:
             before, tokens_before = request.prompt_ids[:-1], self._tree.tokens
             context = self._cached_context(request)
             self._cache.insert(row, context)
-            resumed = context.tokens if context.tokens and len(context.keys) < self._cache.layers else []
-            if resumed:
-                context.tokens = []
-                added.append(self._cache.new_tokens(row, context, resumed, resumed=True))
-                context.tokens = [*resumed]
             missing = before[context.length :]
             if missing:
                 added.append(self._cache.new_tokens(row, context, missing))
                 context.tokens += missing
-            prefilled = len(resumed) + len(missing) + self._tree.tokens - tokens_before
+            prefilled = len(missing) + self._tree.tokens - tokens_before
             history, generator = DraftHistory(request.prompt_ids), random.Random(request.seed)
             self._rows.append(ActiveRequest(request, context, generator, history, Counter(prefilled=prefilled)))
             count += prefilled
         self.prefilled_tokens += count
         chains = [segment for row in self._rows[first:] for segment in row.context.segment.chain()]
-        new = [NewSegment(segment) for segment in dict.fromkeys(chains) if len(segment.keys) < self._cache.layers]
+        new = [NewSegment(segment) for segment in dict.fromkeys(chains) if not segment.keys]
         spans: list[NewSegment | NewTokens] = [*new, *added]
         spans.sort(key=lambda span: span.adapter)  # spans with the same adapter are neighbors
         return PrefillAttention(spans, self._cache), self._make_short_ends_private(first)
@@ -219,13 +214,10 @@ class LocalSampler:
         before, adapter = request.prompt_ids[:-1], self._adapter_of(request)
         context = self._episodes.pop(request.episode, None) if request.episode is not None else None
         if context is not None and context.segment.starts(before):
-            unchanged = common_prefix_length(before[context.segment.end :], context.tokens)
             if context.segment.adapter != adapter:
                 # What rows share with each other is the same as with the adapter of the turn before.
-                segment = self._tree.insert(before[: context.segment.end], adapter)
-                if not self._cache.first_adapted:
-                    return Context(segment, [])
-                return context.below_adapters(segment, context.tokens[:unchanged], self._cache.first_adapted)
+                return Context(self._tree.insert(before[: context.segment.end], adapter), [])
+            unchanged = common_prefix_length(before[context.segment.end :], context.tokens)
             context.tokens = context.tokens[:unchanged]
             return context
         return Context(self._tree.insert(before, adapter), [])
@@ -247,7 +239,7 @@ class LocalSampler:
             for number, row, draft in zip(order, rows, drafts, strict=True)
         ]
         spans = [*prefill.spans, *inputs]
-        tokens = [token for span in [*prefill.entering, *inputs] for token in span.tokens]
+        tokens = [token for span in spans for token in span.tokens]
         positions = [position for span in spans for position in span.positions]
         parameters: list[SamplingParameters] = []
         uniforms: list[float] = []
