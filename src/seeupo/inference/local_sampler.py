@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, islice, takewhile
@@ -16,19 +16,11 @@ from seeupo.inference.decoding_weights import AdapterRows
 from seeupo.inference.drafts import DraftHistory, Drafts, Guess
 from seeupo.inference.kv_cache import Context, CopiedSegment, NewSegment, NewTokens, RowCache
 from seeupo.inference.prefix_tree import PrefixTree, Segment
-from seeupo.inference.sampling import (
-    StopCriteria,
-    SyncedWeights,
-    check_idle,
-    check_request,
-    copy_weights,
-    sample_tokens,
-)
+from seeupo.inference.sampling import ModelSampler, check_idle, sample_tokens
 from seeupo.models.loading import LoadedPolicy
 from seeupo.models.lora.turn_adapters import turn_adapters
 from seeupo.protocols import WeightSource
 from seeupo.types import Completion, CompletionEnd, GenerationRequest, SamplingParameters, Turn
-from seeupo.utils.option_checks import check_count
 from seeupo.utils.sequences import common_prefix_length
 
 CACHE_BYTES = 4 * 2**30
@@ -71,7 +63,7 @@ class ActiveRequest:
         return self.uniforms[first : first + count]
 
 
-class LocalSampler:
+class LocalSampler(ModelSampler):
     """Samples from a loaded policy in this process.
 
     Prompts are kept in a radix tree, so that each distinct prefix is computed once and rows that share it attend to it
@@ -102,32 +94,21 @@ class LocalSampler:
         speculation: bool = True,
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
-        check_count("max_rows", max_rows, 1)
-        self.policy = policy
-        self.training = training
-        self.max_rows = max_rows
+        super().__init__(policy, training=training, max_rows=max_rows)
         self.speculation = speculation
-        self.version = 0
         self.prefilled_tokens = 0
-        self._context_length = policy.context_length
         self._adapters = turn_adapters(policy.model)
         self._decoder = Decoder(policy.model)
-        self._waiting: deque[GenerationRequest] = deque()
         self._rows: list[ActiveRequest] = []
         self._cache = self._empty_cache()
         self._max_cached = cache_bytes // self._cache.bytes_per_token
         self._drafts = Drafts()
         self._forget()
-        self._stop = StopCriteria(policy)
-        self._weights = SyncedWeights(policy.model)
 
     def submit(self, request: GenerationRequest) -> None:
-        if not (self._rows or self._waiting):
-            self._weights.check(self.version)
-        check_request(request, self._context_length, training=self.training)
         if self._adapters is not None and request.agent is None:
             raise ValueError(f"request {request.id!r} names no turn; the policy has one adapter per turn. Set agent.")
-        self._waiting.append(request)
+        super().submit(request)
 
     def poll(self) -> list[Completion]:
         """Admit waiting requests, run one forward pass over all rows, and return the completions that have finished."""
@@ -141,11 +122,8 @@ class LocalSampler:
         return finished
 
     def sync(self, engine: WeightSource, version: int) -> None:
-        check_idle(self._rows or self._waiting, "weights cannot change")
-        copy_weights(self.policy.model, engine)
+        super().sync(engine, version)
         self._forget()
-        self._weights.record()
-        self.version = version
 
     def draft_from(self, turns: Iterable[Turn]) -> None:
         if self.speculation:
