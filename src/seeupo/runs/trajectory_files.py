@@ -177,7 +177,7 @@ def from_json(record: Mapping[str, Any]) -> Trajectory:
             raise ValueError(f"its turns have more than {MAX_TOKENS:,} tokens")
         if not all(type(token) is int and token >= 0 for token in (*entry["prompt"], *entry["action"])):
             raise ValueError(f"turn {index} has tokens that are not integers of at least 0")
-    without_turns = read_record(Trajectory, {**record, "turns": [], "turn_texts": []}, "trajectory")
+    without_turns: Trajectory = read_record(Trajectory, {**record, "turns": [], "turn_texts": []}, "trajectory")
     return replace(without_turns, turns=tuple(turns), turn_texts=tuple(texts))
 
 

@@ -34,7 +34,7 @@ def read_record(kind: Any, value: Any, name: str) -> Any:
         return tuple(read_record(arguments[0], item, name) for item in _expect(value, list, name))
     if origin is Mapping:
         return {key: read_record(arguments[1], item, name) for key, item in _expect(value, dict, name).items()}
-    if is_dataclass(kind):
+    if isinstance(kind, type) and is_dataclass(kind):
         table, fields = _expect(value, dict, name), _fields_of(kind)
         if missing := fields.keys() - table.keys():
             raise TypeError(f"{name} has no {min(missing)}; expected all fields of {kind.__name__}")
