@@ -11,7 +11,7 @@ from seeupo.errors import ModelError
 from seeupo.models.loading import load_policy
 from seeupo.models.logprobs import padded_logprobs, tree_logprobs
 from seeupo.models.packing.tree import pack_batches
-from seeupo.models.packing.tree_attention import TreeAttention
+from seeupo.models.packing.tree_attention import BlockedAttention
 from seeupo.models.tiny import tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer(TinyConfig())
@@ -98,7 +98,7 @@ def test_model_that_attends_across_branches_is_not_packed(tmp_path, monkeypatch)
         )
         return attended.transpose(1, 2)
 
-    monkeypatch.setattr(TreeAttention, "__call__", along_the_row)
+    monkeypatch.setattr(BlockedAttention, "__call__", along_the_row)
     with pytest.warns(UserWarning, match="its log-probs differ by"):
         policy = load_policy(saved(tmp_path, with_full_vocabulary("llama")))
     assert policy.packing == "padded"

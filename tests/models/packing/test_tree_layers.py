@@ -2,14 +2,16 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.nn.attention import flex_attention as torch_flex_attention
 
 from models.examples import FAMILIES, random_turns, small_model, thought_stripped_trajectory
-from seeupo.models.packing import tree, tree_layers
+from seeupo.models.packing import tree, tree_attention, tree_layers
 from seeupo.models.packing.tree import LayerInput, pack_batches
 from seeupo.models.packing.tree_layers import _all_states, final_states, states_below, use_tree_attention
 from seeupo.types import Turn
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
+pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 
 
 @pytest.fixture(params=[1, 96])
@@ -72,3 +74,14 @@ def test_the_last_layer_computes_the_feed_forward_part_of_needed_tokens_only():
         layer.mlp.register_forward_hook(lambda _, inputs, __: sizes.append(inputs[0].shape[1]))
     final_states(model, batch, batch.predictors[batch.mask])
     assert sizes == [30 + 4 * 2, 1 + 4]
+
+
+def test_flex_attention_has_the_same_queries(batches, monkeypatch):
+    model = small_model()
+    expected = [final_states(model, batch, batch.lasts).detach() for batch in batches]
+    monkeypatch.setattr(torch_flex_attention, "_validate_device", lambda *tensors: None)
+    monkeypatch.setattr(tree_attention, "flex_is_faster", lambda queries: True)
+    for batch, states in zip(batches, expected, strict=True):
+        with torch.no_grad():
+            actual = final_states(model, batch, batch.lasts)
+        torch.testing.assert_close(actual, states, rtol=0, atol=1e-10)

@@ -159,6 +159,7 @@ class TreeBatch:
     Attributes:
         members: Indices of the turns of all rows in the list that was packed.
         input_ids, position_ids: [B, N].
+        ends: [B, N] as in `Row`; a token of the padding has no descendants.
         paths: Per turn, the positions of its tokens in the flattened [B * N] tokens.
         predictors: [n, L] for each token of a turn's action, the position in the flattened [B * N] tokens after which
             it is predicted; 0 in padding.
@@ -171,6 +172,7 @@ class TreeBatch:
     members: list[int]
     input_ids: Tensor
     position_ids: Tensor
+    ends: Tensor
     blocks: list[list[Block]]
     paths: list[Ints]
     predictors: Tensor
@@ -210,6 +212,7 @@ def _batch(rows: Sequence[Row], turns: Sequence[Turn]) -> TreeBatch:
         members=members,
         input_ids=padded([row.tokens for row in rows], length),
         position_ids=padded([row.positions for row in rows], length),
+        ends=torch.maximum(padded([row.ends for row in rows], length), torch.arange(1, length + 1)),
         blocks=[list(blocks_of(row.ends, 0, len(row.ends))) for row in rows],
         paths=paths,
         predictors=padded(positions, longest),

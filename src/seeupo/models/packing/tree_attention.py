@@ -1,15 +1,19 @@
 """Attention over tree-packed rows: each token attends to its ancestors and to itself.
 
-It is registered as an attention implementation of transformers, so any model that accepts one can be tree-packed.
+It is registered as an attention implementation of transformers, so any model that accepts one can be tree-packed. Two
+implementations give the same numbers: `BlockedAttention` computes one block of a tree after another;
+`FlexAttention` is a single GPU kernel that skips what is masked.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -18,6 +22,10 @@ from transformers.masking_utils import sdpa_mask
 from seeupo.models.packing.tree import Block, TreeBatch
 
 NAME = "seeupo_tree"
+MASK_BLOCK = 128
+"""Number of queries and of keys in the parts of a mask that FlexAttention can skip."""
+RECOMPILE_LIMIT = 64
+"""Number of variants of FlexAttention to compile: by gradient mode, data type, and one or several rows."""
 
 
 @dataclass(frozen=True)
@@ -34,32 +42,53 @@ class Queries:
 
 
 class TreeAttention:
-    """Attention along the trees of a batch: one block after another, each to its ancestors and to itself.
+    """Attention along the trees of a batch; the masks are made in the first layer and are the same in every layer.
 
-    Rows are split into their blocks and joined again. With a slice per block, the backward pass would fill and add a
-    tensor of the size of the whole batch for each of them. The masks are made in the first layer and are the same in
-    every layer. Without `queries`, all tokens attend.
+    Without `queries`, all tokens attend.
     """
 
     def __init__(self, batch: TreeBatch, queries: Queries | None = None) -> None:
         self.batch, self.queries = batch, queries
-        self._rows: list[list[_BlockPart]] = []
+        self._attend: BlockedAttention | FlexAttention | None = None
 
     def __call__(self, queries: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
         """Attend with queries [B, Hq, S, D] to keys and values [B, Hkv, N, D]; return [B, S, Hq, D]."""
         # In mixed precision, rotary positions have turned queries and keys into float32.
         queries, keys = queries.to(values.dtype), keys.to(values.dtype)
-        if not self._rows:
-            self._rows = [self._parts(row, values) for row in range(len(self.batch.blocks))]
-        rows = zip(self._rows, queries.split(1), keys.split(1), values.split(1), strict=True)
-        return torch.cat([self._attend(*row, scaling) for row in rows]).transpose(1, 2)
+        if self._attend is None:
+            kind = FlexAttention if flex_is_faster(queries) else BlockedAttention
+            self._attend = kind(self.batch, values.dtype, values.device, self.queries)
+        return self._attend(queries, keys, values, scaling)
 
-    def _parts(self, row: int, values: Tensor) -> list[_BlockPart]:
-        """Return the blocks of a row, with masks of the data type and device of the values."""
-        blocks, queries = self.batch.blocks[row], self.queries
-        asking = None if queries is None else queries.tokens[row, : queries.counts[row]].cpu()
-        numbers = {block.start: number for number, block in enumerate(blocks)}
-        return [_block_part(block, numbers, asking, values.dtype, values.device) for block in blocks]
+
+def flex_is_faster(queries: Tensor) -> bool:
+    """Return whether to use FlexAttention for queries [B, H, N, D]: on GPUs, if its kernel supports data type and D.
+
+    Rows must be longer than the parts of a mask that the kernel skips.
+    """
+    length, width = queries.shape[-2:]
+    return queries.is_cuda and queries.dtype != torch.float64 and width >= 16 and length > MASK_BLOCK
+
+
+class BlockedAttention:
+    """Attention of one block of a tree after another, each to its ancestors and to itself.
+
+    Rows are split into their blocks and joined again. With a slice per block, the backward pass would fill and add a
+    tensor of the size of the whole batch for each of them.
+    """
+
+    def __init__(
+        self, batch: TreeBatch, dtype: torch.dtype, device: torch.device, queries: Queries | None = None
+    ) -> None:
+        self.rows: list[list[_BlockPart]] = []
+        for row, blocks in enumerate(batch.blocks):
+            asking = None if queries is None else queries.tokens[row, : queries.counts[row]].cpu()
+            numbers = {block.start: number for number, block in enumerate(blocks)}
+            self.rows.append([_block_part(block, numbers, asking, dtype, device) for block in blocks])
+
+    def __call__(self, queries: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
+        rows = zip(self.rows, queries.split(1), keys.split(1), values.split(1), strict=True)
+        return torch.cat([self._attend(*row, scaling) for row in rows]).transpose(1, 2)
 
     def _attend(self, parts: list[_BlockPart], queries: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
         """Attend in one row; padding attends to nothing."""
@@ -136,6 +165,37 @@ def _mask(block: Block, asking: Tensor | None, dtype: torch.dtype, device: torch
     mask = torch.zeros(len(queries), before + size, dtype=dtype, device=device)
     mask[:, before:].masked_fill_(~allowed, -torch.inf)
     return mask
+
+
+class FlexAttention:
+    """Attention of all tokens in one kernel, which PyTorch compiles for the mask of a tree."""
+
+    def __init__(
+        self, batch: TreeBatch, dtype: torch.dtype, device: torch.device, queries: Queries | None = None
+    ) -> None:
+        ends = batch.ends.to(device)
+        rows, length = batch.ends.shape
+        asking = torch.arange(length).expand(rows, length) if queries is None else queries.tokens
+        asking = asking.to(device)
+
+        def sees(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            token = asking[row, query]
+            return (key <= token) & (token < ends[row, key])
+
+        size = asking.shape[1]
+        self.mask = create_block_mask(sees, rows, None, size, length, device=device, BLOCK_SIZE=MASK_BLOCK)
+
+    def __call__(self, queries: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
+        attend = _flex_attention(compiled=queries.is_cuda)
+        attended: Tensor = attend(queries, keys, values, block_mask=self.mask, scale=scaling, enable_gqa=True)
+        return attended.transpose(1, 2)
+
+
+@cache
+def _flex_attention(*, compiled: bool) -> Any:
+    # Shapes differ from batch to batch. With fullgraph, too many variants are an error, not a slow fallback.
+    options: dict[str, Any] = {"dynamic": True, "fullgraph": True, "recompile_limit": RECOMPILE_LIMIT}
+    return torch.compile(flex_attention, **options) if compiled else flex_attention
 
 
 def _attention(
