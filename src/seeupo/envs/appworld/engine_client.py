@@ -33,9 +33,8 @@ class NoOutput(EngineLost):
 class Engine:
     """Runs fresh processes for each episode, one episode at a time."""
 
-    def __init__(self, data: Path, *, memory_mb: int) -> None:
+    def __init__(self, data: Path) -> None:
         self.data = data
-        self.memory_mb = memory_mb
         self.source: subprocess.Popen[str] | None = None
         # AppWorld expects its data and its output in one folder; the data itself is read-only.
         self.root = Path(tempfile.mkdtemp(prefix="appworld-"))
@@ -110,7 +109,6 @@ class Engine:
         return subprocess.Popen(
             python_command(
                 *("-m", "seeupo.envs.appworld.engine_process"),
-                str(self.memory_mb * 2**20),
                 str(self.data) if in_sandbox() else "",
             ),
             env=places,
