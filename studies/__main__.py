@@ -14,6 +14,7 @@ import seeupo
 from seeupo.cli.errors import CommandGroup
 from seeupo.cli.terminal import Terminal, echo, note
 from seeupo.utils.atomic_files import write_text
+from seeupo.utils.output_paths import check_output
 
 seed_option = click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed.")
 out_option = click.option(
@@ -42,7 +43,7 @@ def theory(seed: int, problems: int, out: Path | None) -> None:
     from studies.theory.display import show
     from studies.theory.report import write_report
 
-    create(out)
+    create_folder(out)
     started = time.monotonic()
     claims: list[study.Claim] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -75,7 +76,7 @@ def credit(seed: int, out: Path | None) -> None:
     from studies.credit.display import show
     from studies.credit.report import write_report
 
-    create(out)
+    create_folder(out)
     order = study.settings()
     results: list[study.Scores] = []
     for scores in study.measure(seed):
@@ -118,7 +119,9 @@ def reliability(
     from seeupo.config.loader import read_recipe
     from studies.reliability import Runs, Study, markdown
 
-    create(json_file.parent if json_file else None)
+    check_output(folder, folder=True)
+    if json_file:
+        create_folder(check_output(json_file).parent)
     read_recipe(recipe)  # before any run starts
     table = Study(Runs(recipe, folder, jobs, threads), seeds).run(note)
     if json_file:
@@ -127,17 +130,17 @@ def reliability(
         echo(line)
 
 
-def create(directory: Path | None) -> None:
+def create_folder(directory: Path | None) -> None:
     """Create the output directory before the work starts."""
     if directory:
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            check_output(directory, folder=True).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise click.UsageError(f"{directory} cannot be created: {error.strerror}") from None
 
 
 def write_json(path: Path, table: Any) -> None:
-    write_text(path, json.dumps(table, indent=1) + "\n")
+    write_text(check_output(path), json.dumps(table, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ from seeupo.evaluation.results import Evaluation, compare
 from seeupo.rollout.reasoning import action_of
 from seeupo.runs.trajectory_files import read_trajectories
 from seeupo.types import StepResult, Task, Trajectory
+from seeupo.utils.atomic_files import write_text
+from seeupo.utils.output_paths import check_output
 
 NOTHING = StepResult(())
 SCORES = ("avg@4", "pass@4")
@@ -167,6 +169,8 @@ def main() -> None:
     parser.add_argument("runs", type=Path, nargs="+", help="runs from this warm start; their last evaluations are used")
     parser.add_argument("--json", type=Path, help="file for the results")
     options = parser.parse_args()
+    if options.json:
+        check_output(options.json)
     stages = dict[str, dict[str, Any]]()
     evaluation, shares, stages["warm start"] = stage(options.warm_start, 0)
     for run in options.runs:
@@ -174,7 +178,7 @@ def main() -> None:
         stages[run.name] = {**figures, "difference": difference((evaluation, shares), (last_evaluation, last_shares))}
     print("\n".join(table(stages)))
     if options.json:
-        options.json.write_text(json.dumps(stages, indent=1) + "\n")
+        write_text(options.json, json.dumps(stages, indent=1) + "\n")
 
 
 if __name__ == "__main__":

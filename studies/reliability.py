@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any, TypeVar
 from seeupo.config.loader import read_recipe
 from seeupo.core.statistics import format_estimate
 from seeupo.errors import TrainingError
+from seeupo.utils.python_process import python_command, safe_environment
 
 T = TypeVar("T")
 
@@ -50,8 +50,8 @@ class Runs:
             started = (path / "recipe.toml").exists()
             threads = [] if self.threads is None else [f"--run.threads={self.threads}"]
             arguments = ["--resume", str(path)] if started else [self.recipe, "--out", str(path), *changes, *threads]
-            command = [sys.executable, "-m", "seeupo", "train", *arguments]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            command = python_command("-m", "seeupo", "train", *arguments)
+            done = subprocess.run(command, capture_output=True, text=True, check=False, env=safe_environment())
             if done.returncode != 0:
                 problem = f"the run {path} failed with exit code {done.returncode}:"
                 raise TrainingError(problem, *done.stderr[-500:].splitlines())

@@ -3,6 +3,7 @@ import it.
 """
 
 import ast
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -22,16 +23,9 @@ print("imported")
 
 
 LIGHT_COMMANDS = [
-    "--help",
-    "recipes list",
-    "recipes show tiny-pocket",
-    "recipes schema",
-    "algorithms list",
-    "algorithms show ppo",
-    "envs list",
-    *(f"train {name} --dry-run" for name in recipe_names() if name != "custom"),
+    *runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "light_start.py"))["COMMANDS"],
+    *(f"train {name} --dry-run" for name in recipe_names() if name not in ("custom", "tiny-pocket", "qwen3-14b-bfcl")),
     "plan tiny-pocket --gpus 0",
-    "train tiny-pocket --agent.max_turn 3",
     "train tiny-pocket --agent.max_turns six",
     "train tiny-pocket --algorithm.order backwards",
     "train tiny-pocket --algorithm.epochs 0",

@@ -10,11 +10,11 @@ Everything that a program imports comes from three places:
 Everything else may change without notice.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
+# Nothing is imported here: `python -m seeupo` searches the current directory until its first line has run.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from seeupo.callbacks import Callback as Callback
     from seeupo.comparison.run import compare as compare
     from seeupo.config.schema import Recipe as Recipe
@@ -69,7 +69,7 @@ _PLACES = {
 __all__ = sorted(_PLACES)  # noqa: PLE0605
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """Load each name when it is asked for: most of them need torch, which environments do without."""
     if name not in _PLACES:
         raise AttributeError(f"module 'seeupo' has no attribute {name!r}")

@@ -7,7 +7,6 @@ import os
 import platform
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -37,6 +36,7 @@ from seeupo.inference import make_sampler
 from seeupo.models.loading import load_policy
 from seeupo.types import Completion, GenerationRequest, SamplingParameters, Turn
 from seeupo.utils.cache import cache_folder
+from seeupo.utils.python_process import python_command, safe_environment
 
 GIB = 2**30
 IMPORT_SECONDS = 60
@@ -131,7 +131,8 @@ def optional_package(package: str) -> Check:
     program = f"import {package}; print({package}.__version__)"
     try:
         done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", program],
+            python_command("-W", "ignore", "-c", program),
+            env=safe_environment(),
             capture_output=True,
             text=True,
             check=False,

@@ -56,7 +56,7 @@ class EvaluationError(UserError):
 
 
 class RunError(UserError):
-    """A run directory cannot be created, opened, locked or written."""
+    """A run directory or another output cannot be created, opened, locked or written."""
 
 
 class CheckpointError(UserError):

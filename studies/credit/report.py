@@ -9,6 +9,8 @@ from pathlib import Path
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from seeupo.utils.atomic_files import write_text
+from seeupo.utils.output_paths import check_output
 from studies.credit.display import question_rows, score_rows
 from studies.credit.methods import TRUE, WITH_M, WITHOUT_M
 from studies.credit.problem import KINDS
@@ -28,13 +30,14 @@ LABELS = {
 
 def write_report(results: Sequence[Scores], asked: Sequence[Question], directory: Path) -> Path:
     """Write scores.md and its figures into the directory; return the path of the page."""
-    (directory / "figures").mkdir(parents=True, exist_ok=True)
+    folder = check_output(directory / "figures", folder=True)
+    folder.mkdir(parents=True, exist_ok=True)
     figures = {"methods": all_methods(results)} | {axis: along(results, axis) for axis in LABELS}
     with rc_context(STYLE):
         for name, figure in figures.items():
-            figure.savefig(directory / "figures" / f"{name}.svg", metadata={"Date": None}, bbox_inches="tight")
+            figure.savefig(check_output(folder / f"{name}.svg"), metadata={"Date": None}, bbox_inches="tight")
     page = directory / "scores.md"
-    page.write_text("\n".join(_parts(results, asked)), encoding="utf-8")
+    write_text(check_output(page), "\n".join(_parts(results, asked)))
     return page
 
 

@@ -10,6 +10,8 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from seeupo.utils.atomic_files import write_text
+from seeupo.utils.output_paths import check_output
 from studies.theory.display import figures_text
 from studies.theory.verdict import Check, Claim, Scope
 
@@ -29,16 +31,16 @@ STYLE: Any = {
 
 def write_report(claims: Sequence[Claim], directory: Path) -> Path:
     """Write claims.md and figures/claim-01.svg, ... into the directory; return the path of the page."""
-    (directory / "figures").mkdir(parents=True, exist_ok=True)
+    check_output(directory / "figures", folder=True).mkdir(parents=True, exist_ok=True)
     parts = ["# The paper's claims, measured\n"]
     for claim in claims:
         name = f"figures/claim-{claim.id:02}.svg"
         with rc_context(STYLE):
             figure = FIGURES[claim.id](claim)
-            figure.savefig(directory / name, metadata={"Date": None}, bbox_inches="tight")
+            figure.savefig(check_output(directory / name), metadata={"Date": None}, bbox_inches="tight")
         parts.append(_section(claim, name))
     page = directory / "claims.md"
-    page.write_text("\n".join(parts), encoding="utf-8")
+    write_text(check_output(page), "\n".join(parts))
     return page
 
 

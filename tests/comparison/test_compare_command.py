@@ -16,7 +16,7 @@ from filelock import FileLock
 import seeupo
 from comparison.small_study import STUDY, write_study
 from seeupo.cli import main
-from seeupo.comparison.result_store import PACKED, read_packed
+from seeupo.comparison.result_store import PACKED, TRAINING_REVISION, read_packed
 
 
 def compare(path, *arguments):
@@ -207,12 +207,14 @@ def test_comparison_that_fails_has_a_page_of_its_finished_seeds(finished, tmp_pa
     copy = tmp_path / "out"
     shutil.copytree(out, copy, ignore=shutil.ignore_patterns("comparison.*", "logs", "work", PACKED))
     unpack(out, copy)
-    next((copy / "runs").glob("grpo-6-*.json")).unlink()
-    (copy / "work").write_text("not a directory")
+    result = next((copy / "runs").glob("grpo-6-*.json"))
+    result.unlink()
+    (copy / "work").mkdir()
+    (copy / "work" / f"{result.stem}-{TRAINING_REVISION}").write_text("not a directory")
     done = compare(path, "--out", copy)
     assert done.exit_code == 1
     assert "the run grpo-6-" in done.stderr
-    assert "work is a file; choose another directory" in done.stderr
+    assert " is a file; expected a directory" in done.stderr
     assert "Traceback" not in done.output
     assert "1 of 2 seeds are in" in done.stderr
     assert table(copy)["seeds"] == [5]

@@ -1,7 +1,7 @@
 import torch
 
 from seeupo.config.optimizer_settings import OptimizerSettings
-from seeupo.engines.optimizer import Optimizer
+from seeupo.engines.optimizer import ClippedAdamW
 
 
 def parameters():
@@ -20,7 +20,7 @@ def test_fused_steps_equal_those_of_a_loop_over_the_parameters():
     loop, ours = parameters(), parameters()
     plain, optimizer = (
         torch.optim.AdamW(loop.values(), lr=0.1, weight_decay=0.1, foreach=False),
-        Optimizer(ours, settings),
+        ClippedAdamW(ours, settings),
     )
     for seed in range(3):
         set_gradients(loop, seed)
@@ -34,11 +34,11 @@ def test_fused_steps_equal_those_of_a_loop_over_the_parameters():
 
 def test_moments_are_continued_under_other_settings():
     ours, others = parameters(), parameters()
-    optimizer = Optimizer(ours, OptimizerSettings(learning_rate=0.1))
+    optimizer = ClippedAdamW(ours, OptimizerSettings(learning_rate=0.1))
     set_gradients(ours, 0)
     optimizer.step(0, None, owner="the policy")
     saved = {name: tensor.clone() for name, tensor in optimizer.tensors().items()}
-    continued = Optimizer(others, OptimizerSettings(learning_rate=0.05, weight_decay=0.5))
+    continued = ClippedAdamW(others, OptimizerSettings(learning_rate=0.05, weight_decay=0.5))
     for name, tensor in continued.prepare(saved).items():
         tensor.copy_(saved[name])
     assert {name: tensor.tolist() for name, tensor in continued.tensors().items()} == {

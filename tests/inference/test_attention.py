@@ -47,13 +47,12 @@ def test_row_attention_equals_full_attention(monkeypatch, rows, dtype, bound, fe
         return torch.randn(*shape, generator=draw, dtype=torch.float64).to(dtype)
 
     shape = {"num_layers": LAYERS, "query_heads": REPEAT * KV_HEADS, "kv_heads": KV_HEADS, "head_dim": SIZE}
-    decoder = SimpleNamespace(**shape, first_adapted=0, hidden_size=4, model=SimpleNamespace(dtype=dtype))
-    cache, tree, new = RowCache(decoder, 6, dtype, torch.device("cpu")), PrefixTree(), []
+    cache, tree, new = RowCache(SimpleNamespace(**shape), 6, dtype, torch.device("cpu")), PrefixTree(), []
     for chain, kept, count, row in zip(*rows, strict=True):
         # Rows with equal lengths share the segment; the first token of a segment is its length.
         prompt = [token for depth, length in enumerate(chain) for token in (100 * depth + length, *range(length - 1))]
         context = Context(tree.insert(prompt), list(range(kept)), keys=random(LAYERS, kept, KV_HEADS, SIZE))
-        context.values, context.states = random(LAYERS, kept, KV_HEADS, SIZE), torch.empty(0, kept, 1, 4)
+        context.values = random(LAYERS, kept, KV_HEADS, SIZE)
         cache.insert(row, context)
         new.append(NewTokens(cache, row, context, range(count)))
     for token in new:

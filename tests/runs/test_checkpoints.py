@@ -54,11 +54,10 @@ def test_a_written_checkpoint_is_found(made):
 def test_the_latest_and_the_best_are_kept(made):
     for iteration in (1, 2, 3, 4, 5):
         write(made, iteration, best=iteration in (1, 2))
-    assert names(made.folder) == ["00002", "00004", "00005", "BEST"]
-    assert (made.folder / "BEST").read_text() == "00002\n"
+    assert names(made.folder) == ["00002", "00004", "00005"]
     assert (made.latest().iteration, made.best_iteration()) == (5, 2)
     write(made, 6, best=True)
-    assert names(made.folder) == ["00005", "00006", "BEST"]
+    assert names(made.folder) == ["00005", "00006"]
     assert made.best_iteration() == 6
 
 
@@ -85,7 +84,7 @@ def test_a_checkpoint_of_the_same_iteration_is_replaced(made):
     write(made, 1, content="old", best=True)
     write(made, 1, content="new", best=True)
     assert (made.latest().path / "weights.bin").read_text() == "new"
-    assert names(made.folder) == ["00001", "BEST"]
+    assert names(made.folder) == ["00001"]
 
 
 def test_files_and_directories_are_synced_before_the_checkpoint_is_published(made, monkeypatch):
@@ -267,12 +266,10 @@ def test_an_earlier_best_is_used_if_the_best_is_damaged(made):
     with pytest.warns(UserWarning, match="00020 is damaged.*00010 is used instead"):
         made.latest()
     assert made.best_iteration() == 10
-    assert (made.folder / "BEST").read_text() == "00010\n"
     truncate_file(made.folder / "00010")
     with pytest.warns(UserWarning, match="no other checkpoint"):
         made.latest()
     assert made.best_iteration() is None
-    assert not (made.folder / "BEST").exists()
 
 
 def test_missing_permissions_are_not_damage(made, monkeypatch):
@@ -312,7 +309,6 @@ def test_interrupted_writes_are_recovered_and_other_files_stay(made):
     (made.folder / "00010").rename(made.folder / ".00010.replaced")
     for name in (".00020.partial", ".00005.removed", ".mine"):
         (made.folder / name).mkdir()
-    (made.folder / "BEST.partial").write_text("000")
     assert Checkpoints(made.folder, keep=2).latest().iteration == 10
     assert names(made.folder) == [".mine", "00010"]
 
@@ -341,7 +337,7 @@ def test_a_full_disk_in_save_leaves_earlier_checkpoints_unchanged(made, existing
     assert made.latest().iteration == (20 if existing else 10)
 
 
-@pytest.mark.parametrize("failing", range(1, 12))
+@pytest.mark.parametrize("failing", range(1, 11))
 def test_a_full_disk_at_any_sync_leaves_an_intact_checkpoint(made, monkeypatch, failing):
     write(made, 10, best=True)
     fsync, calls = os.fsync, 0
@@ -485,7 +481,6 @@ while True:
         marked = [step for step in range(latest.state["step"] + 1) if PLAN[step][1]]
         assert best is not None, deadly
         assert best.state["step"] == marked[-1], (deadly, best)
-        assert (folder / "BEST").read_text() == best.path.name + "\\n", deadly
     seen.add((finished, latest and latest.state["step"]))
     # The run can be resumed.
     checkpoints.write(50, {"step": 6}, save("step 6"), best=False)

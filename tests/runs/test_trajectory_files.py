@@ -86,7 +86,7 @@ def test_too_large_and_linked_files_are_refused_with_the_limit(tmp_path, monkeyp
 
 @pytest.mark.parametrize("tokens", [[-1], [1.5], ["1"], [True], [None]])
 def test_tokens_that_are_no_ids_are_refused(tmp_path, tokens):
-    record = to_json(example())
+    record = json.loads(json.dumps(to_json(example())))
     record["turns"][1]["prompt"] = tokens
     with pytest.raises(ValueError, match="turn 1 has tokens that are not integers"):
         from_json(record)

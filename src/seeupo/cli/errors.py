@@ -8,17 +8,19 @@ from typing import Any, NoReturn
 
 import click
 
-from seeupo.cli.terminal import echo_text, visible_diagnostics
+from seeupo.cli.terminal import echo_text
 from seeupo.envs.failures import EnvFailure
 from seeupo.errors import ConfigError, UserError
-from seeupo.utils.text import one_line
+from seeupo.utils.diagnostics import visible_diagnostics
+from seeupo.utils.python_process import safe_children
+from seeupo.utils.text import indented, one_line
 
 
 class CommandGroup(click.Group):
     """The root command. Prints every `UserError` and `EnvFailure` of its commands as a message."""
 
     def main(self, *args: Any, **options: Any) -> NoReturn:
-        with visible_diagnostics():
+        with visible_diagnostics(), safe_children():
             try:
                 code = super().main(*args, **{**options, "standalone_mode": False})
             except (UserError, EnvFailure, click.ClickException) as error:
@@ -38,4 +40,4 @@ def _message(error: UserError | EnvFailure | click.ClickException) -> str:
     if isinstance(error, ConfigError):
         return "Error: " + "\n".join(map(one_line, error.lines))
     # A traceback or the end of a worker's output may follow; indented, it cannot pose as a line of this program.
-    return "Error: " + "\n  ".join(map(one_line, str(error).split("\n")))
+    return f"Error: {indented(str(error))}"

@@ -1,24 +1,14 @@
-"""Options shared by several commands, and checks before any work starts."""
+"""Options shared by several commands."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from seeupo.utils.atomic_files import partial_of
-
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-def not_empty(_: click.Context, __: click.Parameter, value: str | None) -> Path | None:
-    if value == "":
-        raise click.BadParameter("expected a path, not an empty string")
-    return None if value is None else Path(value)
 
 
 def parse_options(_: click.Context, __: click.Parameter, pairs: tuple[str, ...]) -> dict[str, object]:
@@ -66,24 +56,3 @@ def trust_options(command: F) -> F:
 unsandboxed_option = click.option(
     "--unsandboxed", is_flag=True, help="Run environment workers without a sandbox, with access to your files."
 )
-
-
-def check_outputs(json_file: Path | None, report_dir: Path | None) -> None:
-    """Check before the work starts whether its results can be written."""
-    if json_file and not json_file.resolve().parent.is_dir():
-        raise click.BadParameter(
-            f"the directory {json_file.parent} does not exist; create it first", param_hint="--json"
-        )
-    if report_dir and importlib.util.find_spec("matplotlib") is None:
-        raise click.BadParameter("needs matplotlib: pip install 'seeupo[figures]'", param_hint="--report")
-    try:
-        if report_dir:
-            report_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise click.BadParameter(f"{report_dir} cannot be written: {error.strerror}", param_hint="--report") from None
-    try:
-        if json_file:
-            partial_of(json_file).touch()
-            partial_of(json_file).unlink()
-    except OSError as error:
-        raise click.BadParameter(f"{json_file} cannot be written: {error.strerror}", param_hint="--json") from None

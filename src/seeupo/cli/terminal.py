@@ -5,14 +5,8 @@ Strings are single lines without markup; only `echo_text` and rich's `Text` cont
 
 from __future__ import annotations
 
-import io
 import json
-import logging
 import sys
-import traceback
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import click
 
@@ -28,7 +22,6 @@ __all__ = [
     "is_interactive",
     "note",
     "prompt",
-    "visible_diagnostics",
 ]
 
 
@@ -69,27 +62,3 @@ def confirm(question: str) -> bool:
 def _write(text: str, *, err: bool = False) -> None:
     # By default, click writes UTF-8 to a stream whose encoding is ASCII.
     click.echo(text, file=sys.stderr if err else sys.stdout)
-
-
-class VisibleRecord(logging.LogRecord):
-    """A log record whose message is visible text."""
-
-    def getMessage(self) -> str:  # noqa: N802 (the standard library's name)
-        return visible(super().getMessage())
-
-
-@contextmanager
-def visible_diagnostics() -> Iterator[None]:
-    """Print warnings, log messages and tracebacks as visible text, also if the terminal cannot encode it."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-    sys.excepthook = lambda _, error, __: echo_text("".join(traceback.format_exception(error)), err=True)
-    factory = logging.getLogRecordFactory()
-    logging.setLogRecordFactory(VisibleRecord)
-    try:
-        with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *_, **__: note(f"warning: {message}")
-            yield
-    finally:
-        logging.setLogRecordFactory(factory)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing, contextmanager, suppress
@@ -18,10 +17,12 @@ from filelock import FileLock, Timeout
 from seeupo.comparison.compare_display import CompareDisplay
 from seeupo.comparison.comparison import Comparison
 from seeupo.comparison.planned_runs import PlannedRun
-from seeupo.comparison.result_store import TRAINING_REVISION
+from seeupo.comparison.result_store import LOCK, LOGS, TRAINING_REVISION, WORK
 from seeupo.config.loader import recipe_to_toml
 from seeupo.envs.trust import Permissions
 from seeupo.errors import RunError, TrainingError
+from seeupo.utils.plain_files import open_plain
+from seeupo.utils.python_process import python_command, safe_environment
 
 WORKER = "seeupo.comparison.training_process"
 
@@ -49,7 +50,7 @@ def run_comparison(comparison: Comparison, execution: Execution, display: Compar
         RunError: Another process runs the same comparison.
     """
     out = comparison.store.path
-    with _locked(out), closing(Workers(execution.jobs, out / "logs")) as workers:
+    with _locked(out), closing(Workers(execution.jobs, out / LOGS)) as workers:
         for phase, runs in comparison.phases():
             missing = {run.name: run for run in runs if comparison.result(run) is None}
             display.on_phase(phase, len(runs), len(runs) - len(missing))
@@ -105,10 +106,10 @@ class Workers:
                 pass
 
     def _start_process(self) -> None:
-        self.logs.mkdir(parents=True, exist_ok=True)
-        with (self.logs / f"worker-{len(self._processes)}.log").open("ab") as log:
+        with open_plain(self.logs / f"worker-{len(self._processes)}.log", append=True) as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", WORKER],
+                python_command("-m", WORKER),
+                env=safe_environment(),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -165,8 +166,9 @@ def _requests(comparison: Comparison, runs: Sequence[PlannedRun], execution: Exe
 
 def _request(comparison: Comparison, run: PlannedRun, execution: Execution) -> dict[str, Any]:
     store = comparison.store
+    root = store.path.resolve()  # its parts are no links
     start = run if run.is_warm_start else run.warm_start
-    policy = None if start is None else str(store.policy_path(start).resolve())
+    policy = None if start is None else str(root / store.policy_path(start).relative_to(store.path))
     return {
         "arm": run.arm,
         "seed": run.seed,
@@ -175,8 +177,8 @@ def _request(comparison: Comparison, run: PlannedRun, execution: Execution) -> d
         "policy": None if start is run else policy,
         "keep_policy": policy if start is run else None,
         # A run that was stopped is resumed only by code of the same revision.
-        "work": str((store.path / "work" / f"{run.name}-{TRAINING_REVISION}").resolve()),
-        "result": str(store.result_path(run).resolve()),
+        "work": str(root / WORK / f"{run.name}-{TRAINING_REVISION}"),
+        "result": str(root / store.result_path(run).relative_to(store.path)),
         "keep_run": execution.keep_runs,
         "trust": list(execution.permissions.trust),
         "unsandboxed": execution.permissions.unsandboxed,
@@ -185,9 +187,16 @@ def _request(comparison: Comparison, run: PlannedRun, execution: Execution) -> d
 
 @contextmanager
 def _locked(out: Path) -> Iterator[None]:
-    out.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(out / LOCK, timeout=0)
     try:
-        with FileLock(out / ".lock", timeout=0):
-            yield
+        for folder in (out, out / LOGS):
+            folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
     except Timeout:
         raise RunError(f"another process runs a comparison in {out}; wait for it, or choose another --out") from None
+    except OSError as error:
+        raise RunError(f"{out} cannot be written: {error.strerror or error}; choose another --out") from error
+    try:
+        yield
+    finally:
+        lock.release()

@@ -22,12 +22,22 @@ from seeupo.config.option_types import Options, Range
 from seeupo.errors import RunError
 from seeupo.utils.atomic_files import atomic_write, write_text
 from seeupo.utils.option_checks import OptionError
-from seeupo.utils.plain_files import open_plain, read_plain
+from seeupo.utils.output_paths import check_output
+from seeupo.utils.plain_files import open_plain, read_plain, refuse_links
 
 FORMAT = "seeupo-compare-run"
 MAX_BYTES = 8_000_000
+RUNS = "runs"
+WARM_STARTS = "warm_starts"
+WORK = "work"
+LOGS = "logs"
+LOCK = ".lock"
+TABLES = "comparison.json"
+TEXT = "comparison.md"
+PAGE = "comparison.html"
 PACKED = "results.jsonl.gz"
 """File of packed results; others of the pattern results*.jsonl.gz, copied from elsewhere, are read as well."""
+PLACE = "the directory of a comparison"
 MAX_PACKED_BYTES = 512_000_000
 """Limit for the uncompressed size of a file of packed results."""
 TRAINING_REVISION = 1
@@ -84,22 +94,26 @@ class RunResult(Options):
 
 
 class Store:
-    """The output directory of a study.
+    """The output directory of a study. No part of it may be a link, as in a run directory.
 
     Args:
         any_revision: Whether results of another training revision count.
+
+    Raises:
+        RunError: A part of the directory is a link or of another kind than expected.
     """
 
     def __init__(self, path: Path, *, any_revision: bool = False) -> None:
         self.path, self.any_revision = path, any_revision
+        _check_parts(path)
 
     def result_path(self, run: PlannedRun) -> Path:
-        folder = "warm_starts" if run.is_warm_start else "runs"
+        folder = WARM_STARTS if run.is_warm_start else RUNS
         return self.path / folder / f"{run.name}.json"
 
     def policy_path(self, warm_start: PlannedRun) -> Path:
         """Return the directory of a warm start's policy, which may be missing where its runs are finished."""
-        return self.path / "warm_starts" / warm_start.name
+        return self.path / WARM_STARTS / warm_start.name
 
     def has_policy(self, warm_start: PlannedRun) -> bool:
         return (self.policy_path(warm_start) / "config.json").exists()
@@ -119,7 +133,7 @@ class Store:
 
     def pack(self) -> None:
         """Move all results into one compressed file, whose bytes depend on the results only."""
-        paths = [path for folder in ("runs", "warm_starts") for path in (self.path / folder).glob("*.json")]
+        paths = [path for folder in (RUNS, WARM_STARTS) for path in (self.path / folder).glob("*.json")]
         tables = {path: table for path in paths if (table := _loose_table(path)) is not None}
         if not tables:
             return
@@ -141,6 +155,22 @@ class Store:
         for path in sorted(self.path.glob("results*.jsonl.gz")):
             tables |= _read_packed(path)
         return tables
+
+
+def _check_parts(path: Path) -> None:
+    folders = [check_output(path, folder=True) / name for name in (RUNS, WARM_STARTS, WORK, LOGS)]
+    files = [path / LOCK, *(path / name for name in (TABLES, TEXT, PAGE)), *path.glob("results*.jsonl.gz")]
+    try:
+        refuse_links((*folders, *files), place=PLACE)
+        for folder in folders:
+            if check_output(folder, folder=True).exists():
+                # Other code reads the policies. The runs in `work` are checked when they are resumed.
+                entries = folder.rglob("*") if folder.name == WARM_STARTS else folder.iterdir()
+                refuse_links(sorted(entries), place=PLACE)
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror or error}; choose another --out") from error
+    for file in files:
+        check_output(file)
 
 
 def write_packed(path: Path, tables: Mapping[str, Table]) -> None:

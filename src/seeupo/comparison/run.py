@@ -13,15 +13,13 @@ from seeupo.comparison.compare_display import CompareDisplay
 from seeupo.comparison.comparison import Comparison
 from seeupo.comparison.execution import Execution, run_comparison
 from seeupo.comparison.markdown import markdown
-from seeupo.comparison.result_store import Store
+from seeupo.comparison.result_store import PAGE, TABLES, TEXT, Store
 from seeupo.comparison.study_file import Study, read_study
 from seeupo.envs.trust import Permissions, check_trust
 from seeupo.errors import TrainingError
 from seeupo.report.write import write_comparison
 from seeupo.utils.atomic_files import write_text
 from seeupo.utils.terminal import Terminal
-
-PAGE = "comparison.html"
 
 
 def compare(
@@ -87,7 +85,7 @@ def write_outputs(comparison: Comparison, name: str) -> dict[str, Any]:
     """Write JSON, Markdown and the page of the finished seeds, and return the content of the JSON."""
     directory = comparison.store.path
     table = analyze(comparison, name)
-    write_text(directory / "comparison.json", json.dumps(table, indent=1) + "\n")
-    write_text(directory / "comparison.md", "\n".join(markdown(table)) + "\n")
+    write_text(directory / TABLES, json.dumps(table, indent=1) + "\n")
+    write_text(directory / TEXT, "\n".join(markdown(table)) + "\n")
     write_comparison(table, directory / PAGE)
     return table

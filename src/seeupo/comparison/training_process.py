@@ -12,7 +12,6 @@ import queue
 import shutil
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +19,13 @@ from typing import Any, TextIO
 
 from seeupo.callbacks import Callback
 from seeupo.comparison.result_store import RunResult, weights_digest, write_result
-from seeupo.config.loader import parse_file, recipe_from_table
+from seeupo.config.changes import recipe_changes
+from seeupo.config.loader import parse_file, read_recipe, recipe_from_table, recipe_to_table
 from seeupo.config.schema import Recipe
-from seeupo.errors import TrainingError, UserError, first_line
+from seeupo.errors import RunError, TrainingError, UserError, first_line
 from seeupo.runs.run_directory import RECIPE, RunDirectory
 from seeupo.training.run import resume, train
+from seeupo.utils.diagnostics import print_error, visible_diagnostics
 from seeupo.utils.text import one_line
 
 Send = Callable[[Mapping[str, Any]], None]
@@ -81,6 +82,7 @@ def train_run(job: Mapping[str, Any], send: Send) -> None:
 def _train_or_resume(recipe: Recipe, work: Path, options: Mapping[str, Any]) -> Mapping[str, Any]:
     if (work / RECIPE).exists():
         try:
+            _check_recipe(work, recipe)
             return resume(work, **options).summary
         except UserError as error:
             if isinstance(error.__cause__, FloatingPointError):
@@ -88,6 +90,13 @@ def _train_or_resume(recipe: Recipe, work: Path, options: Mapping[str, Any]) -> 
             print(one_line(f"{work} cannot be resumed and starts again: {error}"), file=sys.stderr)
     shutil.rmtree(work, ignore_errors=True)
     return train(recipe, run_dir=work, **options).summary
+
+
+def _check_recipe(work: Path, recipe: Recipe) -> None:
+    """Raise unless a run directory, which may come from elsewhere, has the recipe that was requested."""
+    stored = read_recipe(str(RunDirectory.open(work).path / RECIPE))
+    if changes := recipe_changes(recipe_to_table(stored), recipe_to_table(recipe)):
+        raise RunError("; ".join(change.refusal for change in changes))
 
 
 def curves_and_cost(work: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,7 +148,7 @@ def main() -> None:
         except UserError as error:
             send({"error": list(error.lines)})
         except Exception as error:
-            traceback.print_exc()
+            print_error(error)
             send({"error": [f"{type(error).__name__}: {first_line(error)}"]})
         else:
             send({"done": True})
@@ -152,4 +161,5 @@ def _read_jobs(requests: TextIO, jobs: queue.Queue[Mapping[str, Any]]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with visible_diagnostics():
+        main()

@@ -61,7 +61,6 @@ class RemoteWorker:
 
         self.launch = launch
         self.limits = launch.limits
-        self.node = node
         self._lock = threading.Lock()
         self._running = self._killed = False
         nodes = ray.nodes()  # type: ignore[no-untyped-call]

@@ -17,7 +17,7 @@ from seeupo.config.model_settings import LoraSettings
 from seeupo.config.optimizer_settings import CriticSettings, OptimizerSettings, trainable_names
 from seeupo.engines.batches import TRUNK_BYTES, Batches
 from seeupo.engines.local_critic import LocalCritic
-from seeupo.engines.optimizer import Optimizer, shrinkable
+from seeupo.engines.optimizer import ClippedAdamW, shrinkable
 from seeupo.engines.reference_policy import ReferencePolicy, fill
 from seeupo.engines.sharding import Sharding, SingleProcess
 from seeupo.engines.training_state import load_state, save_state
@@ -138,7 +138,7 @@ class LocalEngine:
         """Continue with other settings and fresh moments, as after a warm start."""
         self.settings = settings
         self._trained = self._choose_trainable()
-        self._optimizer = Optimizer(self._trained, settings)
+        self._optimizer = ClippedAdamW(self._trained, settings)
         self._batches.reset(self._trained.values())
 
     def snapshot_reference(self) -> None:
@@ -305,7 +305,7 @@ class LocalEngine:
         adapters = ((name, weight) for name, weight in self.policy.model.named_parameters() if is_adapter(name))
         return ((name, self.sharding.full(weight.detach())) for name, weight in adapters)
 
-    def _optimizers(self) -> dict[str, Optimizer]:
+    def _optimizers(self) -> dict[str, ClippedAdamW]:
         """Return the optimizers by the prefix of their moments in a checkpoint."""
         critic = {} if self._critic is None else {"critic_moments/": self._critic.optimizer}
         return {"moments/": self._optimizer, **critic}

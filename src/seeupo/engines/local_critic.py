@@ -9,7 +9,7 @@ from torch import Tensor
 
 from seeupo.config.optimizer_settings import CriticSettings
 from seeupo.engines.batches import Batches
-from seeupo.engines.optimizer import Optimizer
+from seeupo.engines.optimizer import ClippedAdamW
 from seeupo.engines.reference_policy import fill
 from seeupo.engines.sharding import Sharding
 from seeupo.models.loading import LoadedPolicy
@@ -47,7 +47,7 @@ class LocalCritic:
                     parts[name] = self.sharding.part(weight, parameters[name])
             fill(self.critic.backbone, parts)
         self.trained = dict(self.critic.named_parameters())
-        self.optimizer = Optimizer(self.trained, self.settings.optimizer)
+        self.optimizer = ClippedAdamW(self.trained, self.settings.optimizer)
 
     @torch.no_grad()
     def values(self, turns: Sequence[Turn]) -> list[Tensor]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from seeupo.config.optimizer_settings import OptimizerSettings
 
 
-class Optimizer:
+class ClippedAdamW:
     """AdamW on named parameters, with gradient clipping."""
 
     def __init__(self, parameters: Mapping[str, torch.nn.Parameter], settings: OptimizerSettings) -> None:

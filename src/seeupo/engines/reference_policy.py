@@ -55,13 +55,6 @@ class ReferencePolicy:
         finally:
             fill(self.policy, current)
 
-    def restore(self, weights: Mapping[str, Tensor]) -> None:
-        """Return to a snapshot that `tensors` gave."""
-        if self.copy is None:
-            self._adapters = dict(weights)
-        else:
-            fill(self.copy.model, weights)
-
     def tensors(self) -> dict[str, Tensor]:
         """Return the weights of the snapshot by name; tied weights appear once."""
         return self._adapters if self.copy is None else {n: p.detach() for n, p in self.copy.model.named_parameters()}

@@ -23,6 +23,7 @@ from seeupo.envs.references import locate
 from seeupo.envs.registry import EnvSpec
 from seeupo.errors import EnvError, EnvUnavailable
 from seeupo.utils.cache import cache_folder, make_cache_folder
+from seeupo.utils.python_process import python_command, safe_environment
 
 PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)==([A-Za-z0-9.!+_-]+)")
 READY = "ready.json"
@@ -77,10 +78,12 @@ def install(spec: EnvSpec, *, report: Callable[[str], None] = lambda _: None) ->
         folder.mkdir(parents=True)
         if spec.requirements:
             report(f"creating a virtual environment in {folder}")
-            venv = [sys.executable, "-m", "venv", str(folder / "venv")]
+            venv = python_command("-m", "venv", str(folder / "venv"))
             run(venv, f"{spec.name}: the virtual environment could not be created")
             report(f"installing {', '.join(spec.requirements)}")
-            pip = [str(python_of(spec)), "-m", "pip", "install", "--no-deps", "--no-input", "--quiet"]
+            pip = python_command(
+                "-m", "pip", "install", "--no-deps", "--no-input", "--quiet", python=str(python_of(spec))
+            )
             problem = f"{spec.name}: pip could not install its packages; is the package index reachable?"
             run([*pip, "--disable-pip-version-check", *spec.requirements], problem)
         if spec.prepare is not None:
@@ -117,7 +120,13 @@ def run(command: Sequence[str], problem: str) -> None:
     The umask is fixed, because workers run as an unprivileged user that must be able to read the files.
     """
     process = subprocess.run(
-        command, capture_output=True, text=True, check=False, umask=0o022, stdin=subprocess.DEVNULL
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        umask=0o022,
+        stdin=subprocess.DEVNULL,
+        env=safe_environment(),
     )
     if process.returncode != 0:
         raise EnvError(problem, *(process.stderr or process.stdout).strip()[-2000:].splitlines())

@@ -6,6 +6,8 @@ import importlib
 import importlib.util
 import inspect
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import reduce
 from importlib.machinery import PathFinder
@@ -38,7 +40,8 @@ def resolve(reference: str, role: Role) -> Any:
     """Import what a reference names; `EnvError` if it cannot be found or does not declare itself for the role."""
     module, name = split(reference)
     try:
-        loaded = load_file(Path(module)) if module.endswith(".py") else importlib.import_module(module)
+        with _project_last(locate(reference)):
+            loaded = load_file(Path(module)) if module.endswith(".py") else importlib.import_module(module)
     except EnvError:
         raise
     except Exception as error:  # a module may raise anything while it is loaded
@@ -125,6 +128,21 @@ def load_file(path: Path) -> ModuleType:
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+@contextmanager
+def _project_last(source: Source | None) -> Iterator[None]:
+    """Import from a project as well, but last, so that it cannot hide installed packages, and only while it loads."""
+    folder = None if source is None or source.project is None else str(source.project)
+    if folder is None or folder in sys.path:
+        yield
+        return
+    sys.path.append(folder)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # the code has removed it
+            sys.path.remove(folder)
 
 
 def _not_loaded(reference: str, error: Exception) -> EnvError:

@@ -28,6 +28,7 @@ from seeupo.rollout.runner import Runner
 from seeupo.rollout.template import Template
 from seeupo.runs.run_directory import RECIPE, RunDirectory, refuse_links
 from seeupo.types import Attempt, SamplingParameters, Trajectory
+from seeupo.utils.output_paths import check_output
 
 SECONDS_BETWEEN_WRITES = 5.0
 
@@ -243,7 +244,7 @@ def run_evaluation(
         if out is None and folder is not None:
             out = folder / f"{_slug(options.name)}-{_slug(pool.name)}-{plan.split}.json"
         evaluation = Evaluation(plan, {})
-        if out is not None and out.exists():
+        if out is not None and check_output(out).exists():
             if not resume:
                 raise EvaluationError(
                     f"{out} already exists; continue it with --resume, or name another file with --out"

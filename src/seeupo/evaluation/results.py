@@ -10,19 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any
 
 import seeupo
 from seeupo.core.statistics import Estimate, avg_at_k, count_successes, paired_difference, pass_at_k
-from seeupo.envs.options import choices, fits
 from seeupo.envs.references import same_environment
 from seeupo.errors import EvaluationError
 from seeupo.types import Attempt, Task
 from seeupo.utils.atomic_files import write_text
 from seeupo.utils.option_checks import check_unit_interval
 from seeupo.utils.plain_files import read_plain
+from seeupo.utils.records import read_record
 
-T = TypeVar("T")
 FORMAT, VERSION = "seeupo-evaluation", 2
 
 
@@ -161,11 +160,14 @@ class Evaluation:
             record = json.loads(read_plain(path.resolve()))
             if record["format"] != FORMAT or record["version"] != VERSION:
                 raise ValueError(f"format {record['format']!r}, version {record['version']}")
-            results = [_checked(AttemptResult, entry) for entry in record["episodes"]]
+            plan = read_record(EvaluationPlan, record["plan"], "plan")
+            results = read_record(tuple[AttemptResult, ...], record["episodes"], "episode")
             for result in results:
                 if result.score is not None:
                     check_unit_interval("score", result.score)
-            return cls(_checked(EvaluationPlan, record["plan"]), {result.key: result for result in results})
+            if any(isinstance(n, int) and abs(n) >= 2**63 for part in (plan, *results) for n in vars(part).values()):
+                raise ValueError("a number is too large")
+            return cls(plan, {result.key: result for result in results})
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise EvaluationError(f"{path} is not a readable evaluation result: {error}") from None
 
@@ -208,20 +210,6 @@ def _to_json(estimate: Estimate) -> dict[str, float]:
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
-
-
-FIELD_TYPES: Mapping[type, Mapping[str, Any]] = {kind: get_type_hints(kind) for kind in (AttemptResult, EvaluationPlan)}
-
-
-def _checked(kind: type[T], record: Mapping[str, Any]) -> T:
-    """Return a record as a dataclass; raise `TypeError` if a field has another type."""
-    for name, hint in FIELD_TYPES[kind].items():
-        value = record.get(name)
-        if name in record and not any(fits(value, choice) for choice in choices(hint) or (dict,)):
-            raise TypeError(f"{name} is {type(value).__name__}")
-        if isinstance(value, int | float) and not -(2**63) <= value < 2**63:
-            raise TypeError(f"{name} is not finite or too large")
-    return kind(**record)
 
 
 VERDICTS = {

@@ -22,31 +22,22 @@ The kernel multiplies small matrices one by one. It has no tensor of scores, so 
 class PrefillAttention:
     """Attention of many spans of new tokens: each to what precedes it, and causally to itself.
 
-    A new segment comes before the segments below it and before the tokens of its rows. Resumed spans come first; they
-    enter at the first adapted layer. Short spans of rows come last and are computed together, because an operation for
-    each would cost more.
+    A new segment comes before the segments below it and before the tokens of its rows. Short spans of rows come last
+    and are computed together, because an operation for each would cost more.
     """
 
     def __init__(self, spans: Sequence[NewSegment | NewTokens], cache: RowCache) -> None:
-        self.resumed = [span for span in spans if span.resumed]
-        entering = [span for span in spans if not span.resumed]
-        short = [span for span in entering if isinstance(span, NewTokens) and span.is_short]
+        short = [span for span in spans if isinstance(span, NewTokens) and span.is_short]
         short.sort(key=lambda span: span.context.segment.order())
-        self.entering = [*(span for span in entering if isinstance(span, NewSegment) or not span.is_short), *short]
-        self.spans = [*self.resumed, *self.entering]
-        self.first_adapted = cache.first_adapted
+        self.long = [span for span in spans if isinstance(span, NewSegment) or not span.is_short]
+        self.spans = [*self.long, *short]
         self.count = sum(len(span.tokens) for span in self.spans)
         self.short = RowAttention(cache, short) if short else None
 
-    def spans_of(self, layer: int) -> Sequence[NewSegment | NewTokens]:
-        """Return the spans that are computed in a layer."""
-        return self.entering if layer < self.first_adapted else self.spans
-
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         attended = torch.empty_like(queries)
-        spans = self.spans_of(layer)
         first = 0
-        for span in spans[: len(spans) - self.short.rows] if self.short else spans:
+        for span in self.long:
             here = slice(first, first + len(span.tokens))
             parts = span.store(layer, keys[here].transpose(0, 1), values[here].transpose(0, 1))
             seen = (torch.cat(tables, 1) if len(tables) > 1 else tables[0] for tables in zip(*parts, strict=True))
@@ -211,19 +202,8 @@ class StepAttention:
         self.copied = copied
         self.decode = decode
 
-    def enter_adapted(self, states: Tensor) -> Tensor:
-        """Store the states of new tokens that enter the first adapted layer, and return them after resumed ones."""
-        first, decode = 0, self.decode
-        for span in self.prefill.entering:
-            span.store_states(states[first : first + len(span.tokens)])
-            first += len(span.tokens)
-        for segment in self.copied:
-            segment.copy_states()
-        decode.cache.states[0][decode.place, decode.row, 0] = states[first:]
-        return torch.cat([*(span.states() for span in self.prefill.resumed), states])
-
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        count = sum(len(span.tokens) for span in self.prefill.spans_of(layer))
+        count = self.prefill.count
         before = self.prefill(layer, queries[:count], keys[:count], values[:count]) if count else None
         for segment in self.copied:
             segment.copy(layer)

@@ -24,12 +24,6 @@ class Attention(Protocol):
     def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Attend in a layer: queries [N, Hq, D], new keys and values [N, Hkv, D] -> [N, Hq, D]."""
 
-    def enter_adapted(self, states: Tensor) -> Tensor:
-        """Return the states [M + N, H] to continue with at the first adapted layer, for states of N tokens.
-
-        It is called if there are layers below that one. The first M tokens were computed up to it before.
-        """
-
 
 class Decoder:
     """The layers of a model, applied to single tokens.
@@ -37,9 +31,6 @@ class Decoder:
     In float32 and float64 they are computed from a snapshot of the weights, made when it is first needed. After
     the weights have changed, `drop_snapshot` must be called; keys and values of one snapshot do not fit another. Larger
     models, and all computation in bfloat16, use the model's own modules: merged adapters would be rounded to bfloat16.
-
-    Attributes:
-        first_adapted: With one adapter per turn, the first layer that has adapters; otherwise 0.
     """
 
     def __init__(self, model: PreTrainedModel, *, snapshot_bytes: int = SNAPSHOT_BYTES) -> None:
@@ -53,8 +44,6 @@ class Decoder:
         self.query_heads = int(config.num_attention_heads)
         self.kv_heads = int(config.num_key_value_heads)
         self.head_dim = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
-        self.hidden_size = int(config.hidden_size)
-        self.first_adapted = _first_adapted(model)
         size = sum(weight.nbytes for weight in model.parameters())
         self._has_snapshot = size <= snapshot_bytes and model.dtype in (torch.float32, torch.float64)
         self._weights: DecodingWeights | None = None
@@ -75,10 +64,9 @@ class Decoder:
     def hidden(
         self, tokens: Tensor, positions: Tensor, attend: Attention, adapters: Sequence[AdapterRows] = ()
     ) -> Tensor:
-        """Return last hidden states [M + N, H] of tokens [N] at positions [M + N].
+        """Return last hidden states [N, H] of tokens [N] at positions [N].
 
-        With one adapter per turn, `adapters` says which tokens are computed with which adapter. The first M positions
-        belong to tokens that enter at the first adapted layer (`Attention.enter_adapted`); otherwise M is 0.
+        With one adapter per turn, `adapters` says which tokens are computed with which adapter.
         """
         base: Any = self.model.base_model
         states: Tensor = base.embed_tokens(tokens)
@@ -103,11 +91,8 @@ class Decoder:
         heads = (self.query_heads, self.kv_heads, self.kv_heads)
         rotated_heads = self.query_heads + self.kv_heads
         cos, sin = (table[..., : self.head_dim // 2] for table in rotary)
-        all_rotations = torch.complex(cos, sin)
-        rotation = all_rotations[len(cos) - len(states) :]
+        rotation = torch.complex(cos, sin)
         for index, layer in enumerate(weights.layers):
-            if self.first_adapted and index == self.first_adapted:
-                states, rotation = attend.enter_adapted(states), all_rotations
             projected = layer.project(states, rotation, rotated_heads, adapters)
             attended = attend(index, *projected.split(heads, 1))
             states.add_(layer.output(attended.reshape(len(states), -1), adapters))
@@ -121,14 +106,10 @@ class Decoder:
         apply, rotated_heads = self._linear(adapters), self.query_heads + self.kv_heads
         base: Any = self.model.base_model
         # x * cos + (-second half, first half) * sin, with the sign in the table.
-        all_cos, all_sin = rotary
-        all_sin = torch.cat([-all_sin[..., : self.head_dim // 2], all_sin[..., self.head_dim // 2 :]], -1)
-        cos, sin = (table[len(table) - len(states) :] for table in (all_cos, all_sin))
+        cos, sin = rotary
+        sin = torch.cat([-sin[..., : self.head_dim // 2], sin[..., self.head_dim // 2 :]], -1)
+        count = len(states)
         for index, layer in enumerate(base.layers):
-            if self.first_adapted and index == self.first_adapted:
-                states = attend.enter_adapted(states)
-                cos, sin = all_cos, all_sin
-            count = len(states)
             attention, normed = layer.self_attn, _norm(layer.input_layernorm, states)
             values = apply(attention.v_proj, normed).view(count, self.kv_heads, self.head_dim)
             queries, keys = apply(attention.q_proj, normed), apply(attention.k_proj, normed)
@@ -181,11 +162,3 @@ def _norm(module: Any, states: Tensor) -> Tensor:
     if states.dtype == torch.bfloat16:
         return module(states)  # type: ignore[no-any-return]
     return rms_norm(states, states.shape[-1:], module.weight, module.variance_epsilon)
-
-
-def _first_adapted(model: PreTrainedModel) -> int:
-    """Return the first layer with adapters of a model with one per turn; 0 for any other model."""
-    if turn_adapters(model) is None:
-        return 0
-    base: Any = model.base_model
-    return next(index for index, layer in enumerate(base.layers) if any(map(is_adapted, layer.modules())))

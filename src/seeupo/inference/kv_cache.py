@@ -25,8 +25,6 @@ class Context:
     Attributes:
         segment: The last shared segment; the chain from the root to it precedes the private tokens.
         used: The clock of the prefix tree when the sequence left the batch.
-        states: With one adapter per turn above some layers without, the hidden states that enter the first adapted
-            layer, [1, S, 1, H]; otherwise empty.
     """
 
     segment: Segment
@@ -34,25 +32,10 @@ class Context:
     used: int = 0
     keys: Tensor = field(default_factory=lambda: torch.empty(0))
     values: Tensor = field(default_factory=lambda: torch.empty(0))
-    states: Tensor = field(default_factory=lambda: torch.empty(0))
 
     @property
     def length(self) -> int:
         return self.segment.end + len(self.tokens)
-
-    def below_adapters(self, segment: Segment, tokens: list[int], layers: int) -> Context:
-        """Return what another adapter can use of this context: its first layers, which have no adapters.
-
-        `segment` ends where the shared part of this context does, in the tree of that adapter; what is missing in its
-        chain is filled in. `tokens` are the first private tokens of this context.
-        """
-        chain = self.segment.chain()
-        for node in segment.chain():
-            if not node.keys:
-                for name, count in (("keys", layers), ("values", layers), ("states", 1)):
-                    tables = [torch.cat([getattr(part, name)[layer] for part in chain], 1) for layer in range(count)]
-                    setattr(node, name, [table[:, node.start : node.end].clone() for table in tables])
-        return Context(segment, tokens, keys=self.keys[:layers], values=self.values[:layers], states=self.states)
 
 
 class RowCache:
@@ -63,7 +46,6 @@ class RowCache:
     stands for the row's shared tokens (`RowAttention`). So the private token of position p is at place 1 + p.
 
     Attributes:
-        states: With adapters above some layers without, hidden states [1, 1 + S, rows, 1, H]; otherwise empty.
         bytes_per_token: Size of what is kept of a token.
         repeat: Number of query heads that share keys and values.
     """
@@ -73,10 +55,7 @@ class RowCache:
         self.repeat = decoder.query_heads // decoder.kv_heads
         self.keys = torch.zeros(shape, dtype=dtype, device=device)
         self.values = torch.zeros(shape, dtype=dtype, device=device)
-        self.layers, self.first_adapted = decoder.num_layers, decoder.first_adapted
-        shape = (1 if self.first_adapted else 0, 1 + 64, rows, 1, decoder.hidden_size)
-        self.states = torch.zeros(shape, dtype=decoder.model.dtype, device=device)
-        self.bytes_per_token = sum(table[:, 0, 0].nbytes for table in (self.keys, self.values, self.states))
+        self.bytes_per_token = 2 * self.keys[:, 0, 0].nbytes
 
     @property
     def capacity(self) -> int:
@@ -86,42 +65,36 @@ class RowCache:
         have = self.capacity
         if length > have:
             more = max(length, have + have // 2) - have
-            self.keys, self.values, self.states = (
-                torch.nn.functional.pad(table, (0, 0) * 3 + (0, more))
-                for table in (self.keys, self.values, self.states)
+            self.keys, self.values = (
+                torch.nn.functional.pad(table, (0, 0) * 3 + (0, more)) for table in (self.keys, self.values)
             )
 
     def insert(self, row: int, context: Context) -> None:
         length = len(context.tokens)
         self.reserve(length + 1)
         if length:
-            tables = (self.keys, context.keys), (self.values, context.values), (self.states, context.states)
-            for table, kept in tables:
-                table[: len(kept), 1 : 1 + length, row] = kept[:, :length]
+            for table, kept in ((self.keys, context.keys), (self.values, context.values)):
+                table[:, 1 : 1 + length, row] = kept[:, :length]
 
-    def new_tokens(self, row: int, context: Context, tokens: Sequence[int], *, resumed: bool = False) -> NewTokens:
+    def new_tokens(self, row: int, context: Context, tokens: Sequence[int]) -> NewTokens:
         """Make room for new tokens of a row, and return them."""
         self.reserve(len(context.tokens) + len(tokens))
-        return NewTokens(self, row, context, tokens, resumed)
+        return NewTokens(self, row, context, tokens)
 
     def extract(self, row: int, context: Context) -> None:
         here = slice(1, 1 + len(context.tokens))
-        tables = (self.keys, self.values, self.states)
-        context.keys, context.values, context.states = (table[:, here, row].clone() for table in tables)
+        context.keys, context.values = (table[:, here, row].clone() for table in (self.keys, self.values))
 
     def move(self, source: int, target: int, length: int) -> None:
-        for table in (self.keys, self.values, self.states):
+        for table in (self.keys, self.values):
             table[:, 1 : 1 + length, target] = table[:, 1 : 1 + length, source]
 
 
 @dataclass
 class NewSegment:
-    """A segment to compute; `resumed` if another adapter has computed the layers below the first adapted one."""
+    """A segment to compute."""
 
     segment: Segment
-
-    def __post_init__(self) -> None:
-        self.resumed = bool(self.segment.keys)
 
     @property
     def tokens(self) -> Sequence[int]:
@@ -141,26 +114,15 @@ class NewSegment:
         self.segment.values.append(values.contiguous())
         return [(segment.keys[layer], segment.values[layer]) for segment in self.segment.chain()]
 
-    def store_states(self, states: Tensor) -> None:
-        """Store the states [S, H] that enter the first adapted layer."""
-        self.segment.states = [states[None].clone()]
-
-    def states(self) -> Tensor:
-        return self.segment.states[0][0]
-
 
 @dataclass
 class NewTokens:
-    """Tokens to compute in a row, after those of its context; `resumed` as in `NewSegment`.
-
-    The first of them has the private position `start`.
-    """
+    """Tokens to compute in a row, after those of its context. The first of them has the private position `start`."""
 
     cache: RowCache
     row: int
     context: Context
     tokens: Sequence[int]
-    resumed: bool = False
 
     def __post_init__(self) -> None:
         self.start = len(self.context.tokens)
@@ -184,14 +146,6 @@ class NewTokens:
         shared = [(segment.keys[layer], segment.values[layer]) for segment in self.context.segment.chain()]
         return [*shared, (row_keys, row_values)]
 
-    def store_states(self, states: Tensor) -> None:
-        """Store the states [S, H] that enter the first adapted layer."""
-        self.states()[:] = states
-
-    def states(self) -> Tensor:
-        first = 1 + self.start
-        return self.cache.states[0, first : first + len(self.tokens), self.row, 0]
-
 
 class CopiedSegment:
     """A short segment that rows hold as private tokens, because joint attention to it would cost more than it saves."""
@@ -204,6 +158,3 @@ class CopiedSegment:
     def copy(self, layer: int) -> None:
         self.cache.keys[layer][self.places, self.rows] = self.segment.keys[layer].transpose(0, 1)[:, None]
         self.cache.values[layer][self.places, self.rows] = self.segment.values[layer].transpose(0, 1)[:, None]
-
-    def copy_states(self) -> None:
-        self.cache.states[0][self.places, self.rows] = self.segment.states[0].transpose(0, 1)[:, None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, islice, takewhile
@@ -16,19 +16,11 @@ from seeupo.inference.decoding_weights import AdapterRows
 from seeupo.inference.drafts import DraftHistory, Drafts, Guess
 from seeupo.inference.kv_cache import Context, CopiedSegment, NewSegment, NewTokens, RowCache
 from seeupo.inference.prefix_tree import PrefixTree, Segment
-from seeupo.inference.sampling import (
-    StopCriteria,
-    SyncedWeights,
-    check_idle,
-    check_request,
-    copy_weights,
-    sample_tokens,
-)
+from seeupo.inference.sampling import ModelSampler, check_idle, sample_tokens
 from seeupo.models.loading import LoadedPolicy
 from seeupo.models.lora.turn_adapters import turn_adapters
 from seeupo.protocols import WeightSource
 from seeupo.types import Completion, CompletionEnd, GenerationRequest, SamplingParameters, Turn
-from seeupo.utils.option_checks import check_count
 from seeupo.utils.sequences import common_prefix_length
 
 CACHE_BYTES = 4 * 2**30
@@ -71,7 +63,7 @@ class ActiveRequest:
         return self.uniforms[first : first + count]
 
 
-class LocalSampler:
+class LocalSampler(ModelSampler):
     """Samples from a loaded policy in this process.
 
     Prompts are kept in a radix tree, so that each distinct prefix is computed once and rows that share it attend to it
@@ -80,7 +72,7 @@ class LocalSampler:
 
     With one adapter per turn, requests of all turns are sampled in one batch, each row with the adapter of its turn.
     Keys and values depend on the adapter, so each has its own prefixes, and an episode's context is computed again when
-    its next turn has another adapter, from the first adapted layer on.
+    its next turn has another adapter.
 
     With speculation a pass also computes a draft of each row's next tokens. A draft token is kept only if the row's own
     random number draws it, so the tokens are the same as one at a time, up to the rounding of the products.
@@ -102,32 +94,21 @@ class LocalSampler:
         speculation: bool = True,
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
-        check_count("max_rows", max_rows, 1)
-        self.policy = policy
-        self.training = training
-        self.max_rows = max_rows
+        super().__init__(policy, training=training, max_rows=max_rows)
         self.speculation = speculation
-        self.version = 0
         self.prefilled_tokens = 0
-        self._context_length = policy.context_length
         self._adapters = turn_adapters(policy.model)
         self._decoder = Decoder(policy.model)
-        self._waiting: deque[GenerationRequest] = deque()
         self._rows: list[ActiveRequest] = []
         self._cache = self._empty_cache()
         self._max_cached = cache_bytes // self._cache.bytes_per_token
         self._drafts = Drafts()
         self._forget()
-        self._stop = StopCriteria(policy)
-        self._weights = SyncedWeights(policy.model)
 
     def submit(self, request: GenerationRequest) -> None:
-        if not (self._rows or self._waiting):
-            self._weights.check(self.version)
-        check_request(request, self._context_length, training=self.training)
         if self._adapters is not None and request.agent is None:
             raise ValueError(f"request {request.id!r} names no turn; the policy has one adapter per turn. Set agent.")
-        self._waiting.append(request)
+        super().submit(request)
 
     def poll(self) -> list[Completion]:
         """Admit waiting requests, run one forward pass over all rows, and return the completions that have finished."""
@@ -141,11 +122,8 @@ class LocalSampler:
         return finished
 
     def sync(self, engine: WeightSource, version: int) -> None:
-        check_idle(self._rows or self._waiting, "weights cannot change")
-        copy_weights(self.policy.model, engine)
+        super().sync(engine, version)
         self._forget()
-        self._weights.record()
-        self.version = version
 
     def draft_from(self, turns: Iterable[Turn]) -> None:
         if self.speculation:
@@ -179,22 +157,17 @@ class LocalSampler:
             before, tokens_before = request.prompt_ids[:-1], self._tree.tokens
             context = self._cached_context(request)
             self._cache.insert(row, context)
-            resumed = context.tokens if context.tokens and len(context.keys) < self._cache.layers else []
-            if resumed:
-                context.tokens = []
-                added.append(self._cache.new_tokens(row, context, resumed, resumed=True))
-                context.tokens = [*resumed]
             missing = before[context.length :]
             if missing:
                 added.append(self._cache.new_tokens(row, context, missing))
                 context.tokens += missing
-            prefilled = len(resumed) + len(missing) + self._tree.tokens - tokens_before
+            prefilled = len(missing) + self._tree.tokens - tokens_before
             history, generator = DraftHistory(request.prompt_ids), random.Random(request.seed)
             self._rows.append(ActiveRequest(request, context, generator, history, Counter(prefilled=prefilled)))
             count += prefilled
         self.prefilled_tokens += count
         chains = [segment for row in self._rows[first:] for segment in row.context.segment.chain()]
-        new = [NewSegment(segment) for segment in dict.fromkeys(chains) if len(segment.keys) < self._cache.layers]
+        new = [NewSegment(segment) for segment in dict.fromkeys(chains) if not segment.keys]
         spans: list[NewSegment | NewTokens] = [*new, *added]
         spans.sort(key=lambda span: span.adapter)  # spans with the same adapter are neighbors
         return PrefillAttention(spans, self._cache), self._make_short_ends_private(first)
@@ -219,13 +192,10 @@ class LocalSampler:
         before, adapter = request.prompt_ids[:-1], self._adapter_of(request)
         context = self._episodes.pop(request.episode, None) if request.episode is not None else None
         if context is not None and context.segment.starts(before):
-            unchanged = common_prefix_length(before[context.segment.end :], context.tokens)
             if context.segment.adapter != adapter:
                 # What rows share with each other is the same as with the adapter of the turn before.
-                segment = self._tree.insert(before[: context.segment.end], adapter)
-                if not self._cache.first_adapted:
-                    return Context(segment, [])
-                return context.below_adapters(segment, context.tokens[:unchanged], self._cache.first_adapted)
+                return Context(self._tree.insert(before[: context.segment.end], adapter), [])
+            unchanged = common_prefix_length(before[context.segment.end :], context.tokens)
             context.tokens = context.tokens[:unchanged]
             return context
         return Context(self._tree.insert(before, adapter), [])
@@ -247,7 +217,7 @@ class LocalSampler:
             for number, row, draft in zip(order, rows, drafts, strict=True)
         ]
         spans = [*prefill.spans, *inputs]
-        tokens = [token for span in [*prefill.entering, *inputs] for token in span.tokens]
+        tokens = [token for span in spans for token in span.tokens]
         positions = [position for span in spans for position in span.positions]
         parameters: list[SamplingParameters] = []
         uniforms: list[float] = []

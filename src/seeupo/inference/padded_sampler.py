@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,18 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from seeupo.inference.sampling import (
-    StopCriteria,
-    SyncedWeights,
-    check_idle,
-    check_request,
-    copy_weights,
-    sample_tokens,
-)
+from seeupo.inference.sampling import ModelSampler, sample_tokens
 from seeupo.models.loading import LoadedPolicy
-from seeupo.protocols import WeightSource
 from seeupo.types import Completion, GenerationRequest, Turn
-from seeupo.utils.option_checks import check_count
 
 
 @dataclass
@@ -36,27 +26,14 @@ class Row:
     finished: bool = False
 
 
-class PaddedSampler:
+class PaddedSampler(ModelSampler):
     """Samples one batch of left-padded rows after another; a batch takes as long as its longest row."""
 
     def __init__(self, policy: LoadedPolicy, *, training: bool = True, max_rows: int = 64) -> None:
-        check_count("max_rows", max_rows, 1)
-        self.policy = policy
-        self.training = training
-        self.max_rows = max_rows
-        self.version = 0
-        self._waiting: deque[GenerationRequest] = deque()
+        super().__init__(policy, training=training, max_rows=max_rows)
         self._rows: list[Row] = []
         self._cache: Any = None
         self._mask = torch.empty(0)
-        self._stop = StopCriteria(policy)
-        self._weights = SyncedWeights(policy.model)
-
-    def submit(self, request: GenerationRequest) -> None:
-        if not (self._rows or self._waiting):
-            self._weights.check(self.version)
-        check_request(request, self.policy.context_length, training=self.training)
-        self._waiting.append(request)
 
     @torch.no_grad()
     def poll(self) -> list[Completion]:
@@ -95,12 +72,6 @@ class PaddedSampler:
         if all(row.finished for row in self._rows):
             self._rows, self._cache = [], None
         return finished
-
-    def sync(self, engine: WeightSource, version: int) -> None:
-        check_idle(self._rows or self._waiting, "weights cannot change")
-        copy_weights(self.policy.model, engine)
-        self._weights.record()
-        self.version = version
 
     def draft_from(self, turns: Iterable[Turn]) -> None:
         """Do nothing: this sampler guesses no tokens."""

@@ -14,9 +14,6 @@ from seeupo.utils.sequences import common_prefix_length
 class Segment:
     """A run of tokens that prompts share, with their keys and values: [Hkv, S, D] per layer.
 
-    With one adapter per turn above some layers without, `states` are the hidden states [1, S, H] that enter the first
-    adapted layer. They and the keys and values below it are the same for all adapters.
-
     A prompt is the chain of segments from the root, which is empty, to the segment that it ends with.
 
     Attributes:
@@ -33,7 +30,6 @@ class Segment:
     used: int = 0
     keys: list[Tensor] = field(default_factory=list)
     values: list[Tensor] = field(default_factory=list)
-    states: list[Tensor] = field(default_factory=list)
     children: dict[int, Segment] = field(default_factory=dict)
 
     @property
@@ -108,7 +104,7 @@ class PrefixTree:
         segment.parent = upper
         segment.tokens = segment.tokens[length:]
         segment.start = upper.end
-        for name in ("keys", "values", "states"):
+        for name in ("keys", "values"):
             tables = getattr(segment, name)
             setattr(upper, name, [table[:, :length].clone() for table in tables])
             setattr(segment, name, [table[:, length:].clone() for table in tables])

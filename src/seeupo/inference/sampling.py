@@ -1,9 +1,11 @@
-"""Functions shared by the samplers: check requests and weights, sample tokens, detect stops, copy weights."""
+"""Code shared by the samplers: check requests and weights, sample tokens, detect stops, copy weights."""
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -94,30 +96,42 @@ def copy_weights(model: PreTrainedModel, engine: WeightSource) -> None:
         raise ValueError(f"the engine has no weight {min(parameters)!r}; load the same model in both")
 
 
-class SyncedWeights:
-    """Notices that a model has been trained in place since the last sync.
+class ModelSampler:
+    """Base class of the samplers of a loaded model: the queue of requests, and the version of the weights.
 
-    A sampler that shares its model with an engine would otherwise combine new weights with keys and values that were
-    computed from old ones, and record the wrong version. PyTorch counts the in-place changes of every tensor, except
-    those of fused kernels, which the engine's optimizer counts itself.
+    A model that was trained in place since the last sync is refused: new weights would be combined with keys and values
+    that were computed from old ones, and the wrong version recorded. PyTorch counts the in-place changes of every
+    tensor, except those of fused kernels, which the engine's optimizer counts itself.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        self._model = model
-        self.record()
+    def __init__(self, policy: LoadedPolicy, *, training: bool, max_rows: int) -> None:
+        check_count("max_rows", max_rows, 1)
+        self.policy = policy
+        self.training = training
+        self.max_rows = max_rows
+        self.version = 0
+        self._waiting: deque[GenerationRequest] = deque()
+        self._rows: list[Any] = []
+        self._stop = StopCriteria(policy)
+        self._changes = self._count_changes()
 
-    def record(self) -> None:
-        self._changes = self._count()
-
-    def check(self, version: int) -> None:
-        if self._count() != self._changes:
+    def submit(self, request: GenerationRequest) -> None:
+        if not (self._rows or self._waiting) and self._count_changes() != self._changes:
             raise RuntimeError(
-                f"the weights have changed since version {version} was synced; call sampler.sync(engine, version) "
+                f"the weights have changed since version {self.version} was synced; call sampler.sync(engine, version) "
                 "after every update, before sampling"
             )
+        check_request(request, self.policy.context_length, training=self.training)
+        self._waiting.append(request)
 
-    def _count(self) -> int:
-        return sum(parameter._version for parameter in self._model.parameters())
+    def sync(self, engine: WeightSource, version: int) -> None:
+        check_idle(self._rows or self._waiting, "weights cannot change")
+        copy_weights(self.policy.model, engine)
+        self._changes = self._count_changes()
+        self.version = version
+
+    def _count_changes(self) -> int:
+        return sum(parameter._version for parameter in self.policy.model.parameters())
 
 
 def sample_tokens(

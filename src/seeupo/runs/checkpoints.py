@@ -1,7 +1,7 @@
 """Checkpoints: one directory each, written atomically and verified before use.
 
-    00010/            the files of `save`, state.json, and manifest.json with size and checksum of every file
-    BEST              name of the best checkpoint, for other programs; the manifests have this mark too
+    00010/            the files of `save`, state.json, and manifest.json with size and checksum of every file and a mark
+                      of the best checkpoint
     damaged-00020/    found damaged; never read, never deleted
     .00030.partial/   being written;  .00030.replaced/  being replaced;  .00030.removed/  being removed
 
@@ -27,13 +27,12 @@ from typing import Any
 from safetensors import SafetensorError
 
 from seeupo.errors import CheckpointError
-from seeupo.utils.atomic_files import partial_of, sync_folder, write_text
+from seeupo.utils.atomic_files import sync_folder, write_text
 from seeupo.utils.plain_files import read_plain
 
 FORMAT, VERSION = "seeupo-checkpoint", 1
 STATE = "state.json"
 MANIFEST = "manifest.json"
-BEST = "BEST"
 NAME = re.compile(r"[0-9]{5,}")
 LEFTOVER = re.compile(r"\.([0-9]{5,})\.(partial|replaced|removed)")
 
@@ -79,7 +78,6 @@ class Checkpoints:
         if not read_only:
             try:
                 self._recover()
-                self._write_best()
             except OSError as error:
                 raise CheckpointError(
                     f"cannot clean up {folder} after an interrupted write: {_reason(error)}. "
@@ -124,12 +122,11 @@ class Checkpoints:
                 ) from error
             raise
         try:
-            self._write_best()
             self._prune()
         except OSError as error:
             raise CheckpointError(
-                f"the checkpoint {final} is complete, but updating {BEST} or removing old checkpoints failed "
-                f"({_reason(error)}; {_free(self.folder)} free). The run can be resumed from it."
+                f"the checkpoint {final} is complete, but removing old checkpoints failed ({_reason(error)}; "
+                f"{_free(self.folder)} free). The run can be resumed from it."
             ) from error
         return final
 
@@ -187,7 +184,6 @@ class Checkpoints:
             aside = self.folder / f"damaged-{path.name}-{number}"
         try:
             path.rename(aside)
-            self._write_best()
         except OSError as failure:
             return f"{message} (and cannot be renamed: {_reason(failure)})"
         return f"{message}. It was renamed to {aside.name}"
@@ -207,7 +203,6 @@ class Checkpoints:
         """Finish or undo an interrupted write."""
         if not self.folder.is_dir():
             return
-        partial_of(self.folder / BEST).unlink(missing_ok=True)
         for path in sorted(self.folder.iterdir()):
             if match := LEFTOVER.fullmatch(path.name):
                 final = self.folder / match[1]
@@ -215,13 +210,6 @@ class Checkpoints:
                     path.rename(final)
                 else:
                     _remove(path)
-
-    def _write_best(self) -> None:
-        """Write the newest mark of the manifests to BEST."""
-        if (best := self.best_iteration()) is None:
-            (self.folder / BEST).unlink(missing_ok=True)
-        else:
-            write_text(self.folder / BEST, f"{best:05d}\n")
 
     def _prune(self) -> None:
         paths = self._paths()

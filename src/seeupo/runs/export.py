@@ -25,6 +25,7 @@ from seeupo.runs.checkpoints import Checkpoint
 from seeupo.runs.reader import StoredRun, read_run
 from seeupo.runs.run_directory import RECIPE, RunDirectory
 from seeupo.utils.atomic_files import sync, sync_folder
+from seeupo.utils.output_paths import check_output
 
 CARD_FILE = "README.md"
 MODEL_SUFFIXES = {".json", ".safetensors", ".jinja", ".txt", ".model", ".md"}
@@ -59,8 +60,9 @@ def export(
         checkpoint: Iteration of a checkpoint, or "best"; the final policy by default.
         merge: Merge LoRA adapters into the weights of the base model. Has no effect on full weights.
     """
-    run, out = RunDirectory.open(Path(run_dir)), Path(out)
+    out = Path(out)
     _check_new(out)
+    run = RunDirectory.open(Path(run_dir))
     source, iteration, card = _source(run, checkpoint, merge=merge)
     adapter = read_adapter(source) if is_adapter(source) else None
     base = None if adapter is None or merge else adapter.base
@@ -95,6 +97,7 @@ def export(
 def _check_new(out: Path) -> None:
     if os.path.lexists(out):
         raise RunError(f"{out} already exists; choose a new folder")
+    check_output(out, folder=True)
     if not out.absolute().parent.is_dir():
         raise RunError(f"{out} cannot be written: the directory {out.parent} does not exist; create it first")
 

@@ -23,6 +23,7 @@ from seeupo.errors import RunError
 from seeupo.runs.checkpoints import Checkpoints
 from seeupo.runs.trajectory_files import read_trajectories, write_trajectories
 from seeupo.types import Trajectory
+from seeupo.utils import plain_files
 from seeupo.utils.atomic_files import atomic_write, sync_folder, write_text
 from seeupo.utils.option_checks import check_count
 from seeupo.utils.plain_files import read_plain
@@ -297,12 +298,7 @@ def refuse_links(run_dir: Path) -> None:
     for name in (TRAJECTORIES, EVALUATIONS, POLICY):
         with suppress(OSError):
             paths += sorted((run_dir / name).iterdir())
-    for path in paths:
-        if path.is_symlink():
-            raise RunError(
-                f"{path} is a symbolic link, which is not followed in a run directory; replace it with the file or "
-                "directory itself"
-            )
+    plain_files.refuse_links(paths, place="a run directory")
 
 
 def _end_of_lines(file: FileIO) -> int:

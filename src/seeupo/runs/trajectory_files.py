@@ -20,14 +20,15 @@ import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any
 
 from seeupo.errors import TrajectoryFileError
-from seeupo.types import Credit, Failure, FailureKind, StopReason, Trajectory, Turn, TurnCredit, TurnText
+from seeupo.types import Credit, Trajectory, Turn, TurnCredit, TurnText
 from seeupo.utils.json_lines import TruncatedLines, UnreadableLines, read_lines
-from seeupo.utils.numbers import finite_number
+from seeupo.utils.records import read_record
 from seeupo.utils.sequences import common_prefix_length
 
 FORMAT, VERSION = "seeupo-trajectories", 3
@@ -160,79 +161,26 @@ def from_json(record: Mapping[str, Any]) -> Trajectory:
     texts = []
     tokens = 0
     for index, entry in enumerate(record["turns"]):
-        prompt = (*before[: _count(entry["shared"], "shared")], *entry["prompt"])
+        shared = read_record(int, entry["shared"], "shared")
+        if shared < 0:
+            raise ValueError(f"turn {index} shares {shared} tokens; expected at least 0")
+        prompt = (*before[:shared], *entry["prompt"])
         action = tuple(entry["action"])
-        logprobs = None if entry["logprobs"] is None else _numbers(entry["logprobs"], "logprobs")
-        version = None if entry["policy_version"] is None else _count(entry["policy_version"], "policy_version")
-        reward, state = _number(entry["reward"], "reward"), _text(entry["state_key"], "state_key")
-        turns.append(Turn(_text(record["id"], "id"), index, prompt, action, logprobs, version, reward, state))
+        others = {**entry, "trajectory": record["id"], "index": index, "behavior_logprobs": entry["logprobs"]}
+        turn = read_record(Turn, {**others, "prompt_ids": [], "action_ids": []}, "turn")
+        turns.append(replace(turn, prompt_ids=prompt, action_ids=action))
         if entry["response"] is not None:
-            texts.append(TurnText(_text(entry["response"], "response"), _text(entry["observation"], "observation")))
+            texts.append(read_record(TurnText, entry, "turn"))
         before = prompt + action
         tokens += len(before)
         if tokens > MAX_TOKENS:
             raise ValueError(f"its turns have more than {MAX_TOKENS:,} tokens")
         if not all(type(token) is int and token >= 0 for token in (*entry["prompt"], *entry["action"])):
             raise ValueError(f"turn {index} has tokens that are not integers of at least 0")
-    failure = record["failure"]
-    return Trajectory(
-        id=_text(record["id"], "id"),
-        group=_text(record["group"], "group"),
-        task=_text(record["task"], "task"),
-        turns=tuple(turns),
-        reward=_number(record["reward"], "reward"),
-        score=None if record["score"] is None else _number(record["score"], "score"),
-        outcome=None if record["outcome"] is None else _number(record["outcome"], "outcome"),
-        multiplicity=_number(record["multiplicity"], "multiplicity"),
-        stop=StopReason(record["stop"]),
-        failure=None
-        if failure is None
-        else Failure(FailureKind(failure["kind"]), _text(failure["message"], "failure")),
-        truncated_responses=_count(record["truncated_responses"], "truncated_responses"),
-        timings={name: _number(seconds, "timings") for name, seconds in record["timings"].items()},
-        opening=_text(record["opening"], "opening"),
-        turn_texts=tuple(texts),
-        credit=None if record["credit"] is None else _credit_from_json(record["credit"]),
-    )
-
-
-def _text(value: object, name: str) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{name} is {type(value).__name__}; expected text")
-    return value
-
-
-def _count(value: object, name: str) -> int:
-    if type(value) is not int or value < 0:
-        raise TypeError(f"{name} is {type(value).__name__}; expected an integer of at least 0")
-    return value
-
-
-def _number(value: object, name: str) -> float:
-    if (number := finite_number(value)) is None:
-        raise TypeError(f"{name} is {type(value).__name__}; expected a finite number")
-    return float(number)
-
-
-def _numbers(values: Iterable[object], name: str) -> tuple[float, ...]:
-    return tuple(_number(value, name) for value in values)
+    without_turns: Trajectory = read_record(Trajectory, {**record, "turns": [], "turn_texts": []}, "trajectory")
+    return replace(without_turns, turns=tuple(turns), turn_texts=tuple(texts))
 
 
 def _credit_to_json(credit: Credit) -> dict[str, Any]:
     turns = [{name: getattr(turn, name) for name in TurnCredit.__slots__} for turn in credit.turns]
     return {"advantage": credit.advantage, "turns": turns}
-
-
-def _credit_from_json(record: Mapping[str, Any]) -> Credit:
-    turns = (
-        TurnCredit(
-            turn=_count(turn["turn"], "turn"),
-            ratio=_number(turn["ratio"], "ratio"),
-            carried_before=_number(turn["carried_before"], "carried_before"),
-            carried_after=None if turn["carried_after"] is None else _number(turn["carried_after"], "carried_after"),
-            clipped=bool(turn["clipped"]),
-            new_logprobs=_numbers(turn["new_logprobs"], "new_logprobs"),
-        )
-        for turn in record["turns"]
-    )
-    return Credit(_number(record["advantage"], "advantage"), tuple(turns))

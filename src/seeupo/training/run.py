@@ -42,6 +42,7 @@ from seeupo.training.preparation import (
 from seeupo.training.setup import Components, build
 from seeupo.training.trackers import make_trackers
 from seeupo.training.train_display import make_display, result_line
+from seeupo.utils.output_paths import check_output
 from seeupo.utils.terminal import Terminal
 
 
@@ -98,7 +99,7 @@ def train(
     """
     if recipe is None:
         recipe = default_recipe(environment)
-    path = Path(run_dir) if run_dir is not None else next_run_dir(recipe)
+    path = check_output(next_run_dir(recipe) if run_dir is None else Path(run_dir), folder=True)
     recipe = with_threads(read_recipe(recipe) if isinstance(recipe, str) else recipe)
     recipe, factory, permissions = choose_environment(
         recipe.with_code(trust), environment, Permissions(tuple(trust), unsandboxed)

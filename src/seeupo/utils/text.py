@@ -29,6 +29,11 @@ def one_line(text: object) -> str:
     return visible(str(text), layout="")
 
 
+def indented(text: str) -> str:
+    """Return visible text whose further lines are indented, so that they cannot pose as lines of this program."""
+    return "\n  ".join(map(one_line, text.split("\n")))
+
+
 def counted(count: int, noun: str) -> str:
     """Return a count with its noun: "1 iteration", "2 iterations"."""
     return f"{count} {noun if count == 1 else noun + 's'}"

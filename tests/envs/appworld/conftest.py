@@ -52,7 +52,7 @@ def pool_with_limit(data, *, execution_seconds):
     if not isinstance(found, Bubblewrap):
         pytest.skip(f"model code runs only in a sandbox: {found}")
     limits = replace(lookup("appworld").limits, call_seconds=3600.0, start_seconds=3600.0)
-    options = {"data": str(data), "execution_seconds": execution_seconds, "memory_mb": 1536}
+    options = {"data": str(data), "execution_seconds": execution_seconds}
     return EnvPool("appworld", options=options, workers=1, limits=limits)
 
 

@@ -40,7 +40,6 @@ def test_ids_are_unique():
         ({"level": "mediun"}, "level='mediun'"),
         ({"train": -1}, "train=-1"),
         ({"test": 2_000_000}, "test=2000000"),
-        ({"goal": "none"}, "goal='none'"),
         ({"theme": "castle"}, "theme='castle'"),
     ],
 )
@@ -50,7 +49,7 @@ def test_wrong_options_are_errors(options, problem):
 
 
 def test_the_registry_can_check_the_options():
-    check_options(TextworldFactory, {"level": "long", "train": 3, "goal": "all_steps", "show_commands": True})
+    check_options(TextworldFactory, {"level": "long", "train": 3, "show_commands": True})
     with pytest.raises(EnvError, match="'tiny' or"):
         check_options(TextworldFactory, {"level": "huge"})
 
@@ -58,7 +57,7 @@ def test_the_registry_can_check_the_options():
 def test_games_of_different_themes_have_different_files():
     task = TextworldFactory().tasks("train")[0]
     assert recipe_of(task).name == "medium-0-goal"
-    assert recipe_of(task, spelled_out=True, theme="basic").name == "medium-0-steps-basic"
+    assert recipe_of(task, "basic").name == "medium-0-goal-basic"
 
 
 def test_unknown_kinds_are_refused():

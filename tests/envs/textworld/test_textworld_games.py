@@ -36,7 +36,7 @@ def pool(textworld):
 @pytest.fixture(scope="module")
 def small(textworld):
     """One game of each level that the installation has not built."""
-    options = {"level": "all", "train": 1, "test": 0, "goal": "all_steps", "show_commands": True}
+    options = {"level": "all", "train": 1, "test": 0, "show_commands": True}
     with EnvPool(textworld, options=options, workers=1, unsandboxed=not HAS_SANDBOX) as pool:
         yield pool
 

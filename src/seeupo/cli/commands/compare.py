@@ -50,8 +50,8 @@ def compare_command(
     from seeupo.cli.train_command import INTERRUPTED
     from seeupo.comparison.comparison import Comparison
     from seeupo.comparison.markdown import markdown
-    from seeupo.comparison.result_store import PACKED, Store
-    from seeupo.comparison.run import PAGE, compare, default_jobs, output_directory
+    from seeupo.comparison.result_store import PACKED, PAGE, TABLES, TEXT, Store
+    from seeupo.comparison.run import compare, default_jobs, output_directory
     from seeupo.envs.trust import named_code
 
     directory = output_directory(study, out)
@@ -83,7 +83,7 @@ def compare_command(
     for line in markdown(table):
         echo(line)
     note(f"page    {directory / PAGE}  (open it in a browser)")
-    note(f"tables  {directory / 'comparison.md'}, {directory / 'comparison.json'}; runs in {directory / PACKED}")
+    note(f"tables  {directory / TEXT}, {directory / TABLES}; runs in {directory / PACKED}")
 
 
 def show_outline(comparison: Comparison, directory: Path, jobs: int, *, dry_run: bool) -> None:

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import seeupo
 from seeupo.envs.appworld.scratch import SCRATCH, clear, in_sandbox
+from seeupo.utils.python_process import SAFE_PATH, python_command
 
 ANSWER_SECONDS = 90.0
 LOST = 70
@@ -32,9 +33,8 @@ class NoOutput(EngineLost):
 class Engine:
     """Runs fresh processes for each episode, one episode at a time."""
 
-    def __init__(self, data: Path, *, memory_mb: int) -> None:
+    def __init__(self, data: Path) -> None:
         self.data = data
-        self.memory_mb = memory_mb
         self.source: subprocess.Popen[str] | None = None
         # AppWorld expects its data and its output in one folder; the data itself is read-only.
         self.root = Path(tempfile.mkdtemp(prefix="appworld-"))
@@ -104,13 +104,13 @@ class Engine:
             "PYTHONHASHSEED": "0",  # the order of sets is visible to the model
             "PYTHONPATH": str(Path(seeupo.__file__).parent.parent),
             "TZ": "UTC",
+            **SAFE_PATH,
         }
         return subprocess.Popen(
-            [
-                *(sys.executable, "-m", "seeupo.envs.appworld.engine_process"),
-                str(self.memory_mb * 2**20),
+            python_command(
+                *("-m", "seeupo.envs.appworld.engine_process"),
                 str(self.data) if in_sandbox() else "",
-            ],
+            ),
             env=places,
             cwd="/",
             stdin=subprocess.PIPE,

@@ -33,6 +33,8 @@ KILL_SECONDS = 20.0
 SETUP_SECONDS = 60.0
 STATE_SECONDS = 20.0
 LARGEST_OUTPUT = 16 * 2**20
+MEMORY_BYTES = 2 * 2**30
+"""Address space of each of the two processes of an episode."""
 
 
 def load() -> None:
@@ -54,7 +56,7 @@ def load() -> None:
         pass
 
 
-def fork(work: Callable[[], None], *keep: socket.socket, memory_bytes: int) -> None:
+def fork(work: Callable[[], None], *keep: socket.socket) -> None:
     """Run something in a child process, which keeps no open files but the given sockets."""
     if os.fork():
         return
@@ -69,7 +71,7 @@ def fork(work: Callable[[], None], *keep: socket.socket, memory_bytes: int) -> N
                 with contextlib.suppress(OSError):
                     os.close(descriptor)
         _, most = resource.getrlimit(resource.RLIMIT_AS)
-        limit = memory_bytes if most == resource.RLIM_INFINITY else min(memory_bytes, most)
+        limit = MEMORY_BYTES if most == resource.RLIM_INFINITY else min(MEMORY_BYTES, most)
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         work()
     finally:
@@ -83,7 +85,7 @@ class Episode:
         answer: Answer to the `start` command: the description of the task, or an error.
     """
 
-    def __init__(self, task: str, *, execution_seconds: int, memory_bytes: int, hidden: Path | None) -> None:
+    def __init__(self, task: str, *, execution_seconds: int, hidden: Path | None) -> None:
         address = str(Path(os.environ["APPWORLD_ROOT"]) / "apis")
         self.apps, apps_end = socket.socketpair()
         self.code, code_end = socket.socketpair()
@@ -91,8 +93,8 @@ class Episode:
         with apps_end, code_end, socket.socket(socket.AF_UNIX) as calls:
             calls.bind(address)
             calls.listen(LONGEST_QUEUE)
-            fork(partial(apps_process.serve, task, apps_end, calls), apps_end, calls, memory_bytes=memory_bytes)
-            fork(partial(code_process.serve, task, code_end, **code_options), code_end, memory_bytes=memory_bytes)
+            fork(partial(apps_process.serve, task, apps_end, calls), apps_end, calls)
+            fork(partial(code_process.serve, task, code_end, **code_options), code_end)
         self.answer: dict[str, Any] = json.loads(read_line(self.apps, SETUP_SECONDS))
         if "error" not in self.answer:
             read_line(self.code, SETUP_SECONDS)  # it can run code now
@@ -154,8 +156,7 @@ def kill_all() -> None:
 
 
 def main() -> None:
-    memory_bytes = int(sys.argv[1])
-    hidden = Path(sys.argv[2]) if sys.argv[2] else None
+    hidden = Path(sys.argv[1]) if sys.argv[1] else None
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
     load()
@@ -174,7 +175,7 @@ def main() -> None:
                 if episode is not None:
                     episode.close()
                 if command == "start":
-                    episode = Episode(**json.loads(options), memory_bytes=memory_bytes, hidden=hidden)
+                    episode = Episode(**json.loads(options), hidden=hidden)
                     answer = episode.answer
         except NoOutput as error:
             answer = {"no_output": str(error)}

@@ -23,17 +23,15 @@ class AppWorldFactory:
     judge, which never runs model code, uses the other methods.
     """
 
-    def __init__(self, *, data: str | None = None, execution_seconds: int = 60, memory_mb: int = 2048) -> None:
+    def __init__(self, *, data: str | None = None, execution_seconds: int = 60) -> None:
         """Find the tasks; if they are missing, the error says how to download them.
 
         Args:
             data: Folder with AppWorld's tasks. Default: `appworld/data` in the cache folder.
             execution_seconds: Wall-clock limit of one action's code.
-            memory_mb: Address space of each of the two processes of an episode.
         """
         self.data = data_folder(data)
         self.execution_seconds = execution_seconds
-        self.memory_mb = memory_mb
 
     @property
     def splits(self) -> Sequence[str]:
@@ -62,7 +60,7 @@ class AppWorldFactory:
 
     @cached_property
     def _engine(self) -> Engine:
-        return Engine(self.data, memory_mb=self.memory_mb)
+        return Engine(self.data)
 
     @cached_property
     def _scorer(self) -> Scorer:

@@ -66,18 +66,8 @@ def _draw_facts(seed: int) -> Mapping[Call, Facts]:
 
 
 def given_words(task: Task) -> Memory:
-    """Return the words that the request of a task names, after checking them."""
-    kind = ALL_KINDS.get(task.kind)
-    given = task.payload.get("given")
-    if kind is None:
-        raise ValueError(f"task {task.id!r} has the kind {task.kind!r}; expected one of {', '.join(ALL_KINDS)}")
-    if not isinstance(given, Mapping) or set(given) != set(kind.given):
-        raise ValueError(f"task {task.id!r} gives {given!r}; kind {kind.name} requires {', '.join(kind.given)}")
-    for slot, sort in kind.given.items():
-        if given[slot] not in words_of(sort):
-            words = ", ".join(words_of(sort))
-            raise ValueError(f"task {task.id!r} gives {given[slot]!r} as {slot}; expected one of {words}")
-    return dict(given)
+    """Return the words that the request of a task names."""
+    return dict(task.payload["given"])
 
 
 def solution(task: Task) -> tuple[Memory, tuple[Call, ...]]:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from types import UnionType
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Any, TypeVar
 
 from seeupo.envs.contract import FIELDS
-from seeupo.utils.numbers import finite_number
+from seeupo.utils.records import read_record
 
 T = TypeVar("T")
 MAX_DEPTH = 100
@@ -39,7 +38,7 @@ def decode(line: bytes | bytearray) -> dict[str, Any]:
         raise WireError(f"not a line of JSON ({error}): {bytes(line[:80])!r}") from None
     if line.count(b"[") + line.count(b"{") > MAX_DEPTH and _is_deeper(message, MAX_DEPTH):
         raise WireError(f"a message is nested more than {MAX_DEPTH} deep")
-    return expect(message, dict, "message")
+    return from_json(dict, message, "message")
 
 
 def _is_deeper(value: object, depth: int) -> bool:
@@ -49,13 +48,6 @@ def _is_deeper(value: object, depth: int) -> bool:
     return depth == 0 or any(
         _is_deeper(part, depth - 1) for part in (value.values() if isinstance(value, dict) else value)
     )
-
-
-def expect(value: Any, kind: type[T], name: str) -> T:
-    """Return the value if it has the expected type; a bool is not an int."""
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise WireError(f"{name} is {type(value).__name__}; expected {kind.__name__}")
-    return value
 
 
 def to_json(value: Any) -> Any:
@@ -73,27 +65,8 @@ def from_json(kind: type[T], value: Any, name: str) -> T:
 
     Raise `WireError` unless it fits, with all of its fields. `name` is the name of the value for errors.
     """
-    result: T = _read(kind, value, name)
+    try:
+        result: T = read_record(kind, value, name)
+    except TypeError as error:
+        raise WireError(str(error)) from None
     return result
-
-
-def _read(annotation: Any, value: Any, name: str) -> Any:
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if annotation is object or (origin is UnionType and value is None):
-        return value
-    if annotation in FIELDS:
-        table = expect(value, dict, name)
-        fields = FIELDS[annotation].items()
-        return annotation(**{field: _read(kind, table.get(field), f"{name}.{field}") for field, kind in fields})
-    if origin is UnionType:  # X | None
-        return _read(arguments[0], value, name)
-    if origin is tuple:
-        return tuple(_read(arguments[0], item, name) for item in expect(value, list, name))
-    if annotation is float:
-        if (number := finite_number(value)) is None:
-            raise WireError(f"{name} is {type(value).__name__}; expected a finite number")
-        return float(number)
-    if origin is Literal and value not in arguments:
-        raise WireError(f"{name} is {str(value)[:40]!r}; expected one of {', '.join(arguments)}")
-    builtin = {Mapping: dict, Literal: str}.get(origin, annotation)
-    return expect(value, builtin, name)

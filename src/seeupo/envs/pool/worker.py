@@ -20,7 +20,7 @@ from seeupo.envs.failures import FailureCause, WorkerFailure
 from seeupo.envs.pool.sandbox import FIRST_USER, LAST_USER, Bubblewrap, Limits
 from seeupo.envs.pool.seccomp import open_filter
 from seeupo.envs.pool.watchdog import Watchdog
-from seeupo.envs.pool.wire import WireError, decode, encode, expect
+from seeupo.envs.pool.wire import WireError, decode, encode, from_json
 from seeupo.errors import EnvError
 from seeupo.utils.cache import cache_folder
 
@@ -136,7 +136,7 @@ class Worker:
         line = self._exchange(sent, self.launch.limits.call_seconds if seconds is None else seconds)
         try:
             reply = decode(line)
-            text = expect(reply.get("text", ""), str, "text")
+            text = from_json(str, reply.get("text", ""), "text")
         except WireError as error:
             raise WorkerFailure(FailureCause.CRASH, f"the worker broke the protocol: {error}") from None
         if reply.get("id") != self.requests:

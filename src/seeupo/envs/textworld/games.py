@@ -41,19 +41,17 @@ class Recipe:
     Attributes:
         level: Key of `LEVELS`.
         seed: Seed of the generated game.
-        spelled_out: Whether the goal lists every step, not only the last one.
         theme: TextWorld's grammar for names and descriptions.
     """
 
     level: str
     seed: int
-    spelled_out: bool = False
     theme: Theme = "house"
 
     @property
     def name(self) -> str:
         theme = "" if self.theme == "house" else f"-{self.theme}"
-        return f"{self.level}-{self.seed}-{'steps' if self.spelled_out else 'goal'}{theme}"
+        return f"{self.level}-{self.seed}-goal{theme}"
 
 
 def shared_games() -> Path:
@@ -133,7 +131,7 @@ def compile_winnable_game(recipe: Recipe, path: Path) -> Path:
         options.nb_rooms = level.rooms
         options.nb_objects = level.objects
         options.quest_length = level.commands
-        options.grammar.only_last_action = not recipe.spelled_out
+        options.grammar.only_last_action = True  # of the quest, so that the policy must explore
         options.grammar.theme = recipe.theme
         game = generator.make_game(options)
         if len(game.metadata["walkthrough"]) == level.commands:

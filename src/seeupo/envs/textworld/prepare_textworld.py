@@ -14,7 +14,7 @@ def prepare(folder: Path) -> None:
     """Build the games of each theme in the environment's folder; runs in its interpreter."""
     factory = TextworldFactory()
     tasks = [task for split in factory.splits for task in factory.tasks(split)]
-    recipes = [recipe_of(task, theme=theme) for theme in get_args(Theme) for task in tasks]
+    recipes = [recipe_of(task, theme) for theme in get_args(Theme) for task in tasks]
     games = folder / "games"
     games.mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor() as processes:

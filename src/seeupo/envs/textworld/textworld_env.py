@@ -82,7 +82,6 @@ class TextworldFactory:
         level: Literal["tiny", "short", "medium", "long", "all"] = "medium",
         train: int = 100,
         test: int = 50,
-        goal: Literal["last_step", "all_steps"] = "last_step",
         theme: Theme = "house",
         show_commands: bool = False,
     ) -> None:
@@ -92,13 +91,11 @@ class TextworldFactory:
             level: Rooms, objects and commands to win: tiny 1, 3, 1; short 2, 5, 2; medium 3, 8, 4; long 5, 12, 8.
             train: Number of games of each level in the split "train".
             test: Number of games of each level in the split "test".
-            goal: What the first observation states: the last step only, so that the policy must explore, or every step.
             theme: TextWorld's grammar: "house" has varied descriptions, "basic" short sentences and numbered names.
             show_commands: Whether each observation lists the possible commands.
         """
         self._seeds = seed_ranges(train=train, test=test)
         self._levels = tuple(LEVELS) if level == "all" else (level,)
-        self._spelled_out = goal == "all_steps"
         self._theme: Theme = theme
         self._show_commands = show_commands
 
@@ -124,7 +121,7 @@ class TextworldFactory:
         return NoisyExpert(self._game_file(task), rate, Random(seed))
 
     def _game_file(self, task: Task) -> Path:
-        return game_file(recipe_of(task, spelled_out=self._spelled_out, theme=self._theme))
+        return game_file(recipe_of(task, self._theme))
 
 
 class NoisyExpert:
@@ -156,10 +153,10 @@ class NoisyExpert:
         return command
 
 
-def recipe_of(task: Task, *, spelled_out: bool = False, theme: Theme = "house") -> Recipe:
+def recipe_of(task: Task, theme: Theme = "house") -> Recipe:
     if task.kind not in LEVELS:
         raise EnvError(f"task {task.id!r}: there is no level {task.kind!r}; {suggest(task.kind, list(LEVELS))}")
-    return Recipe(task.kind, task.seed, spelled_out=spelled_out, theme=theme)
+    return Recipe(task.kind, task.seed, theme)
 
 
 def narration(feedback: str) -> str:
