@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from seeupo.config.optimizer_settings import OptimizerSettings
 from seeupo.engines.local import LocalEngine
@@ -75,9 +76,9 @@ class Rank:
                 os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
         backends = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         limit = timedelta(seconds=seconds)
-        # PyTorch's own server would listen on all interfaces.
+        # Without a socket, the store would listen on all interfaces.
         listener = self._listener.detach() if self.number == 0 else None
-        store = dist.TCPStore(*address, self.count, self.number == 0, limit, master_listen_fd=listener)
+        store = TCPStore(*address, self.count, self.number == 0, limit, master_listen_fd=listener)
         dist.init_process_group(backends, store=store, rank=self.number, world_size=self.count, timeout=limit)
 
     def build(self, plan: RankPlan) -> int:

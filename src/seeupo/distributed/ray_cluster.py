@@ -92,7 +92,7 @@ def private_folder() -> Path:
 def _token() -> Iterator[None]:
     """Have Ray require a random token of all that connect to it, which only this user can read."""
     try:
-        from ray._raylet import AuthenticationTokenLoader, Config
+        from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
     except ImportError:
         raise TrainingError("Ray is too old to protect its ports: pip install -U 'seeupo[cluster]'") from None
 
@@ -131,7 +131,7 @@ def _on_loopback(hidden: torch.device | None) -> Iterator[None]:
 def _check_private() -> None:
     """Raise unless the cluster that was started listens on the loopback interface and requires a token."""
     import ray
-    from ray._raylet import AuthenticationMode, get_authentication_mode
+    from ray._raylet import AuthenticationMode, get_authentication_mode  # type: ignore[attr-defined]
 
     host = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
     if not ip_address(host).is_loopback or get_authentication_mode() != AuthenticationMode.TOKEN:
