@@ -48,7 +48,7 @@ def trust_options(command: F) -> F:
     """Add the options with which the user allows what a recipe or a run cannot allow itself."""
     trust = click.option(
         "--trust", multiple=True, metavar="REFERENCE",
-        help="Code that the recipe or run names and that may run, such as rewards.py:exact; repeatable.",
+        help="Code to run, such as rewards.py:exact, or Ray cluster to join that the recipe or run names; repeatable.",
     )  # fmt: skip
     return trust(unsandboxed_option(command))
 

@@ -45,7 +45,7 @@ def run_training(
         stopped = "Stopped and saved. Resume"
         if not isinstance(stop, Interrupted):
             stopped = "Stopped. Resume from the last checkpoint"
-        note(f"{stopped} with: seeupo train --resume {run_dir}{trust_flags(recipe.code)}")
+        note(f"{stopped} with: seeupo train --resume {run_dir}{trust_flags((*recipe.code, *recipe.clusters))}")
         return INTERRUPTED
     show_result(result, recipe)
     return 0
@@ -79,7 +79,8 @@ def show_result(result: TrainingResult, recipe: Recipe) -> None:
     echo(f"evaluate  seeupo eval {result.run_dir}{flags}  (or a checkpoint: --checkpoint best)")
     echo(f"export    seeupo export {result.run_dir} OUT  (or a checkpoint: --best)")
     more = 2 * recipe.run.total_iterations or DEFAULT_ITERATIONS
-    echo(f"continue  seeupo train --resume {result.run_dir} --run.iterations {more}{trust_flags(recipe.code)}")
+    flags = trust_flags((*recipe.code, *recipe.clusters))
+    echo(f"continue  seeupo train --resume {result.run_dir} --run.iterations {more}{flags}")
 
 
 def best_line(result: TrainingResult) -> str:

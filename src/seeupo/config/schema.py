@@ -279,6 +279,11 @@ class Recipe:
         reward = self.collect.reward
         return (*algorithm_code(self.algorithm), *((reward,) if is_reference(reward) else ()))
 
+    @property
+    def clusters(self) -> tuple[str, ...]:
+        """Address of the Ray cluster that the recipe names, if any. It is joined only with the user's consent."""
+        return () if self.engine.address is None else (self.engine.address,)
+
     def with_code(self, trust: Collection[str]) -> Recipe:
         """Return the recipe with the class of its algorithm loaded; `TrustError` if that needs consent."""
         return replace(self, algorithm=load_algorithm(self.algorithm, trust))

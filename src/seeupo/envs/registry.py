@@ -102,6 +102,7 @@ SPECS: tuple[EnvSpec, ...] = (
         runs_model_code=True,
         separate_judge=True,
         episodes_per_worker=1,
+        file_options=("data",),
         limits=Limits(call_seconds=300, memory_mb=3072, open_files=512, processes=128),
     ),
     EnvSpec(

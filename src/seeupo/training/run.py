@@ -87,8 +87,8 @@ def train(
         run_dir: New or empty run directory; the next free one in `runs` by default.
         environment: Environment that replaces the recipe's: a name, "module:Factory", an `EnvSpec`, or a factory
             object, which is trusted and runs in this process.
-        trust: Code that the recipe may name, such as "rewards.py:exact" or "mine:MyAlgorithm"; a recipe that names
-            other code is refused.
+        trust: Code that the recipe may name, such as "rewards.py:exact" or "mine:MyAlgorithm", and the address of its
+            Ray cluster; a recipe that names others is refused, because it may come from a stranger's file.
         unsandboxed: Run environment workers without a sandbox.
         callback: Observes the run, besides the display.
         progress: Show progress on standard error: a live display on a terminal or in a notebook, plain lines elsewhere.

@@ -23,7 +23,7 @@ from seeupo.distributed.ray_cluster import other_nodes, ray_cluster
 from seeupo.engines.local import LocalEngine
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.envs.registry import EnvSpec
-from seeupo.envs.trust import NOTHING_ALLOWED, Permissions
+from seeupo.envs.trust import NOTHING_ALLOWED, Permissions, check_trust
 from seeupo.errors import TrainingError
 from seeupo.evaluation.scripted import expert_texts
 from seeupo.inference import make_sampler
@@ -93,6 +93,7 @@ def build(
     recipe: Recipe, environment: EnvFactory | EnvSpec | None = None, permissions: Permissions = NOTHING_ALLOWED
 ) -> Iterator[Components]:
     """Build a run's components; `environment` replaces the one that the recipe names."""
+    check_trust(recipe.clusters, permissions.trust)
     placement = Placement.from_recipe(recipe)
     with ExitStack() as stack:
         stack.enter_context(num_threads(recipe.run.threads))
