@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from envs.counting import CountingFactory
 from rollout.worlds import EchoFactory
@@ -18,6 +19,7 @@ from seeupo.evaluation.policies import TextPolicies
 from seeupo.evaluation.results import Evaluation
 from seeupo.models.loading import load_policy
 from seeupo.models.saving import save_model
+from seeupo.models.threads import num_threads
 from seeupo.rollout.groups import group_attempts
 from seeupo.rollout.template import REMINDER
 from seeupo.runs.run_directory import POLICY, RECIPE
@@ -78,6 +80,16 @@ def test_evaluation_is_repeatable_and_depends_on_the_seed(model_folder):
     assert one != other
 
 
+@pytest.mark.parametrize(("small_model", "threads"), [(10**7, 1), (1, 2)])
+def test_threads_follow_the_size_of_the_model(small_model, threads, model_folder, monkeypatch):
+    monkeypatch.setattr("seeupo.models.threads.SMALL_MODEL", small_model)
+    options = resolve_options(policy=str(model_folder), **SHORT)
+    with num_threads(2), EnvPool("pocket") as pool:
+        with model_runner(options, pool):
+            assert torch.get_num_threads() == threads
+        assert torch.get_num_threads() == 2
+
+
 def test_temperature_zero_is_greedy(model_folder):
     distinct = []
     for temperature in (0, 1.0):
@@ -85,7 +97,8 @@ def test_temperature_zero_is_greedy(model_folder):
         assert options.sampling["temperature"] == temperature
         with EnvPool("pocket") as pool:
             attempts = group_attempts(pool.tasks("test")[:1], 4, seed=0)
-            found = list(model_runner(options, pool).run(attempts))
+            with model_runner(options, pool) as runner:
+                found = list(runner.run(attempts))
         distinct.append(len({tuple(turn.action_ids for turn in trajectory.turns) for trajectory in found}))
     assert distinct == [1, 4]
 

@@ -21,6 +21,7 @@ from seeupo.evaluation.endpoint import Endpoint
 from seeupo.evaluation.policies import EvaluatedPolicy, ModelPolicy, endpoint_policy, expert_policy, random_policy
 from seeupo.evaluation.results import Evaluation, EvaluationPlan, panel_of
 from seeupo.models.loading import load_policy
+from seeupo.models.threads import default_threads, num_threads
 from seeupo.protocols import EnvFactory
 from seeupo.rollout.chat import ChatFormat
 from seeupo.rollout.groups import group_attempts
@@ -341,26 +342,30 @@ def policy_for(options: EvaluationOptions, pool: EnvPool, callback: Callback) ->
         ) as policy:
             yield policy
     else:
-        yield ModelPolicy(model_runner(options, pool), callback)
+        with model_runner(options, pool) as runner:
+            yield ModelPolicy(runner, callback)
 
 
-def model_runner(options: EvaluationOptions, pool: EnvPool) -> Runner:
-    """Load the policy's model and return a runner for it."""
+@contextmanager
+def model_runner(options: EvaluationOptions, pool: EnvPool) -> Iterator[Runner]:
+    """Load the policy's model and provide a runner for it, with the number of threads for its size."""
     greedy = options.temperature == 0
     parameters = SamplingParameters(
         max_tokens=options.max_tokens, temperature=1.0 if greedy else options.temperature, top_k=1 if greedy else 0
     )
-    return Runner(
-        load_policy(model_of(options.policy or "", options.checkpoint)),
-        pool,
-        parameters=parameters,
-        max_turns=options.max_turns,
-        concurrency=options.concurrency,
-        reasoning=not options.plain,
-        max_observation_tokens=options.max_observation_tokens,
-        max_prompt_tokens=options.max_prompt_tokens,
-        training=False,
-    )
+    policy = load_policy(model_of(options.policy or "", options.checkpoint))
+    with num_threads(default_threads(policy.model)):
+        yield Runner(
+            policy,
+            pool,
+            parameters=parameters,
+            max_turns=options.max_turns,
+            concurrency=options.concurrency,
+            reasoning=not options.plain,
+            max_observation_tokens=options.max_observation_tokens,
+            max_prompt_tokens=options.max_prompt_tokens,
+            training=False,
+        )
 
 
 def one_episode(options: EvaluationOptions, task_id: str | None) -> tuple[ChatFormat, Trajectory]:
@@ -375,8 +380,8 @@ def one_episode(options: EvaluationOptions, task_id: str | None) -> tuple[ChatFo
         if task is None:
             raise EvaluationError(f"split {split!r} of {options.environment} has no task {task_id!r}")
         pool.try_task(task)
-        runner = model_runner(replace(options, concurrency=1), pool)
-        (trajectory,) = runner.run([Attempt("episode", "episode", task, seed=0)])
+        with model_runner(replace(options, concurrency=1), pool) as runner:
+            (trajectory,) = runner.run([Attempt("episode", "episode", task, seed=0)])
     return runner.chat, trajectory
 
 

@@ -52,11 +52,11 @@ class Alarms:
     When a run is resumed, its earlier records must be checked first.
 
     Args:
-        dtype: Data type of the computation (`model.dtype`).
+        dtype, threads: As in `History`.
     """
 
-    def __init__(self, dtype: str = "float32") -> None:
-        self._history = History(dtype)
+    def __init__(self, dtype: str = "float32", threads: int = 1) -> None:
+        self._history = History(dtype, threads)
         self._raised: set[Alarm] = set()
         self._reported: dict[Alarm, int] = {}
 
@@ -304,3 +304,15 @@ def truncated_responses(history: History) -> Reading | None:
 def _per_episode(history: History, key: str) -> float | None:
     count, episodes = number(history.latest, key), number(history.latest, "episodes")
     return None if count is None else count / max(1.0, episodes or count)
+
+
+@alarm_at(threshold=3.0, clear=0.0)  # reported once: how busy a machine is changes all the time
+def slow_updates(history: History) -> Reading | None:
+    slowdown = history.slowdown
+    if slowdown is None or history.threads == 1:
+        return None
+    return slowdown, (
+        f"updates take {slowdown:.0f} times as long as in the first iterations. If other programs use the cores of "
+        f"this machine, each of the {history.threads} threads waits for the slowest. Stop and resume with "
+        "--run.threads 1 --accept-changes: results then differ in their last digits."
+    )

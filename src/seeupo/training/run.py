@@ -32,13 +32,7 @@ from seeupo.runs.run_directory import POLICY, REPORT, RunDirectory
 from seeupo.training.interrupts import Interrupted, interruptible
 from seeupo.training.loop import Loop
 from seeupo.training.notes import AlarmNotes, LoggedNotes
-from seeupo.training.preparation import (
-    as_overrides,
-    choose_environment,
-    next_run_dir,
-    resumed_recipe,
-    with_threads,
-)
+from seeupo.training.preparation import as_overrides, choose_environment, next_run_dir, resumed_recipe
 from seeupo.training.setup import Components, build
 from seeupo.training.trackers import make_trackers
 from seeupo.training.train_display import make_display, result_line
@@ -99,7 +93,7 @@ def train(
     if recipe is None:
         recipe = default_recipe(environment)
     path = Path(run_dir) if run_dir is not None else next_run_dir(recipe)
-    recipe = with_threads(read_recipe(recipe) if isinstance(recipe, str) else recipe)
+    recipe = read_recipe(recipe) if isinstance(recipe, str) else recipe
     recipe, factory, permissions = choose_environment(
         recipe.with_code(trust), environment, Permissions(tuple(trust), unsandboxed)
     )

@@ -303,6 +303,7 @@ class Worker:
             "PYTHONSAFEPATH": "1",
             "PYTHONHASHSEED": "0",
             "PYTHONDONTWRITEBYTECODE": "1",
+            "OMP_NUM_THREADS": "1",  # workers share the cores; more threads would wait for one another, spinning
             "SEEUPO_CACHE": str(cache_folder().absolute()),
         }
 
