@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from seeupo.callbacks import Callback
 from seeupo.config.loader import read_recipe
@@ -16,20 +16,24 @@ from seeupo.config.schema import Recipe
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.envs.registry import EnvSpec
 from seeupo.envs.trust import NOTHING_ALLOWED, Permissions, strings_in
-from seeupo.errors import EvaluationError
+from seeupo.errors import EvaluationError, suggest
 from seeupo.evaluation.endpoint import Endpoint
 from seeupo.evaluation.policies import EvaluatedPolicy, ModelPolicy, endpoint_policy, expert_policy, random_policy
 from seeupo.evaluation.results import Evaluation, EvaluationPlan, panel_of
-from seeupo.models.loading import load_policy
-from seeupo.models.threads import default_threads, num_threads
+from seeupo.models.catalog import CATALOG
+from seeupo.models.location import locate
 from seeupo.protocols import EnvFactory
-from seeupo.rollout.chat import ChatFormat
 from seeupo.rollout.groups import group_attempts
-from seeupo.rollout.runner import Runner
 from seeupo.rollout.template import Template
 from seeupo.runs.run_directory import RECIPE, RunDirectory, refuse_links
 from seeupo.types import Attempt, SamplingParameters, Trajectory
 
+if TYPE_CHECKING:
+    from seeupo.rollout.chat import ChatFormat
+    from seeupo.rollout.runner import Runner
+
+SCRIPTED = ("expert", "random")
+"""Names of policies without a model."""
 SECONDS_BETWEEN_WRITES = 5.0
 
 
@@ -65,7 +69,7 @@ class EvaluationOptions:
     @property
     def sampling(self) -> dict[str, Any]:
         """Sampling settings for the plan; empty for scripted policies."""
-        if self.policy in ("expert", "random"):
+        if self.policy in SCRIPTED:
             return {}
         template = "plain" if self.plain else "reasoning"
         return {"temperature": self.temperature, "max_tokens": self.max_tokens, "template": template}
@@ -79,6 +83,8 @@ def resolve_options(**options: Any) -> EvaluationOptions:
     options = {name: value for name, value in options.items() if value is not None and value != {}}
     policy = options.get("policy", "")
     settings = run_settings(policy)
+    if policy and not settings:
+        check_policy(policy)
     if "checkpoint" in options:
         if not settings:
             raise EvaluationError(f"checkpoint {options['checkpoint']}: only a run directory has checkpoints; name one")
@@ -90,6 +96,18 @@ def resolve_options(**options: Any) -> EvaluationOptions:
     if environment is not None and environment != settings.get("environment"):
         settings.pop("options", None)
     return EvaluationOptions(**{**settings, **options})
+
+
+def check_policy(policy: str) -> None:
+    """Raise if a policy that is not a run is not to be found, before an environment is started for it."""
+    if policy in (*SCRIPTED, "tiny"):
+        return
+    if "/" not in policy and policy not in CATALOG and not Path(policy).exists():
+        hint = suggest(policy, [*SCRIPTED, "tiny", *CATALOG])
+        raise EvaluationError(
+            f"{policy} does not exist; {hint} (or give a run directory, a model folder, or owner/name on a model hub)"
+        )
+    locate(policy)
 
 
 def run_settings(policy: str) -> dict[str, Any]:
@@ -349,6 +367,10 @@ def policy_for(options: EvaluationOptions, pool: EnvPool, callback: Callback) ->
 @contextmanager
 def model_runner(options: EvaluationOptions, pool: EnvPool) -> Iterator[Runner]:
     """Load the policy's model and provide a runner for it, with the number of threads for its size."""
+    from seeupo.models.loading import load_policy
+    from seeupo.models.threads import default_threads, num_threads
+    from seeupo.rollout.runner import Runner
+
     greedy = options.temperature == 0
     parameters = SamplingParameters(
         max_tokens=options.max_tokens, temperature=1.0 if greedy else options.temperature, top_k=1 if greedy else 0

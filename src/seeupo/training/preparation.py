@@ -15,6 +15,7 @@ from seeupo.envs.references import reference_to
 from seeupo.envs.registry import EnvSpec
 from seeupo.envs.trust import Permissions
 from seeupo.errors import TrainingError
+from seeupo.models.location import locate
 from seeupo.protocols import EnvFactory
 from seeupo.runs.run_directory import RECIPE, RunDirectory
 
@@ -48,6 +49,12 @@ def choose_environment(
         factory, name = environment, reference_to(environment)
     options = recipe.environment.options if name == recipe.environment.name else {}
     return replace(recipe, environment=replace(recipe.environment, name=name, options=options)), factory, permissions
+
+
+def check_model(recipe: Recipe) -> None:
+    """Raise if the model of a recipe is not to be found. Its files are read later."""
+    if recipe.model.name != "tiny":
+        locate(recipe.model.name)
 
 
 def as_overrides(changes: Mapping[str, Any] | None) -> list[tuple[str, str]]:
