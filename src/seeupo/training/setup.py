@@ -35,6 +35,7 @@ from seeupo.models.threads import default_threads, num_threads
 from seeupo.models.tokenizer_check import check_text
 from seeupo.protocols import EnvFactory, Sampler, TrainableEngine
 from seeupo.rollout.collector import RewardFunction, load_reward
+from seeupo.rollout.reward_check import EmptyResponses, check_reward
 from seeupo.rollout.runner import Runner
 from seeupo.training.samplers import lora_settings, sampled_copy, start_samplers
 from seeupo.types import SamplingParameters, Task
@@ -97,9 +98,9 @@ def build(
     placement = Placement.from_recipe(recipe)
     with ExitStack() as stack:
         stack.enter_context(num_threads(recipe.run.threads))
+        reward = load_reward(recipe.collect.reward, permissions.trust)
         pool = stack.enter_context(open_pool(recipe, environment, permissions))
         check_step_rewards(recipe, pool)
-        reward = load_reward(recipe.collect.reward, permissions.trust)
         train_tasks = pool.first_tasks(recipe.environment.train_split, None)
         test_tasks = pool.first_tasks(recipe.environment.test_split, recipe.evaluation.tasks)
         first = pool.try_task(train_tasks[0])
@@ -113,6 +114,9 @@ def build(
         stack.enter_context(num_threads(threads))
         prompt = "\n".join(message.content for message in first.messages)
         check_text(policy.tokenizer, prompt, f"the first prompt of {pool.name}")
+        if reward is not None:
+            empty = EmptyResponses(policy.tokenizer.eos_token_id)
+            check_reward(reward, recipe.collect, make_runner(recipe, policy, pool, empty), train_tasks[0])
 
         if placement.ranks or placement.samplers:
             start_ray(recipe, placement, pool, stack)

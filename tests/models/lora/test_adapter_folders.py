@@ -175,6 +175,7 @@ def test_adapters_never_reach_peft(adapter, monkeypatch):
 
 
 def test_adapters_on_a_hub_are_downloaded_and_read_as_folders(adapter, monkeypatch):
+    monkeypatch.setattr(loading, "locate", str)
     monkeypatch.setattr(loading, "find_adapter_config_file", lambda name: "found" if name == "me/adapter" else None)
     monkeypatch.setattr(loading, "snapshot_download", lambda name, **_: str(adapter))
     actual = load_policy("me/adapter").model
