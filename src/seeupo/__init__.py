@@ -12,7 +12,11 @@ Everything else may change without notice.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
+
+if sys.version_info < (3, 11):  # noqa: UP036 (for those who run the sources, whose version pip has not checked)
+    raise ImportError(f"seeupo needs Python 3.11 or newer; this is Python {sys.version.split()[0]} ({sys.executable})")
 
 if TYPE_CHECKING:
     from seeupo.callbacks import Callback as Callback

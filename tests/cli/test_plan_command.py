@@ -56,10 +56,7 @@ def test_a_plan_resolves_epochs():
 def test_a_dry_run_of_a_model_on_an_unreachable_hub_says_so():
     result = run("train", "--model.name", "some/model", "--dry-run")
     assert result.exit_code == 0, result.output
-    assert (
-        "cannot run it: there is no folder 'some/model' and no downloaded model of that name, and the model hub cannot be"
-        in result.output
-    )
+    assert "cannot run it: there is no folder 'some/model' and no downloaded model of that name" in result.output
     assert run("plan", "--model.name", "some/model").exit_code == 1
 
 

@@ -173,7 +173,7 @@ def _run(
 
     recipe = components.recipe
     with run.lock(), _warnings_as_notes(callbacks):
-        callbacks.add(make_trackers(recipe, run.path))
+        callbacks.add(make_trackers(recipe, run.path, callbacks.on_note))
         callbacks.on_start(recipe, run.path)
         loop = Loop(components, run, callbacks)
         with _explained_errors(run):
