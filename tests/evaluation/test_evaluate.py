@@ -12,7 +12,7 @@ from seeupo.callbacks import Callback
 from seeupo.config.loader import read_recipe, recipe_to_toml
 from seeupo.config.model_settings import TinyConfig
 from seeupo.envs.pool.pool import EnvPool
-from seeupo.errors import EnvError, EvaluationError, ModelError
+from seeupo.errors import EnvError, EvaluationError
 from seeupo.evaluation import evaluate as module
 from seeupo.evaluation.evaluate import evaluate, model_of, model_runner, one_episode, resolve_options, run_evaluation
 from seeupo.evaluation.policies import TextPolicies
@@ -238,7 +238,7 @@ def test_results_are_written_while_the_evaluation_runs(tmp_path, monkeypatch):
         ({"environment": "pocket", "endpoint": "http://127.0.0.1:9/v1"}, EvaluationError, "--model"),
         ({"environment": "pocket", "policy": "expert", "k": 5}, EvaluationError, "k = 5"),
         ({"environment": "pocket", "policy": "expert", "split": "none"}, EnvError, "'none'"),
-        ({"environment": "pocket", "policy": "nothing-like-it"}, ModelError, "'nothing-like-it'"),
+        ({"environment": "pocket", "policy": "nothing-like-it"}, EvaluationError, "nothing-like-it does not exist"),
     ],
 )
 def test_invalid_options_are_user_errors_and_write_nothing(options, error, message, tmp_path, monkeypatch):

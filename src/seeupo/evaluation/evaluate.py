@@ -16,12 +16,11 @@ from seeupo.config.schema import Recipe
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.envs.registry import EnvSpec
 from seeupo.envs.trust import NOTHING_ALLOWED, Permissions, strings_in
-from seeupo.errors import EvaluationError, suggest
+from seeupo.errors import EvaluationError
+from seeupo.evaluation import policies
 from seeupo.evaluation.endpoint import Endpoint
-from seeupo.evaluation.policies import EvaluatedPolicy, ModelPolicy, endpoint_policy, expert_policy, random_policy
+from seeupo.evaluation.policies import EvaluatedPolicy, ModelPolicy
 from seeupo.evaluation.results import Evaluation, EvaluationPlan, panel_of
-from seeupo.models.catalog import CATALOG
-from seeupo.models.location import locate
 from seeupo.protocols import EnvFactory
 from seeupo.rollout.groups import group_attempts
 from seeupo.rollout.template import Template
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
     from seeupo.rollout.chat import ChatFormat
     from seeupo.rollout.runner import Runner
 
-SCRIPTED = ("expert", "random")
-"""Names of policies without a model."""
 SECONDS_BETWEEN_WRITES = 5.0
 
 
@@ -69,7 +66,7 @@ class EvaluationOptions:
     @property
     def sampling(self) -> dict[str, Any]:
         """Sampling settings for the plan; empty for scripted policies."""
-        if self.policy in SCRIPTED:
+        if self.policy in policies.SCRIPTED:
             return {}
         template = "plain" if self.plain else "reasoning"
         return {"temperature": self.temperature, "max_tokens": self.max_tokens, "template": template}
@@ -84,7 +81,7 @@ def resolve_options(**options: Any) -> EvaluationOptions:
     policy = options.get("policy", "")
     settings = run_settings(policy)
     if policy and not settings:
-        check_policy(policy)
+        policies.check_policy(policy)
     if "checkpoint" in options:
         if not settings:
             raise EvaluationError(f"checkpoint {options['checkpoint']}: only a run directory has checkpoints; name one")
@@ -96,18 +93,6 @@ def resolve_options(**options: Any) -> EvaluationOptions:
     if environment is not None and environment != settings.get("environment"):
         settings.pop("options", None)
     return EvaluationOptions(**{**settings, **options})
-
-
-def check_policy(policy: str) -> None:
-    """Raise if a policy that is not a run is not to be found, before an environment is started for it."""
-    if policy in (*SCRIPTED, "tiny"):
-        return
-    if "/" not in policy and policy not in CATALOG and not Path(policy).exists():
-        hint = suggest(policy, [*SCRIPTED, "tiny", *CATALOG])
-        raise EvaluationError(
-            f"{policy} does not exist; {hint} (or give a run directory, a model folder, or owner/name on a model hub)"
-        )
-    locate(policy)
 
 
 def run_settings(policy: str) -> dict[str, Any]:
@@ -345,9 +330,9 @@ def evaluation_plan(options: EvaluationOptions, pool: EnvPool) -> tuple[Evaluati
 def policy_for(options: EvaluationOptions, pool: EnvPool, callback: Callback) -> Iterator[EvaluatedPolicy]:
     """Provide the policy to evaluate."""
     if options.policy == "expert":
-        yield expert_policy(pool, options.max_turns)
+        yield policies.expert_policy(pool, options.max_turns)
     elif options.policy == "random":
-        yield random_policy(pool, options.max_turns)
+        yield policies.random_policy(pool, options.max_turns)
     elif options.endpoint is not None:
         endpoint = Endpoint(
             url=options.endpoint,
@@ -355,7 +340,7 @@ def policy_for(options: EvaluationOptions, pool: EnvPool, callback: Callback) ->
             temperature=options.temperature,
             max_tokens=options.max_tokens,
         )
-        with endpoint_policy(
+        with policies.endpoint_policy(
             pool, endpoint, options.max_turns, reasoning=not options.plain, concurrency=options.concurrency
         ) as policy:
             yield policy
