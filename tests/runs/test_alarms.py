@@ -112,6 +112,7 @@ def test_updates_that_become_several_times_slower_are_noted_once_with_the_settin
     assert run.check(1, **updates(60.0)) == []  # one slow update
     (text,) = run.check(9, **updates(8.0))
     assert "4 times" in text
+    assert "OMP_WAIT_POLICY=passive" in text
     assert "--run.threads 1 --accept-changes" in text
     assert run.check(40, **updates(2.0)) == run.check(40, **updates(20.0)) == []
 

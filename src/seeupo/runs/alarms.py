@@ -313,6 +313,7 @@ def slow_updates(history: History) -> Reading | None:
         return None
     return slowdown, (
         f"updates take {slowdown:.0f} times as long as in the first iterations. If other programs use the cores of "
-        f"this machine, each of the {history.threads} threads waits for the slowest. Stop and resume with "
-        "--run.threads 1 --accept-changes: results then differ in their last digits."
+        f"this machine, each of the {history.threads} threads waits for the slowest and keeps a core busy meanwhile. "
+        "Stop and resume with the environment variable OMP_WAIT_POLICY=passive, which changes no result, or with "
+        "--run.threads 1 --accept-changes, which changes the last digits."
     )
