@@ -53,10 +53,10 @@ def test_a_plan_resolves_epochs():
     assert "256 iterations of 32 tasks" in result.output  # 2 x 4096 / 32
 
 
-def test_a_dry_run_of_an_unknown_hub_model_says_that_its_shape_is_unknown():
+def test_a_dry_run_of_a_model_on_an_unreachable_hub_says_so():
     result = run("train", "--model.name", "some/model", "--dry-run")
     assert result.exit_code == 0, result.output
-    assert "cannot run it: the shape of some/model is unknown" in result.output
+    assert "cannot run it: there is no folder 'some/model' and no downloaded model of that name" in result.output
     assert run("plan", "--model.name", "some/model").exit_code == 1
 
 

@@ -38,8 +38,8 @@ def turns(**changes) -> dict:
 class Run:
     """A run that checks one record after another."""
 
-    def __init__(self, dtype: str = "float32") -> None:
-        self.alarms, self.iteration = Alarms(dtype), 0
+    def __init__(self, dtype: str = "float32", threads: int = 1) -> None:
+        self.alarms, self.iteration = Alarms(dtype, threads), 0
 
     def check(self, count: int = 1, **changes) -> list[str]:
         """Add `count` iterations and return the messages of the alarms that they raise."""
@@ -99,6 +99,32 @@ def test_healthy_and_minimal_records_raise_no_alarm():
     minimal = {"kind": "iteration", "reward_mean": 0.4, "success": 0.4, "episodes": 100, "timings": {}}
     assert [alarms.check({**minimal, "iteration": number}) for number in range(40)] == [[]] * 40
     assert alarms.check({"kind": "evaluation", "iteration": 0, "failures": 9, "episodes": 10}) == []
+
+
+def updates(seconds: float, tokens: int = 1000) -> dict:
+    return {"timings": {"collect": 1.0, "update": seconds}, "update_tokens": tokens}
+
+
+def test_updates_that_become_several_times_slower_are_noted_once_with_the_setting_that_helps():
+    run = Run(threads=2)
+    assert run.check(3, **updates(2.0)) == []
+    assert run.check(9, **updates(5.9)) == []
+    assert run.check(1, **updates(60.0)) == []  # one slow update
+    (text,) = run.check(9, **updates(8.0))
+    assert "4 times" in text
+    assert "OMP_WAIT_POLICY=passive" in text
+    assert "--run.threads 1 --accept-changes" in text
+    assert run.check(40, **updates(2.0)) == run.check(40, **updates(20.0)) == []
+
+
+@pytest.mark.parametrize(
+    ("threads", "later"),
+    [(1, updates(20.0)), (2, updates(20.0, 10_000)), (2, updates(0.2, 10)), (2, updates(0.0, 0)), (2, {"timings": 1})],
+    ids=["one thread", "longer trajectories", "few tokens", "no update", "malformed"],
+)
+def test_updates_are_not_called_slow_if_threads_are_not_the_reason(threads, later):
+    run = Run(threads=threads)
+    assert run.check(3, **updates(2.0)) == run.check(9, **later) == []
 
 
 def test_equal_partial_scores_are_not_called_failures():

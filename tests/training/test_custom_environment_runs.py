@@ -247,7 +247,7 @@ def test_the_recipe_for_other_environments_is_custom(run, tmp_path, monkeypatch)
     assert f"{NAME}: 100 training tasks" in result.stdout
     assert "pocket" not in result.stdout
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("seeupo.training.run.build", stop)
+    monkeypatch.setattr("seeupo.training.setup.build", stop)
     for environment, name in ((sys.modules["my_box"].MyBoxFactory(), NAME), (None, "pocket")):
         with pytest.raises(TrainingError, match=f"^{name}$"):
             train(environment=environment)

@@ -41,7 +41,8 @@ class RunSettings(Options):
         keep_checkpoints: Number of recent checkpoints to keep; the best one is always kept as well.
         deterministic: Bit-identical results for the same seed, concurrency and number of threads. Episodes then advance
             turn by turn together, which takes longer where environments are slow.
-        threads: Number of PyTorch threads; "none" means one per core.
+        threads: Number of PyTorch threads; "none" means one for models of fewer than 10 million weights, otherwise one
+            per core. A run records the number, and keeps it when it is resumed.
     """
 
     seed: NonNegativeInt = 0

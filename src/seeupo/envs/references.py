@@ -119,6 +119,18 @@ def locate(reference: str) -> Source | None:
     return Source(path, None if is_installed(path) else path.parent)
 
 
+def hidden_module(name: object) -> str:
+    """Explain why a sandboxed worker of this interpreter does not find a module that this process finds, if it does."""
+    module = name.partition(".")[0] if isinstance(name, str) else ""
+    path = _path_of(module) if module.isidentifier() else None
+    if path is None or is_installed(path):
+        return ""
+    return (
+        f". The sandbox hides {path}: install the package of {module} without -e, or move it into the directory of the "
+        "environment, which must not contain your home"
+    )
+
+
 def load_file(path: Path) -> ModuleType:
     """Run a Python file as a module; in `sys.modules`, where dataclasses look for it, it has a name of its own."""
     spec = importlib.util.spec_from_file_location(f"{path.stem} of {path.parent.absolute()}", path)

@@ -16,7 +16,8 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file
 
 from seeupo.errors import ModelError
-from seeupo.models.loading import LoadedPolicy, adapter_folder, locate, prepare
+from seeupo.models.loading import LoadedPolicy, adapter_folder, prepare
+from seeupo.models.location import locate
 from seeupo.models.packing.batching import Packing
 from seeupo.models.precision import resolve_device
 

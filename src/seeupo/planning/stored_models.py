@@ -8,7 +8,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from seeupo.errors import ModelError, first_line
-from seeupo.models.lora.adapter_folders import is_adapter, read_adapter
+from seeupo.models.location import is_adapter, locate
+from seeupo.models.lora.adapter_folders import read_adapter
 from seeupo.models.lora.turn_adapters import refuse_training
 from seeupo.planning.shapes import ModelShape
 
@@ -58,14 +59,12 @@ def _find_config(name: str) -> tuple[str, PretrainedConfig]:
     try:
         return "the local cache of the model hub", _read_config(name, local=True)
     except ModelError:
-        return "the model hub", _read_config(name, local=False)
+        return "the model hub", _read_config(locate(name), local=False)
 
 
 def _read_config(name: str, *, local: bool) -> PretrainedConfig:
     try:
         config: PretrainedConfig = AutoConfig.from_pretrained(name, trust_remote_code=False, local_files_only=local)
     except (OSError, ValueError, KeyError) as error:
-        raise ModelError(
-            f"the shape of {name} is unknown: {first_line(error)}. Connect to the model hub, or give a model folder"
-        ) from None
+        raise ModelError(f"the shape of {name} is unknown: {first_line(error)}. Give a model folder") from None
     return config

@@ -22,11 +22,11 @@ class Alarms:
     When a run is resumed, its earlier records must be checked first.
 
     Args:
-        dtype: Data type of the computation (`model.dtype`).
+        dtype, threads: As in `History`.
     """
 
-    def __init__(self, dtype: str = "float32") -> None:
-        self._history = History(dtype)
+    def __init__(self, dtype: str = "float32", threads: int = 1) -> None:
+        self._history = History(dtype, threads)
         self._raised: set[Alarm] = set()
         self._reported: dict[Alarm, int] = {}
 
@@ -266,6 +266,19 @@ def _per_episode(history: History, key: str) -> float:
     return count / max(1.0, episodes or count)
 
 
+def slow_updates(history: History) -> str | None:
+    """Check whether threads wait for busy cores: updates take three times as long as in the first iterations."""
+    slowdown = history.slowdown
+    if slowdown is None or slowdown < 3 or history.threads == 1:
+        return None
+    return (
+        f"updates take {slowdown:.0f} times as long as in the first iterations. If other programs use the cores of "
+        f"this machine, each of the {history.threads} threads waits for the slowest and keeps a core busy meanwhile. "
+        "Stop and resume with the environment variable OMP_WAIT_POLICY=passive, which changes no result, or with "
+        "--run.threads 1 --accept-changes, which changes the last digits."
+    )
+
+
 ALARMS: tuple[Alarm, ...] = (
     missing_steps,
     dead_groups,
@@ -279,4 +292,5 @@ ALARMS: tuple[Alarm, ...] = (
     sampler_gap,
     failed_episodes,
     truncated_responses,
+    slow_updates,
 )

@@ -18,8 +18,9 @@ from seeupo.core.statistics import format_estimate
 from seeupo.errors import RunError
 from seeupo.models.catalog import CATALOG
 from seeupo.models.loading import load_policy
-from seeupo.models.lora.adapter_folders import BASE, CONFIG, is_adapter, read_adapter
-from seeupo.models.lora.turn_adapters import has_turn_adapters, read_index
+from seeupo.models.location import ADAPTER_CONFIG, has_turn_adapters, is_adapter
+from seeupo.models.lora.adapter_folders import BASE, read_adapter
+from seeupo.models.lora.turn_adapters import read_index
 from seeupo.models.saving import save_model
 from seeupo.runs.checkpoints import Checkpoint
 from seeupo.runs.reader import StoredRun, read_run
@@ -130,7 +131,7 @@ def _copy_model(source: Path, target: Path) -> None:
             continue
         if path.is_file() and path.suffix in MODEL_SUFFIXES:
             shutil.copyfile(path, target / path.name)
-        elif path.is_dir() and (path.name == BASE or (path / CONFIG).is_file()):
+        elif path.is_dir() and (path.name == BASE or (path / ADAPTER_CONFIG).is_file()):
             (target / path.name).mkdir()
             _copy_model(path, target / path.name)
     if not list(target.glob("*.safetensors")) and not has_turn_adapters(target):

@@ -58,28 +58,11 @@ class RunDirectory:
     def create(cls, path: Path, recipe_toml: str, env_info: Mapping[str, Any]) -> RunDirectory:
         """Start a run in a new or empty directory, which appears complete with recipe and env_info or not at all."""
         described = _json_text({"format": FORMAT, "version": VERSION, **env_info})
-        target = path.resolve()
-        partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-        occupied = f"{path} already exists and is not empty; resume it if it is a run, or choose another directory"
-        try:
-            if target.is_dir() and any(target.iterdir()):
-                raise RunError(occupied)
-            if files := [place for place in (target, *target.parents) if place.exists() and not place.is_dir()]:
-                raise RunError(f"cannot create the run {path}: {files[0].name} is a file; choose another directory")
-            created = [folder for folder in (target, *target.parents) if not folder.exists()]
-            target.parent.mkdir(parents=True, exist_ok=True)
-            partial.mkdir()
+        with _creating(path) as (partial, created):
             write_text(partial / ENV_INFO, described)
             write_text(partial / RECIPE, recipe_toml)
-            partial.rename(target)
-            sync_folder(target.parent)
-        except OSError as error:
-            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):  # another process was faster
-                raise RunError(occupied) from error
-            hint = "choose a directory inside it" if error.errno == errno.EBUSY else "choose a writable directory"
-            raise RunError(f"cannot create the run {path}: {error.strerror or error}; {hint}") from error
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+            partial.rename(path.resolve())
+            sync_folder(partial.parent)
         return cls(path, created=created)
 
     @classmethod
@@ -286,6 +269,39 @@ class RunDirectory:
             raise RunError(
                 f"{self.path / name} cannot be written: {error.strerror or error}; fix that and resume the run"
             ) from error
+
+
+def check_new_run(path: Path) -> None:
+    """Raise if a run cannot be created in this directory; nothing is left there."""
+    with _creating(path) as (_, created):
+        pass
+    for folder in created[1:]:  # the first is the run itself
+        with suppress(OSError):
+            folder.rmdir()
+
+
+@contextmanager
+def _creating(path: Path) -> Iterator[tuple[Path, list[Path]]]:
+    """Make a temporary folder beside a new run; yield it and all folders that do not exist yet, the run's first."""
+    target = path.resolve()
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    occupied = f"{path} already exists and is not empty; resume it if it is a run, or choose another directory"
+    try:
+        if target.is_dir() and any(target.iterdir()):
+            raise RunError(occupied)
+        if files := [place for place in (target, *target.parents) if place.exists() and not place.is_dir()]:
+            raise RunError(f"cannot create the run {path}: {files[0].name} is a file; choose another directory")
+        created = [folder for folder in (target, *target.parents) if not folder.exists()]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial.mkdir()
+        yield partial, created
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):  # another process was faster
+            raise RunError(occupied) from error
+        hint = "choose a directory inside it" if error.errno == errno.EBUSY else "choose a writable directory"
+        raise RunError(f"cannot create the run {path}: {error.strerror or error}; {hint}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def refuse_links(run_dir: Path) -> None:

@@ -6,8 +6,9 @@ import importlib
 import json
 import os
 import secrets
+import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,18 @@ from seeupo.errors import TrackerError
 from seeupo.utils.atomic_files import write_text
 
 
-def make_trackers(recipe: Recipe, run_dir: Path) -> list[Callback]:
-    """Return the trackers that the recipe enables. They write into the run directory and resume with the run."""
+def make_trackers(recipe: Recipe, run_dir: Path, notify: Callable[[str], None]) -> list[Callback]:
+    """Return the trackers that the recipe enables. They write into the run directory and resume with the run.
+
+    `notify` is called with messages for the user.
+    """
     settings = recipe.trackers
     config = recipe_to_table(recipe)
     trackers: list[Callback] = []
     if settings.tensorboard:
         trackers.append(TensorBoard(run_dir / "tensorboard", config))
     if settings.wandb is not None:
-        trackers.append(WeightsAndBiases(settings.wandb, settings.wandb_mode, run_dir, config))
+        trackers.append(WeightsAndBiases(settings.wandb, settings.wandb_mode, run_dir, config, notify))
     return trackers
 
 
@@ -112,10 +116,14 @@ class WeightsAndBiases(Tracker):
     The iteration is the x-axis, because W&B's own step cannot go back to a checkpoint.
     """
 
-    def __init__(self, project: str, mode: str, run_dir: Path, config: Mapping[str, Any]) -> None:
+    def __init__(
+        self, project: str, mode: str, run_dir: Path, config: Mapping[str, Any], notify: Callable[[str], None]
+    ) -> None:
         id_file = run_dir / "wandb" / "run-id"
         super().__init__(existing=id_file.exists())
         offline = mode == "offline"
+        self._folder = run_dir / "wandb" if offline else None
+        self._notify = notify
         if offline:
             # Nothing leaves the machine offline, W&B's error reports included.
             os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
@@ -149,6 +157,11 @@ class WeightsAndBiases(Tracker):
 
     def on_end(self) -> None:
         self._run.finish()
+        if self._folder is not None:
+            self._notify(
+                f"the metrics for Weights & Biases are in {self._folder} and are not uploaded; upload them with: "
+                f"wandb sync {shlex.quote(str(self._folder))}/offline-run-*"
+            )
 
 
 def _wandb_id(path: Path) -> str:

@@ -166,8 +166,17 @@ def error_of(error: BaseException, request: str) -> dict[str, str]:
         case SystemExit():
             return {"error": "exit", "text": f"the process was asked to exit ({error.code!r})"}
         case UserError():
-            return {"error": "usage", "text": str(error)}
-    return {"error": "raised", "text": explain(error, request)}
+            return {"error": "usage", "text": str(error), "missing": missing_module(error)}
+    return {"error": "raised", "text": explain(error, request), "missing": missing_module(error)}
+
+
+def missing_module(error: BaseException | None) -> str:
+    """Return the module whose absence has led to an exception; empty if there is none."""
+    while error is not None:
+        if isinstance(error, ModuleNotFoundError):
+            return error.name or ""
+        error = error.__cause__ or error.__context__
+    return ""
 
 
 def explain(error: BaseException, request: str) -> str:

@@ -7,6 +7,7 @@ import random
 import select
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -21,6 +22,7 @@ from seeupo.envs.pool.sandbox import FIRST_USER, LAST_USER, Bubblewrap, Limits
 from seeupo.envs.pool.seccomp import open_filter
 from seeupo.envs.pool.watchdog import Watchdog
 from seeupo.envs.pool.wire import WireError, decode, encode, from_json
+from seeupo.envs.references import hidden_module
 from seeupo.errors import EnvError
 from seeupo.utils.cache import cache_folder
 
@@ -145,6 +147,9 @@ class Worker:
             return reply.get("value")
         for inside, outside in self._packages().items():
             text = text.replace(str(inside), str(outside))  # files in errors are named as the user knows them
+        if self.launch.sandbox is not None and self.launch.python == Path(sys.executable):
+            problem, newline, rest = text.partition("\n")
+            text = f"{problem}{hidden_module(reply.get('missing'))}{newline}{rest}"
         if reply["error"] == "usage":
             raise EnvError(*text.split("\n"))
         raise WorkerFailure(REPORTED_CAUSES.get(str(reply["error"]), FailureCause.RAISED), text)
@@ -303,6 +308,7 @@ class Worker:
             "PYTHONSAFEPATH": "1",
             "PYTHONHASHSEED": "0",
             "PYTHONDONTWRITEBYTECODE": "1",
+            "OMP_NUM_THREADS": "1",  # workers share the cores; more threads would wait for one another, spinning
             "SEEUPO_CACHE": str(cache_folder().absolute()),
         }
 
