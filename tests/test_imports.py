@@ -29,6 +29,8 @@ LIGHT_COMMANDS = [
     "algorithms list",
     "algorithms show ppo",
     "envs list",
+    "envs new my_env",
+    "algorithms new my_algorithm",
     *(f"train {name} --dry-run" for name in recipe_names() if name != "custom"),
     "plan tiny-pocket --gpus 0",
     "train tiny-pocket --agent.max_turn 3",

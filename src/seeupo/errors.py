@@ -91,14 +91,22 @@ class EnvUnavailable(EnvError):
     """An environment cannot be used on this machine yet: its packages, its data or a sandbox are missing."""
 
 
-def suggest(name: str, known: Sequence[str]) -> str:
-    """Return a hint for an unknown `name`: the closest known one, or all of them, up to a limit."""
+def suggest(name: str, known: Sequence[str], *, also: str = "") -> str:
+    """Return a hint for an unknown `name`: the closest known one, or all of them, up to a limit.
+
+    `also` is a sentence that follows.
+    """
     near = difflib.get_close_matches(name, known, n=1)
-    if near:
-        return f"did you mean {near[0]!r}?"
     rest = len(known) - MAX_SUGGESTED
     more = f", ... and {rest} more" if rest > 0 else ""
-    return f"available: {', '.join(known[:MAX_SUGGESTED]) or 'none'}{more}"
+    all_names = f"available: {', '.join(known[:MAX_SUGGESTED]) or 'none'}{more}"
+    return sentences(f"did you mean {near[0]!r}?" if near else all_names, also)
+
+
+def sentences(*parts: str) -> str:
+    """Return sentences one after the other, with a period after each but the last that does not end with a mark."""
+    *first, last = filter(None, parts)
+    return " ".join([*(part if part.endswith((".", "?", "!")) else f"{part}." for part in first), last])
 
 
 def first_line(error: BaseException) -> str:

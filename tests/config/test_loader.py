@@ -374,7 +374,7 @@ def test_a_table_may_hold_an_algorithm_object():
     assert recipe == Recipe(run=RunSettings(seed=1), algorithm=algorithm)
     assert recipe.algorithm.build() == algorithm
     with pytest.raises(ConfigError, match=r"algorithm = .*: expected a table with a name"):
-        recipe_from_table({"algorithm": GRPO})
+        recipe_from_table({"algorithm": "grpo"})
 
 
 def test_a_run_has_iterations_or_epochs():

@@ -21,6 +21,7 @@ from seeupo.config.reader import Reader
 from seeupo.config.schema import Recipe
 from seeupo.config.toml import MAX_CHARACTERS, dotted, format_value, parse_toml, toml_lines
 from seeupo.config.unknown_keys import hint_at
+from seeupo.envs.references import same_code
 from seeupo.errors import ConfigError, suggest
 from seeupo.utils.text import one_line
 
@@ -145,8 +146,10 @@ def parse_file(text: str, source: str) -> dict[str, Any]:
 def _change_algorithm(table: dict[str, Any], name: str | None) -> None:
     """Start from the defaults of another algorithm: the recipe's options do not apply to it."""
     section = table.get("algorithm")
-    if isinstance(section, dict) and name not in (None, section.get("name", "seeupo")):
-        table["algorithm"] = {}
+    if isinstance(section, dict) and name is not None:
+        used = section.get("name", "seeupo")
+        if not same_code(str(parse_value(name)), str(used)):  # a class may have moved
+            table["algorithm"] = {}
 
 
 def _change_environment(table: dict[str, Any], name: str | None) -> None:

@@ -34,6 +34,9 @@ from seeupo.utils.option_checks import OptionError
 MAX_DEPTH = 20
 """Nesting limit of options, which keeps recursion over them safe."""
 
+OWN = "Name one of your own by its class, my_module:MyAlgorithm or path/to/file.py:MyAlgorithm"
+"""What to write for an algorithm that no installed package names."""
+
 
 class Reader:
     """Reads values by type and collects problems.
@@ -93,7 +96,7 @@ class Reader:
 
     def _algorithm(self, value: Any, key: str) -> AlgorithmSettings | None:
         shipped = shipped_algorithms()
-        if hasattr(type(value), "__dataclass_fields__"):  # an algorithm object, from Python
+        if is_dataclass(value):  # an algorithm object or class, from Python
             return AlgorithmSettings.from_algorithm(value)
         if not isinstance(value, Mapping):
             known = isinstance(value, str) and value in shipped
@@ -108,7 +111,7 @@ class Reader:
         if isinstance(name, str) and (is_reference(name) or name in plugin_names()):
             return AlgorithmSettings(name=self.storable(name, f"{key}.name"), options=self.storable(options, key))
         names = [*shipped, *plugin_names()]
-        hint = suggest(name[:60], names) if isinstance(name, str) else f"expected {', '.join(names)}"
+        hint = suggest(name[:60], names, also=OWN) if isinstance(name, str) else f"expected {', '.join(names)}"
         self.problems.append(f"{key}.name = {format_value(name)}: unknown name; {hint}")
         return None
 

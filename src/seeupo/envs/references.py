@@ -18,6 +18,7 @@ from seeupo.envs.tracebacks import explain_exception, is_installed
 from seeupo.errors import EnvError
 
 ARGUMENTS = "(...)"
+LOCAL = "<locals>."
 SIMPLE = (str, int, float, tuple, type(None))
 
 
@@ -38,7 +39,7 @@ def resolve(reference: str, role: Role) -> Any:
     """Import what a reference names; `EnvError` if it cannot be found or does not declare itself for the role."""
     module, name = split(reference)
     try:
-        loaded = load_file(Path(module)) if module.endswith(".py") else importlib.import_module(module)
+        loaded = load_file(Path(module)) if module.endswith(".py") else _import_module(module)
     except EnvError:
         raise
     except Exception as error:  # a module may raise anything while it is loaded
@@ -46,7 +47,7 @@ def resolve(reference: str, role: Role) -> Any:
     try:
         code = reduce(getattr, name.split("."), loaded)
     except AttributeError:
-        raise EnvError(f"{reference!r}: {module} has no {name}") from None
+        raise EnvError(f"{reference!r}: {why_not_importable(reference) or f'{module} has no {name}'}") from None
     if not declares(code, role):
         raise EnvError(f"{reference!r} is not usable as {role}: expected {requirement(role)}")
     return code
@@ -82,16 +83,16 @@ def class_reference(cls: type) -> str:
     return f"{module}:{cls.__qualname__}"
 
 
-def same_environment(one: str, other: str) -> bool:
-    """Return whether two names may mean the same environment: a class can be named by its module or by its file."""
-    classes = [name.rpartition(":")[2].removesuffix(ARGUMENTS) for name in (one, other)]
+def same_code(one: str, other: str) -> bool:
+    """Return whether two names may mean the same class, because it can be named by its module or its file, or moved."""
+    classes = [name.rpartition(":")[2].rpartition(LOCAL)[2].removesuffix(ARGUMENTS) for name in (one, other)]
     return one == other or (":" in one and ":" in other and classes[0] == classes[1])
 
 
 def why_not_importable(reference: str) -> str | None:
     """Return why a recorded reference does not suffice to create the same environment again; None if it does."""
     module, _, name = reference.rpartition(":")
-    if module == "__main__" or "<locals>" in name:
+    if module == "__main__" or LOCAL in name:
         return f"{name} was defined in a script or a function and cannot be imported. Move it to a module and name it"
     if name.endswith(ARGUMENTS):
         return f"{name.removesuffix(ARGUMENTS)} takes arguments that were not recorded. Name it again with its options"
@@ -125,6 +126,14 @@ def load_file(path: Path) -> ModuleType:
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def _import_module(name: str) -> ModuleType:
+    """Import a module from where Python finds modules, or else from the current directory, where scripts have it."""
+    top, here = name.partition(".")[0], str(Path.cwd())
+    if top not in sys.modules and importlib.util.find_spec(top) is None and PathFinder.find_spec(top, [here]):
+        sys.path.append(here)  # at the end, so that a project cannot hide installed packages
+    return importlib.import_module(name)
 
 
 def _not_loaded(reference: str, error: Exception) -> EnvError:

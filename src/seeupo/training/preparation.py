@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from seeupo.config.changes import Change, check_changes, recipe_changes
+from seeupo.config.changes import Change, check_changes, recipe_changes, renamed
 from seeupo.config.loader import read_recipe, recipe_from_table, recipe_to_table
 from seeupo.config.schema import Recipe
 from seeupo.config.toml import toml
@@ -77,14 +77,15 @@ def resumed_recipe(
     """
     path = str(run.path / RECIPE)
     recipe = with_threads(read_recipe(path, overrides)).with_code(trust)
-    used = with_threads(recipe_from_table(run.recorded_recipe())).with_code(trust)
-    changes = recipe_changes(recipe_to_table(used), recipe_to_table(recipe))
+    recorded, moved = renamed(run.recorded_recipe(), recipe.algorithm.name)
+    used = with_threads(recipe_from_table(recorded)).with_code(trust)
+    checked = recipe_changes(recipe_to_table(used), recipe_to_table(recipe))
+    changes = [*moved, *checked]
     typed = [key for key, _ in overrides]
-    checked = changes
     if run.env_info().get("custom_environment") and any(key.startswith("environment.") for key in typed):
         # The run was started with a factory object, which may now be named.
         named = ("environment.name", "environment.options")
-        checked = [change for change in changes if not change.key.startswith(named)]
+        checked = [change for change in checked if not change.key.startswith(named)]
     check_changes(checked, typed=typed, accepted=accept_changes)
     if other := sorted(recipe.algorithm.needs ^ used.algorithm.needs):
         changed = "; ".join(change.refusal for change in changes if change.key.startswith("algorithm."))

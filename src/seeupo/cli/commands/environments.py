@@ -55,9 +55,9 @@ def install_env(name: str) -> None:
 @click.argument("name")
 def new_env(name: str) -> None:
     """Write NAME.py, the skeleton of a custom environment, and test_NAME.py into the current directory."""
-    from seeupo.envs.skeleton import write_skeleton
+    from seeupo.utils.skeletons import ENVIRONMENT
 
-    reference, (module, test) = write_skeleton(name, Path())
+    reference, (module, test) = ENVIRONMENT.write(name, Path())
     echo(f"written  {module}  (a small working environment; replace its game with yours)")
     echo(f"written  {test}  (run it with: pytest {test})")
     echo(f"check    seeupo envs check {reference}")
