@@ -9,10 +9,13 @@ Only the standard library is imported here, because environment workers import t
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 
 MAX_SUGGESTED = 50
 """Number of names that a hint lists."""
+DOUBLE_MARK = re.compile(r"(?:(?<=[\w'\")\]]\.)|(?<=[?!]))\.(?=\s|$)")
+"""A period after another mark that ends a sentence; ".." in a path and "..." are none."""
 
 
 class UserError(Exception):
@@ -21,7 +24,7 @@ class UserError(Exception):
     @property
     def lines(self) -> tuple[str, ...]:
         """The message by lines."""
-        return tuple(map(str, self.args))
+        return tuple(without_double_marks(str(line)) for line in self.args)
 
     def __str__(self) -> str:
         return "\n".join(self.lines)
@@ -35,7 +38,7 @@ class ConfigError(UserError):
     """
 
     def __init__(self, problems: Iterable[str]) -> None:
-        self.problems = tuple(problems)
+        self.problems = tuple(map(without_double_marks, problems))
         super().__init__(self.problems)
 
     @property
@@ -91,22 +94,19 @@ class EnvUnavailable(EnvError):
     """An environment cannot be used on this machine yet: its packages, its data or a sandbox are missing."""
 
 
-def suggest(name: str, known: Sequence[str], *, also: str = "") -> str:
-    """Return a hint for an unknown `name`: the closest known one, or all of them, up to a limit.
-
-    `also` is a sentence that follows.
-    """
+def suggest(name: str, known: Sequence[str]) -> str:
+    """Return a hint for an unknown `name`: the closest known one, or all of them, up to a limit."""
     near = difflib.get_close_matches(name, known, n=1)
+    if near:
+        return f"did you mean {near[0]!r}?"
     rest = len(known) - MAX_SUGGESTED
     more = f", ... and {rest} more" if rest > 0 else ""
-    all_names = f"available: {', '.join(known[:MAX_SUGGESTED]) or 'none'}{more}"
-    return sentences(f"did you mean {near[0]!r}?" if near else all_names, also)
+    return f"available: {', '.join(known[:MAX_SUGGESTED]) or 'none'}{more}"
 
 
-def sentences(*parts: str) -> str:
-    """Return sentences one after the other, with a period after each but the last that does not end with a mark."""
-    *first, last = filter(None, parts)
-    return " ".join([*(part if part.endswith((".", "?", "!")) else f"{part}." for part in first), last])
+def without_double_marks(line: str) -> str:
+    """Return a line without the period that a message adds to a hint or to another error that ends with a mark."""
+    return DOUBLE_MARK.sub("", line)
 
 
 def first_line(error: BaseException) -> str:

@@ -34,7 +34,7 @@ from seeupo.utils.option_checks import OptionError
 MAX_DEPTH = 20
 """Nesting limit of options, which keeps recursion over them safe."""
 
-OWN = "Name one of your own by its class, my_module:MyAlgorithm or path/to/file.py:MyAlgorithm"
+OWN = "Name your own by its class: my_module:MyAlgorithm"
 """What to write for an algorithm that no installed package names."""
 
 
@@ -111,8 +111,8 @@ class Reader:
         if isinstance(name, str) and (is_reference(name) or name in plugin_names()):
             return AlgorithmSettings(name=self.storable(name, f"{key}.name"), options=self.storable(options, key))
         names = [*shipped, *plugin_names()]
-        hint = suggest(name[:60], names, also=OWN) if isinstance(name, str) else f"expected {', '.join(names)}"
-        self.problems.append(f"{key}.name = {format_value(name)}: unknown name; {hint}")
+        hint = suggest(name[:60], names) if isinstance(name, str) else f"expected {', '.join(names)}"
+        self.problems.append(f"{key}.name = {format_value(name)}: unknown name; {hint}. {OWN}")
         return None
 
     def value(self, hint: Any, value: Any, key: str) -> Any:

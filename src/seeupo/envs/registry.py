@@ -165,8 +165,7 @@ def lookup(name: str) -> EnvSpec:
     for entry in entry_points(group=GROUP, name=name):
         return from_entry_point(entry)
     raise EnvError(
-        f"there is no environment {name!r}; "
-        + suggest(name, names(), also="Name your own by its factory: module:Factory")
+        f"there is no environment {name!r}; {suggest(name, names())}. Name your own by its factory: module:Factory"
     )
 
 
