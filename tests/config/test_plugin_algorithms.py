@@ -228,3 +228,15 @@ def test_the_same_name_on_the_command_line_keeps_the_options_of_the_run(finished
     resumed = run("train", "--resume", "run", "--run.iterations", "2", "--algorithm.name", "my_module:Mine")
     assert resumed.exit_code == 0, resumed.output
     assert 'scale = "half"' in (finished / "recipe.toml").read_text()
+
+
+def test_the_notebook_that_defined_an_algorithm_resumes_its_run(finished, monkeypatch):
+    import my_module
+
+    for file in (finished / "recipe.toml", finished / "env_info.json"):
+        file.write_text(file.read_text().replace("my_module:Mine", "__main__:Mine"))
+    monkeypatch.setattr(sys.modules["__main__"], "Mine", my_module.Mine, raising=False)
+    with pytest.raises(TrustError):
+        resume(finished, changes={"run.iterations": 2}, progress=False)
+    resumed = resume(finished, trust=["__main__:Mine"], changes={"run.iterations": 2}, progress=False)
+    assert resumed.reason == "2 iterations done"
