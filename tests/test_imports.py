@@ -26,6 +26,8 @@ print("imported")
 LIGHT_COMMANDS = [
     *runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "light_start.py"))["COMMANDS"],
     *(f"train {name} --dry-run" for name in recipe_names() if name not in ("custom", "tiny-pocket", "qwen3-14b-bfcl")),
+    "envs new my_env",
+    "algorithms new my_algorithm",
     "plan tiny-pocket --gpus 0",
     "train tiny-pocket --agent.max_turns six",
     "train tiny-pocket --algorithm.order backwards",

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from seeupo.cli.trust import permissions_for
-from seeupo.config.loader import default_recipe, parse_value, read_recipe
+from seeupo.config.loader import default_recipe, read_recipe
 from seeupo.config.schema import Recipe
+from seeupo.config.toml import parse_value
 from seeupo.envs.trust import Permissions, is_cluster_address, named_code, strings_in
 from seeupo.errors import TrainingError
 

@@ -8,8 +8,8 @@ from rich.table import Table
 
 from seeupo.cli.recipe_arguments import RequestedRecipe, trust_flags
 from seeupo.cli.terminal import Terminal, echo, note
-from seeupo.config.loader import parse_value
 from seeupo.config.schema import DEFAULT_ITERATIONS, Recipe
+from seeupo.config.toml import parse_value
 from seeupo.core.statistics import format_estimate
 from seeupo.envs.trust import named_code
 from seeupo.runs.run_directory import REPORT

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from seeupo.config.toml import dotted, format_value
+from seeupo.envs.references import same_code
 from seeupo.errors import TrainingError
 
 LENGTH = tuple(
@@ -74,6 +75,15 @@ def recipe_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[
     """Return the keys with different values in two tables of recipes."""
     old, new = dict(flat(before)), dict(flat(after))
     return [Change(key, old.get(key), new.get(key)) for key in {**old, **new} if old.get(key) != new.get(key)]
+
+
+def renamed(table: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], list[Change]]:
+    """Return a recipe's table with this name of its algorithm if its class was only moved, and that change."""
+    algorithm = table.get("algorithm")
+    old = algorithm.get("name") if isinstance(algorithm, Mapping) else None
+    if not isinstance(old, str) or old == name or not same_code(old, name):
+        return table, []
+    return {**table, "algorithm": {**algorithm, "name": name}}, [Change("algorithm.name", old, name)]
 
 
 def check_changes(changes: Sequence[Change], *, typed: Collection[str], accepted: bool) -> None:

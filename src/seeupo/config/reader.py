@@ -34,6 +34,9 @@ from seeupo.utils.option_checks import OptionError
 MAX_DEPTH = 20
 """Nesting limit of options, which keeps recursion over them safe."""
 
+OWN = "Name your own by its class: my_module:MyAlgorithm"
+"""What to write for an algorithm that no installed package names."""
+
 
 class Reader:
     """Reads values by type and collects problems.
@@ -93,7 +96,7 @@ class Reader:
 
     def _algorithm(self, value: Any, key: str) -> AlgorithmSettings | None:
         shipped = shipped_algorithms()
-        if hasattr(type(value), "__dataclass_fields__"):  # an algorithm object, from Python
+        if is_dataclass(value):  # an algorithm object or class, from Python
             return AlgorithmSettings.from_algorithm(value)
         if not isinstance(value, Mapping):
             known = isinstance(value, str) and value in shipped
@@ -109,7 +112,7 @@ class Reader:
             return AlgorithmSettings(name=self.storable(name, f"{key}.name"), options=self.storable(options, key))
         names = [*shipped, *plugin_names()]
         hint = suggest(name[:60], names) if isinstance(name, str) else f"expected {', '.join(names)}"
-        self.problems.append(f"{key}.name = {format_value(name)}: unknown name; {hint}")
+        self.problems.append(f"{key}.name = {format_value(name)}: unknown name; {hint}. {OWN}")
         return None
 
     def value(self, hint: Any, value: Any, key: str) -> Any:

@@ -42,11 +42,14 @@ A recipe is a TOML file that describes a training run. Its tables are the sectio
 defaults. Commands take the name of a shipped recipe (`seeupo recipes list`) or a path: an argument that ends in `.toml`
 or contains a directory is a path.
 
-Single keys are overridden on the command line with `--section.key value`. Values are written as in TOML, and strings
-need no quotes:
+Single keys are overridden on the command line with `--section.key value`, and `-o key=value` sets an option of an
+environment in commands without a recipe. Both take values as in TOML or as in JSON; strings need no quotes:
 
     seeupo train NAME --agent.max_turns 6 --algorithm.order natural --algorithm.clip '[0.1, 0.2]'
     seeupo train ./mine.toml --environment.options.surface natural --optimizer.trainable '["lm_head"]'
+    seeupo envs check pocket -o surface=natural -o turns='[2, 3]'
+    seeupo envs play gymnasium -o make=my_envs.py:Grid -o arguments='{{size = 8, wrap = true}}'
+    seeupo envs play gymnasium -o make=my_envs.py:Grid -o arguments='{{"size": 8, "wrap": true}}'
 
 TOML has no null. The string `"none"` takes its place where the type below allows it, also for a whole section:
 `warm_start = "none"` switches the warm start off; a table `[warm_start]`, or one of its keys on the command line,

@@ -125,7 +125,7 @@ SPECS: tuple[EnvSpec, ...] = (
     ),
     EnvSpec(
         name="gymnasium",
-        summary="any environment with Gymnasium's reset and step whose observations and actions are text",
+        summary="environments of Gymnasium by id, and text environments with its reset and step",
         license="yours",
         tasks="any number",
         factory="seeupo.envs.gymnasium_text.gymnasium_env:GymnasiumTextFactory",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from seeupo.callbacks import Callback
-from seeupo.config.loader import read_recipe
+from seeupo.config.loader import file_text, parse_file, recipe_from_table
 from seeupo.config.schema import Recipe
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.envs.registry import EnvSpec
@@ -101,7 +101,10 @@ def run_settings(policy: str) -> dict[str, Any]:
     run = _run_at(policy)
     if run is None:
         return {}
-    return recipe_settings(read_recipe(str(run.path / RECIPE)))
+    path = str(run.path / RECIPE)
+    table = parse_file(file_text(path), path)
+    table.pop("algorithm", None)  # an evaluation needs none, and its code may be missing here
+    return recipe_settings(recipe_from_table(table))
 
 
 def recipe_settings(recipe: Recipe) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from seeupo.config.changes import Change, check_changes, recipe_changes
+from seeupo.config.changes import Change, check_changes, recipe_changes, renamed
 from seeupo.config.loader import read_recipe, recipe_from_table, recipe_to_table
 from seeupo.config.schema import Recipe
 from seeupo.config.toml import toml
@@ -73,17 +73,18 @@ def resumed_recipe(
         trust: Code that the recipe may name.
     """
     path = str(run.path / RECIPE)
-    used = recipe_from_table(run.recorded_recipe()).with_code(trust)
     recipe = read_recipe(path, overrides).with_code(trust)
+    recorded, moved = renamed(run.recorded_recipe(), recipe.algorithm.name)
+    used = recipe_from_table(recorded).with_code(trust)
     # A run keeps the number of threads that it started with, on which the last digits of its sums depend.
     recipe = replace(recipe, run=replace(recipe.run, threads=recipe.run.threads or used.run.threads))
-    changes = recipe_changes(recipe_to_table(used), recipe_to_table(recipe))
+    checked = recipe_changes(recipe_to_table(used), recipe_to_table(recipe))
+    changes = [*moved, *checked]
     typed = [key for key, _ in overrides]
-    checked = changes
     if run.env_info().get("custom_environment") and any(key.startswith("environment.") for key in typed):
         # The run was started with a factory object, which may now be named.
         named = ("environment.name", "environment.options")
-        checked = [change for change in changes if not change.key.startswith(named)]
+        checked = [change for change in checked if not change.key.startswith(named)]
     check_changes(checked, typed=typed, accepted=accept_changes)
     if other := sorted(recipe.algorithm.needs ^ used.algorithm.needs):
         changed = "; ".join(change.refusal for change in changes if change.key.startswith("algorithm."))

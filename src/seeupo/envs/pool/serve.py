@@ -83,6 +83,9 @@ class Host:
             return []
         return Contract("vocabulary", self.factory.vocabulary).words(self.factory.vocabulary())
 
+    def has_noisy_expert(self, request: Mapping[str, Any]) -> bool:
+        return hasattr(self.factory, "noisy_expert")
+
     def advise(self, request: Mapping[str, Any]) -> str:
         expert = self.experts[request["session"]]
         return Contract("expert", expert).action(expert(from_json(StepResult, request["result"], "result")))
