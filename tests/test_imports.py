@@ -23,8 +23,20 @@ print("imported")
 """
 
 
+MEASURED = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "light_start.py"))["COMMANDS"]
+ERRORS_BEFORE_TORCH = [
+    "train tiny-pocket --out /proc/run",
+    "train tiny-pocket --out run",
+    "train tiny-pocket --model.name smolm2",
+    "train tiny-pocket --model.name ./missing",
+    "train tiny-pocket --model.name owner/name",
+    "train --resume run",
+    "train --resume run --agent.max_turns 3",
+    "eval missing",
+    "eval owner/name --env pocket",
+]
 LIGHT_COMMANDS = [
-    *runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "light_start.py"))["COMMANDS"],
+    *(command for command in MEASURED if command not in ERRORS_BEFORE_TORCH),
     *(f"train {name} --dry-run" for name in recipe_names() if name not in ("custom", "tiny-pocket", "qwen3-14b-bfcl")),
     "envs new my_env",
     "algorithms new my_algorithm",
@@ -37,17 +49,6 @@ LIGHT_COMMANDS = [
     "compare missing",
     "train --resume missing",
     "train --resume run --agent.max_turn 3",
-]
-ERRORS_BEFORE_TORCH = [
-    "train tiny-pocket --out /proc/run",
-    "train tiny-pocket --out run",
-    "train tiny-pocket --model.name smolm2",
-    "train tiny-pocket --model.name ./missing",
-    "train tiny-pocket --model.name owner/name",
-    "train --resume run",
-    "train --resume run --agent.max_turns 3",
-    "eval missing",
-    "eval owner/name --env pocket",
 ]
 RUN_COMMAND = """
 import sys

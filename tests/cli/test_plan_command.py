@@ -25,7 +25,7 @@ def run(*arguments):
 
 @pytest.mark.parametrize("name", GPU_RECIPES)
 def test_a_dry_run_of_a_recipe_for_gpus_passes_without_gpu_weights_and_benchmarks(name):
-    result = run("train", name, "--dry-run")
+    result = run("train", name, "--dry-run", *(["--trust", "auto"] if name == "two-nodes" else []))
     assert result.exit_code == 0, result.output
     assert "per device in an update" in result.output
     assert "fits          yes" in result.output

@@ -185,7 +185,11 @@ def test_text_is_found_in_every_type():
     assert text_keys(WithText, "x.") == ["x.plain", "x.optional", "x.several", "x.table", "x.nested"]
 
 
-NOTHING_NAMED = {"appworld": (), "bfcl": ("apps",), "gem": ("game",), "gymnasium": ("arguments",), "textworld": ()}
+NOTHING_NAMED = {
+    "bfcl": ("apps",),
+    "gem": ("game",),
+    "gymnasium": ("actions", "arguments", "id", "instructions"),  # an id that names a module is refused
+}
 """Options that take text which names nothing outside of the environment."""
 
 
