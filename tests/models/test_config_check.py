@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import struct
 
 import pytest
 import torch
@@ -74,6 +75,18 @@ def test_absurd_sizes_are_refused_before_memory_is_allocated(name, folder, monke
     with pytest.raises(ModelError, match=r"could not be loaded|config.json describes a model of") as raised:
         load_policy(str(folder))
     assert "allocates memory" not in str(raised.value)
+
+
+def test_gguf_files_are_never_parsed_as_models(folder, tmp_path):
+    """Only the file of the catalog is, after its checksum was compared."""
+    header = b"GGUF" + struct.pack("<IqQ", 3, -1, 2**63) + struct.pack("<Q", 2**62)  # tensors, keys, length of a key
+    (folder / "model.safetensors").unlink()
+    (folder / "model.gguf").write_bytes(header)
+    change(folder, gguf_file="model.gguf")
+    for name in (folder, folder / "model.gguf"):
+        for read in (load_policy, load_tokenizer):
+            with pytest.raises(ModelError, match=r"has no \.safetensors file|there is no folder"):
+                read(str(name))
 
 
 def test_loading_draws_no_random_numbers_for_the_check(folder):
