@@ -68,7 +68,7 @@ class _Renderer:
                 return dict(json.loads(line))
         except BrokenPipeError:
             pass
-        if self._process.wait() == -signal.SIGPROF:
+        if self._process.wait() == -getattr(signal, "SIGPROF", 0):
             return {"limit": f"it takes more than {SECONDS:g} s of computing time"}
         return {"limit": f"its process ended with exit code {self._process.returncode}"}
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import sys
 from contextlib import suppress
@@ -24,16 +23,20 @@ def main(seconds: float, memory_bytes: int) -> None:
 
     answers = os.fdopen(os.dup(1), "w", encoding="ascii")
     os.dup2(2, 1)
-    with suppress(ValueError, OSError):  # as on systems without this limit
+    with suppress(ImportError, ValueError, OSError):  # on systems without this limit
+        import resource
+
         resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    limited = hasattr(signal, "setitimer")  # not on Windows
     while line := sys.stdin.readline():
         template = json.loads(line)
         conversation = sys.stdin.readline()
         # Computing time, not time on a clock: at the end the kernel kills this process.
-        signal.setitimer(signal.ITIMER_PROF, seconds)
+        if limited:
+            signal.setitimer(signal.ITIMER_PROF, seconds)
         answer = rendered(render_jinja_template, template, conversation)
-        signal.setitimer(signal.ITIMER_PROF, 0)
+        if limited:
+            signal.setitimer(signal.ITIMER_PROF, 0)
         answers.write(answer + "\n")
         answers.flush()
 
