@@ -115,15 +115,21 @@ def check_changes(changes: Sequence[Change], *, typed: Collection[str], accepted
         )
 
 
-def changes_text(records: object) -> str | None:
-    """Return the changes that a run directory records, as text; None if there are none. Malformed ones are left out."""
+def recorded_changes(records: object) -> list[tuple[int, Change]]:
+    """Return the changes that a run directory records, each with its iteration. Malformed ones are left out."""
     changes = [record for record in records if isinstance(record, Mapping)] if isinstance(records, list) else []
-    parts = [
-        f"after iteration {change['iteration']}: {Change(str(change['key']), change.get('old'), change.get('new'))}"
+    return [
+        (change["iteration"], Change(str(change["key"]), change.get("old"), change.get("new")))
         for change in changes
         if "key" in change and isinstance(change.get("iteration"), int)
     ]
-    return "; ".join(parts) or None
+
+
+def changes_text(records: object) -> str | None:
+    """Return the changes that a run directory records, as text; None if there are none."""
+    return (
+        "; ".join(f"after iteration {iteration}: {change}" for iteration, change in recorded_changes(records)) or None
+    )
 
 
 def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

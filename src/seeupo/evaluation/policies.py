@@ -131,7 +131,7 @@ class RandomPolicy:
 def endpoint_policy(
     pool: EnvPool, endpoint: Endpoint, max_turns: int, *, reasoning: bool, concurrency: int
 ) -> Iterator[TextPolicies]:
-    """Provide the model of a server, with threads for concurrent requests."""
+    """Provide the model of a server, with threads for concurrent requests. The endpoint is closed at the end."""
     executor = ThreadPoolExecutor(concurrency, thread_name_prefix="endpoint")
     try:
         yield TextPolicies(
@@ -141,6 +141,7 @@ def endpoint_policy(
             concurrency=concurrency,
         )
     finally:
+        endpoint.close()  # Python waits for all threads before it exits
         executor.shutdown(wait=False, cancel_futures=True)
 
 

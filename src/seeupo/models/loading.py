@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.peft_utils import find_adapter_config_file
 
 from seeupo.config.model_settings import TinyConfig
 from seeupo.errors import ModelError, first_line
+from seeupo.models.config_check import check_size, read_config
 from seeupo.models.location import has_turn_adapters, is_adapter, locate
 from seeupo.models.logprobs import padded_logprobs, tree_logprobs
 from seeupo.models.lora.adapter_folders import Adapter, base_name, read_adapter
@@ -131,7 +132,7 @@ def load_tokenizer(name_or_path: str) -> tuple[PreTrainedTokenizerBase, int]:
         return tiny_tokenizer(TinyConfig()), TinyConfig().context
     files = _locate_parts(name_or_path)
     try:
-        config = AutoConfig.from_pretrained(files.model, trust_remote_code=False)
+        config = read_config(files.model)
         _check_tokenizer_files(files.tokenizer)
         tokenizer = AutoTokenizer.from_pretrained(files.tokenizer, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
@@ -198,7 +199,9 @@ def _from_pretrained(path: str, tokenizer_path: str) -> tuple[PreTrainedModel, P
     _check_tokenizer_files(tokenizer_path)
     try:
         with no_progress_bars():
-            config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+            config = read_config(path)
+            if Path(path).is_dir():
+                check_size(config, Path(path))
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 path,
                 config=config,
@@ -210,6 +213,8 @@ def _from_pretrained(path: str, tokenizer_path: str) -> tuple[PreTrainedModel, P
             )
             model, report = loaded
             tokenizer = AutoTokenizer.from_pretrained(tokenizer_path, trust_remote_code=False)
+    except ModelError:
+        raise
     except Exception as error:  # damaged files raise many types, plain Exception among them
         raise ModelError(
             f"{path} could not be loaded: {first_line(error)}. Expected config.json, safetensors and a tokenizer of "

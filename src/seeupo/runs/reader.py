@@ -23,12 +23,10 @@ from seeupo.runs.run_directory import (
     TRAJECTORIES,
 )
 from seeupo.utils.plain_files import read_plain
-from seeupo.utils.text import counted
+from seeupo.utils.text import counted, listed
 
 TRAJECTORY_FILE = re.compile(r"([0-9]{5,})\.jsonl\.gz")
 EVALUATION_FILE = re.compile(r"([0-9]{5,})\.json")
-MAX_LISTED = 3
-"""Number of missing iterations that are listed before "and N more"."""
 
 
 @dataclass(frozen=True)
@@ -133,11 +131,11 @@ def _missing_parts(run: StoredRun) -> Iterator[str]:
     if not recorded:
         yield f"{METRICS} has no record of an iteration: curves show only what the trajectories contain."
     elif unrecorded := sorted(set(run.trajectories) - recorded):
-        yield f"{METRICS} has no record of {_listed(unrecorded)}, but there are trajectories."
+        yield f"{METRICS} has no record of {listed('iteration', unrecorded)}, but there are trajectories."
     if not run.trajectories:
         yield "There are no training trajectories."
     elif lost := sorted(recorded - set(run.trajectories)):
-        yield f"The trajectories of {_listed(lost)} are missing."
+        yield f"The trajectories of {listed('iteration', lost)} are missing."
     if not run.evaluations:
         yield "There is no evaluation on held-out tasks, so it is unknown whether the policy improved."
     elif len(run.evaluations) == 1:
@@ -150,13 +148,6 @@ def _missing_parts(run: StoredRun) -> Iterator[str]:
             yield f"The trajectories of evaluation {name} are missing; only their scores are known."
     if run.tokenizer is None:
         yield "There is no tokenizer in policy or checkpoints: responses are not split into tokens."
-
-
-def _listed(iterations: list[int]) -> str:
-    """Return the first few of many iterations, as text."""
-    names = ", ".join(map(str, iterations[:MAX_LISTED]))
-    more = f" and {len(iterations) - MAX_LISTED} more" if len(iterations) > MAX_LISTED else ""
-    return f"iteration{'s' if len(iterations) > 1 else ''} {names}{more}"
 
 
 def _content(path: Path, missing: list[str]) -> bytes | None:

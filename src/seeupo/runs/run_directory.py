@@ -212,6 +212,11 @@ class RunDirectory:
         """Return the result file of the evaluation after `iteration` iterations."""
         return self.path / EVALUATIONS / f"{iteration:05d}.json"
 
+    def evaluations(self) -> list[int]:
+        """Return the iterations with a result file of an evaluation."""
+        files = (self.path / EVALUATIONS).glob("*.json")
+        return [int(match[1]) for file in files if (match := NUMBERED.fullmatch(file.name))]
+
     def record_changes(self, recipe_toml: str, recipe: Mapping[str, Any], changes: Iterable[Mapping[str, Any]]) -> None:
         """Replace the recipe of a run that is resumed with other settings, and add the changes to the env_info."""
         info = self.env_info()

@@ -140,7 +140,8 @@ def resume(
         environment, trust, unsandboxed, callback, progress: As in `train`.
         changes: New values of recipe keys, such as {"run.iterations": 200, "optimizer.learning_rate": 5e-5}.
         accept_changes: Whether settings other than the run's length may differ from those that the run has used so
-            far, in `changes` or because its recipe.toml was edited. They are recorded in its env_info.json.
+            far, in `changes` or because its recipe.toml was edited, and whether records may be missing from its
+            metrics.jsonl. Both are recorded in its env_info.json.
 
     Returns:
         The result of the whole run, as from `train`.
@@ -161,12 +162,17 @@ def resume(
                 f"the held-out tasks of {run.path} are panel {started}; the environment now has panel {now}. "
                 "Resume with the environment and options that the run was started with."
             )
-        result = _run(components, run, callbacks, changes=differences)
+        result = _run(components, run, callbacks, changes=differences, accept_changes=accept_changes)
     return _announced(result, progress=progress)
 
 
 def _run(
-    components: Components, run: RunDirectory, callbacks: CallbackList, *, changes: Sequence[Change] | None = None
+    components: Components,
+    run: RunDirectory,
+    callbacks: CallbackList,
+    *,
+    changes: Sequence[Change] | None = None,
+    accept_changes: bool = False,
 ) -> TrainingResult:
     """Run the loop to its end; `changes` are those of a resumed run, None for a new run."""
     from seeupo.runs.export import export_policy, model_card
@@ -179,8 +185,8 @@ def _run(
         loop = Loop(components, run, callbacks)
         with _explained_errors(run):
             if changes is not None:
-                loop.restore()
-                _record_changes(changes, loop)
+                losses = loop.restore(accept_lost_records=accept_changes)
+                _record_changes([*changes, *losses], loop)
             reason = _run_loop(loop)
         summary = summarize(loop, reason)
         with run.writing(POLICY):

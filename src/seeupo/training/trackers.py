@@ -7,9 +7,12 @@ import json
 import os
 import secrets
 import shlex
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from seeupo.callbacks import Callback
@@ -100,7 +103,8 @@ class TensorBoard(Tracker):
     def _writer(self, folder: Path, step: int) -> Any:
         """Return the writer of a directory. It hides what a resumed run had written from `step` on."""
         if folder not in self._writers:
-            self._writers[folder] = self._make_writer(str(folder), purge_step=step)
+            with _nameless_host():
+                self._writers[folder] = self._make_writer(str(folder), purge_step=step)
             text = json.dumps(self._config, indent=1)
             self._writers[folder].add_text("recipe", f"<pre>{text}</pre>", step)
         return self._writers[folder]
@@ -108,6 +112,17 @@ class TensorBoard(Tracker):
     def on_end(self) -> None:
         for writer in self._writers.values():
             writer.close()
+
+
+@contextmanager
+def _nameless_host() -> Iterator[None]:
+    """Keep the name of this machine out of the names of TensorBoard's files, which have no setting for it."""
+    module: Any = importlib.import_module("tensorboard.summary.writer.event_file_writer")
+    original, module.socket = module.socket, SimpleNamespace(gethostname=lambda: "host")
+    try:
+        yield
+    finally:
+        module.socket = original
 
 
 class WeightsAndBiases(Tracker):
@@ -119,10 +134,11 @@ class WeightsAndBiases(Tracker):
     def __init__(
         self, project: str, mode: str, run_dir: Path, config: Mapping[str, Any], notify: Callable[[str], None]
     ) -> None:
-        id_file = run_dir / "wandb" / "run-id"
+        self._folder = run_dir / "wandb"
+        id_file = self._folder / "run-id"
         super().__init__(existing=id_file.exists())
         offline = mode == "offline"
-        self._folder = run_dir / "wandb" if offline else None
+        self._is_offline = offline
         self._notify = notify
         if offline:
             # Nothing leaves the machine offline, W&B's error reports included.
@@ -140,12 +156,15 @@ class WeightsAndBiases(Tracker):
             settings=wandb.Settings(
                 console="off",  # the display draws on the terminal itself
                 silent=offline,  # online, it may ask for a key and prints the address of the run
+                host="",
+                symlink=False,
                 # The run directory has all that is needed to repeat the run; who ran it where stays private.
                 disable_git=True,
                 disable_code=True,
                 disable_job_creation=True,
                 x_disable_meta=True,
                 x_disable_machine_info=True,
+                x_save_requirements=False,
             ),
         )
         self._run.define_metric("iteration", hidden=True)
@@ -157,11 +176,13 @@ class WeightsAndBiases(Tracker):
 
     def on_end(self) -> None:
         self._run.finish()
-        if self._folder is not None:
+        if self._is_offline:
             self._notify(
                 f"the metrics for Weights & Biases are in {self._folder} and are not uploaded; upload them with: "
                 f"wandb sync {shlex.quote(str(self._folder))}/offline-run-*"
             )
+        for logs in self._folder.glob("*run-*/logs"):  # W&B's own, with paths of this machine
+            shutil.rmtree(logs, ignore_errors=True)
 
 
 def _wandb_id(path: Path) -> str:

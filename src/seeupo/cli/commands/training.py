@@ -18,7 +18,7 @@ from seeupo.cli.terminal import Terminal, echo, echo_json, echo_text
 @click.option("--resume", "resumed", type=click.Path(path_type=Path), metavar="RUN", help="Resume a run.")
 @click.option(
     "--accept-changes", is_flag=True,
-    help="With --resume: use and record settings that differ from those of the run so far.",
+    help="With --resume: use and record settings that differ from those of the run so far, or a loss of metrics.",
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Show the resolved recipe without training.")
 @trust_options
