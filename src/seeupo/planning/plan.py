@@ -62,6 +62,7 @@ class Plan:
         gpus: Number of GPUs that the recipe asks for.
         problems: Reasons that it does not fit; empty if it fits.
         changes: Overrides that would help, each with its result, in the order in which to try them.
+        spread: Overrides with which the recipe uses more of the GPUs that it leaves unused, and its plan with them.
     """
 
     training: TrainingMemory
@@ -70,6 +71,7 @@ class Plan:
     gpus: int
     problems: tuple[str, ...]
     changes: tuple[str, ...]
+    spread: tuple[str, Plan] | None = None
 
 
 def make_plan(shape: ModelShape, recipe: Recipe, limits: Limits) -> Plan:
@@ -83,7 +85,30 @@ def make_plan(shape: ModelShape, recipe: Recipe, limits: Limits) -> Plan:
         gpus=gpus_of(recipe),
         problems=problems,
         changes=tuple(_changes(shape, recipe, limits)) if problems else (),
+        spread=None if problems else _spread(shape, recipe, limits),
     )
+
+
+def _spread(shape: ModelShape, recipe: Recipe, limits: Limits) -> tuple[str, Plan] | None:
+    """Return overrides that put a rank on every GPU and samplers beside them, and the plan; None if no more are used.
+
+    With `collect.lag`, samplers work during updates, so each half of the GPUs does one of the two.
+    """
+    gpus, width, lag = limits.gpus or 0, recipe.sampler.tensor_parallel, recipe.collect.lag
+    count = gpus // (2 * width if lag else width)
+    trainers = gpus - count * width if lag else count * width
+    if count == 0 or trainers % recipe.engine.replicas or gpus_of(recipe) >= gpus:
+        return None
+    engine = {"kind": "cluster", "trainers": trainers}
+    sampler = {"count": count, "placement": "apart" if lag else "shared"}
+    wider = replace(recipe, engine=replace(recipe.engine, **engine), sampler=replace(recipe.sampler, **sampler))
+    options = [
+        f"--{section}.{key} {value}"
+        for section, values in (("engine", engine), ("sampler", sampler))
+        for key, value in values.items()
+        if getattr(getattr(recipe, section), key) != value
+    ]
+    return " ".join(options), make_plan(shape, wider, limits)
 
 
 def gpus_of(recipe: Recipe) -> int:
