@@ -21,9 +21,14 @@ class History:
         self._records: deque[Record] = deque(maxlen=WINDOW)
         self._first_entropies: list[float] = []
         self.best_success = 0.0
+        self.solved = False
+        """Whether an attempt of any iteration was solved."""
+        self.warm_start: Record | None = None
+        """The latest record of the warm start."""
 
     def add(self, record: Record) -> None:
         self._records.append(record)
+        self.solved |= float(record["success"]) > 0
         entropy = number(record, "entropy")
         if entropy is not None and len(self._first_entropies) < 5:
             self._first_entropies.append(entropy)
