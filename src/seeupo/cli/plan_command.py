@@ -204,9 +204,9 @@ def _missing_here(recipe: Recipe, shape: ModelShape | None, planned: int) -> Ite
         yield f"{name} is not downloaded yet; run: seeupo models fetch {name}"
     if recipe.engine.address is not None or shape is None:
         return  # a cluster of other machines
-    gpus, needed = gpu_count(), gpus_of(recipe)
+    gpus = gpu_count()
     if gpus == 0 and _for_gpus(recipe):
-        yield f"it has no GPU; the recipe asks for {needed}"
+        yield f"it has no GPU; the recipe asks for {gpus_of(recipe)}"
     elif gpus < planned:
         yield f"it has {counted(gpus, 'GPU') if gpus else 'no GPU'}; the plan is for {planned}"
     else:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from seeupo.config.model_settings import LoraSettings
+from seeupo.config.process_settings import Placement
 from seeupo.config.schema import Recipe
 from seeupo.planning.memory import (
     GIB,
@@ -99,14 +100,13 @@ def _spread(shape: ModelShape, recipe: Recipe, limits: Limits) -> tuple[str, Pla
     trainers = gpus - count * width if lag else count * width
     if count == 0 or trainers % recipe.engine.replicas or gpus_of(recipe) >= gpus:
         return None
-    engine = {"kind": "cluster", "trainers": trainers}
-    sampler = {"count": count, "placement": "apart" if lag else "shared"}
-    wider = replace(recipe, engine=replace(recipe.engine, **engine), sampler=replace(recipe.sampler, **sampler))
+    placement: Placement = "apart" if lag else "shared"
+    engine = replace(recipe.engine, kind="cluster", trainers=trainers)
+    wider = replace(recipe, engine=engine, sampler=replace(recipe.sampler, count=count, placement=placement))
     options = [
         f"--{section}.{key} {value}"
-        for section, values in (("engine", engine), ("sampler", sampler))
-        for key, value in values.items()
-        if getattr(getattr(recipe, section), key) != value
+        for section, key in (("engine", "kind"), ("engine", "trainers"), ("sampler", "count"), ("sampler", "placement"))
+        if (value := getattr(getattr(wider, section), key)) != getattr(getattr(recipe, section), key)
     ]
     return " ".join(options), make_plan(shape, wider, limits)
 

@@ -90,7 +90,8 @@ def nice_scale(low: float, high: float, count: int = 4) -> Scale:
     ticks = nice_ticks(low, high, count)
     if len(ticks) > 1:
         step = ticks[1] - ticks[0]
-        low, high = step * math.floor(low / step + 1e-9), step * math.ceil(high / step - 1e-9)
+        low = min(low, step * math.floor(low / step + 1e-9))
+        high = max(high, step * math.ceil(high / step - 1e-9))
         ticks = nice_ticks(low, high, count)
     return Scale(low, high, ticks)
 
@@ -103,7 +104,7 @@ def value_scale(values: Sequence[float], unit: str) -> Scale:
     if unit in ("seconds", "tokens"):
         low = min(0.0, low)
     if unit == "log" and low > 0 and high / low > 30:
-        first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+        first, last = math.floor(math.log10(low)), min(308, math.ceil(math.log10(high)))
         step = max(1, (last - first) // 5)
         return Scale(10.0**first, 10.0**last, tuple(10.0**power for power in range(first, last + 1, step)), log=True)
     return nice_scale(low, high)

@@ -53,7 +53,7 @@ def _arm(data: Table, name: str) -> Markup:
 
 
 def _metric_title(data: Table, key: str) -> str:
-    return data["metrics"][key]["title"] + (" (primary)" if key == data["primary"] else "")
+    return f"{data['metrics'][key]['title']}{' (primary)' if key == data['primary'] else ''}"
 
 
 def _result(data: Table) -> Iterable[Markup]:
