@@ -42,6 +42,22 @@ def test_a_plan_that_does_not_fit_says_what_to_change():
     assert "change        --model.lora.rank 16 --model.reference_dtype none: " in result.output
 
 
+def test_a_plan_says_what_becomes_of_gpus_that_the_recipe_does_not_ask_for():
+    result = run("plan", "one-gpu-lora", "--gpus", 2, "--gpu-memory", 24)
+    assert result.exit_code == 0, result.output
+    assert "unused        1 of 2 GPUs: the recipe asks for 1" in result.output
+    assert "change        --engine.kind cluster --engine.trainers 2 " in result.output
+    assert "this machine  cannot run it: it has no GPU; the plan is for 2" in result.output
+    assert "unused" not in run("plan", "one-gpu-lora", "--gpus", 1).output
+
+
+def test_a_plan_gives_the_time_of_the_whole_run():
+    lines = run("plan", "one-gpu-lora", "--gpus", 1).output.splitlines()
+    (line,) = [line for line in lines if line.startswith("whole run")]
+    assert "GPU-hours for 60 iterations" in line
+    assert not any("GPU-hours" in line for line in run("plan", "one-gpu-lora", "--gpus", 0).output.splitlines())
+
+
 def test_a_plan_takes_overrides_and_files(tmp_path):
     assert "2 tasks x 4 attempts" in run("plan", "--collect.tasks", 2, "--collect.group_size", 4).output
     (tmp_path / "mine.toml").write_text("[collect]\ntasks = 3\n")

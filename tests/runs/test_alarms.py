@@ -266,3 +266,29 @@ def test_the_advice_for_an_untrained_run_knows_its_warm_start():
 @pytest.mark.parametrize("algorithm", [None, [], "text", {"optimizer_steps": "0"}])
 def test_damaged_records_do_not_claim_that_nothing_was_trained(algorithm):
     assert untrained_warning([healthy(algorithm=algorithm)]) is None
+
+
+def evaluated(score, **changes):
+    """Return the record of an evaluation before training."""
+    return {"kind": "evaluation", "iteration": 0, "episodes": 64, "avg@4": {"value": score}, **changes}
+
+
+def test_a_warm_start_that_is_too_short_is_named_before_training():
+    alarms = Alarms()
+    assert alarms.check({"kind": "warm_start", "iteration": 0, "step": 15, "loss": 2.314}) == []
+    (message,) = alarms.check(evaluated(0.0))
+    assert "too short (15 batches, loss 2.31). Raise warm_start.batches and warm_start.episodes" in message
+    for record in (evaluated(0.01), evaluated(0.0, iteration=5), evaluated(0.0, episodes=8)):
+        assert alarms.check(record) == []
+    assert "[warm_start]" in Alarms().check(evaluated(0.0))[0]
+
+
+def test_the_first_iteration_without_a_success_names_the_warm_start():
+    failed = {"success": 0.0, "dead_groups": 10, "algorithm": {"optimizer_steps": 0}}
+    run = Run()
+    run.alarms.check({"kind": "warm_start", "iteration": 0, "step": 15, "loss": 2.314})
+    (message,) = run.check(**failed)
+    assert "The warm start was too short (15 batches, loss 2.31). Raise warm_start.batches" in message
+    later = Run()
+    later.check(10)
+    assert not any("warm_start" in text for text in later.check(3, **failed))

@@ -27,6 +27,7 @@ from seeupo.evaluation.results import Evaluation
 from seeupo.models.loading import load_policy
 from seeupo.models.logprobs import padded_logprobs
 from seeupo.models.threads import num_threads
+from seeupo.report.write import write_report
 from seeupo.runs.trajectory_files import read_header, read_trajectories, write_trajectories
 from seeupo.training.interrupts import Interrupted
 from seeupo.training.loop import Loop
@@ -318,6 +319,21 @@ def wait_for_work(process, folder):
     before = modified()
     while process.poll() is None and modified() == before:
         time.sleep(0.02)
+
+
+def test_a_stopped_run_has_a_report_that_says_how_to_resume_it(whole, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Interrupted):
+        train(small(), run_dir="run", callback=InterruptAt(95))
+    written = Path("run/report.html").read_bytes()
+    summary = write_report("run", "again.html")
+    assert Path("again.html").read_bytes() == written
+    done = len([record for record in metrics(Path("run")) if record["kind"] == "iteration"])
+    assert f"Stopped by you after iteration {done} of 3; resume with seeupo train --resume run" in summary.sentences[0]
+    assert not any("summary.json" in text for text in summary.missing[0])
+    resume("run")
+    assert "Stopped" not in write_report("run", "again.html").sentences[0]
+    assert not Path("run/stopped.json").exists()
 
 
 def test_a_second_process_is_refused(whole, tmp_path):

@@ -46,6 +46,8 @@ def run_training(
         if not isinstance(stop, Interrupted):
             stopped = "Stopped. Resume from the last checkpoint"
         note(f"{stopped} with: seeupo train --resume {run_dir}{trust_flags((*recipe.code, *recipe.clusters))}")
+        if isinstance(stop, Interrupted) and (page := run_dir / REPORT).exists():
+            note(f"The report so far: {page}")
         return INTERRUPTED
     show_result(result, recipe)
     return 0

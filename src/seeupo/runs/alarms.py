@@ -32,6 +32,14 @@ class Alarms:
 
     def check(self, record: Record) -> list[str]:
         """Return the messages of the alarms that this record raises."""
+        if record.get("kind") == "warm_start":
+            self._history.warm_start = record
+        elif record.get("kind") == "evaluation" and _is_unsolved_start(record):
+            advice = _more_demonstrations(self._history.warm_start)
+            return [
+                f"before training: no held-out attempt scored above 0. Where no attempt succeeds, all rewards of a "
+                f"group are equal and training changes nothing. {advice}, or use easier tasks (environment.options)."
+            ]
         if record.get("kind") != "iteration":
             return []
         self._history.add(record)
@@ -47,6 +55,26 @@ class Alarms:
                     self._reported[alarm] = iteration
                     messages.append(f"iteration {iteration}: {text}")
         return messages
+
+
+UNSOLVED_EPISODES = 32
+"""Number of attempts from which an evaluation without any score says something about the policy."""
+
+
+def _is_unsolved_start(record: Record) -> bool:
+    """Return whether the evaluation before training has no score above 0 in enough attempts."""
+    scores = [value.get("value") for key, value in record.items() if key.startswith("avg@") and isinstance(value, dict)]
+    enough = (number(record, "episodes") or 0) - (number(record, "failures") or 0) >= UNSOLVED_EPISODES
+    return record.get("iteration") == 0 and scores == [0] and enough
+
+
+def _more_demonstrations(warm_start: Record | None) -> str:
+    """Return the advice for a policy that solves nothing: the beginning of a sentence."""
+    if warm_start is None:
+        return "Start with demonstrations ([warm_start])"
+    steps, loss = number(warm_start, "step"), number(warm_start, "loss")
+    length = "" if steps is None or loss is None else f" ({steps:g} batches, loss {loss:.2f})"
+    return f"The warm start was too short{length}. Raise warm_start.batches and warm_start.episodes"
 
 
 def untrained_warning(records: Iterable[Record]) -> str | None:
@@ -74,10 +102,14 @@ def missing_steps(history: History) -> str | None:
     if not any(map(_is_idle, history.last(5) or [history.latest])):
         return None
     reason = "all rewards of each group were equal" if all_equal(history.latest) else "no trajectory was left to use"
-    return (
-        f"no optimizer step was made ({reason}), so the weights did not change. Once in a while this is harmless. If "
-        "it recurs, collect more tasks (collect.tasks) or replace groups with equal rewards (collect.equal_rounds)."
+    advice = (
+        "Once in a while this is harmless. If it recurs, collect more tasks (collect.tasks) or replace groups with "
+        "equal rewards (collect.equal_rounds)."
     )
+    if all_equal(history.latest) and not history.solved:
+        more = _more_demonstrations(history.warm_start)
+        advice = f"No attempt has been solved yet. {more}, or use easier tasks (environment.options)."
+    return f"no optimizer step was made ({reason}), so the weights did not change. {advice}"
 
 
 def _is_idle(record: Record) -> bool | None:

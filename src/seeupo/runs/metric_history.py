@@ -28,11 +28,16 @@ class History:
         self._first_entropies: list[float] = []
         self._first_records: list[Record] = []
         self.best_success = 0.0
+        self.solved = False
+        """Whether an attempt of any iteration was solved."""
+        self.warm_start: Record | None = None
+        """The latest record of the warm start."""
 
     def add(self, record: Record) -> None:
         self._records.append(record)
         if len(self._first_records) < 3:
             self._first_records.append(record)
+        self.solved |= float(record["success"]) > 0
         entropy = number(record, "entropy")
         if entropy is not None and len(self._first_entropies) < 5:
             self._first_entropies.append(entropy)

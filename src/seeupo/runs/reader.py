@@ -19,6 +19,7 @@ from seeupo.runs.run_directory import (
     METRICS,
     POLICY,
     RECIPE,
+    STOPPED,
     SUMMARY,
     TRAJECTORIES,
 )
@@ -46,6 +47,7 @@ class StoredRun:
         path: The run directory, as given.
         recipe, env_info, summary: Empty if the file cannot be read.
         ended: Whether the run has ended: its summary is written at the end.
+        stopped: Whether the user stopped the run and has not resumed it yet.
         records: Metrics by kind, in the order of their iterations.
         evaluations: Evaluations in the order of their iterations.
         trajectories: Trajectory files of training, by iteration.
@@ -60,6 +62,7 @@ class StoredRun:
     env_info: Mapping[str, Any]
     summary: Mapping[str, Any]
     ended: bool
+    stopped: bool
     records: Mapping[str, list[dict[str, Any]]]
     evaluations: list[StoredEvaluation]
     trajectories: dict[int, Path]
@@ -110,7 +113,8 @@ def read_run(path: Path) -> StoredRun:
         recipe=_table(path / RECIPE, missing),
         env_info=_table(path / ENV_INFO, missing),
         summary=_table(path / SUMMARY, missing) if (path / SUMMARY).exists() else {},
-        ended=(path / SUMMARY).exists(),
+        ended=(path / SUMMARY).exists() and not (path / STOPPED).exists(),
+        stopped=(path / STOPPED).exists(),
         records=_records(path / METRICS, missing),
         evaluations=_evaluations(path / EVALUATIONS, missing),
         trajectories=_numbered(path / TRAJECTORIES, TRAJECTORY_FILE),
@@ -123,7 +127,7 @@ def read_run(path: Path) -> StoredRun:
 
 
 def _missing_parts(run: StoredRun) -> Iterator[str]:
-    if not run.ended:
+    if not run.ended and not run.stopped:
         planned = run.setting("run", "iterations")
         of = f" of {planned}" if isinstance(planned, int) else ""
         yield f"There is no {SUMMARY}: the run stopped or is still running, after iteration {run.last_iteration}{of}."

@@ -32,6 +32,7 @@ RECIPE = "recipe.toml"
 ENV_INFO = "env_info.json"
 METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
+STOPPED = "stopped.json"
 LOCK = ".lock"
 REPORT = "report.html"
 POLICY = "policy"
@@ -230,6 +231,15 @@ class RunDirectory:
         with self.writing(SUMMARY):
             write_text(self.path / SUMMARY, _json_text(summary))
 
+    def write_stopped(self, iteration: int) -> None:
+        """Record that the user stopped the run after an iteration, until it is resumed."""
+        with self.writing(STOPPED):
+            write_text(self.path / STOPPED, _json_text({"iteration": iteration}))
+
+    def clear_stopped(self) -> None:
+        with self.writing(STOPPED):
+            (self.path / STOPPED).unlink(missing_ok=True)
+
     @property
     def policy_path(self) -> Path:
         """The folder of the trained policy."""
@@ -314,7 +324,7 @@ def refuse_links(run_dir: Path) -> None:
 
     The directory itself may be one. Checkpoints are verified file by file when they are loaded.
     """
-    parts = [RECIPE, ENV_INFO, METRICS, SUMMARY, LOCK, f"{LOCK}-owner"]
+    parts = [RECIPE, ENV_INFO, METRICS, SUMMARY, STOPPED, LOCK, f"{LOCK}-owner"]
     paths = [run_dir / name for name in (*parts, TRAJECTORIES, EVALUATIONS, CHECKPOINTS, POLICY, *TRACKERS)]
     for name in (TRAJECTORIES, EVALUATIONS, POLICY):
         with suppress(OSError):

@@ -180,24 +180,34 @@ def _run(
 
     recipe = components.recipe
     with run.lock(), _warnings_as_notes(callbacks):
+        run.clear_stopped()
         callbacks.add(make_trackers(recipe, run.path, callbacks.on_note))
         callbacks.on_start(recipe, run.path)
         loop = Loop(components, run, callbacks)
-        with _explained_errors(run):
-            if changes is not None:
-                losses = loop.restore(accept_lost_records=accept_changes)
-                _record_changes([*changes, *losses], loop)
-            reason = _run_loop(loop)
+        try:
+            with _explained_errors(run):
+                if changes is not None:
+                    losses = loop.restore(accept_lost_records=accept_changes)
+                    _record_changes([*changes, *losses], loop)
+                reason = _run_loop(loop)
+        except Interrupted:
+            run.write_stopped(loop.progress.iteration)
+            _write_report(run)
+            raise
         summary = summarize(loop, reason)
         with run.writing(POLICY):
             card = partial(model_card, summary, recipe_to_toml(recipe))
             export_policy(components.engine.export, run.policy_path, card)
         run.write_summary(summary)
-        try:
-            write_report([run.path], run.path / REPORT)
-        except RunError as error:
-            warnings.warn(f"the report was not written: {error}", stacklevel=2)  # the run is complete without it
+        _write_report(run)
     return TrainingResult(run.path, reason, summary)
+
+
+def _write_report(run: RunDirectory) -> None:
+    try:
+        write_report([run.path], run.path / REPORT)
+    except RunError as error:
+        warnings.warn(f"the report was not written: {error}", stacklevel=2)  # the run is complete without it
 
 
 def summarize(loop: Loop, reason: str) -> dict[str, Any]:
