@@ -103,6 +103,8 @@ class Bubblewrap:
         mounts = {**{path: path for path in runtime.mounts}, **mounts}
         check_mounts(mounts)
         command = [self.path, *self.namespaces(), "--seccomp", str(filter_fd), "--proc", "/proc", "--dev", "/dev"]
+        # Shared mappings of this device are memory without an owner. A device in another mount cannot be opened.
+        command += ["--ro-bind", "/dev/zero", "/dev/zero"]
         for scratch in SCRATCH_FOLDERS:
             size = ["--size", str(scratch_mb * 2**20)] if self.limits_scratch else []
             command += ["--perms", "1777", *size, "--tmpfs", scratch]
