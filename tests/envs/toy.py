@@ -276,6 +276,15 @@ class Toy:
                             sent += end.send(bytes(2**16))
         return said("", info={"sent": sent})
 
+    def do_settings(self, rest):
+        """Report the files of /proc, outside of processes, that can be opened for writing; /proc/pressure may be."""
+        files = []
+        for folder, folders, names in os.walk("/proc"):
+            if folder == "/proc":
+                folders[:] = [name for name in folders if not name.isdecimal() and name not in ("self", "thread-self")]
+            files += [path for name in names if can_write(path := f"{folder}/{name}")]
+        return said("", info={"writable": [path for path in files if not path.startswith("/proc/pressure/")]})
+
     def do_files_of(self, rest):
         """Create so many empty files in the scratch space."""
         for number in range(int(rest)):
@@ -405,6 +414,14 @@ def mounts(options, *, role):
 def can_create(family, kind, protocol):
     try:
         socket.socket(family, kind, protocol).close()
+    except OSError:
+        return False
+    return True
+
+
+def can_write(path):
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
     except OSError:
         return False
     return True

@@ -23,6 +23,8 @@ from seeupo.envs.pool.seccomp import MACHINES, open_filter
 from seeupo.errors import EnvError
 
 SYSTEM_FILES = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d")
+SYSTEM_SETTINGS = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus")
+"""What bubblewrap leaves writable for root in a user namespace, which owns these files."""
 SCRATCH_FOLDERS = ("/tmp", "/dev/shm")
 FIRST_USER = 61184
 LAST_USER = 65519
@@ -105,6 +107,8 @@ class Bubblewrap:
         command = [self.path, *self.namespaces(), "--seccomp", str(filter_fd), "--proc", "/proc", "--dev", "/dev"]
         # Shared mappings of this device are memory without an owner. A device in another mount cannot be opened.
         command += ["--ro-bind", "/dev/zero", "/dev/zero"]
+        for name in SYSTEM_SETTINGS:
+            command += ["--ro-bind-try", name, name]
         for scratch in SCRATCH_FOLDERS:
             size = ["--size", str(scratch_mb * 2**20)] if self.limits_scratch else []
             command += ["--perms", "1777", *size, "--tmpfs", scratch]
