@@ -39,7 +39,8 @@ class Limits:
         call_seconds: Wall-clock time of one call: a reset, a step or a score.
         start_seconds: Wall-clock time to load the factory, and to list tasks.
         memory_mb: Address space of each process.
-        total_mb: Resident memory of all processes of the worker together, with the files in its scratch space.
+        total_mb: Resident memory of all processes of the worker together, with the files in its scratch space and the
+            buffers of its sockets.
         file_mb: Size of a written file.
         scratch_mb: Size of the sandbox's /tmp, and of its /dev/shm.
         open_files: File descriptors of each process.
