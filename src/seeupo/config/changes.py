@@ -79,11 +79,11 @@ def recipe_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[
 
 def renamed(table: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], list[Change]]:
     """Return a recipe's table with this name of its algorithm if its class was only moved, and that change."""
-    algorithm = table.get("algorithm")
+    algorithm = table.get("algorithm", {})
     old = algorithm.get("name") if isinstance(algorithm, Mapping) else None
     if not isinstance(old, str) or old == name or not same_code(old, name):
         return table, []
-    return {**table, "algorithm": {**algorithm, "name": name}}, [Change("algorithm.name", old, name)]
+    return {**table, "algorithm": dict(algorithm, name=name)}, [Change("algorithm.name", old, name)]
 
 
 def check_changes(changes: Sequence[Change], *, typed: Collection[str], accepted: bool) -> None:

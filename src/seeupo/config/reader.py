@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, is_dataclass
-from typing import Any, get_args, get_origin
+from typing import Any, cast, get_args, get_origin
 
 from seeupo.config.algorithms import (
     AlgorithmSettings,
@@ -97,7 +97,7 @@ class Reader:
     def _algorithm(self, value: Any, key: str) -> AlgorithmSettings | None:
         shipped = shipped_algorithms()
         if is_dataclass(value):  # an algorithm object or class, from Python
-            return AlgorithmSettings.from_algorithm(value)
+            return AlgorithmSettings.from_algorithm(cast("Algorithm", value))
         if not isinstance(value, Mapping):
             known = isinstance(value, str) and value in shipped
             fix = f". Write {key}.name = {format_value(value)}" if known else ""

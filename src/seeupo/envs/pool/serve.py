@@ -13,6 +13,7 @@ import signal
 import struct
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from seeupo.envs.contract import Contract, ContractError
@@ -146,6 +147,9 @@ def restrict(limits: Mapping[str, int | None], *, user: int | None) -> None:
     """
     import resource  # Unix only
 
+    # If the machine runs out of memory all the same, the kernel ends this process and its children before the trainer.
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
     if user is not None:
         os.setgroups([])
         os.setgid(user)

@@ -116,7 +116,11 @@ class Worker:
         for stream in (self.stdin, self.stdout, self.stderr):
             os.set_blocking(stream.fileno(), False)
         self.watchdog = Watchdog(self.process.pid, launch.limits, self._condemn, sandboxed=launch.sandbox is not None)
-        self.watchdog.start()
+        try:
+            self.watchdog.start()
+        except RuntimeError as error:
+            self.discard()
+            raise EnvError(f"the worker's watchdog could not be started: {error}") from None
 
     def load(self) -> None:
         """Set the limits and load the factory."""
@@ -125,6 +129,7 @@ class Worker:
         # unless the worker is in a call that hangs.
         if self._exit(wait=False) is not None:
             raise self._ended()
+        self.watchdog.loaded = True
 
     def call(self, request: Mapping[str, Any], *, seconds: float | None = None) -> Any:
         """Return the worker's answer; raise `WorkerFailure` or, for errors that the user can fix, `EnvError`."""
@@ -156,12 +161,12 @@ class Worker:
 
     def kill(self) -> None:
         """Kill the process and all processes that it started; idempotent."""
+        self.watchdog.stop()
         with self.ending:
             # The process id cannot be reused before the process is waited for.
             if self.process.returncode is None:
                 os.killpg(self.process.pid, signal.SIGKILL)
                 self.process.wait()
-        self.watchdog.stop()
 
     def discard(self) -> None:
         """Kill the worker and release its pipes and folder. Only the thread that calls the worker may do this."""
@@ -193,6 +198,8 @@ class Worker:
         poll.register(self.stdout, select.POLLIN)
         poll.register(self.stderr, select.POLLIN)
         while True:
+            if self.watchdog.lost:
+                raise WorkerFailure(FailureCause.KILLED, "the worker was killed: its watchdog has ended")
             left = deadline - time.monotonic()
             if left <= 0:
                 raise WorkerFailure(FailureCause.TIMEOUT, f"no answer within {seconds:g} s")
