@@ -29,6 +29,7 @@ from seeupo.config.option_types import (
 from seeupo.config.toml import dotted, format_value
 from seeupo.config.unknown_keys import explain_unknown
 from seeupo.errors import suggest
+from seeupo.protocols import Algorithm
 from seeupo.utils.option_checks import OptionError
 
 MAX_DEPTH = 20
