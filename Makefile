@@ -67,7 +67,7 @@ fuzz: $(SETUP)
 wheel-check: $(SETUP)
 	rm -rf build/wheel
 	$(BIN)/python -m build --wheel --outdir build/wheel
-	$(PYTHON) -m zipfile -l build/wheel/*.whl | grep -q report/libraries/plot.umd.min.js # else its reports have no charts
+	$(PYTHON) -m zipfile -l build/wheel/*.whl | grep -q report/page/page.html # else it writes no reports
 	$(PYTHON) -m venv build/wheel/env
 	build/wheel/env/bin/pip install --quiet -c constraints.txt torch
 	build/wheel/env/bin/pip install --quiet -c constraints.txt build/wheel/*.whl

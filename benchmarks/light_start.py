@@ -24,8 +24,13 @@ COMMANDS = (
     "train qwen3-14b-bfcl --dry-run",
     "train tiny-pocket --agent.max_turn 3",
     "train tiny-pocket --algorithm.clip 3",
+    "train tiny-poket",
+    "train tiny-pocket --out /proc/run",
+    "train tiny-pocket --model.name smolm2",
+    "train --resume missing",
+    "eval missing",
 )
-"""The last two are errors about a recipe."""
+"""The last seven are errors."""
 
 
 def cpu_seconds(command: list[str]) -> float:

@@ -16,7 +16,7 @@ from seeupo.algorithms.common.batch import Batch, LogProbs, logprobs_by_key
 from seeupo.algorithms.common.objective import Ratio, TrajectoryObjective, action_log_ratio
 from seeupo.algorithms.seeupo import SeeUPO
 from seeupo.config.option_types import Clip
-from seeupo.core import CarriedAdvantage
+from seeupo.core.carry import CarriedAdvantage
 from seeupo.protocols import TrainEngine
 from seeupo.types import ON_POLICY, Behavior, StepMetrics, Trajectory, Turn, Update
 

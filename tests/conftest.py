@@ -6,6 +6,7 @@ import signal
 from collections import Counter
 
 os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
+os.environ["OMP_WAIT_POLICY"] = "passive"  # threads of the few tests with several do not spin on busy cores
 
 import pytest
 import torch

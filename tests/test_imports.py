@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import seeupo
-from seeupo.config.loader import recipe_names
+from seeupo.config.loader import read_recipe, recipe_names, recipe_to_table, recipe_to_toml
+from seeupo.runs.run_directory import RunDirectory
 
 UNIX_ONLY = {"fcntl", "grp", "pty", "pwd", "resource", "termios"}
 IMPORT_WORKER = """
@@ -22,9 +23,23 @@ print("imported")
 """
 
 
+MEASURED = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "light_start.py"))["COMMANDS"]
+ERRORS_BEFORE_TORCH = [
+    "train tiny-pocket --out /proc/run",
+    "train tiny-pocket --out run",
+    "train tiny-pocket --model.name smolm2",
+    "train tiny-pocket --model.name ./missing",
+    "train tiny-pocket --model.name owner/name",
+    "train --resume run",
+    "train --resume run --agent.max_turns 3",
+    "eval missing",
+    "eval owner/name --env pocket",
+]
 LIGHT_COMMANDS = [
-    *runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "light_start.py"))["COMMANDS"],
+    *(command for command in MEASURED if command not in ERRORS_BEFORE_TORCH),
     *(f"train {name} --dry-run" for name in recipe_names() if name not in ("custom", "tiny-pocket", "qwen3-14b-bfcl")),
+    "envs new my_env",
+    "algorithms new my_algorithm",
     "plan tiny-pocket --gpus 0",
     "train tiny-pocket --agent.max_turns six",
     "train tiny-pocket --algorithm.order backwards",
@@ -32,6 +47,8 @@ LIGHT_COMMANDS = [
     "train tiny-pocket --algorithm.name pppo",
     "train ./missing.toml",
     "compare missing",
+    "train --resume missing",
+    "train --resume run --agent.max_turn 3",
 ]
 RUN_COMMAND = """
 import sys
@@ -43,14 +60,39 @@ finally:
 """
 
 
-@pytest.mark.parametrize("command", LIGHT_COMMANDS)
-def test_commands_without_a_model_load_no_torch(command, tmp_path, monkeypatch):
-    monkeypatch.setenv("SEEUPO_CACHE", str(tmp_path))
+def ran(command, tmp_path, monkeypatch):
+    """Return a finished command and the large packages that it loaded; `run` is a run that needs a missing model."""
+    monkeypatch.setenv("SEEUPO_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("PATH", "")  # no GPU
+    recipe = read_recipe("tiny-pocket", [("model.name", "missing")])
+    RunDirectory.create(tmp_path / "run", recipe_to_toml(recipe), {"recipe": recipe_to_table(recipe)})
     arguments = [sys.executable, "-c", RUN_COMMAND, *command.split()]
     done = subprocess.run(arguments, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert done.stdout.splitlines()[-1] == "loaded:", done.stdout + done.stderr
     assert "Traceback" not in done.stderr
+    return done, done.stdout.splitlines()[-1].removeprefix("loaded:").split()
+
+
+@pytest.mark.parametrize("command", LIGHT_COMMANDS)
+def test_commands_without_a_model_load_no_torch(command, tmp_path, monkeypatch):
+    done, loaded = ran(command, tmp_path, monkeypatch)
+    assert loaded == [], done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("command", ERRORS_BEFORE_TORCH)
+def test_wrong_names_and_directories_are_errors_before_torch_is_loaded(command, tmp_path, monkeypatch):
+    done, loaded = ran(command, tmp_path, monkeypatch)
+    assert "torch" not in loaded
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_wrong_recipe_is_an_error_before_torch_is_loaded_in_python_too():
+    code = "import seeupo, sys\ntry: seeupo.train('tiny-poket')\nexcept seeupo.UserError: print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "False", done.stderr
 
 
 def test_no_module_imports_unix_only_modules_when_it_is_loaded():

@@ -6,6 +6,8 @@ do is declared as its `capabilities`, and engines, samplers and algorithms have 
 
 import ast
 import inspect
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -119,3 +121,9 @@ def test_attributes_of_an_engine_are_its_own():
     local = engine()
     for name in ("iteration", "tokens", "capabilities"):
         inspect.getattr_static(local, name)  # raises if only `__getattr__` provided it
+
+
+def test_an_older_python_is_named_when_the_package_is_imported():
+    code = "import sys; sys.version_info = (3, 10, 13); import seeupo"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1].startswith("ImportError: seeupo needs Python 3.11 or newer; this is Python ")

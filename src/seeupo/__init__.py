@@ -10,7 +10,12 @@ Everything that a program imports comes from three places:
 Everything else may change without notice.
 """
 
-# Nothing is imported here: `python -m seeupo` searches the current directory until its first line has run.
+# Only `sys` is imported here: `python -m seeupo` searches the current directory until its first line has run.
+import sys
+
+if sys.version_info < (3, 11):  # noqa: UP036 (for those who run the sources, whose version pip has not checked)
+    raise ImportError(f"seeupo needs Python 3.11 or newer; this is Python {sys.version.split()[0]} ({sys.executable})")
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any

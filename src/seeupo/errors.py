@@ -9,10 +9,13 @@ Only the standard library is imported here, because environment workers import t
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 
 MAX_SUGGESTED = 50
 """Number of names that a hint lists."""
+DOUBLE_MARK = re.compile(r"(?:(?<=[\w'\")\]]\.)|(?<=[?!]))\.(?=\s|$)")
+"""A period after another mark that ends a sentence; ".." in a path and "..." are none."""
 
 
 class UserError(Exception):
@@ -21,7 +24,7 @@ class UserError(Exception):
     @property
     def lines(self) -> tuple[str, ...]:
         """The message by lines."""
-        return tuple(map(str, self.args))
+        return tuple(without_double_marks(str(line)) for line in self.args)
 
     def __str__(self) -> str:
         return "\n".join(self.lines)
@@ -35,7 +38,7 @@ class ConfigError(UserError):
     """
 
     def __init__(self, problems: Iterable[str]) -> None:
-        self.problems = tuple(problems)
+        self.problems = tuple(map(without_double_marks, problems))
         super().__init__(self.problems)
 
     @property
@@ -99,6 +102,11 @@ def suggest(name: str, known: Sequence[str]) -> str:
     rest = len(known) - MAX_SUGGESTED
     more = f", ... and {rest} more" if rest > 0 else ""
     return f"available: {', '.join(known[:MAX_SUGGESTED]) or 'none'}{more}"
+
+
+def without_double_marks(line: str) -> str:
+    """Return a line without the period that a message adds to a hint or to another error that ends with a mark."""
+    return DOUBLE_MARK.sub("", line)
 
 
 def first_line(error: BaseException) -> str:

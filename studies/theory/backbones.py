@@ -10,8 +10,8 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from seeupo.core import clipped_objective, gae
-from seeupo.core.advantages import Baseline
+from seeupo.core.advantages import Baseline, gae
+from seeupo.core.ratios import clipped_objective
 from seeupo.types import Trajectory, TurnKey
 from studies.exact import ExactEngine, GradientAscent, Problem, TablePolicy
 from studies.exact.problem import bandit

@@ -10,8 +10,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from seeupo.core import gae, group_advantages
-from seeupo.core.advantages import Baseline
+from seeupo.core.advantages import Baseline, gae, group_advantages
 from studies.exact import Problem
 from studies.exact.policy import Policy
 from studies.exact.problem import mdp

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from seeupo.algorithms import SeeUPO
 from seeupo.algorithms.common.batch import Batch
-from seeupo.core import clipped_objective
 from seeupo.core.advantages import Normalize
+from seeupo.core.ratios import clipped_objective
 from seeupo.types import TurnKey
 from studies.exact import ExactEngine, GradientAscent, Problem, TablePolicy
 from studies.exact.policy import Policy

@@ -9,7 +9,7 @@ import torch
 from algorithms.examples import network_engine, ragged_problem, sampled, table_engine
 from seeupo.algorithms import SeeUPO, seeupo
 from seeupo.algorithms.common.batch import Batch
-from seeupo.core import CarriedAdvantage
+from seeupo.core.carry import CarriedAdvantage
 from studies.exact import GradientAscent
 from studies.theory import Scale, Verdict
 from studies.theory.sequential import identity_behind_m

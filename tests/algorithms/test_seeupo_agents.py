@@ -22,7 +22,8 @@ from engines.examples import weights as local_weights
 from seeupo.algorithms import GSPO, RLOO, SeeUPO
 from seeupo.algorithms.common.batch import Batch, logprobs_by_key
 from seeupo.algorithms.common.objective import SequenceObjective
-from seeupo.core import CarriedAdvantage, sequence_log_ratio
+from seeupo.core.carry import CarriedAdvantage
+from seeupo.core.ratios import sequence_log_ratio
 from seeupo.types import turns_of
 from studies.exact import ExactEngine, GradientAscent, TablePolicy
 from studies.exact.problem import bandit

@@ -1,10 +1,13 @@
 """Every command with bad input: one message, no traceback, a non-zero exit code, nothing written."""
 
+import re
+
 import click
 import pytest
 from click.testing import CliRunner
 
 from seeupo.cli import main
+from seeupo.errors import ConfigError, UserError
 
 BAD_RECIPE = '[agent]\nmax_turns = "many"\n'
 
@@ -79,6 +82,9 @@ CASES = [
     ("envs play pocket --task no-such-task", "no-such-task"),
     ("recipes show no-such-recipe", "no-such-recipe"),
     ("algorithms show no-such-algorithm", "no-such-algorithm"),
+    ("algorithms new not-a-name", "not-a-name"),
+    ("train tiny-pocket --environment.name poket", "did you mean 'pocket'? Name your own"),
+    ("train tiny-pocket --algorithm.name pppo", "did you mean 'ppo'? Name your own"),
     ("compare no-such-study", "no-such-study"),
     ("compare bad.toml", "agent: unknown key; available: recipe"),
 ]
@@ -113,6 +119,7 @@ def test_bad_input_is_one_message(folder, command, named):
     assert "Traceback" not in result.output
     (message,) = [line for line in result.output.splitlines() if line.startswith("Error: ")]
     assert named in message
+    assert not re.search(r"(?<!\.)[?!.]\.(\s|$)", message)
     assert sorted(folder.rglob("*")) == before
 
 
@@ -126,3 +133,15 @@ def test_every_command_has_a_case():
 
     tested = {name for name in names(main, "") if any(f"{case} ".startswith(f"{name} ") for case, _ in CASES)}
     assert set(names(main, "")) - tested <= WITHOUT_INPUT
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("did you mean 'a'?. Do this", "did you mean 'a'? Do this"),
+        ("it failed: no disk.. Try again.", "it failed: no disk. Try again."),
+        ("'..' and ../a, .. , and so on... and f(...). End", "'..' and ../a, .. , and so on... and f(...). End"),
+    ],
+)
+def test_messages_have_no_double_marks(text, shown):
+    assert str(UserError(text)) == str(ConfigError([text])) == shown

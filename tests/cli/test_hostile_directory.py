@@ -136,6 +136,8 @@ def test_python_is_started_by_one_function():
     """A command that names the interpreter in another way would import from the current directory."""
     allowed = {
         "utils/python_process.py",
+        "__init__.py",  # the message for an old Python
+        "envs/pool/worker.py",  # whether a worker has this interpreter
         "envs/install.py",  # the path of an environment's interpreter
         "envs/pool/sandbox.py",  # a test of the sandbox with -I
         "distributed/ray_cluster.py",  # the interpreter of Ray's workers

@@ -25,7 +25,7 @@ def run(*arguments):
 
 @pytest.mark.parametrize("name", GPU_RECIPES)
 def test_a_dry_run_of_a_recipe_for_gpus_passes_without_gpu_weights_and_benchmarks(name):
-    result = run("train", name, "--dry-run")
+    result = run("train", name, "--dry-run", *(["--trust", "auto"] if name == "two-nodes" else []))
     assert result.exit_code == 0, result.output
     assert "per device in an update" in result.output
     assert "fits          yes" in result.output
@@ -42,6 +42,22 @@ def test_a_plan_that_does_not_fit_says_what_to_change():
     assert "change        --model.lora.rank 16 --model.reference_dtype none: " in result.output
 
 
+def test_a_plan_says_what_becomes_of_gpus_that_the_recipe_does_not_ask_for():
+    result = run("plan", "one-gpu-lora", "--gpus", 2, "--gpu-memory", 24)
+    assert result.exit_code == 0, result.output
+    assert "unused        1 of 2 GPUs: the recipe asks for 1" in result.output
+    assert "change        --engine.kind cluster --engine.trainers 2 " in result.output
+    assert "this machine  cannot run it: it has no GPU; the plan is for 2" in result.output
+    assert "unused" not in run("plan", "one-gpu-lora", "--gpus", 1).output
+
+
+def test_a_plan_gives_the_time_of_the_whole_run():
+    lines = run("plan", "one-gpu-lora", "--gpus", 1).output.splitlines()
+    (line,) = [line for line in lines if line.startswith("whole run")]
+    assert "GPU-hours for 60 iterations" in line
+    assert not any("GPU-hours" in line for line in run("plan", "one-gpu-lora", "--gpus", 0).output.splitlines())
+
+
 def test_a_plan_takes_overrides_and_files(tmp_path):
     assert "2 tasks x 4 attempts" in run("plan", "--collect.tasks", 2, "--collect.group_size", 4).output
     (tmp_path / "mine.toml").write_text("[collect]\ntasks = 3\n")
@@ -53,10 +69,10 @@ def test_a_plan_resolves_epochs():
     assert "256 iterations of 32 tasks" in result.output  # 2 x 4096 / 32
 
 
-def test_a_dry_run_of_an_unknown_hub_model_says_that_its_shape_is_unknown():
+def test_a_dry_run_of_a_model_on_an_unreachable_hub_says_so():
     result = run("train", "--model.name", "some/model", "--dry-run")
     assert result.exit_code == 0, result.output
-    assert "cannot run it: the shape of some/model is unknown" in result.output
+    assert "cannot run it: there is no folder 'some/model' and no downloaded model of that name" in result.output
     assert run("plan", "--model.name", "some/model").exit_code == 1
 
 

@@ -1,10 +1,13 @@
 import re
 
+import click
+import pytest
 from click.testing import CliRunner
 
 from envs.counting import CountingFactory
 from seeupo.cli import main
 from seeupo.cli.play import play, present
+from seeupo.cli.terminal import echo_text
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.types import Message, StepResult, Tool, ToolCall
 
@@ -41,6 +44,35 @@ def test_everything_that_a_step_returns_is_shown():
         "[reward of this step: 0.5]",
         "[a limit ended the episode]",
     ]
+
+
+@pytest.mark.parametrize("schema", [{"required": 5}, {"required": [["a"]]}, {"properties": 5}, {"properties": None}])
+def test_tools_with_malformed_parameters_are_shown(schema):
+    lines = []
+    present(StepResult((), tools=(Tool("pay", "Pay.", {"properties": {"who": {}}, **schema}),)), lines.append)
+    assert lines[1] == ("  pay(who?)  Pay." if "required" in schema else "  pay()  Pay.")
+
+
+def test_what_an_environment_says_does_not_control_the_terminal():
+    """It cannot move the cursor, hide or reorder text, in any text that it returns."""
+    hostile = "\x1b]0;x\x07\x1b[2J\x9b1m\r\b\u202e\u2066\u200b\u2028\U000e0041\ud800"
+    tool = Tool(hostile, hostile, {"properties": {hostile: {}}, "required": [hostile]})
+    message = Message("user", hostile, (ToolCall(hostile, {hostile: hostile}),))
+
+    @click.command()
+    def command():
+        present(StepResult((message,), tools=(tool,)), echo_text)
+
+    shown = CliRunner().invoke(command).output
+    assert r"\x1b]0;x\x07\x1b[2J\x9b1m\r\x08\u202e" in shown
+    assert all(letter == "\n" or letter.isprintable() for letter in shown)
+
+
+def test_hostile_input_is_an_action_like_others():
+    typed = b"\0\xff\n\x1b[2J\n" + b"x" * 10**6 + b"\n```py\nnever closed\n"
+    done = CliRunner().invoke(main, ["envs", "play", "pocket"], input=typed)
+    assert done.exit_code == 0, done.output
+    assert "score 0 after 3 actions" in done.output
 
 
 def test_the_command_plays_in_the_terminal():

@@ -42,6 +42,18 @@ REWARD = """
 [collect]
 reward = "payload.py:exact"
 """
+CLUSTER = """
+[engine]
+address = "10.9.8.7:6379"
+"""
+STUDY = """
+recipe = "./cluster.toml"
+seeds = [0]
+[arms.one.algorithm]
+name = "grpo"
+[arms.two.algorithm]
+name = "rloo"
+"""
 SHORT = ["--run.iterations", "1", "--collect.tasks", "1", "--collect.group_size", "2", "--evaluation.tasks", "1"]
 
 
@@ -53,7 +65,12 @@ def strangers(tmp_path, monkeypatch):
     (tmp_path / "dataset.toml").write_text(DATASET)
     (tmp_path / "gymnasium.toml").write_text(GYMNASIUM)
     (tmp_path / "reward.toml").write_text(REWARD)
-    for name in ("dataset", "gymnasium"):
+    (tmp_path / "cluster.toml").write_text(CLUSTER)
+    (tmp_path / "study.toml").write_text(STUDY)
+    (tmp_path / "changing.toml").write_text(
+        STUDY.replace("./cluster.toml", "tiny-pocket") + '[changes.engine]\naddress = "10.9.8.7:6379"\n'
+    )
+    for name in ("dataset", "gymnasium", "cluster"):
         run = tmp_path / f"{name}_run"
         (run / "policy").mkdir(parents=True)
         (run / "recipe.toml").write_text(recipe_to_toml(read_recipe(str(tmp_path / f"{name}.toml"))))
@@ -95,6 +112,59 @@ def test_strangers_files_run_no_code(strangers, command):
     assert not (strangers / "runs").exists()
 
 
+@pytest.fixture
+def never_joined(monkeypatch):
+    """Fail when Ray is asked to join a cluster."""
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'seeupo[cluster]'")
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("ray.init", lambda **options: pytest.fail(f"joined {options['address']}"))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "train cluster.toml",
+        "train cluster.toml --dry-run",
+        "train cluster.toml --sampler.count 1",
+        "train cluster.toml --engine.kind cluster --engine.trainers 2",
+        "train cluster.toml --trust 10.9.8.7:6378",
+        "train cluster.toml --environment.options.theme 10.9.8.7:6379",
+        "plan cluster.toml",
+        "train --resume cluster_run",
+        "compare study.toml",
+        "compare changing.toml",
+        "compare changing.toml --dry-run",
+    ],
+)
+def test_the_cluster_of_a_stranger_is_not_joined(strangers, never_joined, command):
+    result = run(*command.split())
+    assert result.exit_code != 0
+    assert "--trust 10.9.8.7:6379" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not (strangers / "runs").exists()
+
+
+@pytest.mark.parametrize("consent", [["--trust", "10.9.8.7:6379"], ["--engine.address", "10.9.8.7:6379"]])
+@pytest.mark.parametrize("used", [["--sampler.count", "1"], ["--engine.kind", "cluster"]])
+def test_a_cluster_named_on_the_command_line_is_joined(strangers, monkeypatch, consent, used):
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'seeupo[cluster]'")
+
+    def join(*, address, **options):
+        raise ConnectionError(f"nothing at {address}")
+
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("ray.init", join)
+    result = run("train", "cluster.toml", "--model.tiny.width", "32", *used, *consent)
+    assert "trusted Ray cluster: 10.9.8.7:6379" in result.stderr
+    assert "nothing at 10.9.8.7:6379" in result.stderr
+
+
+def test_code_is_not_trusted_because_of_a_text_in_the_engine(strangers):
+    result = run("train", "reward.toml", "--engine", "{address = 'payload.py:exact'}")
+    assert 'engine.address = "payload.py:exact"' in result.stderr
+    assert not (strangers / "ran").exists()
+
+
 @pytest.mark.filterwarnings("ignore:environments run without a sandbox")
 def test_trusted_code_runs_and_is_shown_and_recorded(strangers, monkeypatch):
     monkeypatch.setenv("SECRET_TOKEN", "swordfish")
@@ -129,11 +199,14 @@ def test_a_terminal_is_asked(strangers, monkeypatch, capsys, answer):
     options = {"train": "rows.jsonl", "reward": "payload.py:exact"}
 
     def ask():
-        return permissions_for(named_code("dataset", options), trust=(), typed=[], unsandboxed=False)
+        code = named_code("dataset", options)
+        return permissions_for(code, clusters=["auto"], trust=(), typed=[], unsandboxed=False)
 
     if answer:
-        assert ask().trust == ("payload.py:exact",)
+        assert ask().trust == ("payload.py:exact", "auto")
     else:
         with pytest.raises(TrustError):
             ask()
-    assert str(strangers / "payload.py") in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert str(strangers / "payload.py") in shown
+    assert "auto (a Ray cluster" in shown

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from seeupo.algorithms import ALGORITHMS, GRPO, SeeUPO
 from seeupo.algorithms.common.trust_region import TrustRegionSettings
+from seeupo.cli.options import parse_options
 from seeupo.config import loader
 from seeupo.config.keys import keys_of
 from seeupo.config.loader import (
@@ -32,7 +33,7 @@ from seeupo.config.schema import (
     TrackerSettings,
     WarmStartSettings,
 )
-from seeupo.config.toml import toml
+from seeupo.config.toml import parse_value, toml
 from seeupo.errors import ConfigError
 
 
@@ -374,7 +375,7 @@ def test_a_table_may_hold_an_algorithm_object():
     assert recipe == Recipe(run=RunSettings(seed=1), algorithm=algorithm)
     assert recipe.algorithm.build() == algorithm
     with pytest.raises(ConfigError, match=r"algorithm = .*: expected a table with a name"):
-        recipe_from_table({"algorithm": GRPO})
+        recipe_from_table({"algorithm": "grpo"})
 
 
 def test_a_run_has_iterations_or_epochs():
@@ -401,3 +402,32 @@ def test_float16_names_the_data_types_that_remain(path):
 def test_a_reference_policy_that_shares_weights_has_no_data_type_of_its_own(path):
     (problem,) = problems_of_file(path, '[model]\nreference_dtype = "bfloat16"\n[model.lora]\nrank = 4\n')
     assert problem.startswith('model.reference_dtype = "bfloat16": expected "none" with model.lora')
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("3", 3),
+        ("true", True),
+        ("1_000", 1000),
+        ("'2'", "2"),
+        ('"2"', "2"),
+        ("easy", "easy"),
+        ("a b, c", "a b, c"),
+        ("", ""),
+        ("[1, 'a']", [1, "a"]),
+        ("{size = 8, wrap = true}", {"size": 8, "wrap": True}),
+        ('{"size": 8, "wrap": true, "seed": null}', {"size": 8, "wrap": True, "seed": None}),
+        ("null", None),
+        ("2024-01-01", "2024-01-01"),
+        ("[2024-01-01]", "[2024-01-01]"),
+        ("1\nother = 2", "1\nother = 2"),
+        ("[" * 100_000, "[" * 100_000),
+    ],
+)
+def test_overrides_and_options_of_environments_have_one_syntax(text, value):
+    assert parse_value(text) == value
+    assert parse_options(None, None, (f"key={text}",)) == {"key": value}
+    if "null" not in text:
+        recipe = read_recipe("tiny-pocket", [("environment.options.key", text)])
+        assert recipe.environment.options["key"] == value

@@ -1,6 +1,8 @@
 """Algorithms of installed packages and of the user: options, consent, and runs that can be resumed and evaluated."""
 
+import json
 import re
+import subprocess
 import sys
 from importlib.metadata import EntryPoint
 
@@ -165,3 +167,76 @@ def test_installed_algorithms_are_listed_and_shown(installed):
         assert shown.exit_code == 0, shown.output
         assert "Options of my algorithm." in shown.output
         assert re.search(r'^ +scale +"none" +Factor of the advantages', shown.output, re.MULTILINE)
+
+
+def test_a_module_in_the_current_directory_is_found(tmp_path):
+    (tmp_path / "my_module.py").write_text(CODE)
+    command = [sys.executable, "-P", "-m", "seeupo", "algorithms", "show", "my_module:Mine"]  # -P: as the script has it
+    shown = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "Options of my algorithm." in shown.stdout, shown.stderr
+
+
+def test_a_class_stands_for_its_default_options(package):
+    import my_module
+
+    for recipe in (small(algorithm=my_module.Mine), Recipe.from_table({"algorithm": my_module.Mine})):
+        assert recipe.algorithm == AlgorithmSettings.from_algorithm(my_module.Mine())
+        assert recipe.algorithm.build() == my_module.Mine()
+    assert Recipe.from_table({"algorithm": GRPO}).algorithm == AlgorithmSettings(name="grpo")
+
+
+@pytest.fixture
+def finished(package):
+    """A run with an algorithm object of a program."""
+    import my_module
+
+    train(small(algorithm=my_module.Mine(scale="half"), run={"iterations": 1}), run_dir=package / "run", progress=False)
+    return package / "run"
+
+
+@pytest.mark.parametrize("name", ["my_module:Mine", "not_installed", "__main__:Mine", "my_module:f.<locals>.Mine"])
+def test_evaluation_and_report_need_no_algorithm(finished, name):
+    sys.modules.pop("my_module")
+    (finished.parent / "my_module.py").unlink()
+    for file in (finished / "recipe.toml", finished / "env_info.json"):
+        file.write_text(file.read_text().replace("my_module:Mine", name))
+    for command in (["eval", "run", "--tasks", "2", "--attempts", "1", "-k", "1"], ["report", "run"]):
+        done = run(*command)
+        assert done.exit_code == 0, done.output
+    refused = run("train", "--resume", "run", "--run.iterations", "2")
+    remedy = "--trust my_module:Mine" if name == "my_module:Mine" else "my_module:My?"
+    assert re.search(remedy, refused.stderr), refused.stderr
+
+
+@pytest.mark.parametrize("name", ["__main__:Mine", "my_module:f.<locals>.Mine"])
+def test_a_run_is_resumed_after_its_algorithm_was_moved_to_a_module(finished, name):
+    for file in (finished / "recipe.toml", finished / "env_info.json"):
+        file.write_text(file.read_text().replace("my_module:Mine", name))
+    (finished.parent / "moved.py").write_text(CODE)
+    resumed = run("train", "--resume", "run", "--run.iterations", "2", "--algorithm.name", "moved.py:Mine")
+    assert resumed.exit_code == 0, resumed.output
+    assert read_recipe(str(finished / "recipe.toml")).algorithm.options["scale"] == "half"
+    changes = json.loads((finished / "env_info.json").read_text())["changes"]
+    assert {"iteration": 1, "key": "algorithm.name", "old": name, "new": "moved.py:Mine"} in changes
+    again = run("train", "--resume", "run", "--run.iterations", "3", "--trust", "moved.py:Mine")
+    assert again.exit_code == 0, again.output
+    other = run("train", "--resume", "run", "--algorithm.name", "my_module:NoAlgorithm")
+    assert other.exit_code == 1
+
+
+def test_the_same_name_on_the_command_line_keeps_the_options_of_the_run(finished):
+    resumed = run("train", "--resume", "run", "--run.iterations", "2", "--algorithm.name", "my_module:Mine")
+    assert resumed.exit_code == 0, resumed.output
+    assert 'scale = "half"' in (finished / "recipe.toml").read_text()
+
+
+def test_the_notebook_that_defined_an_algorithm_resumes_its_run(finished, monkeypatch):
+    import my_module
+
+    for file in (finished / "recipe.toml", finished / "env_info.json"):
+        file.write_text(file.read_text().replace("my_module:Mine", "__main__:Mine"))
+    monkeypatch.setattr(sys.modules["__main__"], "Mine", my_module.Mine, raising=False)
+    with pytest.raises(TrustError):
+        resume(finished, changes={"run.iterations": 2}, progress=False)
+    resumed = resume(finished, trust=["__main__:Mine"], changes={"run.iterations": 2}, progress=False)
+    assert resumed.reason == "2 iterations done"

@@ -1,6 +1,9 @@
+import inspect
 import re
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
+from typing import Any, Literal, get_type_hints
 
 import pytest
 
@@ -8,9 +11,13 @@ from seeupo.algorithms import ALGORITHMS
 from seeupo.config.keys import attributes, keys_of, summary
 from seeupo.config.loader import read_recipe
 from seeupo.config.model_settings import ModelSettings
-from seeupo.config.reference import reference
+from seeupo.config.option_types import PositiveInt
+from seeupo.config.reference import NAMES, reference, takes_text, text_keys
 from seeupo.config.schema import AgentSettings, Recipe, RunSettings
 from seeupo.config.toml import toml
+from seeupo.envs.declare import Role
+from seeupo.envs.references import resolve
+from seeupo.envs.registry import SPECS
 from seeupo.errors import ConfigError
 
 PAGE = Path(__file__).parent.parent.parent / "docs/reference/configuration.md"
@@ -147,7 +154,50 @@ def test_a_key_of_a_section_leaves_the_defaults_of_its_other_keys():
 
 
 def test_every_key_has_a_description_of_its_own():
-    for heading in re.findall(r"^#+ .*$", reference(), re.MULTILINE):
+    sections, _, _ = reference().partition("\n## What keys may name\n")
+    for heading in re.findall(r"^#+ .*$", sections, re.MULTILINE):
         meanings = [cells[-1] for cells in rows(reference(), heading).values()]
         assert all(meanings), heading
         assert len(set(meanings)) == len(meanings), heading
+
+
+def test_every_key_with_text_has_a_rule(monkeypatch):
+    assert set(text_keys()) == set(NAMES)
+    hosts = {key: rule for key, rule in NAMES.items() if key != "engine.address"}
+    monkeypatch.setattr("seeupo.config.reference.NAMES", hosts)
+    with pytest.raises(LookupError, match=r"engine\.address"):
+        reference()
+
+
+@dataclass(frozen=True)
+class WithText:
+    plain: str = ""
+    optional: str | None = None
+    several: tuple[str, ...] = ()
+    table: Mapping[str, Any] = field(default_factory=dict)
+    nested: tuple[tuple[int, str], ...] = ()
+    choice: Literal["a", "b"] = "a"
+    rates: Mapping[str, float] = field(default_factory=dict)
+    number: PositiveInt | None = None
+
+
+def test_text_is_found_in_every_type():
+    assert text_keys(WithText, "x.") == ["x.plain", "x.optional", "x.several", "x.table", "x.nested"]
+
+
+NOTHING_NAMED = {
+    "bfcl": ("apps",),
+    "gem": ("game",),
+    "gymnasium": ("actions", "arguments", "id", "instructions"),  # an id that names a module is refused
+}
+"""Options that take text which names nothing outside of the environment."""
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+def test_every_option_with_text_of_an_environment_is_declared(spec):
+    if spec.name == "bfcl":
+        pytest.importorskip("bfcl_eval", reason="BFCL is not installed in this interpreter")
+    factory = resolve(spec.factory, Role.FACTORY)
+    hints = get_type_hints(factory.__init__)
+    options = [name for name in inspect.signature(factory).parameters if takes_text(hints[name])]
+    assert sorted(options) == sorted([*spec.code_options, *spec.file_options, *NOTHING_NAMED.get(spec.name, ())])

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from seeupo.core import gae, group_advantages
+from seeupo.core.advantages import gae, group_advantages
 
 F64 = torch.float64
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seeupo.core import CarriedAdvantage
+from seeupo.core.carry import CarriedAdvantage
 
 
 def vector(*values: float) -> torch.Tensor:

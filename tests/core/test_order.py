@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from seeupo.core import turn_order
+from seeupo.core.order import turn_order
 
 
 def test_reverse_and_natural_order():

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seeupo.core import clip_binds, clipped_objective, k3, length_mask, masked_mean, sequence_log_ratio
+from seeupo.core.ratios import clip_binds, clipped_objective, k3, length_mask, masked_mean, sequence_log_ratio
 
 F64 = torch.float64
 numbers = st.floats(-3, 3, allow_nan=False)

@@ -9,6 +9,8 @@ import torch
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'seeupo[cluster]'")
 
 from seeupo.distributed import ray_cluster
+from seeupo.distributed.rank import interface_of
+from seeupo.errors import TrainingError
 
 
 def test_bundles_are_listed_node_by_node(monkeypatch):
@@ -35,6 +37,7 @@ def test_ray_does_not_offer_the_gpu_of_a_local_trainer(visible, device, offered,
     monkeypatch.setattr("ray.is_initialized", lambda: False)
     monkeypatch.setattr("ray.init", lambda **options: seen.append(os.environ["CUDA_VISIBLE_DEVICES"]))
     monkeypatch.setattr("ray.shutdown", lambda: None)
+    monkeypatch.setattr(ray_cluster, "_check_private", lambda: None)
     with ray_cluster.ray_cluster(None, processes=2, own_device=torch.device(device)):
         assert os.environ.get("CUDA_VISIBLE_DEVICES") == visible
     assert seen == [offered]
@@ -51,3 +54,18 @@ with ray_cluster(None, processes=1):
     assert ray.get(ray.remote(lambda: sys.executable).remote(), timeout=300) == sys.executable
 """
     subprocess.run([python, "-c", code], check=True, env=os.environ | {"HOME": str(tmp_path)}, timeout=600)
+
+
+@pytest.mark.parametrize("named", ["ray://head:10001", "some_module://head:1"])
+def test_the_environment_names_no_cluster_of_another_kind(named, monkeypatch):
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("ray.init", lambda **options: pytest.fail(f"joined {options['address']}"))
+    monkeypatch.setenv("RAY_ADDRESS", named)
+    with pytest.raises(TrainingError, match="RAY_ADDRESS"), ray_cluster.ray_cluster("auto", processes=1):
+        pass
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="interfaces are looked up on Linux only")
+def test_interfaces_are_found_by_their_address():
+    assert interface_of("127.0.0.1") == "lo"
+    assert interface_of("192.0.2.200") is None

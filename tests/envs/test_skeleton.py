@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from seeupo.cli import main
 from seeupo.config.loader import read_recipe, recipe_text
 from seeupo.config.schema import Recipe
-from seeupo.envs.skeleton import write_skeleton
-from seeupo.errors import EnvError
+from seeupo.errors import UserError
+from seeupo.utils.skeletons import ENVIRONMENT
 
 
 def run(*arguments):
@@ -36,7 +36,7 @@ def test_the_skeleton_passes_its_test_and_the_check(tmp_path, monkeypatch):
 
 
 def test_no_name_of_the_template_is_left(tmp_path):
-    reference, paths = write_skeleton("my_env2", tmp_path)
+    reference, paths = ENVIRONMENT.write("my_env2", tmp_path)
     assert reference == "my_env2:MyEnv2Factory"
     for path in paths:
         assert not re.search("skeleton|Skeleton|NAME", path.read_text())
@@ -45,21 +45,21 @@ def test_no_name_of_the_template_is_left(tmp_path):
 @pytest.mark.parametrize("existing", ["mine.py", "test_mine.py"])
 def test_nothing_is_overwritten(tmp_path, existing):
     (tmp_path / existing).write_text("precious")
-    with pytest.raises(EnvError, match=f"^{existing} already exists"):
-        write_skeleton("mine", tmp_path)
+    with pytest.raises(UserError, match=f"^{existing} already exists"):
+        ENVIRONMENT.write("mine", tmp_path)
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(existing, "precious")]
 
 
 @pytest.mark.parametrize("name", ["my-env", "3d", "", "a.b", "../x", "class", "MyEnv"])
 def test_names_must_be_those_of_modules(tmp_path, name):
-    with pytest.raises(EnvError, match="cannot be the name of a module"):
-        write_skeleton(name, tmp_path)
+    with pytest.raises(UserError, match="cannot be the name of a module"):
+        ENVIRONMENT.write(name, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_installed_modules_cannot_be_hidden(tmp_path):
-    with pytest.raises(EnvError, match="'json' is the name of an installed module"):
-        write_skeleton("json", tmp_path)
+    with pytest.raises(UserError, match="'json' is the name of an installed module"):
+        ENVIRONMENT.write("json", tmp_path)
 
 
 def test_the_recipe_for_it_explains_every_key_and_names_no_other_environment():

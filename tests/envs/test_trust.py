@@ -6,9 +6,10 @@ import pytest
 
 from envs.worlds import everywhere, needs_sandbox
 from seeupo.config.loader import read_recipe
+from seeupo.config.schema import Recipe
 from seeupo.envs.failures import EnvFailure
 from seeupo.envs.pool.pool import EnvPool
-from seeupo.envs.trust import TrustError, named_code, strings_in, untrusted_code
+from seeupo.envs.trust import TrustError, check_trust, named_code, strings_in, untrusted_code
 from seeupo.errors import ConfigError, EnvError
 from seeupo.evaluation.evaluate import evaluate
 from seeupo.training.run import train
@@ -171,3 +172,37 @@ def test_errors_of_trusted_code_are_failures(tmp_path, monkeypatch):
 def test_the_refusal_names_the_option_and_the_argument():
     with pytest.raises(TrustError, match=r"add --trust a:B on the command line, or trust=\['a:B'\] in Python"):
         EnvPool("a:B")
+
+
+def test_the_refusal_of_a_cluster_says_what_to_check():
+    with pytest.raises(
+        TrustError, match=r"a Ray cluster to join, 'auto'.* the cluster is yours, then add --trust auto"
+    ):
+        check_trust(["auto"], ["auto:6379"])
+    with pytest.raises(TrustError, match=r"'a:B', and a Ray cluster to join, 'h:1'.*--trust a:B --trust h:1"):
+        check_trust(["a:B", "h:1"], [])
+    check_trust(["h:1"], ["h:1"])
+
+
+@pytest.mark.parametrize("address", ["10.9.8.7:6379", "auto"])
+def test_a_recipe_from_python_needs_trust_for_its_cluster(address, tmp_path, monkeypatch):
+    joined = []
+    monkeypatch.setattr("seeupo.training.setup.start_ray", lambda *_: joined.append(address))
+    recipe = Recipe.from_table({"engine": {"kind": "cluster", "address": address}})
+    with pytest.raises(TrustError, match=address):
+        train(recipe, run_dir=tmp_path / "run", progress=False)
+    assert joined == []
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "text", ["ray://h:1", "http://h:1", "h", "h:", ":1", "h:x", "local", "a b:1", "h:1/x", "os:system"]
+)
+def test_texts_that_are_no_address_of_a_cluster_are_refused(text):
+    with pytest.raises(ConfigError, match=r"engine\.address"):
+        Recipe.from_table({"engine": {"address": text}})
+
+
+@pytest.mark.parametrize("text", ["auto", "h:1", "10.9.8.7:6379", "[::1]:6379", "head.example.org:6379"])
+def test_addresses_of_clusters(text):
+    assert Recipe.from_table({"engine": {"address": text}}).clusters == (text,)

@@ -6,11 +6,14 @@ Every misbehavior is bounded, so that a hole in a sandbox or a limit cannot take
 import contextlib
 import ctypes
 import mmap
+import multiprocessing
 import os
+import platform
 import random
 import signal
 import socket
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Literal
@@ -196,7 +199,8 @@ class Toy:
 
     def do_call32(self, rest):
         """Ask for the process id as a 32-bit program does: mov eax, 20; int 0x80; ret."""
-        page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        page = mmap.mmap(-1, mmap.PAGESIZE, flags, mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
         page.write(b"\xb8\x14\0\0\0\xcd\x80\xc3")
         address = ctypes.addressof(ctypes.c_char.from_buffer(page))
         return said(str(ctypes.CFUNCTYPE(ctypes.c_int)(address)()))
@@ -225,6 +229,61 @@ class Toy:
                 os._exit(len(mine) + len(common))
             os.read(ready, 1)
         return said("gathered")
+
+    def do_name(self, rest):
+        """Fork a child that takes a name, given as hexadecimal digits, ends, and is not waited for."""
+        child = os.fork()
+        if child == 0:
+            ctypes.CDLL(None).prctl(15, bytes.fromhex(rest), 0, 0, 0)  # PR_SET_NAME
+            os._exit(0)
+        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+        return said("named")
+
+    def do_behead(self, rest):
+        """Fork a child whose first thread ends, while another one fills so many MB."""
+        if os.fork() == 0:
+            first = threading.get_native_id()
+            threading.Thread(target=fill_without, args=(first, int(rest))).start()
+            ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[platform.machine()], 0)  # exit, of this thread
+        return said("forked")
+
+    def do_share(self, rest):
+        """Map shared memory: without a file, of the device of zeros, of a file as Python's own library does."""
+        errors = []
+        for place in (None, "/dev/zero"):
+            try:
+                mmap.mmap(-1 if place is None else os.open(place, os.O_RDWR), mmap.PAGESIZE)
+            except OSError as error:
+                errors.append(error.strerror)
+        return said("", info={"errors": errors, "array": list(multiprocessing.RawArray("b", 3))})
+
+    def do_connect(self, rest):
+        """Connect so many pairs of sockets of a family, ask for large buffers, and fill them."""
+        family, count = rest.split()
+        sent = 0
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            for _ in range(int(count)):
+                if family == "unix":
+                    pair = socket.socketpair()
+                else:
+                    pair = socket.create_connection(server.getsockname()), server.accept()[0]
+                self.factory.sockets += pair
+                for end in pair:
+                    end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**23)
+                    end.setblocking(False)
+                    with contextlib.suppress(BlockingIOError):
+                        while True:
+                            sent += end.send(bytes(2**16))
+        return said("", info={"sent": sent})
+
+    def do_settings(self, rest):
+        """Report the files of /proc, outside of processes, that can be opened for writing; /proc/pressure may be."""
+        files = []
+        for folder, folders, names in os.walk("/proc"):
+            if folder == "/proc":
+                folders[:] = [name for name in folders if not name.isdecimal() and name not in ("self", "thread-self")]
+            files += [path for name in names if can_write(path := f"{folder}/{name}")]
+        return said("", info={"writable": [path for path in files if not path.startswith("/proc/pressure/")]})
 
     def do_files_of(self, rest):
         """Create so many empty files in the scratch space."""
@@ -287,6 +346,7 @@ class ToyFactory:
         self.close_raises = close_raises
         self.bad_score = bad_score
         self.blocks = blocks
+        self.sockets = []
         if note == "refuse":
             raise EnvError("the data is missing; fetch it")
         if note == "raise":
@@ -357,6 +417,23 @@ def can_create(family, kind, protocol):
     except OSError:
         return False
     return True
+
+
+def can_write(path):
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+    except OSError:
+        return False
+    return True
+
+
+def fill_without(thread, megabytes):
+    """Wait until a thread of this process has ended, and hold memory for minutes."""
+    while Path(f"/proc/self/task/{thread}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+        time.sleep(0.01)
+    held = b"x" * (megabytes << 20)
+    time.sleep(600)
+    os._exit(len(held))
 
 
 def said(text, **fields):

@@ -118,7 +118,7 @@ def children(pid=None):
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
-                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+                state, parent = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
                 command = (entry / "cmdline").read_bytes()
             except OSError:
                 continue
@@ -142,7 +142,7 @@ def alive(pids):
 
 def is_running(pid):
     try:
-        return (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return (Path("/proc") / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
 

@@ -330,3 +330,68 @@ def test_large_responses_are_refused(monkeypatch):
     monkeypatch.setattr("seeupo.evaluation.endpoint.MAX_RESPONSE_BYTES", 1000)
     with Server(completion("x" * 2000)) as server, pytest.raises(EndpointError, match="more than 1000 bytes"):
         complete(server, attempts=1)
+
+
+COMPLETE = b'{"choices": [{"message": {"content": "hi"}}]}'
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + COMPLETE,
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n" % (len(COMPLETE), COMPLETE),
+        b"HTTP/1.1 200 OK\r\n\r\n" + COMPLETE[:-1],
+    ],
+    ids=["length", "chunked", "close"],
+)
+def test_a_body_that_ends_early_is_a_failure(answer):
+    with RawServer(answer) as server, pytest.raises(EndpointError, match="gave no completion"):
+        complete(server, attempts=2)
+
+
+def test_a_text_is_cut_at_what_its_number_of_tokens_can_mean():
+    call = {"function": {"name": "f", "arguments": {"a": "y" * 5000}}}
+    with Server(completion("x" * 5000), completion("", tool_calls=[call]), completion("x" * 2560)) as server:
+        assert complete(server, max_tokens=10) == "x" * 2560
+        assert len(complete(server, max_tokens=10)) == 2560
+        assert complete(server, max_tokens=10) == "x" * 2560
+
+
+def test_all_attempts_together_have_a_deadline():
+    with Server(completion("too late")) as server:
+        server.responding.clear()
+        with pytest.raises(EndpointError, match="took more than"):
+            complete(server, attempts=1000, timeout_seconds=0.05, deadline_seconds=0.3)
+        server.responding.set()
+
+
+def test_a_long_pause_that_the_server_asks_for_ends_at_the_deadline(monkeypatch):
+    monkeypatch.setattr("seeupo.evaluation.endpoint._retry_after", lambda value, default: 1000.0)
+    with Server((429, b"later")) as server, pytest.raises(EndpointError, match="status 429: later"):
+        complete(server, attempts=5, deadline_seconds=100)
+    assert len(server.requests) == 1
+
+
+def test_a_dead_endpoint_ends_the_requests_that_wait_for_it():
+    """One request is refused; the others, in their own threads, would wait and be repeated for minutes."""
+    arrivals = iter(range(3))
+
+    class Refusing(Endpoint):
+        def complete(self, messages, *, seed):
+            if next(arrivals) < 2:
+                return super().complete(messages, seed=seed)
+            raise EndpointError("refused")
+
+    before = set(threading.enumerate())
+    with Server(completion("late")) as server, EnvPool(EchoFactory()) as pool:
+        server.responding.clear()
+        attempts = group_attempts(pool.tasks("train")[:3], 1, seed=0)
+        endpoint = Refusing(url=server.url, model="m", deadline_seconds=10_000, timeout_seconds=10_000)
+        policies = endpoint_policy(pool, endpoint, 3, reasoning=True, concurrency=3)
+        with pytest.raises(EndpointError, match="refused"), policies as policy:
+            list(policy.run(attempts))
+        for thread in set(threading.enumerate()) - before:
+            if thread.name.startswith("endpoint"):
+                thread.join(60)
+                assert not thread.is_alive()
+        server.responding.set()

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from envs.counting import CountingFactory
 from rollout.worlds import EchoFactory
@@ -11,13 +12,14 @@ from seeupo.callbacks import Callback
 from seeupo.config.loader import read_recipe, recipe_to_toml
 from seeupo.config.model_settings import TinyConfig
 from seeupo.envs.pool.pool import EnvPool
-from seeupo.errors import EnvError, EvaluationError, ModelError
+from seeupo.errors import EnvError, EvaluationError
 from seeupo.evaluation import evaluate as module
 from seeupo.evaluation.evaluate import evaluate, model_of, model_runner, one_episode, resolve_options, run_evaluation
 from seeupo.evaluation.policies import TextPolicies
 from seeupo.evaluation.results import Evaluation
 from seeupo.models.loading import load_policy
 from seeupo.models.saving import save_model
+from seeupo.models.threads import num_threads
 from seeupo.rollout.groups import group_attempts
 from seeupo.rollout.template import REMINDER
 from seeupo.runs.run_directory import POLICY, RECIPE
@@ -78,6 +80,16 @@ def test_evaluation_is_repeatable_and_depends_on_the_seed(model_folder):
     assert one != other
 
 
+@pytest.mark.parametrize(("small_model", "threads"), [(10**7, 1), (1, 2)])
+def test_threads_follow_the_size_of_the_model(small_model, threads, model_folder, monkeypatch):
+    monkeypatch.setattr("seeupo.models.threads.SMALL_MODEL", small_model)
+    options = resolve_options(policy=str(model_folder), **SHORT)
+    with num_threads(2), EnvPool("pocket") as pool:
+        with model_runner(options, pool):
+            assert torch.get_num_threads() == threads
+        assert torch.get_num_threads() == 2
+
+
 def test_temperature_zero_is_greedy(model_folder):
     distinct = []
     for temperature in (0, 1.0):
@@ -85,7 +97,8 @@ def test_temperature_zero_is_greedy(model_folder):
         assert options.sampling["temperature"] == temperature
         with EnvPool("pocket") as pool:
             attempts = group_attempts(pool.tasks("test")[:1], 4, seed=0)
-            found = list(model_runner(options, pool).run(attempts))
+            with model_runner(options, pool) as runner:
+                found = list(runner.run(attempts))
         distinct.append(len({tuple(turn.action_ids for turn in trajectory.turns) for trajectory in found}))
     assert distinct == [1, 4]
 
@@ -225,7 +238,7 @@ def test_results_are_written_while_the_evaluation_runs(tmp_path, monkeypatch):
         ({"environment": "pocket", "endpoint": "http://127.0.0.1:9/v1"}, EvaluationError, "--model"),
         ({"environment": "pocket", "policy": "expert", "k": 5}, EvaluationError, "k = 5"),
         ({"environment": "pocket", "policy": "expert", "split": "none"}, EnvError, "'none'"),
-        ({"environment": "pocket", "policy": "nothing-like-it"}, ModelError, "'nothing-like-it'"),
+        ({"environment": "pocket", "policy": "nothing-like-it"}, EvaluationError, "nothing-like-it does not exist"),
     ],
 )
 def test_invalid_options_are_user_errors_and_write_nothing(options, error, message, tmp_path, monkeypatch):

@@ -1,15 +1,24 @@
 import json
+from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from click.testing import CliRunner
 
-from envs.counting import CountingFactory
+from envs.counting import CountingEnv, CountingFactory
 from seeupo.callbacks import Callback
 from seeupo.cli import main
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.errors import EnvError
-from seeupo.evaluation.scripted import check_environment, expert_texts, run_rollouts, scripted_rollout, text_rollout
-from seeupo.types import Attempt
+from seeupo.evaluation.scripted import (
+    check_environment,
+    expert_texts,
+    run_rollouts,
+    scripted_rollout,
+    text_rollout,
+    vocabulary_problem,
+)
+from seeupo.types import Attempt, Task
 
 
 def check(factory, **options):
@@ -70,6 +79,61 @@ def test_missing_expert_is_skipped():
     assert [each.policy for each in check(CountingFactory(help_wanted=False), tasks=1)] == ["no-op"] * 2
 
 
+class Endless(CountingFactory):
+    """Many tasks whose episodes do not end for a policy that does nothing, noisy experts and a vocabulary."""
+
+    splits = ("easy",)
+    words = ("say", "up", "times,", "then", "stop", *map(str, range(10)))
+
+    def tasks(self, split):
+        return [Task(f"{split}-{n:03d}", split, payload={"wanted": n % 4}) for n in range(250)]
+
+    def make(self):
+        env = CountingEnv()
+        step = env.step
+        env.step = lambda text: replace(step(text), truncated=False)
+        return env
+
+    def noisy_expert(self, task, *, seed, rates):
+        expert = self.expert(task)
+        return lambda result: "stop" if task.payload["wanted"] == 3 else expert(result)
+
+    def vocabulary(self):
+        return self.words
+
+
+def test_a_large_environment_is_sampled_and_its_endless_episodes_are_stopped():
+    expert, noisy, no_op = check(Endless())
+    for result in (expert, noisy, no_op):
+        assert (len(result.episodes), result.tasks) == (100, 250)
+        tasks = [int(episode.task[-3:]) for episode in result.episodes]
+        assert {later - earlier for earlier, later in pairwise(tasks)} == {2, 3}
+    assert (expert.policy, noisy.policy, no_op.policy) == ("expert", "noisy expert", "no-op")
+    assert expert.solved == 100
+    assert noisy.solved == sum(int(episode.task[-3:]) % 4 != 3 for episode in noisy.episodes)
+    assert noisy.problem is None
+    assert {episode.turns for episode in no_op.episodes} == {20}
+
+
+def test_failures_of_noisy_experts_are_reported():
+    class Broken(Endless):
+        def noisy_expert(self, task, *, seed, rates):
+            return lambda result: "break it"
+
+    assert "4 of 4 episodes of the noisy expert failed" in check(Broken(), tasks=4)[1].problem
+
+
+def test_words_that_the_vocabulary_lacks_are_named():
+    factory = Endless()
+    with EnvPool(factory) as pool:
+        tasks = pool.tasks("easy")
+        assert vocabulary_problem(pool, factory.words, tasks) is None
+        assert vocabulary_problem(pool, (), tasks) is None
+        problem = vocabulary_problem(pool, set(factory.words) - {"up", "2"}, tasks)
+    assert "lacks 2 words" in problem
+    assert "'up', '2'" in problem
+
+
 def test_more_rollouts_than_the_concurrency_all_finish():
     with EnvPool(CountingFactory()) as pool:
         attempts = [Attempt(str(n), "g", task, task.seed) for n, task in enumerate(pool.tasks("easy") * 20)]
@@ -97,10 +161,14 @@ def test_check_command_prints_json_and_a_table():
     assert printed["passed"] is True
     assert [(each["policy"], each["solved"], each["episodes"]) for each in printed["results"]] == [
         ("expert", 5, 5),
+        ("noisy expert", printed["results"][1]["solved"], 5),
         ("no-op", 0, 5),
     ]
+    assert {each["tasks"] for each in printed["results"]} == {128}
+    assert printed["vocabulary"] > 50
     table = CliRunner().invoke(main, ["envs", "check", "pocket", "--tasks", "5"]).output
     assert "5/5" in table
+    assert "test: 5 of 128 tasks, evenly spread; --tasks 128 checks all" in table
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ class PipedWorker(Worker):
     def __init__(self, answers: bytes, printed: bytes) -> None:
         self.errors, self.answers, self.requests, self.condemned = bytearray(), bytearray(), 0, None
         limits = Limits(call_seconds=20.0, message_mb=1)
-        self.launch, self.folder = SimpleNamespace(packages=(), limits=limits), Path("unused")
+        self.launch, self.folder = SimpleNamespace(packages=(), limits=limits, sandbox=None), Path("unused")
         self.process = SimpleNamespace(returncode=0, pid=None)
         self.ending = threading.Lock()
         source, self.received = os.pipe()

@@ -19,7 +19,7 @@ from peers.ledger import Ledger
 from peers.table_engine import Step, TableEngine, advantages_of, token_advantages
 from peers.trl_trainers import BatchGRPO, BatchRLOO
 from seeupo.algorithms import GRPO, GSPO, PPO, RLOO, ReinforcePP, SeeUPO
-from seeupo.core import k3
+from seeupo.core.ratios import k3
 
 NAME = f"TRL {version('trl')}"
 WIDE, NARROW = (0.1, 0.15), (3e-4, 4e-4)

@@ -22,7 +22,8 @@ from peers.ledger import Ledger
 from peers.table_engine import Step, TableEngine, advantages_of, token_advantages
 from seeupo.algorithms import GRPO, GSPO, PPO, RLOO, ReinforcePP, SeeUPO
 from seeupo.algorithms.ppo import TRUNCATED
-from seeupo.core import gae, k3
+from seeupo.core.advantages import gae
+from seeupo.core.ratios import k3
 
 NAME = f"verl {version('verl')}"
 NO_DUAL_CLIP = 1e9

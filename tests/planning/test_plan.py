@@ -17,6 +17,7 @@ LARGE = Recipe(
     agent=AgentSettings(max_prompt_tokens=14000, max_tokens=4000, concurrency=64),
     collect=CollectSettings(tasks=2, group_size=4),
 )
+ADAPTERS = replace(LARGE, model=replace(LARGE.model, lora=LoraSettings()), agent=replace(LARGE.agent, concurrency=4))
 EIGHT = replace(
     LARGE,
     engine=EngineSettings(kind="cluster", trainers=8),
@@ -149,3 +150,21 @@ def test_time_scales_with_devices_and_passes(shape):
     assert iteration_time(shape, guarded, GPU, rows=8).update > one.update
     together = replace(LARGE, algorithm=SeeUPO(turns_per_agent=LARGE.agent.max_turns))
     assert iteration_time(shape, together, GPU, rows=8).update < one.update
+
+
+def test_gpus_that_a_recipe_leaves_unused_come_with_the_overrides_that_use_them(shape):
+    options, wider = make_plan(shape, ADAPTERS, Limits(2, 80 * GIB)).spread
+    assert options == "--engine.kind cluster --engine.trainers 2 --sampler.count 2 --sampler.placement shared"
+    assert wider.gpus == 2
+    alone = make_plan(shape, ADAPTERS, Limits(1, 80 * GIB))
+    assert wider.time.update == pytest.approx(alone.time.update / 2)
+    assert wider.time.sample < alone.time.sample
+    for few in (None, 0, 1):
+        assert make_plan(shape, ADAPTERS, Limits(few, 80 * GIB)).spread is None
+
+
+def test_samplers_get_gpus_of_their_own_if_they_work_during_updates(shape):
+    ahead = replace(ADAPTERS, collect=replace(LARGE.collect, lag=1))
+    options, wider = make_plan(shape, ahead, Limits(4, 80 * GIB)).spread
+    assert options == "--engine.kind cluster --engine.trainers 2 --sampler.count 2"
+    assert wider.gpus == 4

@@ -81,7 +81,8 @@ def open_page(browser: Any, tmp_path: Path) -> Iterator[Callable[..., OpenedPage
         allowed = ("data:", address)
         opened.page.on("request", lambda request: request.url.startswith(allowed) or note(f"request: {request.url}"))
         opened.page.goto(f"{address}#{fragment}" if fragment else address)
-        opened.ready()
+        if options.get("java_script_enabled", True):
+            opened.ready()
         return opened
 
     yield make

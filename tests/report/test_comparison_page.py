@@ -73,6 +73,8 @@ def test_every_section_of_the_page_works(browser, tmp_path, width, theme, seeds)
     chips = set(page.locator("#differences .verdict").all_inner_texts())
     assert chips == ({"Better", "No significant difference"} if seeds > 1 else {"Inconclusive"})
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    boxes = page.locator(".scroll").evaluate_all("boxes => boxes.map(box => box.scrollWidth - box.clientWidth)")
+    assert width < 1280 or max(boxes) <= 0, "tables fit"
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
     found = axe.Axe().run(page).response["violations"]
     assert [each["id"] for each in found if each["impact"] in ("serious", "critical")] == []
@@ -87,7 +89,7 @@ def test_no_two_arms_look_alike(browser, tmp_path):
     page.goto(path.as_uri())
     page.wait_for_selector("html[data-ready]")
     styles = page.locator("#result-card tbody svg line").evaluate_all(
-        "lines => lines.map(line => line.style.stroke + ' ' + line.style.strokeDasharray)"
+        "lines => lines.map(getComputedStyle).map(style => style.stroke + ' ' + style.strokeDasharray)"
     )
     page.close()
     assert len(styles) == len(set(styles)) == len(arms)

@@ -29,7 +29,7 @@ INSPECT = """() => {
             if (!node.closest("head") && invisible.test(value)) found.push(`attribute ${name}=${value}`);
         }
     }
-    if (document.querySelectorAll("script:not([type])").length !== 3) found.push("another script");
+    if (document.querySelectorAll("script:not([type])").length !== 1) found.push("another script");
     if (window.hacked !== undefined) found.push(`hacked ${window.hacked}`);
     if (invisible.test(document.title)) found.push("title");
     return found;
@@ -70,8 +70,7 @@ def test_hostile_text_in_the_overview_curves_and_turns(open_page, chunks):
             assert f"{label} {SHOWN[attack][:40]}" in card, label
     assert "<img src=x onerror=alert(1)>[U+202E]" in page.inner_text("#title")
     assert f"phase {SHOWN['script'][:40]}" in page.locator("#curves").inner_text()
-    page.select_option("#turns-run", index=1)
-    inspect(page)
+    assert page.locator("#turns .run-name").count() == 2
 
 
 def test_hostile_text_in_filters_and_the_list(open_page, chunks):

@@ -8,7 +8,7 @@ import torch
 
 from report.decoding import decoded
 from report.made_runs import made_run
-from seeupo.core import group_advantages
+from seeupo.core.advantages import group_advantages
 from seeupo.errors import RunError
 from seeupo.evaluation.results import VERDICTS
 from seeupo.report.payload import report_chunks

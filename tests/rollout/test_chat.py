@@ -3,8 +3,9 @@ import pytest
 from rollout.tokenizers_like import LLAMA, TEMPLATES, tokenizer_like
 from seeupo.config.model_settings import TinyConfig
 from seeupo.errors import ModelError
+from seeupo.models.chat_templates import PLAIN_TEMPLATE
 from seeupo.models.loading import load_policy
-from seeupo.rollout.chat import PLAIN_TEMPLATE, chat_format
+from seeupo.rollout.chat import chat_format
 from seeupo.types import Message, Tool, ToolCall
 
 SYSTEM, TASK, RESULT = Message("system", "be brief"), Message("user", "the cat?"), Message("tool", "on the mat")

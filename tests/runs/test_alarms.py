@@ -38,8 +38,8 @@ def turns(**changes) -> dict:
 class Run:
     """A run that checks one record after another."""
 
-    def __init__(self, dtype: str = "float32") -> None:
-        self.alarms, self.iteration = Alarms(dtype), 0
+    def __init__(self, dtype: str = "float32", threads: int = 1) -> None:
+        self.alarms, self.iteration = Alarms(dtype, threads), 0
 
     def check(self, count: int = 1, **changes) -> list[str]:
         """Add `count` iterations and return the messages of the alarms that they raise."""
@@ -99,6 +99,32 @@ def test_healthy_and_minimal_records_raise_no_alarm():
     minimal = {"kind": "iteration", "reward_mean": 0.4, "success": 0.4, "episodes": 100, "timings": {}}
     assert [alarms.check({**minimal, "iteration": number}) for number in range(40)] == [[]] * 40
     assert alarms.check({"kind": "evaluation", "iteration": 0, "failures": 9, "episodes": 10}) == []
+
+
+def updates(seconds: float, tokens: int = 1000) -> dict:
+    return {"timings": {"collect": 1.0, "update": seconds}, "update_tokens": tokens}
+
+
+def test_updates_that_become_several_times_slower_are_noted_with_the_setting_that_helps():
+    run = Run(threads=2)
+    assert run.check(3, **updates(2.0)) == []
+    assert run.check(9, **updates(5.9)) == []
+    assert run.check(1, **updates(60.0)) == []  # one slow update
+    (text,) = run.check(9, **updates(8.0))
+    assert "4 times" in text
+    assert "OMP_WAIT_POLICY=passive" in text
+    assert "--run.threads 1 --accept-changes" in text
+    assert run.check(9, **updates(8.0)) == run.check(40, **updates(2.0)) == []
+
+
+@pytest.mark.parametrize(
+    ("threads", "later"),
+    [(1, updates(20.0)), (2, updates(20.0, 10_000)), (2, updates(0.2, 10)), (2, updates(0.0, 0)), (2, {"timings": 1})],
+    ids=["one thread", "longer trajectories", "few tokens", "no update", "malformed"],
+)
+def test_updates_are_not_called_slow_if_threads_are_not_the_reason(threads, later):
+    run = Run(threads=threads)
+    assert run.check(3, **updates(2.0)) == run.check(9, **later) == []
 
 
 def test_equal_partial_scores_are_not_called_failures():
@@ -240,3 +266,29 @@ def test_the_advice_for_an_untrained_run_knows_its_warm_start():
 @pytest.mark.parametrize("algorithm", [None, [], "text", {"optimizer_steps": "0"}])
 def test_damaged_records_do_not_claim_that_nothing_was_trained(algorithm):
     assert untrained_warning([healthy(algorithm=algorithm)]) is None
+
+
+def evaluated(score, **changes):
+    """Return the record of an evaluation before training."""
+    return {"kind": "evaluation", "iteration": 0, "episodes": 64, "avg@4": {"value": score}, **changes}
+
+
+def test_a_warm_start_that_is_too_short_is_named_before_training():
+    alarms = Alarms()
+    assert alarms.check({"kind": "warm_start", "iteration": 0, "step": 15, "loss": 2.314}) == []
+    (message,) = alarms.check(evaluated(0.0))
+    assert "too short (15 batches, loss 2.31). Raise warm_start.batches and warm_start.episodes" in message
+    for record in (evaluated(0.01), evaluated(0.0, iteration=5), evaluated(0.0, episodes=8)):
+        assert alarms.check(record) == []
+    assert "[warm_start]" in Alarms().check(evaluated(0.0))[0]
+
+
+def test_the_first_iteration_without_a_success_names_the_warm_start():
+    failed = {"success": 0.0, "dead_groups": 10, "algorithm": {"optimizer_steps": 0}}
+    run = Run()
+    run.alarms.check({"kind": "warm_start", "iteration": 0, "step": 15, "loss": 2.314})
+    (message,) = run.check(**failed)
+    assert "The warm start was too short (15 batches, loss 2.31). Raise warm_start.batches" in message
+    later = Run()
+    later.check(10)
+    assert not any("warm_start" in text for text in later.check(3, **failed))

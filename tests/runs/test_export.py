@@ -30,7 +30,7 @@ def test_merging_adapters_keeps_logprobs_and_the_adapted_model(tmp_path):
     merged = plain_model(model, dict(merged_weights(model))).to(torch.float64)
     torch.testing.assert_close(logprobs(merged), adapted, rtol=0, atol=1e-6)
     assert torch.equal(logprobs(local.policy.model), adapted)
-    export_policy(local.export, tmp_path / "policy", lambda usage: f"a card{usage}")
+    export_policy(local.export, tmp_path / "policy", lambda folder: "a card")
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "policy", dtype=torch.float64)
     assert {name for name, _ in loaded.named_parameters()} == {name for name, _ in merged.named_parameters()}
     torch.testing.assert_close(logprobs(loaded), adapted, rtol=0, atol=1e-5)
@@ -38,7 +38,7 @@ def test_merging_adapters_keeps_logprobs_and_the_adapted_model(tmp_path):
 
 def test_an_older_policy_is_replaced(tmp_path):
     local = engine()
-    export_policy(local.export, tmp_path / "policy", lambda usage: "first")
-    export_policy(local.export, tmp_path / "policy", lambda usage: "second")
+    export_policy(local.export, tmp_path / "policy", lambda folder: "first")
+    export_policy(local.export, tmp_path / "policy", lambda folder: "second")
     assert (tmp_path / "policy" / "README.md").read_text() == "second"
     assert [path.name for path in tmp_path.iterdir()] == ["policy"]

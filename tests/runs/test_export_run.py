@@ -81,6 +81,14 @@ def load_exported(folder):
     return PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), folder).base_model.model
 
 
+def serving_lines(card):
+    return [line for line in card.splitlines() if line.startswith(("vllm serve ", "transformers serve "))]
+
+
+def served_base(kind, run_dir):
+    return "FOLDER/base" if kind == "lora" else str(run_dir.parent / "qwen")
+
+
 @pytest.mark.parametrize("merge", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_exported_policies_have_the_logprobs_of_the_engine(runs, tmp_path, kind, merge):
@@ -101,6 +109,11 @@ def test_exported_policies_have_the_logprobs_of_the_engine(runs, tmp_path, kind,
         card = (tmp_path / name / "README.md").read_text()
         assert f"{iteration} iterations" in card
         assert ("PeftModel" in card) == ("adapter_config.json" in files)
+        served = f"{served_base(kind, run_dir)} --enable-lora --max-lora-rank 8 --lora-modules agent=FOLDER"
+        expected_lines = ["vllm serve FOLDER", "transformers serve FOLDER"]
+        if "adapter_config.json" in files:
+            expected_lines = [f"vllm serve {served}"]
+        assert serving_lines(card) == expected_lines
     other = expectations["first"]
     if kind == "lora-folder":  # earns no reward, so only the warm start has trained it
         other = model_logprobs(AutoModelForCausalLM.from_pretrained(run_dir.parent / "qwen"), run_dir)

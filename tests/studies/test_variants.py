@@ -9,7 +9,7 @@ import torch
 from algorithms.examples import F64, network_engine, ragged_problem, sampled, table_engine, weights_of, wordy_problem
 from algorithms.test_backbones import ascend, clipped, token_logprobs
 from algorithms.test_seeupo import credit_by_turn, three_turn_example
-from seeupo.core import CarriedAdvantage
+from seeupo.core.carry import CarriedAdvantage
 from studies.exact import GradientAscent
 from studies.variants import MeasuredDrift, OtherCarryRatio, PublicCode, ShuffledCarry
 

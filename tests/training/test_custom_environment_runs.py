@@ -12,11 +12,11 @@ from click.testing import CliRunner
 from seeupo import evaluate, resume, train, write_report
 from seeupo.cli import main
 from seeupo.config.schema import Recipe
-from seeupo.envs.references import reference_to, same_environment
+from seeupo.envs.references import reference_to, same_code
 from seeupo.envs.registry import EnvSpec
-from seeupo.envs.skeleton import write_skeleton
 from seeupo.envs.trust import TrustError
 from seeupo.errors import EnvError, TrainingError
+from seeupo.utils.skeletons import ENVIRONMENT
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:environments run without a sandbox", "ignore:no optimizer step was made"
@@ -45,7 +45,7 @@ def cli(*arguments):
 def project(tmp_path_factory):
     """Return a directory with the module of a custom environment and a run on an object of it."""
     folder = tmp_path_factory.mktemp("project")
-    write_skeleton("my_box", folder)
+    ENVIRONMENT.write("my_box", folder)
     sys.path.append(str(folder))
     try:
         factory = importlib.import_module("my_box").MyBoxFactory()
@@ -147,10 +147,10 @@ def test_resume_takes_it_from_the_command_line(run, tmp_path):
 
 
 def test_results_are_comparable_if_only_the_module_is_named_differently():
-    assert same_environment("my_box:F", "envs/my_box.py:F")
-    assert same_environment("my_box:F(...)", "__main__:F")
-    assert not same_environment("my_box:F", "my_box:G")
-    assert not same_environment("pocket", "my_box:pocket")
+    assert same_code("my_box:F", "envs/my_box.py:F")
+    assert same_code("my_box:F(...)", "__main__:F")
+    assert not same_code("my_box:F", "my_box:G")
+    assert not same_code("pocket", "my_box:pocket")
 
 
 def test_resume_with_other_tasks_prints_only_the_refusal(run, tmp_path):
@@ -247,7 +247,7 @@ def test_the_recipe_for_other_environments_is_custom(run, tmp_path, monkeypatch)
     assert f"{NAME}: 100 training tasks" in result.stdout
     assert "pocket" not in result.stdout
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("seeupo.training.run.build", stop)
+    monkeypatch.setattr("seeupo.training.setup.build", stop)
     for environment, name in ((sys.modules["my_box"].MyBoxFactory(), NAME), (None, "pocket")):
         with pytest.raises(TrainingError, match=f"^{name}$"):
             train(environment=environment)

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import tracemalloc
 
 import pytest
 
@@ -11,8 +12,9 @@ from seeupo.errors import DemonstrationFileError
 from seeupo.models.tiny import tiny_tokenizer
 from seeupo.rollout.chat import chat_format
 from seeupo.rollout.template import REMINDER, Conversation, Template
+from seeupo.runs.demonstration_files import data_format
 from seeupo.runs.trajectory_files import write_trajectories
-from seeupo.training.demonstrations import read_chat_demonstrations
+from seeupo.training.demonstrations import PackedDemonstrations, read_chat_demonstrations
 from seeupo.training.run import train
 from seeupo.training.setup import build
 from seeupo.training.warm_start import load_demonstrations
@@ -211,3 +213,42 @@ def test_a_chat_file_gives_the_same_warm_start_as_a_trajectory_file(tmp_path):
     assert loaded[0] == loaded[1]
     assert losses[0] == pytest.approx(losses[1])
     assert losses[0][-1] < 0.5 * losses[0][0]
+
+
+def packed(demonstrations):
+    stored = PackedDemonstrations()
+    for demonstration in demonstrations:
+        stored.append(demonstration)
+    return stored
+
+
+def test_packed_demonstrations_are_the_same_ones():
+    first = (Turn("line 1", 0, (1, 2, 70_000), (3,)), Turn("line 1", 2, (), (4, 5)))
+    second = (Turn("line 2", 0, (6,), ()),)
+    assert list(packed([first, second, ()])) == [first, second, ()]
+    assert packed([first, second])[-1] == second
+    assert packed([first, second])[:1] == [first]
+    with pytest.raises(IndexError):
+        packed([first])[1]
+
+
+def test_many_demonstrations_take_little_memory_and_their_number_of_tokens_is_limited(monkeypatch):
+    def demonstration(number):
+        return (Turn(f"line {number}", 0, tuple(range(50_000, 50_500)), tuple(range(60_000, 60_500))),)
+
+    tracemalloc.start()
+    stored = packed(map(demonstration, range(1000)))
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(stored) == 1000
+    assert size < 6 * 1_000_000  # about forty bytes per token as tuples of integers
+    monkeypatch.setattr("seeupo.training.demonstrations.MAX_TOKENS", 10_000)
+    with pytest.raises(DemonstrationFileError, match="the first 11 demonstrations have more than"):
+        packed(map(demonstration, range(1000)))
+
+
+def test_a_long_line_is_refused_before_it_is_tokenized(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"prompt": "a b " * 1_000_000, "completion": "c"}) + "\n")
+    with pytest.raises(DemonstrationFileError, match="line 1 is longer than the limit of 4 MB"):
+        data_format(path)

@@ -215,3 +215,43 @@ def test_checkpoints_that_do_not_fit_are_one_line(run, change):
     assert "00001 does not fit this run" in result.output.splitlines()[-1]
     with pytest.raises(CheckpointError, match="does not fit this run"):
         resume(run)
+
+
+def kinds_of(run):
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [(record["kind"], record["iteration"]) for record in records if record["kind"] != "warm_start"]
+
+
+@pytest.mark.parametrize(
+    ("kept", "lost"),
+    [
+        (None, "the warm start, and of iteration 1, and of the evaluations 0, 1"),
+        (lambda record: False, "the warm start, and of iteration 1, and of the evaluations 0, 1"),
+        (lambda record: record["kind"] != "iteration", "iteration 1"),
+        (lambda record: (record["kind"], record["iteration"]) != ("evaluation", 0), "the evaluation 0"),
+    ],
+    ids=["deleted", "empty", "without iterations", "without an evaluation"],
+)
+def test_lost_metrics_are_refused_or_accepted_and_recorded_once(run, kept, lost):
+    metrics = run / "metrics.jsonl"
+    lines = metrics.read_text().splitlines(keepends=True)
+    metrics.unlink() if kept is None else metrics.write_text("".join(li for li in lines if kept(json.loads(li))))
+    before = contents(run)
+    refused = cli("train", "--resume", run, "--run.iterations", "2")
+    assert refused.exit_code == 1
+    (message,) = [line for line in refused.output.splitlines() if line.startswith("Error: ")]
+    assert f"metrics.jsonl has no record of {lost}, which the last checkpoint includes" in message
+    assert "--accept-changes" in message
+    assert contents(run) == before
+
+    accepted = cli("train", "--resume", run, "--run.iterations", "2", "--accept-changes")
+    assert accepted.exit_code == 0, accepted.output
+    change = {"iteration": 1, "key": "metrics.jsonl", "old": lost, "new": "lost"}
+    assert change in env_info(run)["changes"]
+    assert change in json.loads((run / "summary.json").read_text())["changes"]
+    assert ("iteration", 2) in kinds_of(run)
+    assert cli("train", "--resume", run, "--run.iterations", "3").exit_code == 0  # it is asked about once
+    # A later loss is another one.
+    metrics.write_text("")
+    with pytest.raises(TrainingError, match="no record of iterations 2, 3"):
+        resume(run, changes={"run.iterations": 4})

@@ -11,6 +11,7 @@ from seeupo.envs.trust import TrustError
 from seeupo.errors import TrainingError
 from seeupo.runs.run_directory import RunDirectory
 from seeupo.runs.trajectory_files import read_trajectories
+from seeupo.training.loop import Loop
 from seeupo.training.run import train
 from training.small_runs import SMALL, small
 
@@ -61,6 +62,16 @@ def test_reward_function_is_trained_on_if_it_is_trusted(tmp_path):
     assert {each.reward + len(each.turns) for each in trajectories} == {0}
     assert all(each.score >= 0 for each in trajectories)
     assert RunDirectory.open(tmp_path / "run").env_info()["trusted_code"] == [reference]
+
+
+def test_mistakes_in_a_reward_function_are_reported_before_the_warm_start(tmp_path, monkeypatch):
+    (tmp_path / "rewards.py").write_text(REWARD.replace("-len", "-size"))
+    reference = f"{tmp_path}/rewards.py:turns"
+    recipe = replace(SHORT, collect=replace(SHORT.collect, reward=reference))
+    monkeypatch.delattr(Loop, "run")
+    with pytest.raises(TrainingError, match=r"failed on an episode of empty responses: NameError: name 'size'"):
+        train(recipe, run_dir=tmp_path / "run", trust=[reference])
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.filterwarnings("ignore:environments run without a sandbox", "ignore:no optimizer step was made")

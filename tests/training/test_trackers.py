@@ -1,4 +1,6 @@
+import glob
 import json
+import shlex
 import sys
 
 import pytest
@@ -50,7 +52,7 @@ def test_scalars_have_flat_names():
 
 
 def test_trackers_are_off_by_default(tmp_path):
-    assert make_trackers(Recipe(), tmp_path) == []
+    assert make_trackers(Recipe(), tmp_path, print) == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -59,12 +61,12 @@ def test_a_missing_package_names_its_extra(extra, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, extra, None)
     settings = TrackerSettings(tensorboard=True) if extra == "tensorboard" else TrackerSettings(wandb="p")
     with pytest.raises(TrackerError, match=rf"pip install 'seeupo\[{extra}\]'"):
-        make_trackers(Recipe(trackers=settings), tmp_path)
+        make_trackers(Recipe(trackers=settings), tmp_path, print)
 
 
 def test_tensorboard_has_every_scalar_at_its_iteration(tmp_path):
     pytest.importorskip("tensorboard")
-    (tracker,) = make_trackers(Recipe(trackers=TrackerSettings(tensorboard=True)), tmp_path)
+    (tracker,) = make_trackers(Recipe(trackers=TrackerSettings(tensorboard=True)), tmp_path, print)
     tracker.on_record({"kind": "warm_start", "iteration": 0, "step": 50, "loss": 1.5, "timings": {}})
     tracker.on_record(evaluation(0))
     tracker.on_record(iteration(1))
@@ -80,7 +82,7 @@ def test_tensorboard_has_every_scalar_at_its_iteration(tmp_path):
 
 def test_a_new_tracker_of_a_resumed_run_writes_the_earlier_records(tmp_path):
     pytest.importorskip("tensorboard")
-    (tracker,) = make_trackers(Recipe(trackers=TrackerSettings(tensorboard=True)), tmp_path)
+    (tracker,) = make_trackers(Recipe(trackers=TrackerSettings(tensorboard=True)), tmp_path, print)
     tracker.on_resume([iteration(1)])
     tracker.on_phase("collecting")
     tracker.on_record(iteration(2))
@@ -91,7 +93,7 @@ def test_a_new_tracker_of_a_resumed_run_writes_the_earlier_records(tmp_path):
 def test_tensorboard_resumes_with_the_run(tmp_path):
     pytest.importorskip("tensorboard")
     for first, last, success in ((1, 5, 0.25), (4, 6, 0.75)):
-        (tracker,) = make_trackers(Recipe(trackers=TrackerSettings(tensorboard=True)), tmp_path)
+        (tracker,) = make_trackers(Recipe(trackers=TrackerSettings(tensorboard=True)), tmp_path, print)
         tracker.on_resume([iteration(number, 0.0) for number in range(1, first)])
         tracker.on_phase("collecting")
         if first == 1:
@@ -108,8 +110,9 @@ def test_tensorboard_resumes_with_the_run(tmp_path):
 def test_offline_wandb_stays_in_the_run_directory_and_resumes_with_its_id(tmp_path):
     wandb = pytest.importorskip("wandb")
     settings = TrackerSettings(wandb="project", wandb_mode="offline")
+    notes = []
     for number in (1, 2):
-        (tracker,) = make_trackers(Recipe(trackers=settings), tmp_path)
+        (tracker,) = make_trackers(Recipe(trackers=settings), tmp_path, notes.append)
         tracker.on_resume([iteration(earlier) for earlier in range(1, number)])
         tracker.on_phase("collecting")
         tracker.on_record(iteration(number))
@@ -118,6 +121,8 @@ def test_offline_wandb_stays_in_the_run_directory_and_resumes_with_its_id(tmp_pa
     identity = (tmp_path / "wandb" / "run-id").read_text().strip()
     files = sorted((tmp_path / "wandb").glob(f"offline-run-*-{identity}*/*.wandb"))
     assert [logged(path, "iteration/success") for path in files] == [[(1, 0.5)], [(2, 0.5)]]
+    command = notes[-1].partition("upload them with: wandb sync ")[2]
+    assert sorted(glob.glob(*shlex.split(command))) == [str(path.parent) for path in files]  # noqa: PTH207
 
 
 def logged(path, name: str) -> list[tuple[int, float]]:

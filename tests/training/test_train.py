@@ -26,11 +26,13 @@ from seeupo.errors import RunError, TrainingError, UserError
 from seeupo.evaluation.results import Evaluation
 from seeupo.models.loading import load_policy
 from seeupo.models.logprobs import padded_logprobs
+from seeupo.models.threads import num_threads
+from seeupo.report.write import write_report
 from seeupo.runs.trajectory_files import read_header, read_trajectories, write_trajectories
 from seeupo.training.interrupts import Interrupted
 from seeupo.training.loop import Loop
 from seeupo.training.run import resume, train
-from seeupo.training.setup import build, num_threads
+from seeupo.training.setup import build
 from seeupo.types import Message, StepResult, Trajectory, Turn
 from training.small_runs import small
 
@@ -317,6 +319,21 @@ def wait_for_work(process, folder):
     before = modified()
     while process.poll() is None and modified() == before:
         time.sleep(0.02)
+
+
+def test_a_stopped_run_has_a_report_that_says_how_to_resume_it(whole, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Interrupted):
+        train(small(), run_dir="run", callback=InterruptAt(95))
+    written = Path("run/report.html").read_bytes()
+    summary = write_report("run", "again.html")
+    assert Path("again.html").read_bytes() == written
+    done = len([record for record in metrics(Path("run")) if record["kind"] == "iteration"])
+    assert f"Stopped by you after iteration {done} of 3; resume with seeupo train --resume run" in summary.sentences[0]
+    assert not any("summary.json" in text for text in summary.missing[0])
+    resume("run")
+    assert "Stopped" not in write_report("run", "again.html").sentences[0]
+    assert not Path("run/stopped.json").exists()
 
 
 def test_a_second_process_is_refused(whole, tmp_path):
@@ -609,24 +626,41 @@ def test_an_extended_run_stays_extended(tmp_path):
     assert resume(tmp_path / "run").summary["iterations"] == 3
 
 
-def test_the_number_of_threads_belongs_to_the_run(tmp_path):
+class Threads(Callback):
+    def __init__(self):
+        self.used = set()
+
+    def on_phase(self, name, total=None):
+        self.used.add(torch.get_num_threads())
+
+
+def one_iteration(**run):
     # Several threads on busy cores are slow, so this run is short.
-    recipe = small(
-        run={"threads": None, "iterations": 1}, warm_start=None, collect={"tasks": 1}, evaluation={"tasks": 1}
-    )
+    return small(run={"iterations": 1, **run}, warm_start=None, collect={"tasks": 1}, evaluation={"tasks": 1})
+
+
+@pytest.mark.parametrize(("asked", "small_model", "used"), [(None, 10**7, 1), (None, 1, 2), (3, 10**7, 3)])
+def test_threads_follow_the_size_of_the_model_unless_they_are_set(asked, small_model, used, tmp_path, monkeypatch):
+    monkeypatch.setattr("seeupo.models.threads.SMALL_MODEL", small_model)
+    threads = Threads()
     with num_threads(2):
-        first = train(recipe, run_dir=tmp_path / "run")
-    assert read_recipe(str(first.run_dir / "recipe.toml")).run.threads == 2
-    used = []
+        run = train(one_iteration(threads=asked), run_dir=tmp_path / "run", callback=threads).run_dir
+        assert torch.get_num_threads() == 2
+    assert threads.used == {used}
+    assert read_recipe(str(run / "recipe.toml")).run.threads == used
+    assert json.loads((run / "env_info.json").read_text())["threads"] == used
 
-    class Threads(Callback):
-        def on_phase(self, name, total=None):
-            used.append(torch.get_num_threads())
 
+def test_a_resumed_run_keeps_its_number_of_threads(tmp_path, monkeypatch):
+    monkeypatch.setattr("seeupo.models.threads.SMALL_MODEL", 1)
+    with num_threads(2):
+        train(one_iteration(threads=None), run_dir=tmp_path / "run")
+    monkeypatch.undo()
+    threads = Threads()
     with num_threads(3):
-        resume(tmp_path / "run", callback=Threads())
-        assert set(used) == {2}
-        assert torch.get_num_threads() == 3
+        resume(tmp_path / "run", changes={"run.threads": None}, callback=threads)
+    assert threads.used == {2}
+    assert read_recipe(str(tmp_path / "run" / "recipe.toml")).run.threads == 2
 
 
 def with_scores(monkeypatch, scores):

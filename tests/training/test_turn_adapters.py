@@ -66,6 +66,8 @@ def test_exported_adapters_have_the_log_probs_of_the_engine_in_peft(run_dir, tmp
     card = (exported.path / "README.md").read_text()
     assert "a = min(ceil(t / 2), 2)" in card
     assert "range(2, 3)" in card
+    modules = "--lora-modules turn_1=FOLDER/turn_1 turn_2=FOLDER/turn_2"
+    assert f"vllm serve FOLDER/base --enable-lora --max-loras 2 --max-lora-rank 8 {modules}" in card
     assert not list(exported.path.rglob("state.safetensors"))
     with pytest.raises(RunError, match="one adapter per turn, which cannot be merged"):
         export(run_dir, tmp_path / "merged", merge=True)

@@ -40,7 +40,8 @@ from seeupo.algorithms.common.token_rewards import (
 )
 from seeupo.algorithms.common.turn_credit import outcome_of, step_rewards
 from seeupo.config.option_types import Fraction, NonNegative, NonNegativeInt
-from seeupo.core import gae, length_mask
+from seeupo.core.advantages import gae
+from seeupo.core.ratios import length_mask
 from seeupo.protocols import CriticEngine, Need, TrainEngine
 from seeupo.types import StopReason, Trajectory, TurnKey, Update
 

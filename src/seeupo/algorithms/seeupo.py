@@ -29,9 +29,9 @@ from seeupo.algorithms.common.objective import Ratio, TrajectoryObjective, actio
 from seeupo.algorithms.common.records import TakenSteps, TurnRecord, turn_record, with_credit
 from seeupo.algorithms.common.trust_region import TrustRegionSettings, take_within
 from seeupo.config.option_types import PositiveInt
-from seeupo.core import CarriedAdvantage, turn_order
 from seeupo.core.advantages import Baseline, Normalize
-from seeupo.core.order import Order
+from seeupo.core.carry import CarriedAdvantage
+from seeupo.core.order import Order, turn_order
 from seeupo.protocols import TrainEngine
 from seeupo.types import ON_POLICY, Behavior, Trajectory, Turn, Update
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -12,21 +11,20 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def parse_options(_: click.Context, __: click.Parameter, pairs: tuple[str, ...]) -> dict[str, object]:
+    from seeupo.config.toml import parse_value
+
     options: dict[str, object] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not equals or not key:
             raise click.BadParameter(f"{pair!r}: expected KEY=VALUE")
-        try:
-            options[key] = json.loads(text)
-        except ValueError:
-            options[key] = text
+        options[key] = parse_value(text)
     return options
 
 
 env_options = click.option(
     "--option", "-o", "options", multiple=True, callback=parse_options, metavar="KEY=VALUE",
-    help="Option of the environment; repeatable.",
+    help="Option of the environment, with a value as in TOML or JSON; strings need no quotes. Repeatable.",
 )  # fmt: skip
 
 
@@ -48,7 +46,7 @@ def trust_options(command: F) -> F:
     """Add the options with which the user allows what a recipe or a run cannot allow itself."""
     trust = click.option(
         "--trust", multiple=True, metavar="REFERENCE",
-        help="Code that the recipe or run names and that may run, such as rewards.py:exact; repeatable.",
+        help="Code to run, such as rewards.py:exact, or Ray cluster to join that the recipe or run names; repeatable.",
     )  # fmt: skip
     return trust(unsandboxed_option(command))
 

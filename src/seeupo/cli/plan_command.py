@@ -21,6 +21,7 @@ from seeupo.models.catalog import CATALOG, downloaded_folder
 from seeupo.planning.memory import GIB, RESERVE, packed_tokens
 from seeupo.planning.plan import Limits, Plan, gib, gpus_of, make_plan
 from seeupo.planning.shapes import ModelShape, shape_of
+from seeupo.planning.timing import GPU
 from seeupo.utils.text import counted
 
 ASSUMED_MEMORY = 80
@@ -48,7 +49,7 @@ def show_plan(
     if shape is not None:
         limits = _limits(recipe, gpus, gpu_memory)
         lines = [("model", _model_line(shape, recipe)), *lines, *_plan_lines(recipe, shape, limits)]
-    missing += _missing_here(recipe, shape)
+    missing += _missing_here(recipe, shape, gpus or 0)
     lines += [("this machine", f"cannot run it: {reason}") for reason in missing] or [("this machine", "can run it")]
     for name, text in lines:
         echo(f"{name:<13} {text}")
@@ -132,13 +133,15 @@ def _for_gpus(recipe: Recipe) -> bool:
 
 def _plan_lines(recipe: Recipe, shape: ModelShape, limits: Limits) -> Iterator[tuple[str, str]]:
     plan = make_plan(shape, recipe, limits)
-    devices = "CPU" if limits.gpus == 0 else f"{plan.gpus} GPU{'s' if plan.gpus > 1 else ''}"
+    devices = "CPU" if limits.gpus == 0 else counted(plan.gpus, "GPU")
     yield "devices", f"{devices} with {gib(limits.memory)}{'' if limits.gpus == 0 else f', {RESERVE:.0%} kept free'}"
     yield "memory", f"{gib(plan.training.peak)} per device in an update of {packed_tokens(recipe):,} packed tokens"
     for part in plan.training.parts:
         yield "", f"{gib(part.size):>10}  {part.name}{' (in the memory of the CPU)' if part.on_cpu else ''}"
     yield from _sampler_lines(recipe, plan)
     yield from _time_lines(recipe, plan)
+    if limits.gpus is not None and 0 < plan.gpus < limits.gpus:
+        yield from _unused_lines(plan, limits.gpus)
     if plan.problems:
         for problem in plan.problems:
             yield "does not fit", problem
@@ -169,10 +172,27 @@ def _time_lines(recipe: Recipe, plan: Plan) -> Iterator[tuple[str, str]]:
         f"at most {_duration(time.sample)} to sample and {_duration(time.update)} to update per iteration, without "
         f"environments and evaluations, on {time.hardware.name} at {time.hardware.utilization:.0%} utilization",
     )
+    if recipe.run.epochs is None:  # else the number of tasks is not known
+        iterations = recipe.run.total_iterations
+        seconds = iterations * time.total
+        gpu_hours = f", {plan.gpus * seconds / 3600:.1f} GPU-hours" if time.hardware is GPU else ""
+        yield "whole run", f"at most {_duration(seconds)}{gpu_hours} for {counted(iterations, 'iteration')}"
 
 
-def _missing_here(recipe: Recipe, shape: ModelShape | None) -> Iterator[str]:
-    """Yield what this machine lacks to run a recipe on its own."""
+def _unused_lines(plan: Plan, gpus: int) -> Iterator[tuple[str, str]]:
+    yield "unused", f"{gpus - plan.gpus} of {gpus} GPUs: the recipe asks for {plan.gpus}"
+    if plan.spread is not None:
+        options, wider = plan.spread
+        yield (
+            "change",
+            f"{options}: uses {wider.gpus}, at most {_duration(wider.time.sample)} to sample and "
+            f"{_duration(wider.time.update)} to update, {gib(wider.training.peak)} per device"
+            f"{'' if wider.problems else ', fits'}",
+        )
+
+
+def _missing_here(recipe: Recipe, shape: ModelShape | None, planned: int) -> Iterator[str]:
+    """Yield what this machine lacks to run a recipe on its own, on the planned number of GPUs if there is one."""
     packages = {"ray": recipe.engine.kind == "cluster" or recipe.sampler.count > 0}
     packages |= {"vllm": recipe.sampler.kind == "vllm", "peft": recipe.model.lora is not None}
     extras = {"ray": "cluster", "vllm": "vllm", "peft": "lora"}
@@ -187,6 +207,8 @@ def _missing_here(recipe: Recipe, shape: ModelShape | None) -> Iterator[str]:
     gpus = gpu_count()
     if gpus == 0 and _for_gpus(recipe):
         yield f"it has no GPU; the recipe asks for {gpus_of(recipe)}"
+    elif gpus < planned:
+        yield f"it has {counted(gpus, 'GPU') if gpus else 'no GPU'}; the plan is for {planned}"
     else:
         yield from make_plan(shape, recipe, _limits(recipe, gpus, None)).problems
 

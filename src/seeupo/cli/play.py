@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from seeupo.protocols import Env
 from seeupo.types import StepResult, Task, Tool
@@ -40,7 +40,8 @@ def present(result: StepResult, show: Callable[[str], None]) -> None:
 
 
 def signature(tool: Tool) -> str:
-    """Return a tool as name(parameter, optional?)."""
-    required = set(tool.parameters.get("required", ()))
-    names = tool.parameters.get("properties", {})
-    return f"{tool.name}({', '.join(name if name in required else f'{name}?' for name in names)})"
+    """Return a tool as name(parameter, optional?). Environments may give any parameters, not only a JSON schema."""
+    required, properties = tool.parameters.get("required"), tool.parameters.get("properties")
+    needed = required if isinstance(required, list | tuple) else ()
+    names = properties if isinstance(properties, Mapping) else {}
+    return f"{tool.name}({', '.join(name if name in needed else f'{name}?' for name in names)})"

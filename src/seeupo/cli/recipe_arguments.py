@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from seeupo.cli.trust import permissions_for
-from seeupo.config.loader import default_recipe, parse_value, read_recipe
+from seeupo.config.loader import default_recipe, read_recipe
 from seeupo.config.schema import Recipe
-from seeupo.envs.trust import Permissions, named_code
+from seeupo.config.toml import parse_value
+from seeupo.envs.trust import Permissions, is_cluster_address, named_code, strings_in
 from seeupo.errors import TrainingError
 
 SECTIONS = tuple(section.name for section in fields(Recipe))
@@ -37,9 +38,9 @@ class RequestedRecipe:
 def requested_recipe(
     name: str | None, arguments: Sequence[str], *, trust: Sequence[str], unsandboxed: bool
 ) -> RequestedRecipe:
-    """Read a recipe and its overrides, and ask for consent to code that only files name.
+    """Read a recipe and its overrides, and ask for consent to code and clusters that only files name.
 
-    Code that overrides name is trusted, because the user typed it.
+    What overrides name is trusted, because the user typed it.
     """
     overrides = parse_overrides(arguments)
     name = name or default_recipe(dict(overrides).get("environment.name"))
@@ -47,11 +48,23 @@ def requested_recipe(
     permissions = permissions_for(
         named_code(recipe.environment.name, recipe.environment.options),
         in_process=recipe.in_process_code,
+        clusters=recipe.clusters,
         trust=trust,
-        typed=[parse_value(value) for key, value in overrides if key.partition(".")[0] in CODE_SECTIONS],
+        typed=typed_names(overrides),
         unsandboxed=unsandboxed,
     )
     return RequestedRecipe(name, overrides, recipe, permissions)
+
+
+def typed_names(overrides: Sequence[tuple[str, str]]) -> list[str]:
+    """Return the texts in overrides that may name code or a Ray cluster; each only where a recipe names such."""
+    texts = [
+        (key.partition(".")[0] == "engine", text)
+        for key, value in overrides
+        if key.partition(".")[0] in (*CODE_SECTIONS, "engine")
+        for text in strings_in(parse_value(value))
+    ]
+    return [text for in_engine, text in texts if in_engine == is_cluster_address(text)]
 
 
 def parse_overrides(arguments: Sequence[str]) -> list[tuple[str, str]]:
@@ -72,6 +85,6 @@ def parse_overrides(arguments: Sequence[str]) -> list[tuple[str, str]]:
     return pairs
 
 
-def trust_flags(code: Sequence[str]) -> str:
-    """Return the options with which later commands trust the code that a recipe names."""
-    return "".join(f" --trust {shlex.quote(reference)}" for reference in code)
+def trust_flags(references: Sequence[str]) -> str:
+    """Return the options with which later commands trust the code and the cluster that a recipe names."""
+    return "".join(f" --trust {shlex.quote(reference)}" for reference in references)

@@ -8,8 +8,8 @@ from rich.table import Table
 
 from seeupo.cli.recipe_arguments import RequestedRecipe, trust_flags
 from seeupo.cli.terminal import Terminal, echo, note
-from seeupo.config.loader import parse_value
 from seeupo.config.schema import DEFAULT_ITERATIONS, Recipe
+from seeupo.config.toml import parse_value
 from seeupo.core.statistics import format_estimate
 from seeupo.envs.trust import named_code
 from seeupo.runs.run_directory import REPORT
@@ -45,7 +45,9 @@ def run_training(
         stopped = "Stopped and saved. Resume"
         if not isinstance(stop, Interrupted):
             stopped = "Stopped. Resume from the last checkpoint"
-        note(f"{stopped} with: seeupo train --resume {run_dir}{trust_flags(recipe.code)}")
+        note(f"{stopped} with: seeupo train --resume {run_dir}{trust_flags((*recipe.code, *recipe.clusters))}")
+        if isinstance(stop, Interrupted) and (page := run_dir / REPORT).exists():
+            note(f"The report so far: {page}")
         return INTERRUPTED
     show_result(result, recipe)
     return 0
@@ -79,7 +81,8 @@ def show_result(result: TrainingResult, recipe: Recipe) -> None:
     echo(f"evaluate  seeupo eval {result.run_dir}{flags}  (or a checkpoint: --checkpoint best)")
     echo(f"export    seeupo export {result.run_dir} OUT  (or a checkpoint: --best)")
     more = 2 * recipe.run.total_iterations or DEFAULT_ITERATIONS
-    echo(f"continue  seeupo train --resume {result.run_dir} --run.iterations {more}{trust_flags(recipe.code)}")
+    flags = trust_flags((*recipe.code, *recipe.clusters))
+    echo(f"continue  seeupo train --resume {result.run_dir} --run.iterations {more}{flags}")
 
 
 def best_line(result: TrainingResult) -> str:

@@ -45,7 +45,7 @@ def compare(
         jobs: Number of runs in parallel; as many as the cores allow by default.
         keep_runs: Keep the run directory of every run, in `work`.
         any_revision: Accept finished runs of another training revision.
-        trust: Code that the study and its recipe may name.
+        trust: Code that the study and its recipe may name, and the address of the recipe's Ray cluster.
         unsandboxed: Run environment workers without a sandbox.
         progress: Show progress on standard error.
 
@@ -53,7 +53,7 @@ def compare(
         The content of comparison.json: scores, paired differences with verdicts, stability and cost of each arm.
     """
     settings, recipe = read_study(str(study))
-    check_trust(settings.code(recipe), trust)
+    check_trust(settings.needs_consent(recipe), trust)
     comparison = Comparison(settings, recipe, Store(output_directory(study, out), any_revision=any_revision), trust)
     execution = Execution(jobs or default_jobs(settings), Permissions(tuple(trust), unsandboxed), keep_runs)
     display = CompareDisplay(Terminal(stderr=True, quiet=not progress), comparison.counts())

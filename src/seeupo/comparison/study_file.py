@@ -77,10 +77,11 @@ class Study(Options):
         names = {recipe.collect.reward, *(str(arm["algorithm"]["name"]) for arm in self.arms.values())}
         return sorted(name for name in names if is_reference(name))
 
-    def code(self, recipe: Recipe) -> list[str]:
-        """Return the references to all code that the arms and the recipe name."""
+    def needs_consent(self, recipe: Recipe) -> list[str]:
+        """Return the references to all code that the arms and the recipe name, and the address of its cluster."""
         environment = recipe.environment
-        return [*named_code(environment.name, environment.options), *self.in_process_code(recipe)]
+        code = named_code(environment.name, environment.options)
+        return [*code, *self.in_process_code(recipe), *recipe.clusters]
 
     def _check_arms(self) -> None:
         if len(self.arms) < 2:

@@ -20,8 +20,9 @@ from importlib.resources import files
 from typing import Any, cast
 
 from seeupo.config.json_schema import section_from_schema, section_schema
+from seeupo.config.toml import format_value
 from seeupo.envs.declare import Role, declares, requirement
-from seeupo.envs.references import class_reference, resolve
+from seeupo.envs.references import class_reference, resolve, split, why_not_importable
 from seeupo.envs.trust import check_trust
 from seeupo.errors import ConfigError
 from seeupo.protocols import Algorithm, Need
@@ -78,8 +79,13 @@ class AlgorithmSettings:
             object.__setattr__(self, "options", option_values(_read_options(section, self.options)))
 
     @classmethod
-    def from_algorithm(cls, algorithm: Algorithm) -> AlgorithmSettings:
-        """Return the settings of an algorithm object; a class of the user's is named by module and class."""
+    def from_algorithm(cls, algorithm: Algorithm | type[Algorithm]) -> AlgorithmSettings:
+        """Return the settings of an algorithm object, or of a class with its default options.
+
+        A class of the user's is named by module and class.
+        """
+        if isinstance(algorithm, type):
+            algorithm = algorithm()
         made_by = type(algorithm)
         path = f"{made_by.__module__}:{made_by.__qualname__}"
         shipped = next((name for name, entry in shipped_algorithms().items() if entry["class"] == path), None)
@@ -172,5 +178,16 @@ def load_algorithm(settings: AlgorithmSettings, trust: Collection[str] = ()) -> 
 
 
 def algorithm_code(settings: AlgorithmSettings) -> tuple[str, ...]:
-    """Return the reference to code in the settings, if their name is one."""
-    return (settings.name,) if is_reference(settings.name) else ()
+    """Return the reference to code in the settings, if their name is one.
+
+    Raises:
+        ConfigError: It names a class that only the program that defined it has.
+    """
+    if not is_reference(settings.name):
+        return ()
+    module, name = split(settings.name)
+    here = module == "__main__" and hasattr(sys.modules[module], name)  # as in the notebook that started the run
+    if settings.made_by is None and not here and (reason := why_not_importable(settings.name)) is not None:
+        remedy = "when you resume: --algorithm.name my_module:" + name.rpartition(".")[2]
+        raise ConfigError([f"algorithm.name = {format_value(settings.name)}: the algorithm {reason} {remedy}"])
+    return (settings.name,)

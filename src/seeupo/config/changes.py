@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from seeupo.config.toml import dotted, format_value
+from seeupo.envs.references import same_code
 from seeupo.errors import TrainingError
 
 LENGTH = tuple(
@@ -76,6 +77,15 @@ def recipe_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[
     return [Change(key, old.get(key), new.get(key)) for key in {**old, **new} if old.get(key) != new.get(key)]
 
 
+def renamed(table: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], list[Change]]:
+    """Return a recipe's table with this name of its algorithm if its class was only moved, and that change."""
+    algorithm = table.get("algorithm", {})
+    old = algorithm.get("name") if isinstance(algorithm, Mapping) else None
+    if not isinstance(old, str) or old == name or not same_code(old, name):
+        return table, []
+    return {**table, "algorithm": dict(algorithm, name=name)}, [Change("algorithm.name", old, name)]
+
+
 def check_changes(changes: Sequence[Change], *, typed: Collection[str], accepted: bool) -> None:
     """Raise unless a run may be resumed with these changes.
 
@@ -105,15 +115,21 @@ def check_changes(changes: Sequence[Change], *, typed: Collection[str], accepted
         )
 
 
-def changes_text(records: object) -> str | None:
-    """Return the changes that a run directory records, as text; None if there are none. Malformed ones are left out."""
+def recorded_changes(records: object) -> list[tuple[int, Change]]:
+    """Return the changes that a run directory records, each with its iteration. Malformed ones are left out."""
     changes = [record for record in records if isinstance(record, Mapping)] if isinstance(records, list) else []
-    parts = [
-        f"after iteration {change['iteration']}: {Change(str(change['key']), change.get('old'), change.get('new'))}"
+    return [
+        (change["iteration"], Change(str(change["key"]), change.get("old"), change.get("new")))
         for change in changes
         if "key" in change and isinstance(change.get("iteration"), int)
     ]
-    return "; ".join(parts) or None
+
+
+def changes_text(records: object) -> str | None:
+    """Return the changes that a run directory records, as text; None if there are none."""
+    return (
+        "; ".join(f"after iteration {iteration}: {change}" for iteration, change in recorded_changes(records)) or None
+    )
 
 
 def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

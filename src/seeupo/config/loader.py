@@ -19,8 +19,9 @@ from seeupo.config.keys import settable_keys
 from seeupo.config.option_types import alternatives, takes_none
 from seeupo.config.reader import Reader
 from seeupo.config.schema import Recipe
-from seeupo.config.toml import MAX_CHARACTERS, dotted, format_value, parse_toml, toml_lines
+from seeupo.config.toml import MAX_CHARACTERS, dotted, format_value, parse_toml, parse_value, toml_lines
 from seeupo.config.unknown_keys import hint_at
+from seeupo.envs.references import same_code
 from seeupo.errors import ConfigError, suggest
 from seeupo.utils.text import one_line
 
@@ -145,8 +146,10 @@ def parse_file(text: str, source: str) -> dict[str, Any]:
 def _change_algorithm(table: dict[str, Any], name: str | None) -> None:
     """Start from the defaults of another algorithm: the recipe's options do not apply to it."""
     section = table.get("algorithm")
-    if isinstance(section, dict) and name not in (None, section.get("name", "seeupo")):
-        table["algorithm"] = {}
+    if isinstance(section, dict) and name is not None:
+        used = section.get("name", "seeupo")
+        if not same_code(str(parse_value(name)), str(used)):  # a class may have moved
+            table["algorithm"] = {}
 
 
 def _change_environment(table: dict[str, Any], name: str | None) -> None:
@@ -172,15 +175,6 @@ def _override(table: dict[str, Any], key: str, text: str) -> str | None:
     only_text = alternatives(hint_at(path)) == (str,)
     table[last] = text if only_text and not isinstance(value, str) else value
     return None
-
-
-def parse_value(text: str) -> Any:
-    """Return a value from a command line: TOML, or the text itself."""
-    try:
-        table = tomllib.loads(f"value = {text}")
-    except (ValueError, RecursionError):
-        return text
-    return table["value"] if len(table) == 1 else text
 
 
 # Writing.

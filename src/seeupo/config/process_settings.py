@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from seeupo.config.option_types import NonNegative, NonNegativeInt, Options, PositiveInt, Range
+from seeupo.envs.trust import is_cluster_address
 from seeupo.types import Behavior
 from seeupo.utils.option_checks import OptionError
 
@@ -24,7 +25,8 @@ class EngineSettings(Options):
         trainers: Number of ranks, one per GPU; more than one needs kind = "cluster".
         replicas: Number of copies of the sharded weights, usually one per node (hybrid sharding); divides `trainers`.
         cpu_offload: Shards and optimizer state in the memory of the CPU between uses.
-        address: Ray cluster to join: "auto" for the running one, or host:port; "none" starts one on this machine.
+        address: Ray cluster to join, with your consent: "auto" for the running one, or host:port; "none" starts one
+            that only this run can use on this machine.
         call_seconds: Time limit of a pass over a batch in seconds, after which a rank counts as lost.
         restarts: Number of times that lost ranks are replaced without a checkpoint in between.
     """
@@ -43,6 +45,8 @@ class EngineSettings(Options):
             raise OptionError("replicas", self.replicas, f"a divisor of trainers = {self.trainers}")
         if self.kind == "local" and self.trainers > 1:
             raise OptionError("trainers", self.trainers, '1, or kind = "cluster" for several ranks')
+        if self.address is not None and not is_cluster_address(self.address):
+            raise OptionError("address", self.address, '"auto", host:port of a Ray cluster (not ray://), or "none"')
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, is_dataclass
-from typing import Any, get_args, get_origin
+from typing import Any, cast, get_args, get_origin
 
 from seeupo.config.algorithms import (
     AlgorithmSettings,
@@ -29,10 +29,14 @@ from seeupo.config.option_types import (
 from seeupo.config.toml import dotted, format_value
 from seeupo.config.unknown_keys import explain_unknown
 from seeupo.errors import suggest
+from seeupo.protocols import Algorithm
 from seeupo.utils.option_checks import OptionError
 
 MAX_DEPTH = 20
 """Nesting limit of options, which keeps recursion over them safe."""
+
+OWN = "Name your own by its class: my_module:MyAlgorithm"
+"""What to write for an algorithm that no installed package names."""
 
 
 class Reader:
@@ -93,8 +97,8 @@ class Reader:
 
     def _algorithm(self, value: Any, key: str) -> AlgorithmSettings | None:
         shipped = shipped_algorithms()
-        if hasattr(type(value), "__dataclass_fields__"):  # an algorithm object, from Python
-            return AlgorithmSettings.from_algorithm(value)
+        if is_dataclass(value):  # an algorithm object or class, from Python
+            return AlgorithmSettings.from_algorithm(cast("Algorithm", value))
         if not isinstance(value, Mapping):
             known = isinstance(value, str) and value in shipped
             fix = f". Write {key}.name = {format_value(value)}" if known else ""
@@ -109,7 +113,7 @@ class Reader:
             return AlgorithmSettings(name=self.storable(name, f"{key}.name"), options=self.storable(options, key))
         names = [*shipped, *plugin_names()]
         hint = suggest(name[:60], names) if isinstance(name, str) else f"expected {', '.join(names)}"
-        self.problems.append(f"{key}.name = {format_value(name)}: unknown name; {hint}")
+        self.problems.append(f"{key}.name = {format_value(name)}: unknown name; {hint}. {OWN}")
         return None
 
     def value(self, hint: Any, value: Any, key: str) -> Any:

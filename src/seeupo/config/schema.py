@@ -41,7 +41,8 @@ class RunSettings(Options):
         keep_checkpoints: Number of recent checkpoints to keep; the best one is always kept as well.
         deterministic: Bit-identical results for the same seed, concurrency and number of threads. Episodes then advance
             turn by turn together, which takes longer where environments are slow.
-        threads: Number of PyTorch threads; "none" means one per core.
+        threads: Number of PyTorch threads; "none" means one for models of fewer than 10 million weights, otherwise one
+            per core. A run records the number, and keeps it when it is resumed.
     """
 
     seed: NonNegativeInt = 0
@@ -278,6 +279,11 @@ class Recipe:
         """References to code that runs in the training process: algorithm and reward function."""
         reward = self.collect.reward
         return (*algorithm_code(self.algorithm), *((reward,) if is_reference(reward) else ()))
+
+    @property
+    def clusters(self) -> tuple[str, ...]:
+        """Address of the Ray cluster that the recipe names, if any. It is joined only with the user's consent."""
+        return () if self.engine.address is None else (self.engine.address,)
 
     def with_code(self, trust: Collection[str]) -> Recipe:
         """Return the recipe with the class of its algorithm loaded; `TrustError` if that needs consent."""

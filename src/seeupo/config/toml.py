@@ -28,6 +28,26 @@ def parse_toml(text: str) -> dict[str, Any]:
     return tomllib.loads(text)
 
 
+def parse_value(text: str) -> Any:
+    """Return a value from a command line: TOML, else JSON, else the text itself. A date is text."""
+    for read in (_one_toml_value, json.loads):
+        try:
+            value = read(text)
+            json.dumps(value)
+        except (TypeError, ValueError, RecursionError):
+            continue
+        return value
+    return text
+
+
+def _one_toml_value(text: str) -> Any:
+    """Return a value in TOML; `ValueError` if the text is more than one line of it."""
+    table = tomllib.loads(f"value = {text}")
+    if len(table) > 1:
+        raise ValueError("expected one value")
+    return table["value"]
+
+
 def toml_lines(table: Mapping[str, Any], path: str = "") -> Iterator[str]:
     """Yield the values of a table, then its tables: in TOML, everything after a header belongs to that table."""
     if path:

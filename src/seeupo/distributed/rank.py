@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import struct
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from ipaddress import ip_address
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from seeupo.config.optimizer_settings import OptimizerSettings
 from seeupo.engines.local import LocalEngine
 from seeupo.models.loading import LoadedPolicy
 from seeupo.models.precision import resolve_device
 from seeupo.models.streaming import WeightStream
+
+SIOCGIFADDR = 0x8915
+"""Linux's request for the address of a network interface."""
 
 
 @dataclass(frozen=True)
@@ -50,24 +57,29 @@ class Rank:
         self.engine: LocalEngine
 
     def address(self) -> str:
-        """Return an address at which this process can be reached by the other ranks."""
-        import ray
-
-        host = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
-        with socket.socket() as probe:
-            probe.bind((host, 0))
+        """Return an address at which this process can be reached by other processes of the cluster."""
+        with socket.create_server((host := node_address(), 0), family=_family(host)) as probe:
             return f"tcp://{host}:{probe.getsockname()[1]}"
 
-    def connect(self, address: str, seconds: float) -> None:
+    def listen(self) -> tuple[str, int]:
+        """Listen for the other ranks, on the interface of the cluster only, and return host and port."""
+        host = node_address()
+        self._listener = socket.create_server((host, 0), family=_family(host), backlog=self.count)
+        return host, self._listener.getsockname()[1]
+
+    def connect(self, address: tuple[str, int], seconds: float) -> None:
         """Join the process group of all ranks; `seconds` limits every collective operation."""
+        name = interface_of(node_address())
+        if name is not None:  # otherwise that of the host's name
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+            if ip_address(node_address()).is_loopback:
+                os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
         backends = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        dist.init_process_group(
-            backends,
-            init_method=address,
-            rank=self.number,
-            world_size=self.count,
-            timeout=timedelta(seconds=seconds),
-        )
+        limit = timedelta(seconds=seconds)
+        # Without a socket, the store would listen on all interfaces.
+        listener = self._listener.detach() if self.number == 0 else None
+        store = TCPStore(*address, self.count, self.number == 0, limit, master_listen_fd=listener)
+        dist.init_process_group(backends, store=store, rank=self.number, world_size=self.count, timeout=limit)
 
     def build(self, plan: RankPlan) -> int:
         """Build the engine and return the maximum length of its packed rows."""
@@ -118,3 +130,27 @@ class Rank:
     def send_weights(self, version: int) -> None:
         torch.cuda.empty_cache()
         self._sender.send(version)
+
+
+def node_address() -> str:
+    """Return the IP address of this node in the Ray cluster."""
+    import ray
+
+    return str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+
+
+def interface_of(host: str) -> str | None:
+    """Return the network interface with an IPv4 address; None if there is none, or not on Linux."""
+    import fcntl
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):  # an interface without such an address
+                answer = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", name.encode()))
+                if socket.inet_ntoa(answer[20:24]) == host:
+                    return name
+    return None
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -31,7 +31,7 @@ class RankGroup:
         self._actors = [
             bundles.start(Rank, bundle, gpus, number, count) for number, bundle in enumerate(bundle_of_rank)
         ]
-        address = self._wait([self._actors[0].address.remote()], START_SECONDS)[0]
+        address = self._wait([self._actors[0].listen.remote()], START_SECONDS)[0]
         self.call("connect", address, call_seconds)
 
     def call(self, method: str, *arguments: Any, parts: Sequence[Any] | None = None, **options: Any) -> list[Any]:

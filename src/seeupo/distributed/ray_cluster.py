@@ -1,18 +1,28 @@
-"""Start or join a Ray cluster and reserve resources in it."""
+"""Start or join a Ray cluster and reserve resources in it.
+
+Whoever reaches the ports of a Ray cluster can run code in all its processes. One that is started here is therefore
+private: its ports are on the loopback interface, it requires a token, and its files are in a folder of this user.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import secrets
 import shlex
+import stat
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
+from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from seeupo.envs.trust import is_cluster_address
 from seeupo.errors import TrainingError, first_line
 
 RESERVE_SECONDS = 30.0
@@ -32,6 +42,7 @@ def ray_cluster(address: str | None, *, processes: int, own_device: torch.device
         raise TrainingError("engine.kind = \"cluster\" needs Ray: pip install 'seeupo[cluster]'")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
+    from ray.exceptions import RayError
 
     if ray.is_initialized():
         yield
@@ -41,24 +52,101 @@ def ray_cluster(address: str | None, *, processes: int, own_device: torch.device
         "log_to_driver": False,
         "logging_level": "error",
     }
-    if address is None:
-        # CPUs are only a count to Ray. Ranks on CPUs share the cores, so more of them than cores is slow but possible.
-        cpus = max(os.cpu_count() or 1, processes)
-        options |= {"num_cpus": cpus, "include_dashboard": False, "address": "local"}
-    else:
-        options |= {"address": address}
-    try:
-        with _hidden(own_device if address is None else None):
-            ray.init(**options)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise TrainingError(
-            f"engine.address = {address!r}: no Ray cluster can be joined or started there: {first_line(error)}. "
-            'Start one with "ray start --head", or leave engine.address out to start one on this machine'
-        ) from error
-    try:
+    with ExitStack() as stack:
+        if address is None:
+            stack.enter_context(_token())
+            # CPUs are only a count to Ray. Ranks on CPUs share the cores: more of them than cores is slow but possible.
+            cpus = max(os.cpu_count() or 1, processes)
+            folder = str(private_folder() / "ray")  # Ray lets all users write into its own
+            options |= {"num_cpus": cpus, "include_dashboard": False, "address": "local", "_temp_dir": folder}
+        else:
+            options |= {"address": _resolved(address)}
+        try:
+            with _on_loopback(own_device) if address is None else nullcontext():
+                ray.init(**options)
+        except (OSError, RuntimeError, ValueError, RayError) as error:
+            raise TrainingError(
+                f"engine.address = {address!r}: no Ray cluster can be joined or started there: {first_line(error)}. "
+                'Start one with "ray start --head", or leave engine.address out to start one on this machine'
+            ) from error
+        stack.callback(ray.shutdown)
+        if address is None:
+            _check_private()
         yield
+
+
+def private_folder() -> Path:
+    """Return a folder for temporary files that other users can neither read nor replace."""
+    folder = Path(tempfile.gettempdir()) / f"seeupo-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise TrainingError(
+            f"{folder}: expected a directory of yours that no other user can access (mode 0700). Remove it, or set "
+            "TMPDIR to a directory of yours"
+        )
+    return folder
+
+
+@contextmanager
+def _token() -> Iterator[None]:
+    """Have Ray require a random token of all that connect to it, which only this user can read."""
+    try:
+        from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
+    except ImportError:
+        raise TrainingError("Ray is too old to protect its ports: pip install -U 'seeupo[cluster]'") from None
+
+    def reload() -> None:
+        Config.initialize("")
+        AuthenticationTokenLoader.instance().reset_cache()
+
+    with tempfile.NamedTemporaryFile("w", dir=private_folder(), suffix=".token") as file:  # has mode 0600
+        file.write(secrets.token_hex(32))
+        file.flush()
+        try:
+            with _variables(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=file.name, RAY_AUTH_TOKEN=None):
+                reload()
+                yield
+        finally:
+            reload()
+
+
+@contextmanager
+def _on_loopback(hidden: torch.device | None) -> Iterator[None]:
+    """Have a Ray that is started in this context listen on the loopback interface, as it does on macOS.
+
+    It offers only the GPUs that it sees when it starts; `hidden` is not one of them.
+    """
+    from ray._private import ray_constants
+
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False  # means: of several machines
+    try:
+        with _hidden(hidden):
+            yield
     finally:
-        ray.shutdown()
+        ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+def _check_private() -> None:
+    """Raise unless the cluster that was started listens on the loopback interface and requires a token."""
+    import ray
+    from ray._raylet import AuthenticationMode, get_authentication_mode  # type: ignore[attr-defined]
+
+    host = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
+    if not ip_address(host).is_loopback or get_authentication_mode() != AuthenticationMode.TOKEN:
+        raise TrainingError(
+            f"Ray {ray.__version__} would accept connections from other machines or users. Install a tested version: "
+            "pip install 'seeupo[cluster]' -c constraints.txt"
+        )
+
+
+def _resolved(address: str) -> str:
+    """Return the address that Ray will use; `RAY_ADDRESS` is what "auto" means if it is set."""
+    resolved = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
+    if not is_cluster_address(resolved):  # Ray imports the module that another scheme names
+        raise TrainingError(f"RAY_ADDRESS = {resolved!r}: expected host:port of a Ray cluster, which ray:// is not")
+    return resolved
 
 
 def worker_environment(*, on_this_machine: bool) -> dict[str, Any]:
@@ -75,21 +163,34 @@ def worker_environment(*, on_this_machine: bool) -> dict[str, Any]:
 
 @contextmanager
 def _hidden(device: torch.device | None) -> Iterator[None]:
-    """Hide a GPU from what is started in this context: Ray offers only the GPUs that it sees when it starts."""
+    """Hide a GPU from what is started in this context."""
+    name = "CUDA_VISIBLE_DEVICES"
     if device is None or device.type != "cuda":
         yield
         return
-    name, before = "CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES")
+    before = os.environ.get(name)
     seen = [str(number) for number in range(torch.cuda.device_count())] if before is None else before.split(",")
     del seen[device.index or 0]
-    os.environ[name] = ",".join(seen)
+    with _variables(**{name: ",".join(seen)}):
+        yield
+
+
+@contextmanager
+def _variables(**values: str | None) -> Iterator[None]:
+    """Set environment variables in this context; None removes one."""
+    before = {name: os.environ.get(name) for name in values}
+
+    def set_all(variables: Mapping[str, str | None]) -> None:
+        for name, value in variables.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+    set_all(values)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
+        set_all(before)
 
 
 def other_nodes() -> list[str]:

@@ -61,6 +61,8 @@ class VllmSampler:
         self.options, self.version = options, 0
         os.environ.update(
             VLLM_ENABLE_V1_MULTIPROCESSING="0",  # the engine runs here, so seeds give the same tokens
+            VLLM_HOST_IP="127.0.0.1",  # all workers of an engine are on this machine
+            VLLM_ALLOW_INSECURE_SERIALIZATION="0",  # nothing is unpickled for a caller
             VLLM_CPU_KVCACHE_SPACE="1",
             VLLM_NO_USAGE_STATS="1",
             VLLM_LOGGING_LEVEL="ERROR",

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 
 from seeupo.inference import make_sampler
+from seeupo.models.chat_templates import render
 from seeupo.models.loading import load_policy
 from seeupo.types import Completion, GenerationRequest, SamplingParameters
 
@@ -27,7 +28,7 @@ def generate_answer(name: str, prompt: str, *, max_tokens: int) -> Answer:
     message = [{"role": "user", "content": prompt}]
     text: str = prompt  # as it is if the model has no chat template
     if policy.tokenizer.chat_template is not None:
-        text = str(policy.tokenizer.apply_chat_template(message, add_generation_prompt=True, tokenize=False))
+        text = render(policy.tokenizer, policy.tokenizer.get_chat_template(), message)
     ids = tuple(policy.tokenizer.encode(text, add_special_tokens=False))
     sampler = make_sampler(policy, training=False)
     parameters = SamplingParameters(max_tokens=max_tokens, top_k=1)

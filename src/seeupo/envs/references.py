@@ -20,6 +20,7 @@ from seeupo.envs.tracebacks import explain_exception, is_installed
 from seeupo.errors import EnvError
 
 ARGUMENTS = "(...)"
+LOCAL = "<locals>."
 SIMPLE = (str, int, float, tuple, type(None))
 
 
@@ -49,7 +50,7 @@ def resolve(reference: str, role: Role) -> Any:
     try:
         code = reduce(getattr, name.split("."), loaded)
     except AttributeError:
-        raise EnvError(f"{reference!r}: {module} has no {name}") from None
+        raise EnvError(f"{reference!r}: {why_not_importable(reference) or f'{module} has no {name}'}") from None
     if not declares(code, role):
         raise EnvError(f"{reference!r} is not usable as {role}: expected {requirement(role)}")
     return code
@@ -85,16 +86,16 @@ def class_reference(cls: type) -> str:
     return f"{module}:{cls.__qualname__}"
 
 
-def same_environment(one: str, other: str) -> bool:
-    """Return whether two names may mean the same environment: a class can be named by its module or by its file."""
-    classes = [name.rpartition(":")[2].removesuffix(ARGUMENTS) for name in (one, other)]
+def same_code(one: str, other: str) -> bool:
+    """Return whether two names may mean the same class, because it can be named by its module or its file, or moved."""
+    classes = [name.rpartition(":")[2].rpartition(LOCAL)[2].removesuffix(ARGUMENTS) for name in (one, other)]
     return one == other or (":" in one and ":" in other and classes[0] == classes[1])
 
 
 def why_not_importable(reference: str) -> str | None:
     """Return why a recorded reference does not suffice to create the same environment again; None if it does."""
     module, _, name = reference.rpartition(":")
-    if module == "__main__" or "<locals>" in name:
+    if module == "__main__" or LOCAL in name:
         return f"{name} was defined in a script or a function and cannot be imported. Move it to a module and name it"
     if name.endswith(ARGUMENTS):
         return f"{name.removesuffix(ARGUMENTS)} takes arguments that were not recorded. Name it again with its options"
@@ -117,6 +118,18 @@ def locate(reference: str) -> Source | None:
     if path is None or not path.exists():
         return None
     return Source(path, None if is_installed(path) else path.parent)
+
+
+def hidden_module(name: object) -> str:
+    """Explain why a sandboxed worker of this interpreter does not find a module that this process finds, if it does."""
+    module = name.partition(".")[0] if isinstance(name, str) else ""
+    path = _path_of(module) if module.isidentifier() else None
+    if path is None or is_installed(path):
+        return ""
+    return (
+        f". The sandbox hides {path}: install the package of {module} without -e, or move it into the directory of the "
+        "environment, which must not contain your home"
+    )
 
 
 def load_file(path: Path) -> ModuleType:

@@ -102,6 +102,7 @@ SPECS: tuple[EnvSpec, ...] = (
         runs_model_code=True,
         separate_judge=True,
         episodes_per_worker=1,
+        file_options=("data",),
         limits=Limits(call_seconds=300, memory_mb=3072, open_files=512, processes=128),
     ),
     EnvSpec(
@@ -124,7 +125,7 @@ SPECS: tuple[EnvSpec, ...] = (
     ),
     EnvSpec(
         name="gymnasium",
-        summary="any environment with Gymnasium's reset and step whose observations and actions are text",
+        summary="environments of Gymnasium by id, and text environments with its reset and step",
         license="yours",
         tasks="any number",
         factory="seeupo.envs.gymnasium_text.gymnasium_env:GymnasiumTextFactory",

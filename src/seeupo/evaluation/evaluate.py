@@ -8,27 +8,29 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from seeupo.callbacks import Callback
-from seeupo.config.loader import read_recipe
+from seeupo.config.loader import file_text, parse_file, recipe_from_table
 from seeupo.config.schema import Recipe
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.envs.registry import EnvSpec
 from seeupo.envs.trust import NOTHING_ALLOWED, Permissions, strings_in
 from seeupo.errors import EvaluationError
+from seeupo.evaluation import policies
 from seeupo.evaluation.endpoint import Endpoint
-from seeupo.evaluation.policies import EvaluatedPolicy, ModelPolicy, endpoint_policy, expert_policy, random_policy
+from seeupo.evaluation.policies import EvaluatedPolicy, ModelPolicy
 from seeupo.evaluation.results import Evaluation, EvaluationPlan, panel_of
-from seeupo.models.loading import load_policy
 from seeupo.protocols import EnvFactory
-from seeupo.rollout.chat import ChatFormat
 from seeupo.rollout.groups import group_attempts
-from seeupo.rollout.runner import Runner
 from seeupo.rollout.template import Template
 from seeupo.runs.run_directory import RECIPE, RunDirectory, refuse_links
 from seeupo.types import Attempt, SamplingParameters, Trajectory
 from seeupo.utils.output_paths import check_output
+
+if TYPE_CHECKING:
+    from seeupo.rollout.chat import ChatFormat
+    from seeupo.rollout.runner import Runner
 
 SECONDS_BETWEEN_WRITES = 5.0
 
@@ -65,7 +67,7 @@ class EvaluationOptions:
     @property
     def sampling(self) -> dict[str, Any]:
         """Sampling settings for the plan; empty for scripted policies."""
-        if self.policy in ("expert", "random"):
+        if self.policy in policies.SCRIPTED:
             return {}
         template = "plain" if self.plain else "reasoning"
         return {"temperature": self.temperature, "max_tokens": self.max_tokens, "template": template}
@@ -79,6 +81,8 @@ def resolve_options(**options: Any) -> EvaluationOptions:
     options = {name: value for name, value in options.items() if value is not None and value != {}}
     policy = options.get("policy", "")
     settings = run_settings(policy)
+    if policy and not settings:
+        policies.check_policy(policy)
     if "checkpoint" in options:
         if not settings:
             raise EvaluationError(f"checkpoint {options['checkpoint']}: only a run directory has checkpoints; name one")
@@ -97,7 +101,10 @@ def run_settings(policy: str) -> dict[str, Any]:
     run = _run_at(policy)
     if run is None:
         return {}
-    return recipe_settings(read_recipe(str(run.path / RECIPE)))
+    path = str(run.path / RECIPE)
+    table = parse_file(file_text(path), path)
+    table.pop("algorithm", None)  # an evaluation needs none, and its code may be missing here
+    return recipe_settings(recipe_from_table(table))
 
 
 def recipe_settings(recipe: Recipe) -> dict[str, Any]:
@@ -327,9 +334,9 @@ def evaluation_plan(options: EvaluationOptions, pool: EnvPool) -> tuple[Evaluati
 def policy_for(options: EvaluationOptions, pool: EnvPool, callback: Callback) -> Iterator[EvaluatedPolicy]:
     """Provide the policy to evaluate."""
     if options.policy == "expert":
-        yield expert_policy(pool, options.max_turns)
+        yield policies.expert_policy(pool, options.max_turns)
     elif options.policy == "random":
-        yield random_policy(pool, options.max_turns)
+        yield policies.random_policy(pool, options.max_turns)
     elif options.endpoint is not None:
         endpoint = Endpoint(
             url=options.endpoint,
@@ -337,31 +344,39 @@ def policy_for(options: EvaluationOptions, pool: EnvPool, callback: Callback) ->
             temperature=options.temperature,
             max_tokens=options.max_tokens,
         )
-        with endpoint_policy(
+        with policies.endpoint_policy(
             pool, endpoint, options.max_turns, reasoning=not options.plain, concurrency=options.concurrency
         ) as policy:
             yield policy
     else:
-        yield ModelPolicy(model_runner(options, pool), callback)
+        with model_runner(options, pool) as runner:
+            yield ModelPolicy(runner, callback)
 
 
-def model_runner(options: EvaluationOptions, pool: EnvPool) -> Runner:
-    """Load the policy's model and return a runner for it."""
+@contextmanager
+def model_runner(options: EvaluationOptions, pool: EnvPool) -> Iterator[Runner]:
+    """Load the policy's model and provide a runner for it, with the number of threads for its size."""
+    from seeupo.models.loading import load_policy
+    from seeupo.models.threads import default_threads, num_threads
+    from seeupo.rollout.runner import Runner
+
     greedy = options.temperature == 0
     parameters = SamplingParameters(
         max_tokens=options.max_tokens, temperature=1.0 if greedy else options.temperature, top_k=1 if greedy else 0
     )
-    return Runner(
-        load_policy(model_of(options.policy or "", options.checkpoint)),
-        pool,
-        parameters=parameters,
-        max_turns=options.max_turns,
-        concurrency=options.concurrency,
-        reasoning=not options.plain,
-        max_observation_tokens=options.max_observation_tokens,
-        max_prompt_tokens=options.max_prompt_tokens,
-        training=False,
-    )
+    policy = load_policy(model_of(options.policy or "", options.checkpoint))
+    with num_threads(default_threads(policy.model)):
+        yield Runner(
+            policy,
+            pool,
+            parameters=parameters,
+            max_turns=options.max_turns,
+            concurrency=options.concurrency,
+            reasoning=not options.plain,
+            max_observation_tokens=options.max_observation_tokens,
+            max_prompt_tokens=options.max_prompt_tokens,
+            training=False,
+        )
 
 
 def one_episode(options: EvaluationOptions, task_id: str | None) -> tuple[ChatFormat, Trajectory]:
@@ -376,8 +391,8 @@ def one_episode(options: EvaluationOptions, task_id: str | None) -> tuple[ChatFo
         if task is None:
             raise EvaluationError(f"split {split!r} of {options.environment} has no task {task_id!r}")
         pool.try_task(task)
-        runner = model_runner(replace(options, concurrency=1), pool)
-        (trajectory,) = runner.run([Attempt("episode", "episode", task, seed=0)])
+        with model_runner(replace(options, concurrency=1), pool) as runner:
+            (trajectory,) = runner.run([Attempt("episode", "episode", task, seed=0)])
     return runner.chat, trajectory
 
 

@@ -8,18 +8,36 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol
 
 from seeupo.callbacks import Callback
 from seeupo.envs.pool.pool import EnvPool
-from seeupo.errors import EvaluationError
+from seeupo.errors import EvaluationError, suggest
 from seeupo.evaluation.endpoint import Endpoint
 from seeupo.evaluation.results import AttemptResult
 from seeupo.evaluation.scripted import TextPolicy, finished, run_rollouts, text_rollout
+from seeupo.models.catalog import CATALOG
+from seeupo.models.location import locate
 from seeupo.protocols import Rollouts
 from seeupo.rollout.reasoning import action_of
 from seeupo.rollout.template import REMINDER, with_tools
 from seeupo.types import Attempt, Message, StepResult, Tool
+
+SCRIPTED = ("expert", "random")
+"""Names of policies without a model."""
+
+
+def check_policy(policy: str) -> None:
+    """Raise if a policy that is not a run is not to be found, before an environment is started for it."""
+    if policy in (*SCRIPTED, "tiny"):
+        return
+    if "/" not in policy and policy not in CATALOG and not Path(policy).exists():
+        hint = suggest(policy, [*SCRIPTED, "tiny", *CATALOG])
+        raise EvaluationError(
+            f"{policy} does not exist; {hint} (or give a run directory, a model folder, or owner/name on a model hub)"
+        )
+    locate(policy)
 
 
 class EvaluatedPolicy(Protocol):
@@ -113,7 +131,7 @@ class RandomPolicy:
 def endpoint_policy(
     pool: EnvPool, endpoint: Endpoint, max_turns: int, *, reasoning: bool, concurrency: int
 ) -> Iterator[TextPolicies]:
-    """Provide the model of a server, with threads for concurrent requests."""
+    """Provide the model of a server, with threads for concurrent requests. The endpoint is closed at the end."""
     executor = ThreadPoolExecutor(concurrency, thread_name_prefix="endpoint")
     try:
         yield TextPolicies(
@@ -123,6 +141,7 @@ def endpoint_policy(
             concurrency=concurrency,
         )
     finally:
+        endpoint.close()  # Python waits for all threads before it exits
         executor.shutdown(wait=False, cancel_futures=True)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import seeupo
 from seeupo.core.statistics import Estimate, avg_at_k, count_successes, paired_difference, pass_at_k
-from seeupo.envs.references import same_environment
+from seeupo.envs.references import same_code
 from seeupo.errors import EvaluationError
 from seeupo.types import Attempt, Task
 from seeupo.utils.atomic_files import write_text
@@ -184,7 +184,7 @@ class Evaluation:
 
 def compare(one: Evaluation, other: Evaluation) -> dict[str, Any]:
     """Return the difference `other` - `one` in avg@k and pass@k, paired over tasks."""
-    if not same_environment(one.plan.environment, other.plan.environment) or one.plan.panel != other.plan.panel:
+    if not same_code(one.plan.environment, other.plan.environment) or one.plan.panel != other.plan.panel:
         raise EvaluationError(
             f"the results are for different tasks ({one.plan.environment}, panel {one.plan.panel}; "
             f"{other.plan.environment}, panel {other.plan.panel}); only the same panel can be compared"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -14,23 +14,31 @@ from typing import Any, Literal, TypeVar, get_args
 from seeupo.callbacks import Callback
 from seeupo.envs.failures import EnvFailure
 from seeupo.envs.pool.episode import PooledExpert
-from seeupo.envs.pool.pool import EnvPool
+from seeupo.envs.pool.pool import EnvPool, Mistakes
 from seeupo.errors import EnvError
 from seeupo.evaluation.results import AttemptResult
 from seeupo.types import Attempt, StepResult, StopReason, Task
+from seeupo.utils.text import counted
 
-ScriptedPolicy = Literal["expert", "no-op"]
+ScriptedPolicy = Literal["expert", "noisy expert", "no-op"]
 CONCURRENCY = 64
 MAX_TURNS = 300
 """Number of turns after which a scripted episode is stopped and scored in its current state."""
+CHECKED_TURNS: Mapping[ScriptedPolicy, int] = {"expert": MAX_TURNS, "noisy expert": 100, "no-op": 20}
+"""The same for the policies of a check; an environment may never end for a policy that does nothing."""
+CHECKED_TASKS = 100
+"""Number of tasks of each split that a check runs, unless another is given."""
+TASKS_WITH_WORDS = 20
+"""Number of tasks whose texts are compared with the vocabulary."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckResult:
-    """Episodes of one scripted policy on the tasks of a split."""
+    """Episodes of one scripted policy on tasks of a split, which has `tasks` of them."""
 
     split: str
     policy: ScriptedPolicy
+    tasks: int
     episodes: tuple[AttemptResult, ...]
     seconds: float
 
@@ -45,8 +53,9 @@ class CheckResult:
     @property
     def problem(self) -> str | None:
         """What is wrong, in one line; None if nothing failed, and the expert solved all tasks or the no-op none."""
-        policy, count = ("expert", len(self.episodes)) if self.policy == "expert" else ("no-op policy", 0)
+        policy = "no-op policy" if self.policy == "no-op" else self.policy
         total = len(self.episodes)
+        count = {"expert": total, "no-op": 0}.get(self.policy, self.solved)  # a noisy expert may solve any number
         if self.failures:
             return f"split {self.split}: {len(self.failures)} of {total} episodes of the {policy} failed"
         if self.solved == count:
@@ -61,6 +70,7 @@ class CheckResult:
         return {
             "split": self.split,
             "policy": self.policy,
+            "tasks": self.tasks,
             "episodes": len(self.episodes),
             "solved": self.solved,
             "mean_score": sum(scores) / len(scores) if scores else None,
@@ -78,18 +88,24 @@ def check_environment(
     tasks: int | None = None,
     callback: Callback | None = None,
 ) -> Iterator[CheckResult]:
-    """Run the expert, if there is one, and the no-op policy on the first `tasks` tasks of each split.
+    """Run the experts that there are, and the no-op policy, on tasks of each split.
 
     One task is tried first: an environment that fails it raises `EnvError`.
+
+    Args:
+        tasks: Maximum number of tasks of each split, spread evenly over it; `CHECKED_TASKS` by default.
     """
     callback = callback or Callback()
     first = next((split for split in splits if pool.tasks(split)), splits[0])
     pool.try_task(pool.first_tasks(first, tasks)[0])
     for split in splits:
-        attempts = [Attempt(task.id, task.id, task, task.seed) for task in pool.tasks(split)[:tasks]]
+        sampled = spread(pool.tasks(split), tasks or CHECKED_TASKS)
+        attempts = [Attempt(task.id, task.id, task, task.seed) for task in sampled]
         order = {attempt.id: number for number, attempt in enumerate(attempts)}
         for policy in get_args(ScriptedPolicy):
-            if policy == "expert" and attempts and pool.expert(attempts[0].task) is None:
+            if policy == "noisy expert" and not pool.has_noisy_expert():
+                continue
+            if policy != "no-op" and attempts and expert_of(pool, attempts[0], policy) is None:
                 continue
             callback.on_phase(f"{split}, {policy}", len(attempts))
             started = time.perf_counter()
@@ -100,9 +116,28 @@ def check_environment(
             yield CheckResult(
                 split=split,
                 policy=policy,
+                tasks=len(pool.tasks(split)),
                 episodes=tuple(sorted(episodes, key=lambda episode: order[episode.task])),
                 seconds=time.perf_counter() - started,
             )
+
+
+def spread(tasks: Sequence[Task], count: int) -> list[Task]:
+    """Return at most `count` of the tasks, evenly spaced, so that every part of a sorted list is in it."""
+    count = min(count, len(tasks))
+    return [tasks[number * len(tasks) // count] for number in range(count)]
+
+
+def vocabulary_problem(pool: EnvPool, words: Collection[str], tasks: Sequence[Task]) -> str | None:
+    """Return what an environment's vocabulary lacks of the texts of some experts' episodes; None if it is complete."""
+    sampled = spread(tasks, TASKS_WITH_WORDS)
+    if not words or not sampled or pool.expert(sampled[0]) is None:
+        return None
+    used = dict.fromkeys(word for text in expert_texts(pool, sampled) for word in text.split())
+    if not (missing := [word for word in used if word not in words]):
+        return None
+    shown = ", ".join(map(repr, missing[:5])) + (", ..." if missing[5:] else "")
+    return f"vocabulary() lacks {counted(len(missing), 'word')} of the expert's episodes: {shown}. Add them"
 
 
 Call = Callable[[], Future[Any]]
@@ -115,8 +150,14 @@ Rollout = Generator[Call, Any, T]
 
 def scripted_rollout(pool: EnvPool, attempt: Attempt, policy: ScriptedPolicy) -> Rollout[AttemptResult]:
     """Return the rollout of a scripted policy."""
-    expert = pool.expert(attempt.task) if policy == "expert" else None
-    return text_rollout(pool, attempt, no_op if expert is None else expert.submit, max_turns=MAX_TURNS)
+    expert = None if policy == "no-op" else expert_of(pool, attempt, policy)
+    turns = CHECKED_TURNS[policy]
+    return text_rollout(pool, attempt, no_op if expert is None else expert.submit, max_turns=turns)
+
+
+def expert_of(pool: EnvPool, attempt: Attempt, policy: ScriptedPolicy) -> PooledExpert | None:
+    """Return the expert, or the noisy expert with the mistakes that it makes by default."""
+    return pool.expert(attempt.task, mistakes=Mistakes(attempt.seed, {}) if policy == "noisy expert" else None)
 
 
 def no_op(_: StepResult) -> Future[str]:

@@ -11,15 +11,16 @@ from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.peft_utils import find_adapter_config_file
 
 from seeupo.config.model_settings import TinyConfig
-from seeupo.errors import ModelError, first_line, suggest
-from seeupo.models.catalog import CATALOG, downloaded_folder
+from seeupo.errors import ModelError, first_line
+from seeupo.models.config_check import check_size, read_config
+from seeupo.models.location import has_turn_adapters, is_adapter, locate
 from seeupo.models.logprobs import padded_logprobs, tree_logprobs
-from seeupo.models.lora.adapter_folders import Adapter, base_name, is_adapter, read_adapter
-from seeupo.models.lora.turn_adapters import has_turn_adapters, load_turn_adapters, read_index
+from seeupo.models.lora.adapter_folders import Adapter, base_name, read_adapter
+from seeupo.models.lora.turn_adapters import load_turn_adapters, read_index
 from seeupo.models.packing.batching import Packing
 from seeupo.models.packing.tree import pack_batches
 from seeupo.models.precision import DTYPES, cast_weights, resolve_device, use_exact_norms
@@ -131,7 +132,7 @@ def load_tokenizer(name_or_path: str) -> tuple[PreTrainedTokenizerBase, int]:
         return tiny_tokenizer(TinyConfig()), TinyConfig().context
     files = _locate_parts(name_or_path)
     try:
-        config = AutoConfig.from_pretrained(files.model, trust_remote_code=False)
+        config = read_config(files.model)
         _check_tokenizer_files(files.tokenizer)
         tokenizer = AutoTokenizer.from_pretrained(files.tokenizer, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
@@ -166,31 +167,6 @@ def _locate_parts(name_or_path: str) -> _PolicyFiles:
     return _PolicyFiles(base, str(folder) if has_words else base, adapter)
 
 
-def locate(name_or_path: str) -> str:
-    """Return the folder of a model of the catalog or on this machine, or a name on a model hub as it is."""
-    if name_or_path in CATALOG:
-        folder = downloaded_folder(name_or_path)
-        if folder is None:
-            raise ModelError(f"{name_or_path} is not downloaded yet; run: seeupo models fetch {name_or_path}")
-        return str(folder)
-    path = Path(name_or_path)
-    if path.is_dir():
-        if is_adapter(path) or has_turn_adapters(path):
-            return str(path)
-        if not (path / "config.json").exists():
-            run = f". The policy of this run is in {path / 'policy'}" if (path / "policy/config.json").exists() else ""
-            raise ModelError(f"{path} has no config.json; expected a model folder{run}")
-        if not list(path.glob("*.safetensors")):
-            raise ModelError(f"{path} has no .safetensors file; other weight formats can run code and are not loaded")
-        return str(path)
-    if name_or_path.startswith((".", "/", "~")) or name_or_path.count("/") > 1:
-        raise ModelError(f"there is no folder {name_or_path!r}; give a model folder with config.json and .safetensors")
-    if name_or_path.count("/") == 1 and not path.exists():
-        return name_or_path
-    hint = f"{suggest(name_or_path, ['tiny', *CATALOG])} (or give a model folder, or owner/name on a model hub)"
-    raise ModelError(f"unknown model {name_or_path!r}; {hint}")
-
-
 def adapter_folder(path: str) -> Path | None:
     """Return the folder of an adapter, downloaded if `path` is a name on a model hub; None if it is a model.
 
@@ -223,7 +199,9 @@ def _from_pretrained(path: str, tokenizer_path: str) -> tuple[PreTrainedModel, P
     _check_tokenizer_files(tokenizer_path)
     try:
         with no_progress_bars():
-            config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+            config = read_config(path)
+            if Path(path).is_dir():
+                check_size(config, Path(path))
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 path,
                 config=config,
@@ -235,6 +213,8 @@ def _from_pretrained(path: str, tokenizer_path: str) -> tuple[PreTrainedModel, P
             )
             model, report = loaded
             tokenizer = AutoTokenizer.from_pretrained(tokenizer_path, trust_remote_code=False)
+    except ModelError:
+        raise
     except Exception as error:  # damaged files raise many types, plain Exception among them
         raise ModelError(
             f"{path} could not be loaded: {first_line(error)}. Expected config.json, safetensors and a tokenizer of "

@@ -11,12 +11,14 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file
 
 from seeupo.errors import ModelError
-from seeupo.models.loading import LoadedPolicy, adapter_folder, locate, prepare
+from seeupo.models.config_check import read_config
+from seeupo.models.loading import LoadedPolicy, adapter_folder, prepare
+from seeupo.models.location import locate
 from seeupo.models.packing.batching import Packing
 from seeupo.models.precision import resolve_device
 
@@ -38,7 +40,7 @@ class WeightStream:
     def policy(self) -> LoadedPolicy:
         """Return the policy with all weights on the meta device; buffers have their values."""
         path = locate(self.name)
-        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+        config = read_config(path)
         with weights_on_meta():
             model: PreTrainedModel = AutoModelForCausalLM.from_config(
                 config, attn_implementation="sdpa", dtype=torch.float32

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from seeupo.config.model_settings import LoraSettings
+from seeupo.config.process_settings import Placement
 from seeupo.config.schema import Recipe
 from seeupo.planning.memory import (
     GIB,
@@ -62,6 +63,7 @@ class Plan:
         gpus: Number of GPUs that the recipe asks for.
         problems: Reasons that it does not fit; empty if it fits.
         changes: Overrides that would help, each with its result, in the order in which to try them.
+        spread: Overrides with which the recipe uses more of the GPUs that it leaves unused, and its plan with them.
     """
 
     training: TrainingMemory
@@ -70,6 +72,7 @@ class Plan:
     gpus: int
     problems: tuple[str, ...]
     changes: tuple[str, ...]
+    spread: tuple[str, Plan] | None = None
 
 
 def make_plan(shape: ModelShape, recipe: Recipe, limits: Limits) -> Plan:
@@ -83,7 +86,29 @@ def make_plan(shape: ModelShape, recipe: Recipe, limits: Limits) -> Plan:
         gpus=gpus_of(recipe),
         problems=problems,
         changes=tuple(_changes(shape, recipe, limits)) if problems else (),
+        spread=None if problems else _spread(shape, recipe, limits),
     )
+
+
+def _spread(shape: ModelShape, recipe: Recipe, limits: Limits) -> tuple[str, Plan] | None:
+    """Return overrides that put a rank on every GPU and samplers beside them, and the plan; None if no more are used.
+
+    With `collect.lag`, samplers work during updates, so each half of the GPUs does one of the two.
+    """
+    gpus, width, lag = limits.gpus or 0, recipe.sampler.tensor_parallel, recipe.collect.lag
+    count = gpus // (2 * width if lag else width)
+    trainers = gpus - count * width if lag else count * width
+    if count == 0 or trainers % recipe.engine.replicas or gpus_of(recipe) >= gpus:
+        return None
+    placement: Placement = "apart" if lag else "shared"
+    engine = replace(recipe.engine, kind="cluster", trainers=trainers)
+    wider = replace(recipe, engine=engine, sampler=replace(recipe.sampler, count=count, placement=placement))
+    options = [
+        f"--{section}.{key} {value}"
+        for section, key in (("engine", "kind"), ("engine", "trainers"), ("sampler", "count"), ("sampler", "placement"))
+        if (value := getattr(getattr(wider, section), key)) != getattr(getattr(recipe, section), key)
+    ]
+    return " ".join(options), make_plan(shape, wider, limits)
 
 
 def gpus_of(recipe: Recipe) -> int:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from seeupo.errors import ModelError, first_line
-from seeupo.models.lora.adapter_folders import is_adapter, read_adapter
+from seeupo.models.config_check import read_config
+from seeupo.models.location import is_adapter, locate
+from seeupo.models.lora.adapter_folders import read_adapter
 from seeupo.models.lora.turn_adapters import refuse_training
 from seeupo.planning.shapes import ModelShape
 
@@ -58,14 +60,11 @@ def _find_config(name: str) -> tuple[str, PretrainedConfig]:
     try:
         return "the local cache of the model hub", _read_config(name, local=True)
     except ModelError:
-        return "the model hub", _read_config(name, local=False)
+        return "the model hub", _read_config(locate(name), local=False)
 
 
 def _read_config(name: str, *, local: bool) -> PretrainedConfig:
     try:
-        config: PretrainedConfig = AutoConfig.from_pretrained(name, trust_remote_code=False, local_files_only=local)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(
-            f"the shape of {name} is unknown: {first_line(error)}. Connect to the model hub, or give a model folder"
-        ) from None
-    return config
+        return read_config(name, local=local)
+    except ModelError as error:
+        raise ModelError(f"the shape of {name} is unknown: {first_line(error)}. Give a model folder") from None

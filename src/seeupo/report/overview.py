@@ -34,6 +34,7 @@ def run_overview(run: StoredRun, name: str, selection: Selection) -> dict[str, A
         "verdict": verdict,
         "verdict_label": VERDICTS[verdict],
         "sentence": _sentence(run, k, difference),
+        "stopped": _stopped(run),
         "k": k,
         "scores": _scores(run, k, difference),
         "details": _details(run),
@@ -62,14 +63,32 @@ def algorithm_name(run: StoredRun) -> str:
 
 def repeat_command(run: StoredRun) -> str:
     """Return the command that repeats the run, without revealing absolute paths."""
-    path = run.path.resolve()
-    here = Path.cwd()
-    run_dir = path.relative_to(here).as_posix() if path.is_relative_to(here) else path.name
-    new_dir = f"../{path.name}-again" if path == here else f"{run_dir}-again"
+    run_dir, is_here = _shown_directory(run)
+    new_dir = f"../{run.name}-again" if is_here else f"{run_dir}-again"
     recipe = f"{run_dir}/recipe.toml"
     if run.env_info.get("custom_environment"):
         return f"seeupo.train({recipe!r}, environment=..., run_dir={new_dir!r})"
     return shlex.join(["seeupo", "train", recipe, "--out", new_dir])
+
+
+def _stopped(run: StoredRun) -> str | None:
+    """Return where the user stopped the run, and the command that continues it."""
+    if not run.stopped:
+        return None
+    run_dir, _ = _shown_directory(run)
+    command = shlex.join(["seeupo", "train", "--resume", run_dir])
+    if run.env_info.get("custom_environment"):
+        command = f"seeupo.resume({run_dir!r}, environment=...)"
+    planned = run.setting("run", "iterations")
+    of = f" of {planned}" if isinstance(planned, int) else ""
+    when = f"after iteration {run.last_iteration}{of}" if run.last_iteration else "before the first iteration"
+    return f"Stopped by you {when}; resume with {command}"
+
+
+def _shown_directory(run: StoredRun) -> tuple[str, bool]:
+    """Return the run directory relative to the working directory, or only its name, and whether they are the same."""
+    path, here = run.path.resolve(), Path.cwd()
+    return path.relative_to(here).as_posix() if path.is_relative_to(here) else path.name, path == here
 
 
 def _difference(run: StoredRun) -> Mapping[str, Any] | None:
@@ -200,6 +219,11 @@ def _warnings(run: StoredRun) -> list[dict[str, Any]]:
     dtype = str(run.setting("model", "dtype"))
     alarms = Alarms(dtype if dtype in GAP_BOUNDS else "float32")
     warnings = [
+        (record["iteration"], text.partition(": ")[2])
+        for record in [*run.records.get("warm_start", []), *run.records.get("evaluation", [])]
+        for text in alarms.check(record)
+    ]
+    warnings += [
         (record["iteration"], text.partition(": ")[2])
         for record in run.records.get("iteration", [])
         if (complete := _record_for_alarms(record)) is not None

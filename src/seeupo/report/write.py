@@ -55,11 +55,16 @@ def write_report(
     return ReportSummary(
         path=out,
         size=out.stat().st_size,
-        sentences=tuple(f"{entry['verdict_label']}: {entry['sentence']}" for entry in entries),
+        sentences=tuple(_sentence(entry) for entry in entries),
         total=sum(entry["trajectories"]["total"] for entry in entries),
         kept=sum(entry["trajectories"]["kept"] for entry in entries),
         missing=tuple(tuple(entry["missing"]) for entry in entries),
     )
+
+
+def _sentence(entry: Mapping[str, Any]) -> str:
+    stopped = "" if entry["stopped"] is None else f" {entry['stopped']}"
+    return f"{entry['verdict_label']}: {entry['sentence']}{stopped}"
 
 
 def write_comparison(table: Mapping[str, Any], path: Path) -> None:

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 from transformers import PreTrainedTokenizerBase
 
-from seeupo.errors import ModelError, first_line
+from seeupo.errors import ModelError
+from seeupo.models.chat_templates import PLAIN_TEMPLATE, TemplateLimitError, render
 from seeupo.rollout.reasoning import CLOSE
 from seeupo.types import Message, Tool, ToolCall
 
@@ -31,12 +32,6 @@ CACHE_SIZE = 4096
 """Maximum number of cached texts."""
 PROBE_CALL = ToolCall("probe_call", {"probe_key": "probe_value"})
 PROBE_TOOL = Tool("probe_tool", "A probe.", {"type": "object", "properties": {"probe_key": {"type": "string"}}})
-
-PLAIN_TEMPLATE = (
-    "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + eos_token + '\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
-)
-"""Template for tokenizers without one: the role, a colon, the content, and the end-of-turn token."""
 
 
 @dataclass(frozen=True)
@@ -147,18 +142,9 @@ class ChatFormat:
         return _cached(self._texts, tuple(ids), lambda: str(self.tokenizer.decode(list(ids), skip_special_tokens=True)))
 
     def _render(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> str:
-        try:
-            return str(
-                self.tokenizer.apply_chat_template(
-                    [self._escaped(self._entry(message)) for message in messages],
-                    tools=[self._escaped(schema_of(tool)) for tool in tools] if self.native_tools and tools else None,
-                    chat_template=self.template,
-                    add_generation_prompt=True,
-                    tokenize=False,
-                )
-            )
-        except Exception as error:  # a template is a program
-            raise ModelError(f"the chat template failed: {type(error).__name__}: {first_line(error)}") from None
+        entries = [self._escaped(self._entry(message)) for message in messages]
+        schemas = [self._escaped(schema_of(tool)) for tool in tools] if self.native_tools and tools else None
+        return render(self.tokenizer, self.template, entries, schemas)
 
     def _entry(self, message: Message) -> dict[str, Any]:
         role = "user" if message.role == "tool" and not self.tool_role else message.role
@@ -189,6 +175,8 @@ def chat_format(tokenizer: PreTrainedTokenizerBase) -> ChatFormat:
         return _probe(tokenizer, PLAIN_TEMPLATE)
     try:
         return _probe(tokenizer, str(template))
+    except TemplateLimitError:
+        raise
     except (ModelError, ValueError) as error:
         warnings.warn(
             f"the chat template of {tokenizer.name_or_path or 'this tokenizer'} cannot be spliced ({error}); "
@@ -227,10 +215,12 @@ def _probe(tokenizer: PreTrainedTokenizerBase, template: str) -> ChatFormat:
     )
 
 
-def _contains(render: Callable[[], str], *probes: str) -> bool:
+def _contains(make: Callable[[], str], *probes: str) -> bool:
     """Return whether a text can be rendered and contains all probes."""
     try:
-        text = render()
+        text = make()
+    except TemplateLimitError:
+        raise
     except ModelError:
         return False
     return all(probe in text for probe in probes)

@@ -22,16 +22,24 @@ class Alarms:
     When a run is resumed, its earlier records must be checked first.
 
     Args:
-        dtype: Data type of the computation (`model.dtype`).
+        dtype, threads: As in `History`.
     """
 
-    def __init__(self, dtype: str = "float32") -> None:
-        self._history = History(dtype)
+    def __init__(self, dtype: str = "float32", threads: int = 1) -> None:
+        self._history = History(dtype, threads)
         self._raised: set[Alarm] = set()
         self._reported: dict[Alarm, int] = {}
 
     def check(self, record: Record) -> list[str]:
         """Return the messages of the alarms that this record raises."""
+        if record.get("kind") == "warm_start":
+            self._history.warm_start = record
+        elif record.get("kind") == "evaluation" and _is_unsolved_start(record):
+            advice = _more_demonstrations(self._history.warm_start)
+            return [
+                f"before training: no held-out attempt scored above 0. Where no attempt succeeds, all rewards of a "
+                f"group are equal and training changes nothing. {advice}, or use easier tasks (environment.options)."
+            ]
         if record.get("kind") != "iteration":
             return []
         self._history.add(record)
@@ -47,6 +55,26 @@ class Alarms:
                     self._reported[alarm] = iteration
                     messages.append(f"iteration {iteration}: {text}")
         return messages
+
+
+UNSOLVED_EPISODES = 32
+"""Number of attempts from which an evaluation without any score says something about the policy."""
+
+
+def _is_unsolved_start(record: Record) -> bool:
+    """Return whether the evaluation before training has no score above 0 in enough attempts."""
+    scores = [value.get("value") for key, value in record.items() if key.startswith("avg@") and isinstance(value, dict)]
+    enough = (number(record, "episodes") or 0) - (number(record, "failures") or 0) >= UNSOLVED_EPISODES
+    return record.get("iteration") == 0 and scores == [0] and enough
+
+
+def _more_demonstrations(warm_start: Record | None) -> str:
+    """Return the advice for a policy that solves nothing: the beginning of a sentence."""
+    if warm_start is None:
+        return "Start with demonstrations ([warm_start])"
+    steps, loss = number(warm_start, "step"), number(warm_start, "loss")
+    length = "" if steps is None or loss is None else f" ({steps:g} batches, loss {loss:.2f})"
+    return f"The warm start was too short{length}. Raise warm_start.batches and warm_start.episodes"
 
 
 def untrained_warning(records: Iterable[Record]) -> str | None:
@@ -74,10 +102,14 @@ def missing_steps(history: History) -> str | None:
     if not any(map(_is_idle, history.last(5) or [history.latest])):
         return None
     reason = "all rewards of each group were equal" if all_equal(history.latest) else "no trajectory was left to use"
-    return (
-        f"no optimizer step was made ({reason}), so the weights did not change. Once in a while this is harmless. If "
-        "it recurs, collect more tasks (collect.tasks) or replace groups with equal rewards (collect.equal_rounds)."
+    advice = (
+        "Once in a while this is harmless. If it recurs, collect more tasks (collect.tasks) or replace groups with "
+        "equal rewards (collect.equal_rounds)."
     )
+    if all_equal(history.latest) and not history.solved:
+        more = _more_demonstrations(history.warm_start)
+        advice = f"No attempt has been solved yet. {more}, or use easier tasks (environment.options)."
+    return f"no optimizer step was made ({reason}), so the weights did not change. {advice}"
 
 
 def _is_idle(record: Record) -> bool | None:
@@ -266,6 +298,19 @@ def _per_episode(history: History, key: str) -> float:
     return count / max(1.0, episodes or count)
 
 
+def slow_updates(history: History) -> str | None:
+    """Check whether threads wait for busy cores: updates take three times as long as in the first iterations."""
+    slowdown = history.slowdown
+    if slowdown is None or slowdown < 3 or history.threads == 1:
+        return None
+    return (
+        f"updates take {slowdown:.0f} times as long as in the first iterations. If other programs use the cores of "
+        f"this machine, each of the {history.threads} threads waits for the slowest and keeps a core busy meanwhile. "
+        "Stop and resume with the environment variable OMP_WAIT_POLICY=passive, which changes no result, or with "
+        "--run.threads 1 --accept-changes, which changes the last digits."
+    )
+
+
 ALARMS: tuple[Alarm, ...] = (
     missing_steps,
     dead_groups,
@@ -279,4 +324,5 @@ ALARMS: tuple[Alarm, ...] = (
     sampler_gap,
     failed_episodes,
     truncated_responses,
+    slow_updates,
 )

@@ -24,6 +24,8 @@ from seeupo.utils.json_lines import UnreadableLines, parse_object, read_lines
 
 DataFormat = Literal["chat messages", "prompt/completion pairs", "trajectories"]
 EXPECTED = 'expected {"messages": [...]}, {"prompt": ..., "completion": ...}, or a trajectory file of a run'
+MAX_LINE_BYTES = 4_000_000
+"""Bytes of one conversation, about a million tokens; tokenizing it takes 300 times its size in memory."""
 ROLES = ("system", "user", "assistant", "tool")
 MESSAGE = '{"role": "user", "content": "..."}'
 CALL = '{"type": "function", "function": {"name": "...", "arguments": {...}}}'
@@ -79,7 +81,9 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     number = 0
     empty = True
     try:
-        for number, line in enumerate(read_lines(path.resolve()), 1):  # a user's own file may be a link
+        for number, line in enumerate(
+            read_lines(path.resolve(), max_line_bytes=MAX_LINE_BYTES), 1
+        ):  # a user's own file may be a link
             if line.strip():
                 empty = False
                 yield number, parse_object(line)

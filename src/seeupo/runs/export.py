@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,12 +15,14 @@ from safetensors import SafetensorError
 
 import seeupo
 from seeupo.config.changes import changes_text
+from seeupo.config.model_settings import VLLM_RANKS
 from seeupo.core.statistics import format_estimate
 from seeupo.errors import RunError
 from seeupo.models.catalog import CATALOG
 from seeupo.models.loading import load_policy
-from seeupo.models.lora.adapter_folders import BASE, CONFIG, is_adapter, read_adapter
-from seeupo.models.lora.turn_adapters import has_turn_adapters, read_index
+from seeupo.models.location import ADAPTER_CONFIG, has_turn_adapters, is_adapter
+from seeupo.models.lora.adapter_folders import BASE, read_adapter
+from seeupo.models.lora.turn_adapters import read_index
 from seeupo.models.saving import save_model
 from seeupo.runs.checkpoints import Checkpoint
 from seeupo.runs.reader import StoredRun, read_run
@@ -63,7 +66,7 @@ def export(
     out = Path(out)
     _check_new(out)
     run = RunDirectory.open(Path(run_dir))
-    source, iteration, card = _source(run, checkpoint, merge=merge)
+    source, iteration, summary = _source(run, checkpoint, merge=merge)
     adapter = read_adapter(source) if is_adapter(source) else None
     base = None if adapter is None or merge else adapter.base
     if has_turn_adapters(source):
@@ -79,8 +82,9 @@ def export(
             save_model(policy.model, policy.tokenizer, partial)
         else:
             _copy_model(source, partial)
-        if card is not None:
-            (partial / CARD_FILE).write_text(card, encoding="utf-8")
+        if summary is not None:
+            recipe = (run.path / RECIPE).read_text(encoding="utf-8")
+            (partial / CARD_FILE).write_text(model_card(summary, recipe, partial), encoding="utf-8")
         for file in partial.rglob("*"):
             sync(file) if file.is_file() else sync_folder(file)
         _check_new(out)
@@ -104,8 +108,8 @@ def _check_new(out: Path) -> None:
 
 def _source(
     run: RunDirectory, checkpoint: int | Literal["best"] | None, *, merge: bool
-) -> tuple[Path, int, str | None]:
-    """Return the folder of the policy to export, its iteration, and its model card unless the folder has one."""
+) -> tuple[Path, int, dict[str, Any] | None]:
+    """Return the folder of the policy to export, its iteration, and what its model card says unless it has one."""
     stored = read_run(run.path)
     if checkpoint is None:
         if not run.policy_path.is_dir() or type(stored.summary.get("iterations")) is not int:
@@ -118,9 +122,7 @@ def _source(
             return run.policy_path, iteration, None  # adapters are merged there
         checkpoint = iteration
     source = run.checkpoints().find(run.checkpoint_number(checkpoint))
-    recipe = (run.path / RECIPE).read_text(encoding="utf-8")
-    usage = "" if merge else _usage(source.path)
-    return source.path, source.iteration, model_card(_summary(stored, source), recipe, usage)
+    return source.path, source.iteration, _summary(stored, source)
 
 
 def _copy_model(source: Path, target: Path) -> None:
@@ -130,24 +132,24 @@ def _copy_model(source: Path, target: Path) -> None:
             continue
         if path.is_file() and path.suffix in MODEL_SUFFIXES:
             shutil.copyfile(path, target / path.name)
-        elif path.is_dir() and (path.name == BASE or (path / CONFIG).is_file()):
+        elif path.is_dir() and (path.name == BASE or (path / ADAPTER_CONFIG).is_file()):
             (target / path.name).mkdir()
             _copy_model(path, target / path.name)
     if not list(target.glob("*.safetensors")) and not has_turn_adapters(target):
         raise RunError(f"{source} has no weights to export; expected .safetensors files")
 
 
-def export_policy(export: Callable[[Path], None], path: Path, card: Callable[[str], str]) -> None:
+def export_policy(export: Callable[[Path], None], path: Path, card: Callable[[Path], str]) -> None:
     """Export the final policy and its model card into a folder, completely or not at all; replaces an older one.
 
-    `card` returns the model card for a section that says how to load adapters, which is empty for full weights.
+    `card` returns the model card of the folder.
     """
     partial = path.with_name(f".{path.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
         export(partial)
-        (partial / CARD_FILE).write_text(card(_usage(partial)), encoding="utf-8")
+        (partial / CARD_FILE).write_text(card(partial), encoding="utf-8")
         if path.exists():
             shutil.rmtree(path)
         partial.rename(path)
@@ -182,6 +184,15 @@ On {tasks} held-out tasks (panel {panel}), each attempted {attempts} times, with
 | after | {after} |
 """
 
+FULL_USAGE = """
+To serve it with FOLDER for the path of this folder, which is then the name of the model in requests:
+
+```sh
+vllm serve FOLDER
+transformers serve FOLDER
+```
+"""
+
 ADAPTER_USAGE = """
 This folder has the LoRA adapter only. Load it onto its base model{where}, with FOLDER for the path of this folder:
 
@@ -190,6 +201,12 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({base}), "FOLDER")
+```
+
+To serve it as the model `agent` (`transformers serve` loads no adapters, but the folder of `seeupo export --merge`):
+
+```sh
+vllm serve {shell_base} --enable-lora --max-lora-rank {rank} --lora-modules agent=FOLDER
 ```
 """
 
@@ -209,13 +226,17 @@ for turn in range(2, {following}):
 model.set_adapter("turn_1")  # before each turn
 ```
 
-A server with LoRA, such as `vllm serve {base} --enable-lora --lora-modules turn_1=FOLDER/turn_1 ...`, offers each
-adapter as a model of its own; the client names that of the turn in each request.
+vLLM serves each adapter as a model of its own; the client names that of the turn in each request. `transformers serve`
+loads no adapters.
+
+```sh
+vllm serve {shell_base} --enable-lora --max-loras {count} --max-lora-rank {rank} --lora-modules {modules}
+```
 """
 
 
-def model_card(summary: Mapping[str, Any], recipe_toml: str, usage: str = "") -> str:
-    """Return the model card: where the policy comes from, its scores, and the recipe that repeats the run."""
+def model_card(summary: Mapping[str, Any], recipe_toml: str, folder: Path) -> str:
+    """Return the model card: where the policy comes from, how to load and serve it, its scores, and the recipe."""
     k = summary["k"]
     rows = {}
     for when in ("before", "after"):
@@ -227,9 +248,9 @@ def model_card(summary: Mapping[str, Any], recipe_toml: str, usage: str = "") ->
         note = f"Settings were changed during the run, {changes}. Its last recipe"
     return CARD.format(
         **summary,
-        library="peft" if usage else "transformers",
+        library="peft" if is_adapter(folder) or has_turn_adapters(folder) else "transformers",
         version=summary["versions"]["seeupo"],
-        usage=usage,
+        usage=_usage(folder),
         scores="" if k is None else SCORES.format(**{**summary, **rows}),
         recipe=recipe_toml.rstrip(),
         recipe_note=note,
@@ -237,21 +258,36 @@ def model_card(summary: Mapping[str, Any], recipe_toml: str, usage: str = "") ->
 
 
 def _usage(folder: Path) -> str:
-    """Return the section of the model card that says how to load adapters; empty for full weights."""
+    """Return the section of the model card that says how to load and serve the policy."""
     if has_turn_adapters(folder):
         adapters, base = read_index(folder)
         agent = "t" if adapters.turns_per_agent == 1 else f"ceil(t / {adapters.turns_per_agent})"
-        agent = f"min({agent}, {adapters.count})"
-        return TURN_ADAPTERS_USAGE.format(agent=agent, following=adapters.count + 1, **_base(folder, base))
-    return ADAPTER_USAGE.format(**_base(folder, read_adapter(folder).base)) if is_adapter(folder) else ""
+        return TURN_ADAPTERS_USAGE.format(
+            agent=f"min({agent}, {adapters.count})",
+            count=adapters.count,
+            following=adapters.count + 1,
+            rank=_vllm_rank(read_adapter(folder / adapters.names[0], base=base).rank),
+            modules=" ".join(f"{name}=FOLDER/{name}" for name in adapters.names),
+            **_base(folder, base),
+        )
+    if is_adapter(folder):
+        adapter = read_adapter(folder)
+        return ADAPTER_USAGE.format(rank=_vllm_rank(adapter.rank), **_base(folder, adapter.base))
+    return FULL_USAGE
+
+
+def _vllm_rank(rank: int) -> int:
+    """Return vLLM's option for adapters of a rank; it serves none of a higher one than the last."""
+    return next((option for option in VLLM_RANKS if option >= rank), rank)
 
 
 def _base(folder: Path, base: str) -> dict[str, str]:
-    """Return the base model of adapters as a string literal, and a note on where it is."""
+    """Return the base model of adapters as a literal of Python and of a shell, and a note on where it is."""
     if Path(base).is_relative_to(folder):
-        return {"base": json.dumps(f"FOLDER/{BASE}"), "where": f", the folder `{BASE}`"}
+        base = f"FOLDER/{BASE}"
+        return {"base": json.dumps(base), "shell_base": base, "where": f", the folder `{BASE}`"}
     note = f" from the catalog of seeupo (`seeupo models fetch {base}`)" if base in CATALOG else ""
-    return {"base": json.dumps(base), "where": note}
+    return {"base": json.dumps(base), "shell_base": shlex.quote(base), "where": note}
 
 
 def _summary(run: StoredRun, checkpoint: Checkpoint) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 Record = Mapping[str, Any]
@@ -14,16 +15,29 @@ GAP_BOUNDS = {"float64": 1e-3, "float32": 1e-3, "bfloat16": 0.05}
 
 
 class History:
-    """Records of the latest iterations, with a few statistics of the whole run."""
+    """Records of the latest iterations, with a few statistics of the whole run.
 
-    def __init__(self, dtype: str) -> None:
-        self.dtype, self.gap_bound = dtype, GAP_BOUNDS[dtype]
+    Args:
+        dtype: Data type of the computation.
+        threads: Number of PyTorch threads that compute the updates; 1 if they do not matter, as on a GPU.
+    """
+
+    def __init__(self, dtype: str, threads: int = 1) -> None:
+        self.dtype, self.gap_bound, self.threads = dtype, GAP_BOUNDS[dtype], threads
         self._records: deque[Record] = deque(maxlen=WINDOW)
         self._first_entropies: list[float] = []
+        self._first_records: list[Record] = []
         self.best_success = 0.0
+        self.solved = False
+        """Whether an attempt of any iteration was solved."""
+        self.warm_start: Record | None = None
+        """The latest record of the warm start."""
 
     def add(self, record: Record) -> None:
         self._records.append(record)
+        if len(self._first_records) < 3:
+            self._first_records.append(record)
+        self.solved |= float(record["success"]) > 0
         entropy = number(record, "entropy")
         if entropy is not None and len(self._first_entropies) < 5:
             self._first_entropies.append(entropy)
@@ -48,10 +62,32 @@ class History:
         """Return the records of the last `count` iterations; None if there are fewer."""
         return list(self._records)[-count:] if len(self._records) >= count else None
 
+    @property
+    def slowdown(self) -> float | None:
+        """Time of an update in the last three iterations relative to the first three, in seconds or, if that is lower,
+        in seconds per token; None if it is unknown.
+        """
+        before, now = _update_times(self._first_records), _update_times(self.last(3) or ())
+        if len(before) < 3 or len(now) < 3:
+            return None
+        return min(median(time[unit] for time in now) / median(time[unit] for time in before) for unit in (0, 1))
+
     def mean_success(self, count: int) -> float | None:
         """Return the mean success rate of the last `count` iterations; None if there are fewer."""
         records = self.last(count)
         return None if records is None else mean([float(record["success"]) for record in records])
+
+
+def _update_times(records: Iterable[Record]) -> list[tuple[float, float]]:
+    """Return the seconds of each update, and its seconds per token; none for iterations without one."""
+    times = []
+    for record in records:
+        timings = record.get("timings")
+        seconds = number(timings, "update") if isinstance(timings, Mapping) else None
+        tokens = number(record, "update_tokens")
+        if seconds and tokens:
+            times.append((seconds, seconds / tokens))
+    return times
 
 
 def number(record: Record, key: str) -> float | None:

@@ -19,16 +19,15 @@ from seeupo.runs.run_directory import (
     METRICS,
     POLICY,
     RECIPE,
+    STOPPED,
     SUMMARY,
     TRAJECTORIES,
 )
 from seeupo.utils.plain_files import read_plain
-from seeupo.utils.text import counted
+from seeupo.utils.text import counted, listed
 
 TRAJECTORY_FILE = re.compile(r"([0-9]{5,})\.jsonl\.gz")
 EVALUATION_FILE = re.compile(r"([0-9]{5,})\.json")
-MAX_LISTED = 3
-"""Number of missing iterations that are listed before "and N more"."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +47,7 @@ class StoredRun:
         path: The run directory, as given.
         recipe, env_info, summary: Empty if the file cannot be read.
         ended: Whether the run has ended: its summary is written at the end.
+        stopped: Whether the user stopped the run and has not resumed it yet.
         records: Metrics by kind, in the order of their iterations.
         evaluations: Evaluations in the order of their iterations.
         trajectories: Trajectory files of training, by iteration.
@@ -62,6 +62,7 @@ class StoredRun:
     env_info: Mapping[str, Any]
     summary: Mapping[str, Any]
     ended: bool
+    stopped: bool
     records: Mapping[str, list[dict[str, Any]]]
     evaluations: list[StoredEvaluation]
     trajectories: dict[int, Path]
@@ -112,7 +113,8 @@ def read_run(path: Path) -> StoredRun:
         recipe=_table(path / RECIPE, missing),
         env_info=_table(path / ENV_INFO, missing),
         summary=_table(path / SUMMARY, missing) if (path / SUMMARY).exists() else {},
-        ended=(path / SUMMARY).exists(),
+        ended=(path / SUMMARY).exists() and not (path / STOPPED).exists(),
+        stopped=(path / STOPPED).exists(),
         records=_records(path / METRICS, missing),
         evaluations=_evaluations(path / EVALUATIONS, missing),
         trajectories=_numbered(path / TRAJECTORIES, TRAJECTORY_FILE),
@@ -125,7 +127,7 @@ def read_run(path: Path) -> StoredRun:
 
 
 def _missing_parts(run: StoredRun) -> Iterator[str]:
-    if not run.ended:
+    if not run.ended and not run.stopped:
         planned = run.setting("run", "iterations")
         of = f" of {planned}" if isinstance(planned, int) else ""
         yield f"There is no {SUMMARY}: the run stopped or is still running, after iteration {run.last_iteration}{of}."
@@ -133,11 +135,11 @@ def _missing_parts(run: StoredRun) -> Iterator[str]:
     if not recorded:
         yield f"{METRICS} has no record of an iteration: curves show only what the trajectories contain."
     elif unrecorded := sorted(set(run.trajectories) - recorded):
-        yield f"{METRICS} has no record of {_listed(unrecorded)}, but there are trajectories."
+        yield f"{METRICS} has no record of {listed('iteration', unrecorded)}, but there are trajectories."
     if not run.trajectories:
         yield "There are no training trajectories."
     elif lost := sorted(recorded - set(run.trajectories)):
-        yield f"The trajectories of {_listed(lost)} are missing."
+        yield f"The trajectories of {listed('iteration', lost)} are missing."
     if not run.evaluations:
         yield "There is no evaluation on held-out tasks, so it is unknown whether the policy improved."
     elif len(run.evaluations) == 1:
@@ -150,13 +152,6 @@ def _missing_parts(run: StoredRun) -> Iterator[str]:
             yield f"The trajectories of evaluation {name} are missing; only their scores are known."
     if run.tokenizer is None:
         yield "There is no tokenizer in policy or checkpoints: responses are not split into tokens."
-
-
-def _listed(iterations: list[int]) -> str:
-    """Return the first few of many iterations, as text."""
-    names = ", ".join(map(str, iterations[:MAX_LISTED]))
-    more = f" and {len(iterations) - MAX_LISTED} more" if len(iterations) > MAX_LISTED else ""
-    return f"iteration{'s' if len(iterations) > 1 else ''} {names}{more}"
 
 
 def _content(path: Path, missing: list[str]) -> bytes | None:

@@ -32,6 +32,7 @@ RECIPE = "recipe.toml"
 ENV_INFO = "env_info.json"
 METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
+STOPPED = "stopped.json"
 LOCK = ".lock"
 REPORT = "report.html"
 POLICY = "policy"
@@ -58,28 +59,11 @@ class RunDirectory:
     def create(cls, path: Path, recipe_toml: str, env_info: Mapping[str, Any]) -> RunDirectory:
         """Start a run in a new or empty directory, which appears complete with recipe and env_info or not at all."""
         described = _json_text({"format": FORMAT, "version": VERSION, **env_info})
-        target = path.resolve()
-        partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-        occupied = f"{path} already exists and is not empty; resume it if it is a run, or choose another directory"
-        try:
-            if target.is_dir() and any(target.iterdir()):
-                raise RunError(occupied)
-            if files := [place for place in (target, *target.parents) if place.exists() and not place.is_dir()]:
-                raise RunError(f"cannot create the run {path}: {files[0].name} is a file; choose another directory")
-            created = [folder for folder in (target, *target.parents) if not folder.exists()]
-            target.parent.mkdir(parents=True, exist_ok=True)
-            partial.mkdir()
+        with _creating(path) as (partial, created):
             write_text(partial / ENV_INFO, described)
             write_text(partial / RECIPE, recipe_toml)
-            partial.rename(target)
-            sync_folder(target.parent)
-        except OSError as error:
-            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):  # another process was faster
-                raise RunError(occupied) from error
-            hint = "choose a directory inside it" if error.errno == errno.EBUSY else "choose a writable directory"
-            raise RunError(f"cannot create the run {path}: {error.strerror or error}; {hint}") from error
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+            partial.rename(path.resolve())
+            sync_folder(partial.parent)
         return cls(path, created=created)
 
     @classmethod
@@ -229,6 +213,11 @@ class RunDirectory:
         """Return the result file of the evaluation after `iteration` iterations."""
         return self.path / EVALUATIONS / f"{iteration:05d}.json"
 
+    def evaluations(self) -> list[int]:
+        """Return the iterations with a result file of an evaluation."""
+        files = (self.path / EVALUATIONS).glob("*.json")
+        return [int(match[1]) for file in files if (match := NUMBERED.fullmatch(file.name))]
+
     def record_changes(self, recipe_toml: str, recipe: Mapping[str, Any], changes: Iterable[Mapping[str, Any]]) -> None:
         """Replace the recipe of a run that is resumed with other settings, and add the changes to the env_info."""
         info = self.env_info()
@@ -241,6 +230,15 @@ class RunDirectory:
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         with self.writing(SUMMARY):
             write_text(self.path / SUMMARY, _json_text(summary))
+
+    def write_stopped(self, iteration: int) -> None:
+        """Record that the user stopped the run after an iteration, until it is resumed."""
+        with self.writing(STOPPED):
+            write_text(self.path / STOPPED, _json_text({"iteration": iteration}))
+
+    def clear_stopped(self) -> None:
+        with self.writing(STOPPED):
+            (self.path / STOPPED).unlink(missing_ok=True)
 
     @property
     def policy_path(self) -> Path:
@@ -288,12 +286,45 @@ class RunDirectory:
             ) from error
 
 
+def check_new_run(path: Path) -> None:
+    """Raise if a run cannot be created in this directory; nothing is left there."""
+    with _creating(path) as (_, created):
+        pass
+    for folder in created[1:]:  # the first is the run itself
+        with suppress(OSError):
+            folder.rmdir()
+
+
+@contextmanager
+def _creating(path: Path) -> Iterator[tuple[Path, list[Path]]]:
+    """Make a temporary folder beside a new run; yield it and all folders that do not exist yet, the run's first."""
+    target = path.resolve()
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    occupied = f"{path} already exists and is not empty; resume it if it is a run, or choose another directory"
+    try:
+        if target.is_dir() and any(target.iterdir()):
+            raise RunError(occupied)
+        if files := [place for place in (target, *target.parents) if place.exists() and not place.is_dir()]:
+            raise RunError(f"cannot create the run {path}: {files[0].name} is a file; choose another directory")
+        created = [folder for folder in (target, *target.parents) if not folder.exists()]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial.mkdir()
+        yield partial, created
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):  # another process was faster
+            raise RunError(occupied) from error
+        hint = "choose a directory inside it" if error.errno == errno.EBUSY else "choose a writable directory"
+        raise RunError(f"cannot create the run {path}: {error.strerror or error}; {hint}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
 def refuse_links(run_dir: Path) -> None:
     """Raise if a part of a run directory is a symbolic link, through which a run would read or change other files.
 
     The directory itself may be one. Checkpoints are verified file by file when they are loaded.
     """
-    parts = [RECIPE, ENV_INFO, METRICS, SUMMARY, LOCK, f"{LOCK}-owner"]
+    parts = [RECIPE, ENV_INFO, METRICS, SUMMARY, STOPPED, LOCK, f"{LOCK}-owner"]
     paths = [run_dir / name for name in (*parts, TRAJECTORIES, EVALUATIONS, CHECKPOINTS, POLICY, *TRACKERS)]
     for name in (TRAJECTORIES, EVALUATIONS, POLICY):
         with suppress(OSError):

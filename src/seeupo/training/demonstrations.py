@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from seeupo.errors import DemonstrationFileError, ModelError, first_line
 from seeupo.models.tokenizer_check import WORDS_REMEDY, loss_of_text, unknown_ids
@@ -16,6 +18,46 @@ from seeupo.types import Message, StepResult, Trajectory, Turn
 
 Demonstration = tuple[Turn, ...]
 """The turns of one episode, with the prompts that a policy would have seen."""
+MAX_TOKENS = 10**9
+"""Tokens of a file's demonstrations, in all prompts and responses; they take 4 GB."""
+
+
+class PackedDemonstrations(Sequence[Demonstration]):
+    """Demonstrations of a file in four bytes per token; as tuples they take up to forty.
+
+    Of turns from a trajectory file, only what supervised learning needs is kept.
+    """
+
+    def __init__(self) -> None:
+        self._tokens = array("I")
+        self._turns: list[tuple[str, int, int, int, int]] = []
+        self._ends = array("Q", [0])
+
+    def append(self, demonstration: Demonstration) -> None:
+        for turn in demonstration:
+            start = len(self._tokens)
+            self._tokens.extend(turn.prompt_ids)
+            middle = len(self._tokens)
+            self._tokens.extend(turn.action_ids)
+            self._turns.append((turn.trajectory, turn.index, start, middle, len(self._tokens)))
+        self._ends.append(len(self._turns))
+        if len(self._tokens) > MAX_TOKENS:
+            raise DemonstrationFileError(
+                f"the first {len(self)} demonstrations have more than {MAX_TOKENS / 1e6:g} million tokens in prompts "
+                "and responses; expected what fits into memory. Use fewer"
+            )
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def __getitem__(self, number: Any) -> Any:
+        if isinstance(number, slice):
+            return [self[position] for position in range(*number.indices(len(self)))]
+        number = range(len(self))[number]
+        return tuple(
+            Turn(name, index, tuple(self._tokens[start:middle]), tuple(self._tokens[middle:end]))
+            for name, index, start, middle, end in self._turns[self._ends[number] : self._ends[number + 1]]
+        )
 
 
 def read_trajectory_demonstrations(

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from seeupo.callbacks import Callback, CallbackList
+from seeupo.config.changes import Change, recorded_changes
 from seeupo.errors import CheckpointError, EngineLost, TrainingError, TrajectoryFileError, first_line
 from seeupo.evaluation.evaluate import EvaluationOptions, evaluation_plan, recipe_settings, run_attempts
 from seeupo.evaluation.policies import ModelPolicy
@@ -24,7 +25,7 @@ from seeupo.evaluation.results import Evaluation
 from seeupo.protocols import TrainableEngine
 from seeupo.rollout.collector import Collected, Collector
 from seeupo.runs.checkpoints import Checkpoint
-from seeupo.runs.run_directory import RunDirectory
+from seeupo.runs.run_directory import METRICS, RunDirectory
 from seeupo.training.ahead import AheadCollector
 from seeupo.training.interrupts import Interrupted
 from seeupo.training.metrics import iteration_record, sampler_gap, task_kinds
@@ -107,7 +108,7 @@ class Loop:
             with progress.clock("warm start"):
                 loss = demonstrations.train_step(engine, step - 1)
             progress.warm_steps = step
-            if step % max(1, settings.batches // WARM_START_RECORDS) == 0:
+            if step % warm_start_interval(settings.batches) == 0:
                 self._record({"kind": "warm_start", "iteration": 0, "step": step, "loss": loss})
             self.callback.on_progress(step, f"loss {loss:.3f}")
             if time.monotonic() - written > WARM_START_CHECKPOINT_SECONDS:
@@ -206,8 +207,12 @@ class Loop:
         self.callback.on_phase("checkpoint")
         self._write_checkpoint()
 
-    def restore(self) -> None:
-        """Load the last checkpoint, and discard everything that was written after it."""
+    def restore(self, *, accept_lost_records: bool = False) -> list[Change]:
+        """Load the last checkpoint, and discard everything that was written after it.
+
+        Returns:
+            The loss of metrics records that the checkpoint includes, if it is accepted; otherwise it is an error.
+        """
         latest = self.checkpoints.latest()
         if latest is None and list(self.checkpoints.folder.glob("damaged-*")):
             raise TrainingError(
@@ -224,9 +229,30 @@ class Loop:
                     f"the checkpoint {latest.path} does not fit this run: {type(error).__name__}: {first_line(error)}. "
                     "Restore the files of this run, or start a new one."
                 ) from error
+        losses = self._lost_records()
+        if losses and not accept_lost_records:
+            raise TrainingError(
+                f"{self.run_dir.path / METRICS} has no record of {losses[0].old}, which the last checkpoint includes. "
+                "Restore the file from a backup, or resume without these records: --accept-changes (in Python: "
+                "accept_changes=True)"
+            )
         self.collector.drawn = self.progress.drawn
         self.run_dir.discard_after(self.progress.iteration, self.progress.covers)
         self.callback.on_resume(self.run_dir.metrics())
+        return losses
+
+    def _lost_records(self) -> list[Change]:
+        """Return the loss of metrics records of finished work as a change, unless it was accepted before."""
+        run = self.run_dir
+        accepted = [
+            iteration for iteration, change in recorded_changes(run.env_info().get("changes")) if change.key == METRICS
+        ]
+        settings = self.recipe.warm_start
+        steps = 0 if settings is None else self.progress.warm_steps // warm_start_interval(settings.batches)
+        lost = self.progress.unrecorded(
+            run.metrics(), run.evaluations(), after=max(accepted, default=-1), warm_start=steps > 0
+        )
+        return [] if lost is None else [Change(METRICS, lost, "lost")]
 
     def _load(self, checkpoint: Checkpoint) -> None:
         self.progress = Progress(**checkpoint.state)
@@ -329,6 +355,11 @@ class KeptTrajectories(Callback):
 
     def on_trajectory(self, trajectory: Trajectory) -> None:
         self.trajectories.append(trajectory)
+
+
+def warm_start_interval(batches: int) -> int:
+    """Return the number of optimizer steps between two records of a warm start."""
+    return max(1, batches // WARM_START_RECORDS)
 
 
 def check_finite(update: Update) -> None:

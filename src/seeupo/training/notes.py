@@ -22,11 +22,14 @@ class AlarmNotes(Callback):
         self.notify = notify
 
     def on_start(self, recipe: Recipe, run_dir: Path) -> None:
-        self._dtype = recipe.model.dtype
+        from seeupo.models.precision import resolve_device
+
+        on_cpu = resolve_device(recipe.model.device).type == "cpu"
+        self._settings = (recipe.model.dtype, (recipe.run.threads or 1) if on_cpu else 1)
         self.on_resume(())
 
     def on_resume(self, records: Sequence[Mapping[str, Any]]) -> None:
-        self._alarms = Alarms(self._dtype)
+        self._alarms = Alarms(*self._settings)
         for record in records:
             self._alarms.check(record)
 

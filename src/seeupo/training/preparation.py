@@ -1,4 +1,4 @@
-"""Prepare the recipe of a run: its environment, threads and iterations, and the changes of a resumed run."""
+"""Prepare the recipe of a run: its environment, and the changes of a resumed run. Nothing here needs torch."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from seeupo.config.changes import Change, check_changes, recipe_changes
+from seeupo.config.changes import Change, check_changes, recipe_changes, renamed
 from seeupo.config.loader import read_recipe, recipe_from_table, recipe_to_table
 from seeupo.config.schema import Recipe
 from seeupo.config.toml import toml
@@ -17,6 +15,7 @@ from seeupo.envs.references import reference_to
 from seeupo.envs.registry import EnvSpec
 from seeupo.envs.trust import Permissions
 from seeupo.errors import TrainingError
+from seeupo.models.location import locate
 from seeupo.protocols import EnvFactory
 from seeupo.runs.run_directory import RECIPE, RunDirectory
 
@@ -52,12 +51,10 @@ def choose_environment(
     return replace(recipe, environment=replace(recipe.environment, name=name, options=options)), factory, permissions
 
 
-def with_threads(recipe: Recipe) -> Recipe:
-    """Return the recipe with a definite number of threads, which the run directory records.
-
-    Sums over several threads differ in the last digits, so bit-identical runs need the same number of threads.
-    """
-    return replace(recipe, run=replace(recipe.run, threads=recipe.run.threads or torch.get_num_threads()))
+def check_model(recipe: Recipe) -> None:
+    """Raise if the model of a recipe is not to be found. Its files are read later."""
+    if recipe.model.name != "tiny":
+        locate(recipe.model.name)
 
 
 def as_overrides(changes: Mapping[str, Any] | None) -> list[tuple[str, str]]:
@@ -76,15 +73,18 @@ def resumed_recipe(
         trust: Code that the recipe may name.
     """
     path = str(run.path / RECIPE)
-    recipe = with_threads(read_recipe(path, overrides)).with_code(trust)
-    used = with_threads(recipe_from_table(run.recorded_recipe())).with_code(trust)
-    changes = recipe_changes(recipe_to_table(used), recipe_to_table(recipe))
+    recipe = read_recipe(path, overrides).with_code(trust)
+    recorded, moved = renamed(run.recorded_recipe(), recipe.algorithm.name)
+    used = recipe_from_table(recorded).with_code(trust)
+    # A run keeps the number of threads that it started with, on which the last digits of its sums depend.
+    recipe = replace(recipe, run=replace(recipe.run, threads=recipe.run.threads or used.run.threads))
+    checked = recipe_changes(recipe_to_table(used), recipe_to_table(recipe))
+    changes = [*moved, *checked]
     typed = [key for key, _ in overrides]
-    checked = changes
     if run.env_info().get("custom_environment") and any(key.startswith("environment.") for key in typed):
         # The run was started with a factory object, which may now be named.
         named = ("environment.name", "environment.options")
-        checked = [change for change in changes if not change.key.startswith(named)]
+        checked = [change for change in checked if not change.key.startswith(named)]
     check_changes(checked, typed=typed, accepted=accept_changes)
     if other := sorted(recipe.algorithm.needs ^ used.algorithm.needs):
         changed = "; ".join(change.refusal for change in changes if change.key.startswith("algorithm."))

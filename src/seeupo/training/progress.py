@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from seeupo.config.schema import RunSettings
-from seeupo.utils.text import counted
+from seeupo.utils.text import counted, listed
 
 
 @dataclass
@@ -46,6 +46,27 @@ class Progress:
         if record["kind"] == "warm_start":
             return bool(record["step"] <= self.warm_steps)
         return bool(record["iteration"] <= (self.evaluated if record["kind"] == "evaluation" else self.iteration))
+
+    def unrecorded(
+        self, records: Iterable[Mapping[str, Any]], evaluations: Collection[int], *, after: int, warm_start: bool
+    ) -> str | None:
+        """Return which finished work has no metrics record, as text; None if the records are complete.
+
+        Args:
+            evaluations: Iterations with a result file of an evaluation.
+            after: Records of this iteration and of earlier ones may be missing.
+            warm_start: Whether records of a warm start are expected.
+        """
+        present: dict[str, set[int]] = {}
+        for record in records:
+            present.setdefault(record["kind"], set()).add(record["iteration"])
+        iterations = set(range(max(after, 0) + 1, self.iteration + 1)) - present.get("iteration", set())
+        evaluated = {number for number in (*evaluations, self.evaluated) if max(after, -1) < number <= self.evaluated}
+        evaluated -= present.get("evaluation", set())
+        lost = ["the warm start"] if warm_start and after < 0 and "warm_start" not in present else []
+        lost += [listed("iteration", sorted(iterations))] if iterations else []
+        lost += [f"the {listed('evaluation', sorted(evaluated))}"] if evaluated else []
+        return ", and of ".join(lost) or None
 
     def reason_to_stop(self, settings: RunSettings) -> str | None:
         """Return why training should stop now, or None."""

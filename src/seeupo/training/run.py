@@ -1,6 +1,7 @@
 """`train` and `resume`: run a recipe from start to exported policy and report.
 
-This is the only path of a training run; Python and the command line call the same two functions.
+This is the only path of a training run; Python and the command line call the same two functions. Torch is imported
+after the recipe, its model and the run directory have been checked.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import seeupo
 from seeupo.callbacks import Callback, CallbackList
@@ -26,24 +27,18 @@ from seeupo.evaluation.results import Evaluation, compare, panel_of
 from seeupo.protocols import EnvFactory
 from seeupo.report.write import write_report
 from seeupo.runs.alarms import untrained_warning
-from seeupo.runs.env_info import collect_env_info
-from seeupo.runs.export import export_policy, model_card
-from seeupo.runs.run_directory import POLICY, REPORT, RunDirectory
+from seeupo.runs.run_directory import POLICY, REPORT, RunDirectory, check_new_run
 from seeupo.training.interrupts import Interrupted, interruptible
-from seeupo.training.loop import Loop
 from seeupo.training.notes import AlarmNotes, LoggedNotes
-from seeupo.training.preparation import (
-    as_overrides,
-    choose_environment,
-    next_run_dir,
-    resumed_recipe,
-    with_threads,
-)
-from seeupo.training.setup import Components, build
+from seeupo.training.preparation import as_overrides, check_model, choose_environment, next_run_dir, resumed_recipe
 from seeupo.training.trackers import make_trackers
 from seeupo.training.train_display import make_display, result_line
 from seeupo.utils.output_paths import check_output
 from seeupo.utils.terminal import Terminal
+
+if TYPE_CHECKING:
+    from seeupo.training.loop import Loop
+    from seeupo.training.setup import Components
 
 
 @dataclass(frozen=True)
@@ -87,8 +82,8 @@ def train(
         run_dir: New or empty run directory; the next free one in `runs` by default.
         environment: Environment that replaces the recipe's: a name, "module:Factory", an `EnvSpec`, or a factory
             object, which is trusted and runs in this process.
-        trust: Code that the recipe may name, such as "rewards.py:exact" or "mine:MyAlgorithm"; a recipe that names
-            other code is refused.
+        trust: Code that the recipe may name, such as "rewards.py:exact" or "mine:MyAlgorithm", and the address of its
+            Ray cluster; a recipe that names others is refused, because it may come from a stranger's file.
         unsandboxed: Run environment workers without a sandbox.
         callback: Observes the run, besides the display.
         progress: Show progress on standard error: a live display on a terminal or in a notebook, plain lines elsewhere.
@@ -100,10 +95,15 @@ def train(
     if recipe is None:
         recipe = default_recipe(environment)
     path = check_output(next_run_dir(recipe) if run_dir is None else Path(run_dir), folder=True)
-    recipe = with_threads(read_recipe(recipe) if isinstance(recipe, str) else recipe)
+    recipe = read_recipe(recipe) if isinstance(recipe, str) else recipe
     recipe, factory, permissions = choose_environment(
         recipe.with_code(trust), environment, Permissions(tuple(trust), unsandboxed)
     )
+    check_new_run(path)
+    check_model(recipe)
+    from seeupo.runs.env_info import collect_env_info
+    from seeupo.training.setup import build
+
     with _observed(callback, progress=progress) as callbacks, build(recipe, factory, permissions) as components:
         recipe = components.recipe
         env_info = {
@@ -140,7 +140,8 @@ def resume(
         environment, trust, unsandboxed, callback, progress: As in `train`.
         changes: New values of recipe keys, such as {"run.iterations": 200, "optimizer.learning_rate": 5e-5}.
         accept_changes: Whether settings other than the run's length may differ from those that the run has used so
-            far, in `changes` or because its recipe.toml was edited. They are recorded in its env_info.json.
+            far, in `changes` or because its recipe.toml was edited, and whether records may be missing from its
+            metrics.jsonl. Both are recorded in its env_info.json.
 
     Returns:
         The result of the whole run, as from `train`.
@@ -149,6 +150,11 @@ def resume(
     changed, differences = resumed_recipe(run, as_overrides(changes), accept_changes=accept_changes, trust=trust)
     recipe, factory, permissions = choose_environment(changed, environment, Permissions(tuple(trust), unsandboxed))
     differences += recipe_changes(recipe_to_table(changed), recipe_to_table(recipe))
+    with run.lock():
+        pass  # a run in use is an error now
+    check_model(recipe)
+    from seeupo.training.setup import build
+
     with _observed(callback, progress=progress) as callbacks, build(recipe, factory, permissions) as components:
         started, now = run.env_info()["panel"], panel_of(components.test_tasks)
         if started != now:
@@ -156,34 +162,52 @@ def resume(
                 f"the held-out tasks of {run.path} are panel {started}; the environment now has panel {now}. "
                 "Resume with the environment and options that the run was started with."
             )
-        result = _run(components, run, callbacks, changes=differences)
+        result = _run(components, run, callbacks, changes=differences, accept_changes=accept_changes)
     return _announced(result, progress=progress)
 
 
 def _run(
-    components: Components, run: RunDirectory, callbacks: CallbackList, *, changes: Sequence[Change] | None = None
+    components: Components,
+    run: RunDirectory,
+    callbacks: CallbackList,
+    *,
+    changes: Sequence[Change] | None = None,
+    accept_changes: bool = False,
 ) -> TrainingResult:
     """Run the loop to its end; `changes` are those of a resumed run, None for a new run."""
+    from seeupo.runs.export import export_policy, model_card
+    from seeupo.training.loop import Loop
+
     recipe = components.recipe
     with run.lock(), _warnings_as_notes(callbacks):
-        callbacks.add(make_trackers(recipe, run.path))
+        run.clear_stopped()
+        callbacks.add(make_trackers(recipe, run.path, callbacks.on_note))
         callbacks.on_start(recipe, run.path)
         loop = Loop(components, run, callbacks)
-        with _explained_errors(run):
-            if changes is not None:
-                loop.restore()
-                _record_changes(changes, loop)
-            reason = _run_loop(loop)
+        try:
+            with _explained_errors(run):
+                if changes is not None:
+                    losses = loop.restore(accept_lost_records=accept_changes)
+                    _record_changes([*changes, *losses], loop)
+                reason = _run_loop(loop)
+        except Interrupted:
+            run.write_stopped(loop.progress.iteration)
+            _write_report(run)
+            raise
         summary = summarize(loop, reason)
         with run.writing(POLICY):
             card = partial(model_card, summary, recipe_to_toml(recipe))
             export_policy(components.engine.export, run.policy_path, card)
         run.write_summary(summary)
-        try:
-            write_report([run.path], run.path / REPORT)
-        except RunError as error:
-            warnings.warn(f"the report was not written: {error}", stacklevel=2)  # the run is complete without it
+        _write_report(run)
     return TrainingResult(run.path, reason, summary)
+
+
+def _write_report(run: RunDirectory) -> None:
+    try:
+        write_report([run.path], run.path / REPORT)
+    except RunError as error:
+        warnings.warn(f"the report was not written: {error}", stacklevel=2)  # the run is complete without it
 
 
 def summarize(loop: Loop, reason: str) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from seeupo.distributed.ray_cluster import other_nodes, ray_cluster
 from seeupo.engines.local import LocalEngine
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.envs.registry import EnvSpec
-from seeupo.envs.trust import NOTHING_ALLOWED, Permissions
+from seeupo.envs.trust import NOTHING_ALLOWED, Permissions, check_trust
 from seeupo.errors import TrainingError
 from seeupo.evaluation.scripted import expert_texts
 from seeupo.inference import make_sampler
@@ -31,9 +31,11 @@ from seeupo.models.loading import LoadedPolicy, load_policy
 from seeupo.models.lora.turn_adapters import refuse_training
 from seeupo.models.precision import DTYPES, resolve_device
 from seeupo.models.streaming import WeightStream, can_stream
+from seeupo.models.threads import default_threads, num_threads
 from seeupo.models.tokenizer_check import check_text
 from seeupo.protocols import EnvFactory, Sampler, TrainableEngine
 from seeupo.rollout.collector import RewardFunction, load_reward
+from seeupo.rollout.reward_check import EmptyResponses, check_reward
 from seeupo.rollout.runner import Runner
 from seeupo.training.samplers import lora_settings, sampled_copy, start_samplers
 from seeupo.types import SamplingParameters, Task
@@ -47,7 +49,7 @@ class Components:
     """The components of a run. The loop uses their protocols, never a concrete engine.
 
     Attributes:
-        recipe: The recipe with a definite number of iterations.
+        recipe: The recipe with a definite number of iterations and of threads.
         vocab_size: Size of the model's vocabulary.
     """
 
@@ -93,12 +95,13 @@ def build(
     recipe: Recipe, environment: EnvFactory | EnvSpec | None = None, permissions: Permissions = NOTHING_ALLOWED
 ) -> Iterator[Components]:
     """Build a run's components; `environment` replaces the one that the recipe names."""
+    check_trust(recipe.clusters, permissions.trust)
     placement = Placement.from_recipe(recipe)
     with ExitStack() as stack:
         stack.enter_context(num_threads(recipe.run.threads))
+        reward = load_reward(recipe.collect.reward, permissions.trust)
         pool = stack.enter_context(open_pool(recipe, environment, permissions))
         check_step_rewards(recipe, pool)
-        reward = load_reward(recipe.collect.reward, permissions.trust)
         train_tasks = pool.first_tasks(recipe.environment.train_split, None)
         test_tasks = pool.first_tasks(recipe.environment.test_split, recipe.evaluation.tasks)
         first = pool.try_task(train_tasks[0])
@@ -107,8 +110,14 @@ def build(
         load = model_loader(recipe.model, pool, train_tasks, seed=recipe.run.seed)
         # Without an engine and a sampler of its own, this process needs no memory of a GPU.
         policy = load(device="cpu") if placement.ranks and placement.samplers else load()
+        threads = recipe.run.threads or default_threads(policy.model)
+        recipe = replace(recipe, run=replace(recipe.run, threads=threads))
+        stack.enter_context(num_threads(threads))
         prompt = "\n".join(message.content for message in first.messages)
         check_text(policy.tokenizer, prompt, f"the first prompt of {pool.name}")
+        if reward is not None:
+            empty = EmptyResponses(policy.tokenizer.eos_token_id)
+            check_reward(reward, recipe.collect, make_runner(recipe, policy, pool, empty), train_tasks[0])
 
         if placement.ranks or placement.samplers:
             start_ray(recipe, placement, pool, stack)
@@ -166,18 +175,6 @@ def check_step_rewards(recipe: Recipe, pool: EnvPool) -> None:
             'environment with separate_step_rewards. Use "score", or an option that adds them (pocket: lookup_reward; '
             'bfcl: turn_reward; gymnasium, gem: rewards = "terminal").'
         )
-
-
-@contextmanager
-def num_threads(count: int | None) -> Iterator[None]:
-    """Use `count` PyTorch threads inside the context; None leaves the number as it is."""
-    before = torch.get_num_threads()
-    if count is not None:
-        torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def make_engine(recipe: Recipe, policy: LoadedPolicy) -> LocalEngine:

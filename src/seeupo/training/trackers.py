@@ -6,9 +6,13 @@ import importlib
 import json
 import os
 import secrets
+import shlex
+import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from seeupo.callbacks import Callback
@@ -18,15 +22,18 @@ from seeupo.errors import TrackerError
 from seeupo.utils.atomic_files import write_text
 
 
-def make_trackers(recipe: Recipe, run_dir: Path) -> list[Callback]:
-    """Return the trackers that the recipe enables. They write into the run directory and resume with the run."""
+def make_trackers(recipe: Recipe, run_dir: Path, notify: Callable[[str], None]) -> list[Callback]:
+    """Return the trackers that the recipe enables. They write into the run directory and resume with the run.
+
+    `notify` is called with messages for the user.
+    """
     settings = recipe.trackers
     config = recipe_to_table(recipe)
     trackers: list[Callback] = []
     if settings.tensorboard:
         trackers.append(TensorBoard(run_dir / "tensorboard", config))
     if settings.wandb is not None:
-        trackers.append(WeightsAndBiases(settings.wandb, settings.wandb_mode, run_dir, config))
+        trackers.append(WeightsAndBiases(settings.wandb, settings.wandb_mode, run_dir, config, notify))
     return trackers
 
 
@@ -96,7 +103,8 @@ class TensorBoard(Tracker):
     def _writer(self, folder: Path, step: int) -> Any:
         """Return the writer of a directory. It hides what a resumed run had written from `step` on."""
         if folder not in self._writers:
-            self._writers[folder] = self._make_writer(str(folder), purge_step=step)
+            with _nameless_host():
+                self._writers[folder] = self._make_writer(str(folder), purge_step=step)
             text = json.dumps(self._config, indent=1)
             self._writers[folder].add_text("recipe", f"<pre>{text}</pre>", step)
         return self._writers[folder]
@@ -106,16 +114,32 @@ class TensorBoard(Tracker):
             writer.close()
 
 
+@contextmanager
+def _nameless_host() -> Iterator[None]:
+    """Keep the name of this machine out of the names of TensorBoard's files, which have no setting for it."""
+    module: Any = importlib.import_module("tensorboard.summary.writer.event_file_writer")
+    original, module.socket = module.socket, SimpleNamespace(gethostname=lambda: "host")
+    try:
+        yield
+    finally:
+        module.socket = original
+
+
 class WeightsAndBiases(Tracker):
     """Logs to a project of Weights & Biases, or into files that `wandb sync` uploads later.
 
     The iteration is the x-axis, because W&B's own step cannot go back to a checkpoint.
     """
 
-    def __init__(self, project: str, mode: str, run_dir: Path, config: Mapping[str, Any]) -> None:
-        id_file = run_dir / "wandb" / "run-id"
+    def __init__(
+        self, project: str, mode: str, run_dir: Path, config: Mapping[str, Any], notify: Callable[[str], None]
+    ) -> None:
+        self._folder = run_dir / "wandb"
+        id_file = self._folder / "run-id"
         super().__init__(existing=id_file.exists())
         offline = mode == "offline"
+        self._is_offline = offline
+        self._notify = notify
         if offline:
             # Nothing leaves the machine offline, W&B's error reports included.
             os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
@@ -132,12 +156,15 @@ class WeightsAndBiases(Tracker):
             settings=wandb.Settings(
                 console="off",  # the display draws on the terminal itself
                 silent=offline,  # online, it may ask for a key and prints the address of the run
+                host="",
+                symlink=False,
                 # The run directory has all that is needed to repeat the run; who ran it where stays private.
                 disable_git=True,
                 disable_code=True,
                 disable_job_creation=True,
                 x_disable_meta=True,
                 x_disable_machine_info=True,
+                x_save_requirements=False,
             ),
         )
         self._run.define_metric("iteration", hidden=True)
@@ -149,6 +176,13 @@ class WeightsAndBiases(Tracker):
 
     def on_end(self) -> None:
         self._run.finish()
+        if self._is_offline:
+            self._notify(
+                f"the metrics for Weights & Biases are in {self._folder} and are not uploaded; upload them with: "
+                f"wandb sync {shlex.quote(str(self._folder))}/offline-run-*"
+            )
+        for logs in self._folder.glob("*run-*/logs"):  # W&B's own, with paths of this machine
+            shutil.rmtree(logs, ignore_errors=True)
 
 
 def _wandb_id(path: Path) -> str:

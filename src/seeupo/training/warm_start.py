@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import random
 from collections import Counter
@@ -26,6 +27,7 @@ from seeupo.rollout.template import Conversation
 from seeupo.runs.demonstration_files import data_format
 from seeupo.training.demonstrations import (
     Demonstration,
+    PackedDemonstrations,
     read_chat_demonstrations,
     read_trajectory_demonstrations,
 )
@@ -84,12 +86,14 @@ class Demonstrations:
         """Return the demonstrations that are trained on more than once; of those with the same tokens only one."""
         visits = range(self.settings.batches * self.settings.batch_episodes)
         uses = Counter(self._passes[position] for position in visits)
-        totals, distinct = Counter[tuple[object, ...]](), dict[tuple[object, ...], Demonstration]()
+        totals = Counter[bytes]()
+        first = dict[bytes, int]()
         for number, demonstration in enumerate(self.demonstrations):
-            tokens = tuple((turn.prompt_ids, turn.action_ids) for turn in demonstration)
-            totals[tokens] += uses[number]
-            distinct.setdefault(tokens, demonstration)
-        return [demonstration for tokens, demonstration in distinct.items() if totals[tokens] > 1]
+            tokens = repr([(turn.prompt_ids, turn.action_ids) for turn in demonstration])
+            digest = hashlib.sha256(tokens.encode()).digest()  # the tokens of all would not fit into memory
+            totals[digest] += uses[number]
+            first.setdefault(digest, number)
+        return [self.demonstrations[number] for digest, number in first.items() if totals[digest] > 1]
 
     def train_step(self, engine: TrainableEngine, step: int) -> float:
         """Take the optimizer step with this number, from 0, and return the loss per token before it."""
@@ -168,13 +172,18 @@ def load_demonstrations(components: Components, callback: Callback | None = None
     seed = recipe.run.seed
     runner = components.runner
     callback = callback or Callback()
+    demonstrations: Sequence[Demonstration]
     if settings.file is None:
         demonstrations = demonstrate(runner, components.train_tasks, settings, seed=seed, callback=callback)
     else:
-        demonstrations = []
+        packed = PackedDemonstrations()
         for demonstration in read_demonstrations(Path(settings.file), settings, runner, components.vocab_size):
-            demonstrations.append(demonstration)
-            callback.on_progress(len(demonstrations))
+            try:
+                packed.append(demonstration)
+            except DemonstrationFileError as error:
+                raise TrainingError(f"warm_start.file: {settings.file}: {error}") from None
+            callback.on_progress(len(packed))
+        demonstrations = packed
     one_adapter = recipe.model.lora is not None and recipe.model.lora.per_turn is not None
     return Demonstrations(demonstrations, settings, seed=seed, one_adapter=one_adapter)
 
@@ -186,14 +195,17 @@ def read_demonstrations(
     context = runner.context_length
     try:
         if data_format(path) == "trajectories":
-            trajectories = list(read_trajectory_demonstrations(path, vocab_size=vocab_size, context=context))
-            usable = [tau.turns for tau in trajectories if is_usable(tau, settings.min_reward)]
+            number, usable = 0, False
+            for trajectory in read_trajectory_demonstrations(path, vocab_size=vocab_size, context=context):
+                number += 1
+                if is_usable(trajectory, settings.min_reward):
+                    usable = True
+                    yield trajectory.turns
             if not usable:
                 raise TrainingError(
-                    f"warm_start.file: none of the {len(trajectories)} trajectories in {path} has a reward of at least "
+                    f"warm_start.file: none of the {number} trajectories in {path} has a reward of at least "
                     f"{settings.min_reward}; lower warm_start.min_reward"
                 )
-            yield from usable
         else:
             for _, demonstration in read_chat_demonstrations(path, runner.chat, runner.template, context=context):
                 yield demonstration

@@ -27,8 +27,11 @@ def print_error(error: BaseException) -> None:
 
 @contextmanager
 def visible_diagnostics() -> Iterator[None]:
-    """Print warnings, log messages and tracebacks as visible text, also if the terminal cannot encode it."""
-    for stream in (sys.stdout, sys.stderr):
+    """Print warnings, log messages and tracebacks as visible text, also if the terminal cannot encode it.
+
+    Input that is not text in the terminal's encoding is read as escapes, too.
+    """
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     sys.excepthook = lambda _, error, __: print_error(error)

@@ -28,19 +28,20 @@ class TruncatedLines(UnreadableLines):
     """A file ends in the middle of its gzip data or of a line; the lines before can be used."""
 
 
-def read_lines(path: Path) -> Iterator[bytes]:
+def read_lines(path: Path, *, max_line_bytes: int | None = None) -> Iterator[bytes]:
     """Yield the lines of a regular file, with one of them in memory at a time; gzip is recognized by its content."""
+    longest = MAX_LINE_BYTES if max_line_bytes is None else max_line_bytes
     number = 0
     total = 0
     try:
         with open_plain(path) as raw:
             zipped = cast("BufferedReader", raw).peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)
             file = gzip.GzipFile(fileobj=raw) if zipped else raw
-            while line := file.readline(MAX_LINE_BYTES + 1):
+            while line := file.readline(longest + 1):
                 number += 1
                 total += len(line)
-                if len(line) > MAX_LINE_BYTES:
-                    raise UnreadableLines(f"line {number} is longer than the limit of {MAX_LINE_BYTES / 1e6:g} MB")
+                if len(line) > longest:
+                    raise UnreadableLines(f"line {number} is longer than the limit of {longest / 1e6:g} MB")
                 if total > MAX_FILE_BYTES:
                     raise UnreadableLines(f"it has more text than the limit of {MAX_FILE_BYTES / 1e6:g} MB; split it")
                 yield line

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 
 ZERO_WIDTH_JOINER, EMOJI_STYLE, KEYCAP = "\u200d", "\ufe0f", "\u20e3"
 BLANK = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
@@ -37,6 +38,12 @@ def indented(text: str) -> str:
 def counted(count: int, noun: str) -> str:
     """Return a count with its noun: "1 iteration", "2 iterations"."""
     return f"{count} {noun if count == 1 else noun + 's'}"
+
+
+def listed(noun: str, numbers: Sequence[int], limit: int = 3) -> str:
+    """Return a noun with the first few of many numbers: "iterations 1, 2, 3 and 7 more"."""
+    more = f" and {len(numbers) - limit} more" if len(numbers) > limit else ""
+    return f"{noun}{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers[:limit]))}{more}"
 
 
 def _has_glyph(match: re.Match[str]) -> bool:

@@ -1,11 +1,16 @@
 """Episodes of the real engine, in sandboxed workers, on made-up tasks."""
 
+import os
+import signal
+import subprocess
+import sys
 import uuid
 from pathlib import Path
 
 import pytest
 
 from envs.worlds import children, kill, worker_pids
+from seeupo.envs.appworld.engine_client import LOST
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.errors import EnvError
 
@@ -184,3 +189,24 @@ def test_appworld_refuses_to_run_without_a_sandbox(data, monkeypatch):
     monkeypatch.setattr("seeupo.envs.pool.launching.find_bubblewrap", lambda: "bubblewrap is not installed")
     with pytest.raises(EnvError, match="appworld executes what the model writes and needs a sandbox"):
         EnvPool("appworld", options={"data": str(data)}, workers=1)
+
+
+def test_an_engine_that_was_stopped_is_given_up_at_once(tmp_path):
+    """Long before its time limit, which is none here."""
+    program = """
+import os, signal, subprocess, sys
+from pathlib import Path
+from seeupo.envs.appworld import engine_client
+engine_client.ANSWER_SECONDS = 1e9
+engine = engine_client.Engine(Path("/"), memory_mb=1)
+streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+engine.source = subprocess.Popen([sys.executable, "-c", "input()"], **streams, text=True)
+print(engine.source.pid, flush=True)
+os.kill(engine.source.pid, signal.SIGSTOP)
+engine.command("state")
+"""
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environment)
+    os.kill(int(done.stdout), signal.SIGKILL)
+    assert done.returncode == LOST
+    assert "was stopped" in done.stderr

@@ -196,14 +196,32 @@ SCORES = {
     "    except OSError: pass\n"
     "posix._exit(0)",
 }
-PAYLOADS = {**SHELL, **FILES, **ANSWERS, **IMPORTS, **DUNDERS, **EXITS, **BOMBS, **SIZES, **SCORES}
+LIBC = "libc, pause = __import__('ctypes').CDLL(None), __import__('signal').pause\n"
+WATCHED = {
+    "forged names": REAL + LIBC + "if posix.fork() == 0:\n"
+    "    libc.prctl(15, b'x\\x0bVmRSS:\\ty', 0, 0, 0)\n"
+    "    posix._exit(0)\n"
+    "print('named')",
+    "an unreadable process": REAL
+    + LIBC
+    + "libc.prctl(4, 0, 0, 0, 0)\nif posix.fork() == 0:\n    posix.setsid()\n    pause()",
+    "a first thread that ends": REAL + LIBC + "if posix.fork() == 0:\n"
+    "    __import__('threading').Thread(target=pause).start()\n"
+    "    libc.pthread_exit(None)",
+    "shared memory": "m = __import__('mmap').mmap(-1, 100 << 20)\nm.write(b'x' * (100 << 20))\nm.madvise(4)",
+    "stop the engine": REAL + "posix.kill(posix.getppid(), 19)\nprint('stopped')",
+    "stop all": REAL + "posix.kill(-1, 19)\nprint('stopped')",
+    "oom score": REAL + "f = real_open('/proc/self/oom_score_adj', 'w')\nf.write('-1000')\nf.close()",
+    "settings": REAL + "f = real_open('/proc/sys/kernel/core_pattern', 'r+')\nf.write('|/owned')\nf.close()",
+}
+PAYLOADS = {**SHELL, **FILES, **ANSWERS, **IMPORTS, **DUNDERS, **EXITS, **BOMBS, **SIZES, **SCORES, **WATCHED}
 FINDS_NOTHING = ("search", "memory of others")
 ALWAYS = {
     "system", "libc", "real open", "overwrite", "the data", "answer file", "evaluation", "search", "network", "globals",
     "modules", "real exit", "kill the engine process", "close all files", "forever", "forks of orphans",
     "memory bit by bit", "many files", "deep answer", "a hundred megabytes", "printed invalid UTF-8",
     "patched evaluator", "forged state on disk", "statements", "protocol", "memory of others", "own answers",
-    "a forged error",
+    "a forged error", "forged names", "shared memory", "stop the engine",
 }  # fmt: skip
 """At least one of each kind; `make nightly` runs all."""
 

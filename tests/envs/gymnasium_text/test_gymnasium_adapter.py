@@ -238,8 +238,6 @@ def test_wrong_options_are_errors(options, problem):
 
 def test_the_registry_can_check_the_options():
     check_options(GymnasiumTextFactory, {"make": "a:b", "arguments": {"c": 1}, "success": 1, "rewards": "last"})
-    with pytest.raises(EnvError, match="'make' is required"):
-        check_options(GymnasiumTextFactory, {})
     with pytest.raises(EnvError, match="rewards='mean': expected 'sum' or 'last' or 'terminal'"):
         check_options(GymnasiumTextFactory, {"make": "a:b", "rewards": "mean"})
 

@@ -502,6 +502,41 @@ def test_a_sandbox_is_used_where_there_is_one(pool_of):
     assert started(pool).step("look").result().info["uid"] != os.getuid()
 
 
+USES_A_LIBRARY = """
+from seeupo import Message, StepResult, Task
+{at_start}
+class Factory:
+    splits = ("train",)
+
+    def tasks(self, split):
+        return [Task("train-0", "train", "kind", 0, {{}})]
+
+    def make(self):
+        {in_a_call}
+"""
+
+
+@needs_sandbox
+@pytest.mark.parametrize("place", ["at_start", "in_a_call"])
+def test_a_module_that_the_sandbox_hides_is_named_with_its_place_and_the_remedy(place, tmp_path, monkeypatch):
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library" / "hidden_helpers.py").touch()
+    monkeypatch.syspath_prepend(tmp_path / "library")  # as an editable install does
+    imports = {"at_start": "", "in_a_call": "pass", place: "import hidden_helpers"}
+    (tmp_path / "game").mkdir()
+    (tmp_path / "game" / "game.py").write_text(USES_A_LIBRARY.format(**imports))
+    reference = f"{tmp_path}/game/game.py:Factory"
+    with pytest.raises(EnvError) as error, EnvPool(reference, trust=[reference], workers=1) as pool:
+        pool.try_task(pool.tasks("train")[0])
+    problem = str(error.value).partition("\n")[0]
+    assert "No module named 'hidden_helpers'" in problem
+    assert f"The sandbox hides {tmp_path}/library/hidden_helpers.py: install the package" in problem
+    (tmp_path / "library" / "hidden_helpers.py").unlink()
+    with pytest.raises(EnvError) as error, EnvPool(reference, trust=[reference], workers=1) as pool:
+        pool.try_task(pool.tasks("train")[0])
+    assert "The sandbox hides" not in str(error.value)
+
+
 def test_a_noisy_expert_makes_the_requested_mistakes():
     with EnvPool("pocket", options={"test_tasks": 10}) as pool:
         for task in pool.tasks("test"):

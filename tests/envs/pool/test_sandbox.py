@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from envs.worlds import TOY, needs_sandbox
+from envs.worlds import TOY, every_sandbox, needs_sandbox, step
 from seeupo.envs.pool import sandbox
 from seeupo.envs.pool.pool import EnvPool
 from seeupo.envs.pool.sandbox import check_mounts, find_bubblewrap, warn_unsandboxed
@@ -157,3 +157,9 @@ def run_sandboxed(program, *, mounts=None):
         return subprocess.run(command, capture_output=True, text=True, check=False, pass_fds=(filter_fd,))
     finally:
         os.close(filter_fd)
+
+
+@every_sandbox
+def test_a_worker_cannot_change_settings_of_the_kernel(started, sandbox):
+    """Also the one of root in a user namespace, where the files of /proc/sys belong to the worker's user."""
+    assert step(started(False, sandbox=sandbox), "settings").info == {"writable": []}

@@ -47,7 +47,7 @@ def run_filter(name, number, *arguments, audit=None):
 def test_listed_calls_are_refused_and_others_allowed(name):
     machine = MACHINES[name]
     refused = {numbers[machine.column] for numbers in REFUSED.values()} - {None}
-    special = {machine.clone, machine.clone3, *machine.sockets}
+    special = {machine.clone, machine.clone3, machine.mmap, machine.setsockopt, *machine.sockets}
     for number in range(FIRST_UNKNOWN):
         expected = ERRNO | errno.EPERM if number in refused else ALLOW
         if number not in special:
@@ -87,6 +87,23 @@ def test_sockets_are_local_or_of_the_internet(name):
         assert run_filter(name, number, 2, 1, 132) == ERRNO | errno.EPROTONOSUPPORT  # SCTP
 
 
+@machines
+def test_shared_mappings_need_a_file(name):
+    number = MACHINES[name].mmap
+    for flags in (0x01, 0x02, 0x03, 0x22, 0x4022):
+        assert run_filter(name, number, 0, 4096, 3, flags) == ALLOW
+    for flags in (0x21, 0x23, 0xFFFF << 32 | 0x8021):
+        assert run_filter(name, number, 0, 4096, 3, flags) == ERRNO | errno.EPERM
+
+
+@machines
+def test_sizes_of_socket_buffers_are_ignored(name):
+    number = MACHINES[name].setsockopt
+    for option in range(100):
+        assert run_filter(name, number, 3, 1, option) == (ERRNO if option in (7, 8, 32, 33) else ALLOW)
+        assert run_filter(name, number, 3, 6, option) == ALLOW
+
+
 @pytest.mark.parametrize(
     ("name", "header", "pattern"),
     [
@@ -102,6 +119,7 @@ def test_numbers_agree_with_the_headers_of_the_kernel(name, header, pattern):
     machine = MACHINES[name]
     ours = {call: numbers[machine.column] for call, numbers in REFUSED.items()}
     ours |= {"clone": machine.clone, "clone3": machine.clone3}
+    ours |= {"mmap": machine.mmap, "setsockopt": machine.setsockopt}
     ours |= dict(zip(("socket", "socketpair"), machine.sockets, strict=True))
     checked = [call for call in ours if call in known]
     assert len(checked) > 55
@@ -120,6 +138,13 @@ def test_a_worker_cannot_make_refused_calls(started, sandbox):
     assert int(observation(worker, f"syscall {HERE.clone} {NEWUSER | SIGCHLD} 0 0 0 0")) == errno.EPERM
     assert int(observation(worker, f"syscall {0x40000000 + 39}")) == errno.ENOSYS
     assert observation(worker, "fork 1") == "forked"
+
+
+@every_sandbox
+def test_a_worker_has_no_shared_memory_without_an_owner(started, sandbox):
+    """Its pages would remain after they are unmapped, seen by no count of memory. Shared files are allowed."""
+    shared = step(started(False, sandbox=sandbox), "share").info
+    assert shared == {"errors": ["Operation not permitted", "Permission denied"], "array": [0, 0, 0]}
 
 
 @every_sandbox

@@ -144,6 +144,12 @@ def test_hash_seed_is_the_same_in_every_worker(started, unsandboxed):
 
 
 @everywhere
+def test_mathematical_libraries_of_a_worker_use_one_thread(started, unsandboxed):
+    """Workers share the cores, and threads of OpenMP that wait for a busy core keep another one busy."""
+    assert step(started(unsandboxed), "look").info["environ"]["OMP_NUM_THREADS"] == "1"
+
+
+@everywhere
 def test_files_have_a_size_limit(started, unsandboxed):
     worker = started(unsandboxed, limits=generous(file_mb=2))
     assert observation(worker, "fill 1") == "filled"

@@ -17,8 +17,9 @@ from seeupo.engines.local import LocalEngine
 from seeupo.errors import ModelError
 from seeupo.models import loading
 from seeupo.models.loading import load_policy
+from seeupo.models.location import ADAPTER_CONFIG
 from seeupo.models.logprobs import padded_logprobs
-from seeupo.models.lora.adapter_folders import CONFIG, WEIGHTS, base_name
+from seeupo.models.lora.adapter_folders import WEIGHTS, base_name
 from seeupo.training.warm_start import LogLikelihood
 
 TURNS = random_turns(0, count=8)
@@ -51,8 +52,8 @@ def adapter(tmp_path, base):
 
 
 def change(folder, **settings):
-    config = json.loads((folder / CONFIG).read_text())
-    (folder / CONFIG).write_text(json.dumps({**config, **settings}))
+    config = json.loads((folder / ADAPTER_CONFIG).read_text())
+    (folder / ADAPTER_CONFIG).write_text(json.dumps({**config, **settings}))
     return str(folder)
 
 
@@ -80,7 +81,7 @@ def test_training_continues_the_adapter_or_merges_it(base, adapter, tmp_path):
     torch.testing.assert_close(logprobs(same.policy.model), before, rtol=0, atol=1e-5)
     same.step(TURNS, LogLikelihood(), normalizer=10)
     same.save(tmp_path / "next")
-    assert json.loads((tmp_path / "next" / CONFIG).read_text())["base_model_name_or_path"] == base
+    assert json.loads((tmp_path / "next" / ADAPTER_CONFIG).read_text())["base_model_name_or_path"] == base
     torch.testing.assert_close(
         logprobs(load_policy(str(tmp_path / "next")).model), logprobs(same.policy.model), rtol=0, atol=1e-5
     )
@@ -174,6 +175,7 @@ def test_adapters_never_reach_peft(adapter, monkeypatch):
 
 
 def test_adapters_on_a_hub_are_downloaded_and_read_as_folders(adapter, monkeypatch):
+    monkeypatch.setattr(loading, "locate", str)
     monkeypatch.setattr(loading, "find_adapter_config_file", lambda name: "found" if name == "me/adapter" else None)
     monkeypatch.setattr(loading, "snapshot_download", lambda name, **_: str(adapter))
     actual = load_policy("me/adapter").model

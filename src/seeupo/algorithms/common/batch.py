@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from seeupo.core import group_advantages, length_mask
-from seeupo.core.advantages import Baseline, Normalize
+from seeupo.core.advantages import Baseline, Normalize, group_advantages
+from seeupo.core.ratios import length_mask
 from seeupo.protocols import TrainEngine
 from seeupo.types import ON_POLICY, Behavior, Trajectory, Turn, TurnKey
 from seeupo.utils.option_checks import check_number

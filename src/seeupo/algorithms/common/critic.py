@@ -10,7 +10,7 @@ from torch import Tensor
 
 from seeupo.algorithms.common.batch import padded
 from seeupo.algorithms.common.records import mean_and_sd, mean_of_steps
-from seeupo.core import length_mask
+from seeupo.core.ratios import length_mask
 from seeupo.types import StepMetrics, Turn, TurnKey
 
 

@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from seeupo.algorithms.common.batch import LogProbs, action_mask, logprobs_by_key, padded
 from seeupo.config.option_types import Clip
-from seeupo.core import clip_binds, clipped_objective, k3, length_mask, masked_mean, sequence_log_ratio
+from seeupo.core.ratios import clip_binds, clipped_objective, k3, length_mask, masked_mean, sequence_log_ratio
 from seeupo.protocols import TrainEngine
 from seeupo.types import Turn, TurnKey
 

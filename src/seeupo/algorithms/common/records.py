@@ -10,7 +10,7 @@ from torch import Tensor
 
 from seeupo.algorithms.common.batch import Batch, LogProbs, action_mask, by_trajectory, padded
 from seeupo.algorithms.common.objective import RatioObjective, UpdateEffect
-from seeupo.core import k3, masked_mean
+from seeupo.core.ratios import k3, masked_mean
 from seeupo.types import Credit, StepMetrics, Trajectory, Turn, TurnCredit
 
 

@@ -20,7 +20,7 @@ from seeupo.algorithms.common.batch import LogProbs, action_mask, logprobs_by_ke
 from seeupo.algorithms.common.objective import TrajectoryObjective, action_log_ratio
 from seeupo.algorithms.common.records import TakenSteps
 from seeupo.config.option_types import NonNegativeInt, Options, Range
-from seeupo.core import k3
+from seeupo.core.ratios import k3
 from seeupo.protocols import TrainEngine
 from seeupo.types import StepMetrics, Turn
 

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from seeupo.algorithms.common.batch import Batch
 from seeupo.algorithms.common.records import mean_and_sd
-from seeupo.core import group_advantages
-from seeupo.core.advantages import Normalize
+from seeupo.core.advantages import Normalize, group_advantages
 from seeupo.types import Trajectory, Turn, TurnKey
 
 

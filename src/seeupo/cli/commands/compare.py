@@ -58,6 +58,7 @@ def compare_command(
     permissions = permissions_for(
         named_code(recipe.environment.name, recipe.environment.options),
         in_process=settings.in_process_code(recipe),
+        clusters=recipe.clusters,
         trust=trust,
         typed=(),
         unsandboxed=unsandboxed,

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from seeupo.cli.options import env_options, unsandboxed_option
 from seeupo.cli.terminal import Terminal, echo, echo_json, echo_text, note, prompt
+from seeupo.utils.text import counted
 
 if TYPE_CHECKING:
     from seeupo.evaluation.scripted import CheckResult
@@ -55,9 +56,9 @@ def install_env(name: str) -> None:
 @click.argument("name")
 def new_env(name: str) -> None:
     """Write NAME.py, the skeleton of a custom environment, and test_NAME.py into the current directory."""
-    from seeupo.envs.skeleton import write_skeleton
+    from seeupo.utils.skeletons import ENVIRONMENT
 
-    reference, (module, test) = write_skeleton(name, Path())
+    reference, (module, test) = ENVIRONMENT.write(name, Path())
     echo(f"written  {module}  (a small working environment; replace its game with yours)")
     echo(f"written  {test}  (run it with: pytest {test})")
     echo(f"check    seeupo envs check {reference}")
@@ -67,7 +68,11 @@ def new_env(name: str) -> None:
 @envs.command("check")
 @click.argument("name")
 @click.option("--split", "splits", multiple=True, help="Check only this split; may be repeated.")
-@click.option("--tasks", type=click.IntRange(min=1), help="Maximum number of tasks per split.")
+@click.option(
+    "--tasks",
+    type=click.IntRange(min=1),
+    help="Maximum number of tasks per split, spread evenly over it.  [default: 100]",
+)
 @click.option("--workers", type=click.IntRange(min=1), help="Worker processes.  [default: one per core, up to 8]")
 @env_options
 @unsandboxed_option
@@ -82,16 +87,17 @@ def check_env(
     unsandboxed: bool,
     as_json: bool,
 ) -> None:
-    """Run the expert and a no-op policy in environment NAME, and print how many tasks they solve.
+    """Run the experts and a no-op policy in environment NAME, and print how many tasks they solve.
 
     NAME is a name of `seeupo envs list`, or the factory of a custom environment: my_module:MyFactory.
-    Exits with status 1 if the expert fails a task, the no-op policy solves one, or an episode fails.
+    Exits with status 1 if the expert fails a task, the no-op policy solves one, an episode fails, or the vocabulary
+    lacks words.
     """
     from seeupo.cli.commands.evaluation import ProgressBar
     from seeupo.envs.pool.pool import EnvPool
     from seeupo.envs.trust import strings_in
     from seeupo.errors import EnvError
-    from seeupo.evaluation.scripted import check_environment
+    from seeupo.evaluation.scripted import check_environment, vocabulary_problem
 
     typed = tuple(strings_in([name, options]))
     with (
@@ -99,12 +105,17 @@ def check_env(
         ProgressBar() as bar,
     ):
         results = list(check_environment(pool, splits or pool.splits, tasks=tasks, callback=bar))
-    problems = [result.problem for result in results if result.problem is not None]
+        problems = [result.problem for result in results if result.problem is not None]
+        words = set(pool.vocabulary())
+        if not problems and (lacking := vocabulary_problem(pool, words, pool.tasks(results[0].split))) is not None:
+            problems = [lacking]
     if as_json:
         records = [{"options": options, **result.to_json()} for result in results]
-        echo_json({"environment": name, "passed": not problems, "results": records})
+        echo_json({"environment": name, "passed": not problems, "vocabulary": len(words), "results": records})
     else:
         show_check(results)
+        if words:
+            echo(f"vocabulary: {counted(len(words), 'word')}")
     if problems:
         show_failures([failure for result in results for failure in result.failures])
         raise EnvError(f"{name} did not pass the check", *problems)
@@ -125,6 +136,9 @@ def show_check(results: Sequence[CheckResult]) -> None:
             str(len(result.failures)),
         )
     Terminal().print(table)
+    for split, (checked, count) in {result.split: (len(result.episodes), result.tasks) for result in results}.items():
+        if checked < count:
+            echo(f"{split}: {checked} of {count} tasks, evenly spread; --tasks {count} checks all")
 
 
 def show_failures(failures: Sequence[str]) -> None:

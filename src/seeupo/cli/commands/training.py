@@ -18,7 +18,7 @@ from seeupo.cli.terminal import Terminal, echo, echo_json, echo_text
 @click.option("--resume", "resumed", type=click.Path(path_type=Path), metavar="RUN", help="Resume a run.")
 @click.option(
     "--accept-changes", is_flag=True,
-    help="With --resume: use and record settings that differ from those of the run so far.",
+    help="With --resume: use and record settings that differ from those of the run so far, or a loss of metrics.",
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Show the resolved recipe without training.")
 @trust_options
@@ -187,7 +187,7 @@ def show_schema() -> None:
 
 @click.group()
 def algorithms() -> None:
-    """List the training algorithms and show their formulas and options."""
+    """List the training algorithms, show their formulas and options, and write one of your own."""
 
 
 @algorithms.command("list")
@@ -196,6 +196,19 @@ def list_algorithms() -> None:
     from seeupo.cli.algorithm_cards import show_list
 
     show_list(Terminal())
+
+
+@algorithms.command("new")
+@click.argument("name")
+def new_algorithm(name: str) -> None:
+    """Write NAME.py, the skeleton of a custom algorithm, and test_NAME.py into the current directory."""
+    from seeupo.utils.skeletons import ALGORITHM
+
+    reference, (module, test) = ALGORITHM.write(name, Path())
+    echo(f"written  {module}  (a small working algorithm; replace its advantages and objective with yours)")
+    echo(f"written  {test}  (run it with: pytest {test})")
+    echo(f"options  seeupo algorithms show {reference}")
+    echo(f"train    seeupo train --algorithm.name {reference}")
 
 
 @algorithms.command("show")

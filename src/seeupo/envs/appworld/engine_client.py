@@ -10,6 +10,7 @@ import select
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,6 +19,7 @@ from seeupo.envs.appworld.scratch import SCRATCH, clear, in_sandbox
 from seeupo.utils.python_process import SAFE_PATH, python_command
 
 ANSWER_SECONDS = 90.0
+CHECK_SECONDS = 1.0
 LOST = 70
 PR_SET_DUMPABLE = 4
 
@@ -65,8 +67,11 @@ class Engine:
         with contextlib.suppress(OSError):
             self.source.stdin.write(f"{command} {json.dumps(options)}\n")
             self.source.stdin.flush()
-            ready, _, _ = select.select([self.source.stdout], [], [], ANSWER_SECONDS + options.get("seconds", 0))
-            line = self.source.stdout.readline() if ready else ""
+            deadline = time.monotonic() + ANSWER_SECONDS + options.get("seconds", 0)
+            while not select.select([self.source.stdout], [], [], CHECK_SECONDS)[0]:
+                if time.monotonic() > deadline or is_stopped(self.source.pid):
+                    give_up("AppWorld's engine process was stopped or does not answer")
+            line = self.source.stdout.readline()
         if not line:
             give_up("AppWorld's engine process has ended or does not answer")
         answer: dict[str, Any] = json.loads(line)
@@ -117,6 +122,12 @@ class Engine:
             stdout=subprocess.PIPE,
             text=True,
         )
+
+
+def is_stopped(child: int) -> bool:
+    """Return whether a signal has stopped a child: code that stops the engine must not wait for the time limit."""
+    status = os.waitid(os.P_PID, child, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+    return status is not None
 
 
 def give_up(reason: str) -> NoReturn:

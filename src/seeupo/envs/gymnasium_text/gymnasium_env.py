@@ -1,6 +1,6 @@
 """Adapt `reset(seed=...) -> (text, info)` and `step(text) -> (text, reward, terminated, truncated, info)`.
 
-Nothing is imported from Gymnasium: any object with these two methods can be used.
+Any object with these two methods can be used; Gymnasium is imported for environments that are named by id only.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Literal
 
 from seeupo.envs.declare import Role
+from seeupo.envs.gymnasium_text.by_id import GymnasiumById
 from seeupo.envs.gymnasium_text.randomness import EpisodeRandomness
 from seeupo.envs.options import seed_ranges
 from seeupo.envs.references import resolve_option
@@ -96,7 +97,8 @@ class GymnasiumTextFactory:
     def __init__(
         self,
         *,
-        make: str | Callable[..., Any],
+        id: str | None = None,
+        make: str | Callable[..., Any] | None = None,
         arguments: Mapping[str, Any] | None = None,
         train: int = 100,
         test: int = 50,
@@ -105,13 +107,16 @@ class GymnasiumTextFactory:
         best: float = 1.0,
         success: float | None = None,
         expert: str | Callable[[Task], Expert] | None = None,
+        instructions: str | None = None,
+        actions: Sequence[str] | None = None,
     ) -> None:
         """Set what is wrapped and how its rewards become a score from 0 to 1.
 
         Args:
+            id: Id of an environment that Gymnasium knows. Its observations are rendered as text.
             make: Function that creates an environment, or its class; or "module:name" of such a class or of a function
-                marked with `seeupo.env_maker`.
-            arguments: Keyword arguments of `make`.
+                marked with `seeupo.env_maker`. Either `id` or `make` is required.
+            arguments: Keyword arguments of the environment or of `make`.
             train: Number of tasks in the split "train"; their seeds start at 0.
             test: Number of tasks in the split "test"; their seeds start at 1,000,000.
             rewards: Total of an episode: the "sum" of its rewards, the "last" one, or the "terminal" one, which is that
@@ -122,7 +127,13 @@ class GymnasiumTextFactory:
             success: Threshold: a total of at least this scores 1, any other 0. Replaces `worst` and `best`.
             expert: Function that returns an expert for a task, or "module:name" of one marked with
                 `seeupo.expert_maker`.
+            instructions: First line of each episode of an environment by id; the id by default.
+            actions: Names of the discrete actions of an environment by id, in order; their numbers by default.
         """
+        if (id is None) == (make is None):
+            raise EnvError("expected either the option id, such as FrozenLake-v1, or make, such as my_envs.py:MyEnv")
+        if id is None and (instructions is not None or actions is not None):
+            raise EnvError("the options instructions and actions are for id; with make, the environment has its own")
         if not (math.isfinite(worst) and math.isfinite(best) and worst < best):
             raise EnvError(f"worst={worst!r}, best={best!r}: expected finite numbers with worst < best")
         if success is not None and not math.isfinite(success):
@@ -130,8 +141,12 @@ class GymnasiumTextFactory:
         if arguments is not None and not isinstance(arguments, Mapping):
             raise EnvError(f"arguments={arguments!r}: expected a table of keyword arguments")
         self._seeds = seed_ranges(train=train, test=test)
-        self._make = resolve_option("make", make, Role.ENV)
         self._arguments = dict(arguments or {})
+        if id is None:
+            self._make = resolve_option("make", make, Role.ENV)
+        else:
+            self._make = GymnasiumById(id, instructions, actions)
+            self._make(**self._arguments).close()  # a mistake is an error now
         self._expert: Any = None if expert is None else resolve_option("expert", expert, Role.EXPERT)
         self._rewards: RewardsInScore = rewards
         self._worst = worst

@@ -166,6 +166,10 @@ class EnvPool:
         """Return all words of an environment with a closed vocabulary; empty for others."""
         return self._ask({"op": "vocabulary"}, tuple[str, ...])
 
+    def has_noisy_expert(self) -> bool:
+        """Return whether the environment has noisy experts."""
+        return self._ask({"op": "has_noisy_expert"}, bool)
+
     def separate_step_rewards(self) -> bool:
         """Return whether the environment declares that the rewards of its steps are not part of its scores."""
         return self._ask({"op": "separate_step_rewards"}, bool)

@@ -23,6 +23,8 @@ from seeupo.envs.pool.seccomp import MACHINES, open_filter
 from seeupo.errors import EnvError
 
 SYSTEM_FILES = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d")
+SYSTEM_SETTINGS = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus")
+"""What bubblewrap leaves writable for root in a user namespace, which owns these files."""
 SCRATCH_FOLDERS = ("/tmp", "/dev/shm")
 FIRST_USER = 61184
 LAST_USER = 65519
@@ -37,7 +39,8 @@ class Limits:
         call_seconds: Wall-clock time of one call: a reset, a step or a score.
         start_seconds: Wall-clock time to load the factory, and to list tasks.
         memory_mb: Address space of each process.
-        total_mb: Resident memory of all processes of the worker together, with the files in its scratch space.
+        total_mb: Resident memory of all processes of the worker together, with the files in its scratch space and the
+            buffers of its sockets.
         file_mb: Size of a written file.
         scratch_mb: Size of the sandbox's /tmp, and of its /dev/shm.
         open_files: File descriptors of each process.
@@ -103,6 +106,10 @@ class Bubblewrap:
         mounts = {**{path: path for path in runtime.mounts}, **mounts}
         check_mounts(mounts)
         command = [self.path, *self.namespaces(), "--seccomp", str(filter_fd), "--proc", "/proc", "--dev", "/dev"]
+        # Shared mappings of this device are memory without an owner. A device in another mount cannot be opened.
+        command += ["--ro-bind", "/dev/zero", "/dev/zero"]
+        for name in SYSTEM_SETTINGS:
+            command += ["--ro-bind-try", name, name]
         for scratch in SCRATCH_FOLDERS:
             size = ["--size", str(scratch_mb * 2**20)] if self.limits_scratch else []
             command += ["--perms", "1777", *size, "--tmpfs", scratch]

@@ -2,7 +2,8 @@
 
 Workers share the kernel with the host. The filter takes away what environments do not need and what attacks on kernels
 use: namespaces, mounts, tracing, keys, io_uring, BPF, modules, unusual sockets, and every call that is newer than this
-list. It also refuses memory that belongs to no process and is therefore not seen by the watchdog: memfd and System V.
+list. It also refuses memory that belongs to no process and is therefore not seen by the watchdog: memfd, System V,
+shared mappings without a file, of which pages remain that no process has mapped, and larger buffers of sockets.
 """
 
 from __future__ import annotations
@@ -30,6 +31,13 @@ EQUAL = 0x15
 AT_LEAST = 0x35
 ANY_BIT = 0x45
 RETURN = 0x06
+
+SHARED, ANONYMOUS = 0x01, 0x20
+"""Flags of `mmap`."""
+
+SOCKET_LEVEL = 1
+BUFFER_SIZES = (7, 8, 32, 33)
+"""SO_SNDBUF, SO_RCVBUF, and the same for administrators."""
 
 NEW_NAMESPACES = 0x7E020000
 """Flags of `clone` that create namespaces: mount, cgroup, UTS, IPC, user, PID and network."""
@@ -132,12 +140,14 @@ class Machine:
     clone: int
     clone3: int
     sockets: tuple[int, int]
+    mmap: int
+    setsockopt: int
 
 
 MACHINES: Mapping[str, Machine] = MappingProxyType(
     {
-        "x86_64": Machine(0xC000003E, 0, clone=56, clone3=435, sockets=(41, 53)),
-        "aarch64": Machine(0xC00000B7, 1, clone=220, clone3=435, sockets=(198, 199)),
+        "x86_64": Machine(0xC000003E, 0, clone=56, clone3=435, sockets=(41, 53), mmap=9, setsockopt=54),
+        "aarch64": Machine(0xC00000B7, 1, clone=220, clone3=435, sockets=(198, 199), mmap=222, setsockopt=208),
     }
 )
 
@@ -174,6 +184,8 @@ def instructions(machine: Machine) -> list[Instruction]:
         *when(EQUAL, machine.clone3, [fail(errno.ENOSYS)]),
         *when(EQUAL, machine.clone, [argument(0), *when(ANY_BIT, NEW_NAMESPACES, [fail(errno.EPERM)]), ALLOWED]),
         *chain.from_iterable(when(EQUAL, number, socket_rules()) for number in machine.sockets),
+        *when(EQUAL, machine.mmap, mapping_rules()),
+        *when(EQUAL, machine.setsockopt, option_rules()),
         ALLOWED,
     ]
 
@@ -186,6 +198,21 @@ def socket_rules() -> list[Instruction]:
         *one_of(PROTOCOLS, errno.EPROTONOSUPPORT),
         ALLOWED,
     ]
+
+
+def mapping_rules() -> list[Instruction]:
+    return [
+        argument(3),
+        *when(ANY_BIT, ANONYMOUS, [*when(ANY_BIT, SHARED, [fail(errno.EPERM)]), ALLOWED]),
+        ALLOWED,
+    ]
+
+
+def option_rules() -> list[Instruction]:
+    """Ignore sizes of buffers, as the kernel ignores those above its limit."""
+    ignored = [(EQUAL, 0, 1, size) for size in BUFFER_SIZES]
+    rules = [instruction for test in ignored for instruction in (test, fail(0))]
+    return [argument(1), *when(EQUAL, SOCKET_LEVEL, [argument(2), *rules, ALLOWED]), ALLOWED]
 
 
 def when(test: int, operand: int, block: list[Instruction]) -> list[Instruction]:

@@ -13,6 +13,7 @@ import signal
 import struct
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from seeupo.envs.contract import Contract, ContractError
@@ -83,6 +84,9 @@ class Host:
             return []
         return Contract("vocabulary", self.factory.vocabulary).words(self.factory.vocabulary())
 
+    def has_noisy_expert(self, request: Mapping[str, Any]) -> bool:
+        return hasattr(self.factory, "noisy_expert")
+
     def advise(self, request: Mapping[str, Any]) -> str:
         expert = self.experts[request["session"]]
         return Contract("expert", expert).action(expert(from_json(StepResult, request["result"], "result")))
@@ -143,6 +147,9 @@ def restrict(limits: Mapping[str, int | None], *, user: int | None) -> None:
     """
     import resource  # Unix only
 
+    # If the machine runs out of memory all the same, the kernel ends this process and its children before the trainer.
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
     if user is not None:
         os.setgroups([])
         os.setgid(user)
@@ -166,8 +173,17 @@ def error_of(error: BaseException, request: str) -> dict[str, str]:
         case SystemExit():
             return {"error": "exit", "text": f"the process was asked to exit ({error.code!r})"}
         case UserError():
-            return {"error": "usage", "text": str(error)}
-    return {"error": "raised", "text": explain(error, request)}
+            return {"error": "usage", "text": str(error), "missing": missing_module(error)}
+    return {"error": "raised", "text": explain(error, request), "missing": missing_module(error)}
+
+
+def missing_module(error: BaseException | None) -> str:
+    """Return the module whose absence has led to an exception; empty if there is none."""
+    while error is not None:
+        if isinstance(error, ModuleNotFoundError):
+            return error.name or ""
+        error = error.__cause__ or error.__context__
+    return ""
 
 
 def explain(error: BaseException, request: str) -> str:

@@ -1,6 +1,8 @@
 """Watchdog of a worker: kill it if its processes together use too much memory, or if it was stopped.
 
-The kernel limits single processes only, and a call to a stopped process would wait for its whole time limit.
+The kernel limits single processes only, and a call to a stopped process would wait for its whole time limit. A worker
+that cannot be watched is killed too. What /proc says about a process is read as bytes, in lines that end with a newline
+only: a process chooses its name, in which the kernel escapes newlines but no other line ends.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,9 +19,13 @@ from seeupo.envs.pool.sandbox import SCRATCH_FOLDERS, Limits
 
 INTERVAL_SECONDS = 0.25
 STOPPED_CHECKS = 8
-"""Number of checks in a row after which a stopped worker is killed: two seconds."""
+"""Number of checks in a row after which a worker that is stopped, or not found, is killed: two seconds."""
 FILE_BYTES = 1024
 """Kernel memory of a file in the scratch space, even if it is empty."""
+MEMORY = (b"VmRSS", b"VmSwap", b"HugetlbPages")
+SHARED_MEMORY = (b"Pss", b"SwapPss", b"Private_Hugetlb", b"Shared_Hugetlb")
+GONE = (FileNotFoundError, ProcessLookupError)
+"""Errors of reading about a process that has ended. All others mean that it cannot be watched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,7 @@ class Process:
         parent: Number of its parent here.
         stopped: Whether it was stopped by a signal.
         resident: Bytes of memory that it uses, including those that it shares with other processes.
+        thread: Number of a thread that knows its memory: the first thread may have ended before the others.
     """
 
     pid: int
@@ -39,6 +46,7 @@ class Process:
     parent: int
     stopped: bool
     resident: int
+    thread: int
 
 
 class Watchdog:
@@ -50,20 +58,32 @@ class Watchdog:
         self.limits = limits
         self.condemn = condemn
         self.sandboxed = sandboxed
+        self.loaded = False
         self.stops = 0
+        self.misses = 0
         self.done = threading.Event()
+        self.thread = threading.Thread(target=self._run, name="watchdog", daemon=True)
 
     def start(self) -> None:
-        threading.Thread(target=self._run, name="watchdog", daemon=True).start()
+        self.thread.start()
 
     def stop(self) -> None:
-        """End the thread at its next check. Any thread may call this."""
+        """End the thread at its next check. Any thread may call this, before it waits for the process."""
         self.done.set()
+
+    @property
+    def lost(self) -> bool:
+        """Whether the thread has ended without a reason and without killing the worker."""
+        return not self.done.is_set() and not self.thread.is_alive()
 
     def check(self) -> WorkerFailure | None:
         """Look at the processes once; return the reason if the worker has to be killed."""
         family = processes(self.pid)
         worker = find_worker(family) if self.sandboxed else None
+        # A process that has ended is there until it is waited for. Without /proc, there is no sandbox either.
+        self.misses = self.misses + 1 if not family or (self.sandboxed and self.loaded and worker is None) else 0
+        if self.misses >= STOPPED_CHECKS and Path("/proc/self/status").exists():
+            return WorkerFailure(FailureCause.KILLED, "the worker was killed: /proc does not show its processes")
         # Bubblewrap and the worker itself; the environment may stop its other processes.
         needed = [process for process in family if process.pid == self.pid or process.inner == 1 or process == worker]
         self.stops = self.stops + 1 if any(process.stopped for process in needed) else 0
@@ -73,19 +93,26 @@ class Watchdog:
         if any(size > self.limits.scratch_mb * 2**20 for size in scratch):
             return WorkerFailure(FailureCause.MEMORY, f"more than {self.limits.scratch_mb} MB in the scratch space")
         limit = self.limits.total_mb
+        outside = sum(scratch) + (socket_bytes(worker) if worker is not None else 0)
         # Shared memory is divided among the processes only if it matters, because that takes the kernel longer.
-        if limit is not None and sum(scratch) + sum(process.resident for process in family) > limit * 2**20:
-            used = sum(scratch) + sum(map(proportional, family))
+        if limit is not None and outside + sum(process.resident for process in family) > limit * 2**20:
+            used = outside + sum(map(proportional, family))
             if used > limit * 2**20:
                 reason = f"its processes used {used >> 20} MB together; the limit is {limit} MB"
                 return WorkerFailure(FailureCause.MEMORY, reason)
         return None
 
     def _run(self) -> None:
-        while not self.done.wait(INTERVAL_SECONDS):
-            if (failure := self.check()) is not None:
-                self.condemn(failure)
-                return
+        failure = None
+        try:
+            while failure is None:
+                if self.done.wait(INTERVAL_SECONDS):
+                    return
+                failure = self.check()
+        except BaseException as error:  # whatever it is, the worker must not run without a watchdog
+            failure = WorkerFailure(FailureCause.KILLED, f"the worker was killed: its watchdog failed ({error!r})")
+        if not self.done.is_set():
+            self.condemn(failure)
 
 
 def processes(pid: int) -> list[Process]:
@@ -96,28 +123,53 @@ def processes(pid: int) -> list[Process]:
         number = queue.pop()
         if (process := read_process(number)) is not None:
             family.append(process)
-            # A process may end at any time, and a thread may be created while the others are listed.
-            with contextlib.suppress(OSError):
-                for thread in Path(f"/proc/{number}/task").iterdir():
-                    with contextlib.suppress(OSError):
-                        queue += map(int, (thread / "children").read_text().split())
+            for thread in threads(number):
+                with contextlib.suppress(*GONE):
+                    queue += map(int, (thread / "children").read_bytes().split())
     return family
+
+
+def threads(pid: int) -> Iterator[Path]:
+    """Yield the folders of a process's threads. It may end, and threads may be created while others are listed."""
+    with contextlib.suppress(*GONE):
+        yield from Path(f"/proc/{pid}/task").iterdir()
 
 
 def read_process(pid: int) -> Process | None:
     """Return a process; None if there is none of that number, or no /proc."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
-    except OSError:
+    if (fields := read_fields(Path(f"/proc/{pid}/status"))) is None:
         return None
-    fields = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
+    thread, resident = pid, sum_of(fields, MEMORY)
+    if b"VmRSS" not in fields:  # the process or only its first thread has ended
+        for folder in threads(pid):
+            if (others := read_fields(folder / "status")) is not None and b"VmRSS" in others:
+                thread, resident = int(folder.name), sum_of(others, MEMORY)
+                break
     return Process(
         pid,
-        inner=int(fields.get("NSpid", [str(pid)])[-1]),
-        parent=int(fields["PPid"][0]),
-        stopped=fields["State"][0] == "T",
-        resident=int(fields["VmRSS"][0]) * 1024 if "VmRSS" in fields else 0,
+        inner=int(fields.get(b"NSpid", [b"%d" % pid])[-1]),
+        parent=int(fields[b"PPid"][0]),
+        stopped=fields[b"State"][0] == b"T",
+        resident=resident,
+        thread=thread,
     )
+
+
+def read_fields(file: Path) -> dict[bytes, list[bytes]] | None:
+    """Return the words of each line `Name: words` of a file in /proc; None if its process has gone.
+
+    The last line of a name counts: a process cannot replace a field by one in its own name, which comes first.
+    """
+    try:
+        lines = file.read_bytes().split(b"\n")
+    except GONE:
+        return None
+    return {name: value.split() for name, _, value in (line.partition(b":") for line in lines)}
+
+
+def sum_of(fields: Mapping[bytes, list[bytes]], names: Sequence[bytes]) -> int:
+    """Return the sum of fields that are numbers of kilobytes."""
+    return sum(int(fields[name][0]) * 1024 for name in names if name in fields)
 
 
 def find_worker(family: Sequence[Process]) -> Process | None:
@@ -129,13 +181,13 @@ def find_worker(family: Sequence[Process]) -> Process | None:
 
 def proportional(process: Process) -> int:
     """Return the bytes that a process uses, with its share of shared memory; all of it if the kernel does not tell."""
-    try:
-        lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        # It may have ended since it was listed. Hundreds of forks end together when an episode is closed.
-        now = read_process(process.pid)
-        return 0 if now is None else now.resident
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), process.resident)
+    with contextlib.suppress(PermissionError):
+        rollup = read_fields(Path(f"/proc/{process.pid}/task/{process.thread}/smaps_rollup"))
+        if rollup is not None and b"Pss" in rollup:
+            return sum_of(rollup, SHARED_MEMORY)
+    # It may have ended since it was listed. Hundreds of forks end together when an episode is closed.
+    now = read_process(process.pid)
+    return 0 if now is None else now.resident
 
 
 def scratch_sizes(worker: Process) -> list[int]:
@@ -143,10 +195,27 @@ def scratch_sizes(worker: Process) -> list[int]:
     sizes = []
     for folder in SCRATCH_FOLDERS:
         inside = Path(f"/proc/{worker.pid}/root{folder}")
-        with contextlib.suppress(OSError):
-            # While the sandbox is set up, the path may still lead to the host's folder.
+        # While the sandbox is set up, the path may be refused, or still lead to the host's folder.
+        with contextlib.suppress(PermissionError, *GONE):
             if inside.stat().st_dev != Path(folder).stat().st_dev:
                 disk = os.statvfs(inside)
                 files = disk.f_files - disk.f_ffree
                 sizes.append((disk.f_blocks - disk.f_bfree) * disk.f_frsize + files * FILE_BYTES)
     return sizes
+
+
+def socket_bytes(worker: Process) -> int:
+    """Return the bytes that the buffers of a sandbox's sockets can hold, which belong to no process.
+
+    The filter of system calls keeps their sizes at the kernel's defaults, except those of TCP, which the kernel adapts.
+    """
+    counts = [read_fields(Path(f"/proc/{worker.pid}/net/{name}")) or {} for name in ("sockstat", "sockstat6")]
+    if b"sockets" not in counts[0]:
+        return 0
+    tcp = counts[0][b"TCP"]  # pairs of names and numbers; the memory is that of all sockets of the host
+    held = int(tcp[tcp.index(b"mem") + 1]) * os.sysconf("SC_PAGE_SIZE")
+    connections = int(tcp[1]) + int(counts[1][b"TCP6"][1] if b"TCP6" in counts[1] else 0)
+    settings = Path("/proc/sys/net")
+    default = sum(int((settings / f"core/{kind}mem_default").read_bytes()) for kind in "rw")
+    most = sum(int((settings / f"ipv4/tcp_{kind}mem").read_bytes().split()[2]) for kind in "rw")
+    return int(counts[0][b"sockets"][1]) * default + min(connections * most, held)

@@ -7,6 +7,7 @@ import random
 import select
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -21,6 +22,7 @@ from seeupo.envs.pool.sandbox import FIRST_USER, LAST_USER, Bubblewrap, Limits
 from seeupo.envs.pool.seccomp import open_filter
 from seeupo.envs.pool.watchdog import Watchdog
 from seeupo.envs.pool.wire import WireError, decode, encode, from_json
+from seeupo.envs.references import hidden_module
 from seeupo.errors import EnvError
 from seeupo.utils.cache import cache_folder
 
@@ -114,7 +116,11 @@ class Worker:
         for stream in (self.stdin, self.stdout, self.stderr):
             os.set_blocking(stream.fileno(), False)
         self.watchdog = Watchdog(self.process.pid, launch.limits, self._condemn, sandboxed=launch.sandbox is not None)
-        self.watchdog.start()
+        try:
+            self.watchdog.start()
+        except RuntimeError as error:
+            self.discard()
+            raise EnvError(f"the worker's watchdog could not be started: {error}") from None
 
     def load(self) -> None:
         """Set the limits and load the factory."""
@@ -123,6 +129,7 @@ class Worker:
         # unless the worker is in a call that hangs.
         if self._exit(wait=False) is not None:
             raise self._ended()
+        self.watchdog.loaded = True
 
     def call(self, request: Mapping[str, Any], *, seconds: float | None = None) -> Any:
         """Return the worker's answer; raise `WorkerFailure` or, for errors that the user can fix, `EnvError`."""
@@ -145,18 +152,21 @@ class Worker:
             return reply.get("value")
         for inside, outside in self._packages().items():
             text = text.replace(str(inside), str(outside))  # files in errors are named as the user knows them
+        if self.launch.sandbox is not None and self.launch.python == Path(sys.executable):
+            problem, newline, rest = text.partition("\n")
+            text = f"{problem}{hidden_module(reply.get('missing'))}{newline}{rest}"
         if reply["error"] == "usage":
             raise EnvError(*text.split("\n"))
         raise WorkerFailure(REPORTED_CAUSES.get(str(reply["error"]), FailureCause.RAISED), text)
 
     def kill(self) -> None:
         """Kill the process and all processes that it started; idempotent."""
+        self.watchdog.stop()
         with self.ending:
             # The process id cannot be reused before the process is waited for.
             if self.process.returncode is None:
                 os.killpg(self.process.pid, signal.SIGKILL)
                 self.process.wait()
-        self.watchdog.stop()
 
     def discard(self) -> None:
         """Kill the worker and release its pipes and folder. Only the thread that calls the worker may do this."""
@@ -188,6 +198,8 @@ class Worker:
         poll.register(self.stdout, select.POLLIN)
         poll.register(self.stderr, select.POLLIN)
         while True:
+            if self.watchdog.lost:
+                raise WorkerFailure(FailureCause.KILLED, "the worker was killed: its watchdog has ended")
             left = deadline - time.monotonic()
             if left <= 0:
                 raise WorkerFailure(FailureCause.TIMEOUT, f"no answer within {seconds:g} s")
@@ -303,6 +315,7 @@ class Worker:
             "PYTHONSAFEPATH": "1",
             "PYTHONHASHSEED": "0",
             "PYTHONDONTWRITEBYTECODE": "1",
+            "OMP_NUM_THREADS": "1",  # workers share the cores; more threads would wait for one another, spinning
             "SEEUPO_CACHE": str(cache_folder().absolute()),
         }
 

@@ -21,10 +21,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from seeupo.errors import ModelError
+from seeupo.models.location import ADAPTER_CONFIG
 from seeupo.utils.json_lines import parse_object
 from seeupo.utils.text import one_line
 
-CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 BASE = "base"
 PREFIX = "base_model.model."
@@ -89,11 +89,6 @@ class Adapter:
                 parameter.copy_(matrix)
 
 
-def is_adapter(folder: Path) -> bool:
-    """Return whether a folder is an adapter rather than a model."""
-    return (folder / CONFIG).exists()
-
-
 def base_name(name_or_path: str) -> str:
     """Return the name of a base model to store with an adapter; a path with '..' becomes absolute."""
     path = PurePath(name_or_path)
@@ -102,9 +97,9 @@ def base_name(name_or_path: str) -> str:
 
 def write_base_name(folder: Path, base: str | None) -> None:
     """Name the base model of an adapter folder that peft has written; None for no name."""
-    settings = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    settings = json.loads((folder / ADAPTER_CONFIG).read_text(encoding="utf-8"))
     settings["base_model_name_or_path"] = base
-    (folder / CONFIG).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    (folder / ADAPTER_CONFIG).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
 
 def read_adapter(folder: Path, *, base: str | None = None) -> Adapter:
@@ -112,7 +107,7 @@ def read_adapter(folder: Path, *, base: str | None = None) -> Adapter:
 
     `base` is the base model if the folder does not say so.
     """
-    settings = read_settings(folder / CONFIG)
+    settings = read_settings(folder / ADAPTER_CONFIG)
     if settings.get("peft_type") != "LORA":
         raise ModelError(
             f"{folder} is an adapter of type {shown(settings.get('peft_type'))}; expected LORA. {_MERGE_FIRST}"
@@ -121,10 +116,12 @@ def read_adapter(folder: Path, *, base: str | None = None) -> Adapter:
     if settings.get("init_lora_weights", True) not in PLAIN_INITIALIZATIONS:
         unsupported.append("init_lora_weights")
     if unsupported:
-        raise ModelError(f"{folder}/{CONFIG} sets {unsupported[0]}, which is not supported. {_MERGE_FIRST}")
+        raise ModelError(f"{folder}/{ADAPTER_CONFIG} sets {unsupported[0]}, which is not supported. {_MERGE_FIRST}")
     rank, alpha = settings.get("r"), settings.get("lora_alpha")
     if type(rank) is not int or rank < 1 or not isinstance(alpha, int | float) or not math.isfinite(alpha):
-        raise ModelError(f"{folder}/{CONFIG} has r = {shown(rank)}, lora_alpha = {shown(alpha)}; expected numbers")
+        raise ModelError(
+            f"{folder}/{ADAPTER_CONFIG} has r = {shown(rank)}, lora_alpha = {shown(alpha)}; expected numbers"
+        )
     return Adapter(
         path=folder,
         base=base or find_base(folder, settings.get("base_model_name_or_path")),
@@ -148,7 +145,7 @@ def read_settings(file: Path) -> dict[str, Any]:
         raise ModelError(f"{file} cannot be read: {error}") from None
 
 
-def find_base(folder: Path, name: object, file: str = CONFIG, key: str = "base_model_name_or_path") -> str:
+def find_base(folder: Path, name: object, file: str = ADAPTER_CONFIG, key: str = "base_model_name_or_path") -> str:
     """Return the base model that an adapter names: a folder within it, or a folder or name as the user would type it.
 
     A name cannot climb out of a directory, so that it means the same model wherever the adapter is moved.

@@ -20,6 +20,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from seeupo.errors import ModelError
+from seeupo.models.location import TURN_ADAPTERS, has_turn_adapters
 from seeupo.models.lora.adapter_folders import (
     BASE,
     PREFIX,
@@ -31,7 +32,6 @@ from seeupo.models.lora.adapter_folders import (
     write_base_name,
 )
 
-INDEX = "turn_adapters.json"
 MAX_ADAPTERS = 1000
 
 
@@ -120,7 +120,7 @@ def write_turn_adapters(
         # Within the folder of an adapter, a base model that has no name cannot be referred to.
         write_base_name(folder / name, base)
     index = {"adapters": adapters.count, "turns_per_agent": adapters.turns_per_agent, "base": base or BASE}
-    (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+    (folder / TURN_ADAPTERS).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
 def write_adapter(folder: Path, name: str, weights: Mapping[str, Tensor], config: Any) -> None:
@@ -135,21 +135,16 @@ def write_adapter(folder: Path, name: str, weights: Mapping[str, Tensor], config
     config.save_pretrained(folder)
 
 
-def has_turn_adapters(folder: Path) -> bool:
-    """Return whether a folder is a policy with one adapter per turn."""
-    return (folder / INDEX).is_file()
-
-
 def read_index(folder: Path) -> tuple[TurnAdapters, str]:
     """Return the adapters of a folder with one per turn, and the folder or name of their base model."""
-    index = read_settings(folder / INDEX)
+    index = read_settings(folder / TURN_ADAPTERS)
     count, per_agent = index.get("adapters"), index.get("turns_per_agent")
     if type(count) is not int or not 0 < count <= MAX_ADAPTERS or type(per_agent) is not int or per_agent < 1:
         raise ModelError(
-            f"{folder / INDEX} has adapters = {shown(count)}, turns_per_agent = {shown(per_agent)}: expected 1 to "
-            f"{MAX_ADAPTERS} adapters and a positive number of turns; export it again"
+            f"{folder / TURN_ADAPTERS} has adapters = {shown(count)}, turns_per_agent = {shown(per_agent)}: expected "
+            f"1 to {MAX_ADAPTERS} adapters and a positive number of turns; export it again"
         )
-    return TurnAdapters(count, per_agent), find_base(folder, index.get("base"), INDEX, "base")
+    return TurnAdapters(count, per_agent), find_base(folder, index.get("base"), TURN_ADAPTERS, "base")
 
 
 @torch.no_grad()
@@ -188,5 +183,5 @@ def refuse_training(folder: Path) -> None:
     if has_turn_adapters(folder):
         raise ModelError(
             f"{folder} has one adapter per turn: expected a model or one adapter to train. Use its base model, which "
-            f"{INDEX} names."
+            f"{TURN_ADAPTERS} names."
         )

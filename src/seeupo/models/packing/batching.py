@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from seeupo.core import length_mask
+from seeupo.core.ratios import length_mask
 from seeupo.models.packing.tree import TreeBatch, pack_batches
 from seeupo.types import Turn
 

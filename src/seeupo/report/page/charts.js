@@ -1,190 +1,111 @@
-// Charts, drawn by Observable Plot when they come near the viewport, and again when their width changes.
+// What scripts add to charts, which are in the page as SVG: tooltips and tables of values.
 
-const CHART_HEIGHT = 190;
-const TIP = { lineHeight: 1.3, fontSize: 12, textPadding: 9 };
-const DASHES = ["none", "7 3", "2 3", "9 3 2 3", "14 3", "5 2", "1 4"];
-const color = (n) => `var(--series-${n % 7})`;
-// Shifted by one in each round of colors, so that no two of 49 lines look alike.
-const dash = (n) => DASHES[(n + Math.floor(n / 7)) % DASHES.length];
+const STYLES = 7;
+const REACH = 60; // pixels
 
-const nearViewport = new IntersectionObserver(
-  (entries) => {
-    for (const { target, isIntersecting } of entries) if (isIntersecting) target.draw();
-  },
-  { rootMargin: "300px" },
-);
-const resized = new ResizeObserver((entries) => {
-  for (const { target } of entries) if (target.drawnWidth) requestAnimationFrame(() => target.draw());
-});
-
-// Charts outside of the viewport are drawn when the browser is idle, for printing.
-function whenIdle(work) {
-  if ("requestIdleCallback" in window) requestIdleCallback(work);
-  else setTimeout(work, 500);
+function styleClass(n) {
+  return `s${n % STYLES} d${(n + Math.floor(n / STYLES)) % STYLES}`;
 }
 
-// A chart that is drawn later. Its height is reserved, so that nothing moves then.
-function lazyChart(height, label, draw) {
-  const box = el("div", { class: "chart", role: "img", "aria-label": label });
-  box.style.minHeight = `${height}px`;
-  box.draw = () => {
-    const width = Math.floor(box.clientWidth);
-    if (width === 0 || width === box.drawnWidth) return;
-    box.drawnWidth = width;
-    const chart = draw(width);
-    chart.setAttribute("aria-hidden", "true"); // the box has a label
-    box.replaceChildren(chart);
-  };
-  nearViewport.observe(box);
-  whenIdle(box.draw);
-  resized.observe(box);
-  return box;
+function svg(name, attributes, ...children) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  element.append(...children);
+  return element;
 }
 
 function swatch(n) {
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  svg.setAttribute("class", "swatch");
-  svg.setAttribute("viewBox", "0 0 28 10");
-  svg.setAttribute("aria-hidden", "true");
-  const line = document.createElementNS("http://www.w3.org/2000/svg", "line");
-  for (const [key, value] of [["x1", 0], ["x2", 28], ["y1", 5], ["y2", 5], ["stroke-width", 2.5]]) line.setAttribute(key, value);
-  line.style.stroke = color(n);
-  line.style.strokeDasharray = dash(n);
-  svg.append(line);
-  return svg;
+  return svg("svg", { class: "swatch", viewBox: "0 0 28 10", "aria-hidden": "true" }, svg("line", { x1: 0, x2: 28, y1: 5, y2: 5, class: `line ${styleClass(n)}` }));
 }
 
-function legend(names) {
-  return names.map((name, n) => el("span", { class: "legend-entry" }, swatch(n), visible(name)));
-}
-
-// Panels of small multiples. The series of one run share a chart; with several runs, each series has a chart with all runs.
-function panelsOf(runs) {
-  if (runs.length === 1) {
-    return runs[0].curves.map((curve) => ({ ...curve, lines: curve.series.map(({ name, points }, style) => ({ name, points, style })) }));
+// Charts name their data by paths in the overview: ["runs", 0, "curves", 2, "series", 1].
+function enhanceCharts(data) {
+  const at = (path) => path.reduce((value, key) => value[key], data);
+  for (const box of document.querySelectorAll(".chart[data-lines]")) {
+    const names = [...(box.parentElement.querySelectorAll(".legend-entry") ?? [])].map((entry) => entry.textContent);
+    const lines = JSON.parse(box.dataset.lines).map(([path, unit], n) => {
+      const value = at(path);
+      const name = names[n] ?? (path[0] === "runs" && data.runs.length === 1 ? value.name : at(path.slice(0, 2)).name);
+      return { name: visible(name), unit, points: Array.isArray(value) ? value : value.points };
+    });
+    const [x0, x1, y0, y1, log] = JSON.parse(box.dataset.domain);
+    const scale = (value) => (log ? (Math.log(value) - Math.log(y0)) / (Math.log(y1) - Math.log(y0)) : (value - y0) / (y1 - y0));
+    listenToPointer(box, () => lines.flatMap((line) => line.points.filter((point) => point[1] !== null).map((point) => ({ x: (point[0] - x0) / (x1 - x0), y: 1 - scale(point[1]), text: () => pointText(line, point) }))));
+    addValues(box, () => linesTable(lines));
   }
-  const panels = new Map();
-  const curves = arrays.group(runs.flatMap((run) => run.curves), (curve) => curve.key);
-  const seriesOf = (key) => new Set(curves.get(key).flatMap((curve) => curve.series.map((series) => series.name)));
-  runs.forEach((run, style) => {
-    for (const curve of run.curves) {
-      for (const { name, points } of curve.series) {
-        const key = JSON.stringify([curve.key, name]);
-        const title = seriesOf(curve.key).size === 1 ? curve.title : `${curve.title}: ${name}`;
-        if (!panels.has(key)) panels.set(key, { ...curve, title, lines: [] });
-        panels.get(key).lines.push({ name: run.name, points, style });
-      }
-    }
-  });
-  // The series of a curve stay together, in the order of the first run that has the curve.
-  const order = [...new Set(runs.flatMap((run) => run.curves.map((curve) => curve.key)))];
-  return [...panels.values()].sort((a, b) => order.indexOf(a.key) - order.indexOf(b.key));
+  for (const box of document.querySelectorAll(".chart[data-map]")) {
+    const map = at(JSON.parse(box.dataset.map));
+    const [first, last, turns] = JSON.parse(box.dataset.domain);
+    const cells = map.cells.filter((cell) => cell[2] !== null);
+    listenToPointer(box, () => cells.map((cell) => ({ x: (cell[0] - first + 0.5) / (last - first + 1), y: (cell[1] - 0.5) / turns, text: () => cellText(map, cell) })));
+    addValues(box, () => table(["Iteration", "Turn", "Value", "Updated"], cells.map(([iteration, turn, value, position]) => [iteration, turn, num(value, 4), position === null ? "together" : ordinal(position)]), { class: "plain" }));
+  }
+  for (const button of document.querySelectorAll("[data-copy]")) {
+    button.hidden = false;
+    button.addEventListener("click", () => copy(byId(button.dataset.copy).textContent, button.dataset.what));
+  }
 }
 
-function curvePanel(panel) {
-  const lines = panel.lines.filter((line) => line.points.some((point) => point[1] !== null));
-  if (lines.length === 0) return null;
-  const several = lines.length > 1;
-  const chart = lazyChart(CHART_HEIGHT, summaryOf(panel, lines), (width) => curveChart(panel, lines, width));
-  return el(
-    "figure",
-    { class: "panel" },
-    el("figcaption", null, el("h3", null, visible(panel.title)), el("p", null, visible(panel.help))),
-    el("div", { class: "legend inside" }, several && panel.ownLegend ? lines.map((line) => el("span", { class: "legend-entry" }, swatch(line.style), visible(line.name))) : null),
-    chart,
-    numbers(panel.title, () => curveTable(panel, lines)),
-  );
+function pointText(line, [iteration, value, low, high]) {
+  const interval = low === null || high === null ? "" : `\n95% interval ${inUnit(low, line.unit)} to ${inUnit(high, line.unit)}`;
+  return `${line.name}\niteration ${iteration}: ${inUnit(value, line.unit)}${interval}`;
+}
+
+function cellText(map, [iteration, turn, value, position]) {
+  return `iteration ${iteration}, turn ${turn}\n${visible(map.title)}: ${num(value, 4)}${position === null ? "" : `\nupdated ${ordinal(position)}`}`;
+}
+
+// A tooltip at the point nearest to the pointer; points are shares of the plot, made when the pointer first enters it.
+function listenToPointer(box, makePoints) {
+  const plot = box.querySelector(".plot");
+  let points = null;
+  let tip = null;
+  box.addEventListener("pointermove", (event) => {
+    points ??= makePoints();
+    const { left, top, width, height } = plot.getBoundingClientRect();
+    const [x, y] = [event.clientX - left, event.clientY - top];
+    let nearest = null;
+    let distance = REACH;
+    for (const point of points) {
+      const apart = Math.hypot(point.x * width - x, point.y * height - y);
+      if (apart <= distance) [nearest, distance] = [point, apart];
+    }
+    tip?.remove();
+    tip = null;
+    if (nearest === null) return;
+    const dot = el("span", { class: "tip-dot" });
+    const text = el("span", { class: "tip" }, nearest.text());
+    tip = el("div", { class: "tip-place", "aria-hidden": "true" }, dot, text);
+    const corner = box.getBoundingClientRect();
+    tip.style.left = `${left - corner.left + nearest.x * width}px`;
+    tip.style.top = `${top - corner.top + nearest.y * height}px`;
+    tip.classList.toggle("left", nearest.x > 0.5);
+    box.append(tip);
+  });
+  box.addEventListener("pointerleave", () => {
+    tip?.remove();
+    tip = null;
+  });
 }
 
 // The values of a chart, in a table that is made when it is opened.
-function numbers(title, makeTable) {
+function addValues(box, makeTable) {
+  const label = `Values of ${box.parentElement.querySelector("h3").textContent}`;
   const details = el("details", { class: "numbers" }, el("summary", null, "Values"));
-  const show = () => details.childElementCount === 1 && details.append(el("div", { class: "scroll low", role: "region", tabindex: "0", "aria-label": visible(`Values of ${title}`) }, makeTable()));
-  details.addEventListener("toggle", show);
-  return details;
-}
-
-function summaryOf(panel, lines) {
-  const parts = lines.map((line) => {
-    const points = line.points.filter((point) => point[1] !== null);
-    const [first, last] = [points[0], points.at(-1)];
-    const from = `${inUnit(first[1], panel.unit)} at iteration ${first[0]}`;
-    return first === last ? `${line.name} ${from}` : `${line.name} from ${from} to ${inUnit(last[1], panel.unit)} at iteration ${last[0]}`;
+  details.addEventListener("toggle", () => {
+    if (details.childElementCount === 1) details.append(el("div", { class: "scroll low", role: "region", tabindex: "0", "aria-label": label }, makeTable()));
   });
-  return visible(`${panel.title}: ${parts.join("; ")}`);
+  box.parentElement.append(details);
 }
 
-function curveTable(panel, lines) {
+function linesTable(lines) {
   const rows = lines.flatMap((line) =>
     line.points.map(([iteration, value, low, high]) => [
-      visible(line.name),
+      line.name,
       iteration,
-      inUnit(value, panel.unit),
-      low === null || high === null ? NONE : `${inUnit(low, panel.unit)} to ${inUnit(high, panel.unit)}`,
+      inUnit(value, line.unit),
+      low === null || high === null ? NONE : `${inUnit(low, line.unit)} to ${inUnit(high, line.unit)}`,
     ]),
   );
   return table(["Series", "Iteration", "Value", "95% interval"], rows, { class: "plain" });
-}
-
-function curveChart(panel, lines, width) {
-  const points = lines.flatMap((line) =>
-    line.points.map(([x, y, low, high]) => ({ x, y: y ?? NaN, low: low ?? NaN, high: high ?? NaN, line })),
-  );
-  const values = points.flatMap(({ y, low, high }) => [y, low, high]).filter(Number.isFinite);
-  const positive = values.filter((value) => value > 0);
-  // A logarithmic scale has ticks at powers of ten only; a narrow range is clearer on a linear one.
-  const log = panel.unit === "log" && positive.length > 0 && arrays.max(positive) / arrays.min(positive) > 30 && points.every(({ y }) => Number.isNaN(y) || y > 0);
-  if (log) {
-    const floor = arrays.min(points, (point) => point.y) / 3;
-    for (const point of points) if (point.low <= 0) point.low = floor;
-  }
-  const [first, last] = panel.iterations;
-  const y = { label: null, grid: true, nice: true, ticks: 4, tickFormat: (value) => num(value) };
-  if (panel.unit === "share") y.domain = [Math.min(0, arrays.min(values)), Math.max(1, arrays.max(values))];
-  if (panel.unit === "seconds" || panel.unit === "tokens") y.zero = true;
-  if (log) {
-    const powers = arrays.range(Math.floor(Math.log10(arrays.min(positive))), Math.ceil(Math.log10(arrays.max(positive))) + 1);
-    Object.assign(y, { type: "log", nice: false, domain: [10 ** powers[0], 10 ** powers.at(-1)], ticks: powers.map((power) => 10 ** power) });
-  }
-  if (new Set(values).size === 1 && !y.domain && !log) y.domain = values[0] === 0 ? [-1, 1] : [values[0] - Math.abs(values[0]), values[0] + Math.abs(values[0])].sort((a, b) => a - b);
-  const marks = lines.flatMap((line) => {
-    const linePoints = points.filter((point) => point.line === line);
-    const valued = linePoints.filter((point) => Number.isFinite(point.y));
-    const few = valued.length <= Math.min(25, width / 12);
-    return [
-      Plot.areaY(linePoints, { x: "x", y1: "low", y2: "high", fill: color(line.style), fillOpacity: 0.16 }),
-      valued.length <= 6 ? Plot.ruleX(valued, { x: "x", y1: "low", y2: "high", stroke: color(line.style), strokeOpacity: 0.55, filter: (point) => Number.isFinite(point.low) && Number.isFinite(point.high) }) : null,
-      Plot.line(linePoints, { x: "x", y: "y", stroke: color(line.style), strokeWidth: 1.8, strokeDasharray: dash(line.style) }),
-      few ? Plot.dot(valued, { x: "x", y: "y", r: valued.length === 1 ? 4.5 : 2.8, fill: color(line.style) }) : null,
-    ];
-  });
-  const title = ({ x, y: value, low, high, line }) =>
-    `${visible(line.name)}\niteration ${x}: ${inUnit(value, panel.unit)}` +
-    (Number.isFinite(low) && Number.isFinite(high) ? `\n95% interval ${inUnit(low, panel.unit)} to ${inUnit(high, panel.unit)}` : "");
-  return Plot.plot({
-    width,
-    height: CHART_HEIGHT,
-    marginLeft: 46,
-    marginRight: 14,
-    marginTop: 10,
-    marginBottom: 34,
-    style: { fontSize: "11px" },
-    x: {
-      label: "iteration",
-      labelArrow: "none",
-      domain: first === last ? [first - 1, last + 1] : [first, last],
-      ticks: Math.min(6, Math.max(1, last - first)),
-      tickFormat: (value) => (Number.isInteger(value) && value >= first && value <= last ? String(value) : ""),
-    },
-    y,
-    marks: [...marks, Plot.tip(points.filter((point) => Number.isFinite(point.y)), Plot.pointer({ x: "x", y: "y", title, maxRadius: 60, ...TIP }))],
-  });
-}
-
-function showCurves(runs) {
-  const several = runs.length > 1;
-  byId("curves-legend").append(...(several ? legend(runs.map((run) => run.name)) : []));
-  const iterations = arrays.extent(runs.flatMap((run) => run.curves.flatMap((curve) => curve.series.flatMap((series) => series.points.map((point) => point[0])))));
-  const panels = panelsOf(runs).map((panel) => curvePanel({ ...panel, iterations, ownLegend: !several })).filter((panel) => panel !== null);
-  byId("curves-grid").append(...(panels.length ? panels : [el("p", { class: "note" }, "There are no metrics by iteration: the run stopped before its first iteration ended, or metrics.jsonl is missing.")]));
 }

@@ -4,12 +4,9 @@ async function buildPage() {
   listenToTheme();
   const overview = await decoded("overview");
   if (overview.format !== "seeupo-report" || overview.version !== 1) throw new Error(`its data have format ${overview.format} ${overview.version}; expected seeupo-report 1`);
-  reveal("result", "curves", "turns");
-  showOverview(overview);
-  showCurves(overview.runs);
-  showTurns(overview.runs);
+  enhanceCharts(overview);
   const index = new Index(await decoded("index"), overview.runs);
-  reveal("trajectories", "compare", "foot");
+  reveal("trajectories", "compare");
   byId("kept").append(...overview.runs.map((run) => el("p", { class: "lead" }, overview.runs.length > 1 ? el("strong", null, visible(`${run.name}: `)) : null, visible(run.trajectories.note))));
   const list = new List(index);
   const viewer = new Viewer(index, list);

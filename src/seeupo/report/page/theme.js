@@ -2,6 +2,7 @@
 
 function listenToTheme() {
   const button = byId("theme");
+  button.hidden = false;
   const system = matchMedia("(prefers-color-scheme: dark)");
   let dark = null;
   const show = () => button.setAttribute("aria-pressed", String(dark ?? system.matches));

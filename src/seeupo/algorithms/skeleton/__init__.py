@@ -1,0 +1,1 @@
+"""A custom algorithm and its test, which `seeupo algorithms new` copies."""
