@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from seeupo.callbacks import Callback as Callback
     from seeupo.comparison.run import compare as compare
     from seeupo.config.schema import Recipe as Recipe
+    from seeupo.envs.declare import agent_program as agent_program
     from seeupo.envs.declare import env_maker as env_maker
     from seeupo.envs.declare import expert_maker as expert_maker
     from seeupo.envs.declare import reward_function as reward_function
@@ -61,6 +62,7 @@ _PLACES = {
     "ToolCall": "types",
     "TrainingResult": "training.run",
     "UserError": "errors",
+    "agent_program": "envs.declare",
     "compare": "comparison.run",
     "env_maker": "envs.declare",
     "evaluate": "evaluation.evaluate",

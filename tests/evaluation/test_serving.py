@@ -6,8 +6,7 @@ import pytest
 
 from rollout.worlds import EchoFactory
 from seeupo.config.model_settings import TinyConfig
-from seeupo.errors import ModelError
-from seeupo.evaluation import serving
+from seeupo.errors import UserError
 from seeupo.evaluation.evaluate import evaluate
 from seeupo.evaluation.serving import ServeOptions, serve
 from seeupo.models.loading import load_policy
@@ -50,13 +49,13 @@ def test_an_evaluation_through_the_server_equals_one_in_the_process(tmp_path):
 
 
 def test_missing_packages_are_named(monkeypatch):
-    monkeypatch.setattr(serving, "PACKAGES", ("openai", "no_such_package"))
-    with pytest.raises(serving.EndpointError, match=r"no_such_package: pip install 'seeupo\[agents\]'"):
+    monkeypatch.setattr("seeupo.rollout.gateway.PACKAGES", ("openai", "no_such_package"))
+    with pytest.raises(UserError, match=r"no_such_package: pip install 'seeupo\[agents\]'"):
         serve(ServeOptions(policy="tiny", port=0), print)
 
 
 def test_an_unknown_model_is_a_user_error():
-    with pytest.raises(ModelError, match="nosuch"):
+    with pytest.raises(UserError, match="nosuch"):
         serve(ServeOptions(policy="nosuch", port=0), print)
 
 

@@ -14,7 +14,7 @@ from seeupo.envs.trust import Permissions, is_cluster_address, named_code, strin
 from seeupo.errors import TrainingError
 
 SECTIONS = tuple(section.name for section in fields(Recipe))
-CODE_SECTIONS = ("environment", "algorithm", "collect")
+CODE_SECTIONS = ("environment", "algorithm", "collect", "agent")
 """Sections whose values may name code."""
 
 

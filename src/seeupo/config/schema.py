@@ -111,6 +111,10 @@ class AgentSettings(Options):
             "none" means the context length of the model.
         concurrency: Number of concurrent episodes.
         episode_seconds: Time limit of an episode in seconds; "none" means no limit.
+        program: Agent program that runs the episodes instead of the environment, of which only the tasks are used.
+            "module:function" or "path/to/file.py:function" names a function `solve(task, client)` marked with
+            `@seeupo.agent_program`; it runs in this process, with your consent. It writes its own prompts, so
+            `reasoning` must be false, and the limits of observations and prompts do not apply.
     """
 
     reasoning: bool = True
@@ -121,9 +125,18 @@ class AgentSettings(Options):
     max_prompt_tokens: PositiveInt | None = None
     concurrency: PositiveInt = 64
     episode_seconds: NonNegative | None = None
+    program: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.program is not None:
+            if not is_reference(self.program):
+                raise OptionError("program", self.program, 'a function, such as "my_agent.py:solve"')
+            for name in ("reasoning", "max_observation_tokens", "max_prompt_tokens"):
+                expected = False if name == "reasoning" else getattr(AgentSettings, name)
+                if getattr(self, name) != expected:
+                    reason = f"{str(expected).lower()}, because an agent program writes its own prompts"
+                    raise OptionError(name, getattr(self, name), reason)
         if not self.temperature > 0:
             expected = "a positive number, because all greedy responses of a group would be the same"
             raise OptionError("temperature", self.temperature, expected)
@@ -276,9 +289,9 @@ class Recipe:
 
     @property
     def in_process_code(self) -> tuple[str, ...]:
-        """References to code that runs in the training process: algorithm and reward function."""
-        reward = self.collect.reward
-        return (*algorithm_code(self.algorithm), *((reward,) if is_reference(reward) else ()))
+        """References to code that runs in the training process: algorithm, reward function and agent program."""
+        named = (self.collect.reward, self.agent.program)
+        return (*algorithm_code(self.algorithm), *(name for name in named if name is not None and is_reference(name)))
 
     @property
     def clusters(self) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ class Role(StrEnum):
     ENV = "environment"
     EXPERT = "expert"
     ALGORITHM = "training algorithm"
+    PROGRAM = "agent program"
 
 
 METHODS = {
@@ -30,7 +31,12 @@ METHODS = {
     Role.ALGORITHM: ("needs", "update"),
 }
 """Attributes by which the classes of a role are recognized."""
-DECORATORS = {Role.REWARD: "reward_function", Role.ENV: "env_maker", Role.EXPERT: "expert_maker"}
+DECORATORS = {
+    Role.REWARD: "reward_function",
+    Role.ENV: "env_maker",
+    Role.EXPERT: "expert_maker",
+    Role.PROGRAM: "agent_program",
+}
 
 
 def reward_function(function: F) -> F:
@@ -50,6 +56,15 @@ def env_maker(function: F) -> F:
 def expert_maker(function: F) -> F:
     """Declare a function `expert(task)` that returns an expert of the environment `gymnasium`."""
     return _mark(function, Role.EXPERT)
+
+
+def agent_program(function: F) -> F:
+    """Declare an agent program.
+
+    `solve(task, client)` calls the policy through `client`, an OpenAI client (an asynchronous one for a coroutine
+    function), and returns the score, or a mapping with the `score` and the `rewards` of its calls.
+    """
+    return _mark(function, Role.PROGRAM)
 
 
 def declares(code: Any, role: Role) -> bool:

@@ -141,6 +141,15 @@ SPECS: tuple[EnvSpec, ...] = (
         file_options=("train", "test"),
         limits=Limits(memory_mb=8192, total_mb=10240, message_mb=256),
     ),
+    EnvSpec(
+        name="tasks",
+        summary="tasks of an agent program, from a JSONL file",
+        license="yours",
+        tasks="yours",
+        factory="seeupo.envs.task_file.task_file:TaskFileFactory",
+        file_options=("path",),
+        limits=Limits(memory_mb=8192, total_mb=10240, message_mb=256),
+    ),
 )
 BUILT_IN: Mapping[str, EnvSpec] = MappingProxyType({spec.name: spec for spec in SPECS})
 

@@ -22,6 +22,7 @@ from seeupo.evaluation.endpoint import Endpoint
 from seeupo.evaluation.policies import EvaluatedPolicy, ModelPolicy
 from seeupo.evaluation.results import Evaluation, EvaluationPlan, panel_of
 from seeupo.protocols import EnvFactory
+from seeupo.rollout.gateway import load_program, open_rollouts
 from seeupo.rollout.groups import group_attempts
 from seeupo.rollout.template import Template
 from seeupo.runs.run_directory import RECIPE, RunDirectory, refuse_links
@@ -57,6 +58,7 @@ class EvaluationOptions:
     concurrency: int = 32
     endpoint: str | None = None
     model: str | None = None
+    program: str | None = None
     permissions: Permissions = NOTHING_ALLOWED
 
     @property
@@ -116,6 +118,7 @@ def recipe_settings(recipe: Recipe) -> dict[str, Any]:
         "options": recipe.environment.options,
         "split": recipe.environment.test_split,
         "plain": not agent.reasoning,
+        "program": agent.program,
         **{name: getattr(agent, name) for name in names},
     }
 
@@ -259,7 +262,8 @@ def run_evaluation(
             evaluation = Evaluation.read(out)
             evaluation.check_continues(plan)
         if missing := evaluation.missing(attempts):
-            pool.try_task(attempts[0].task)
+            if options.program is None:
+                pool.try_task(attempts[0].task)
             callback.on_phase("evaluation", len(missing))
             try:
                 with policy_for(options, pool, callback) as policy:
@@ -349,8 +353,9 @@ def policy_for(options: EvaluationOptions, pool: EnvPool, callback: Callback) ->
         ) as policy:
             yield policy
     else:
-        with model_runner(options, pool) as runner:
-            yield ModelPolicy(runner, callback)
+        program = load_program(options.program, options.permissions.trust)
+        with model_runner(options, pool) as runner, open_rollouts(runner, program) as rollouts:
+            yield ModelPolicy(rollouts, callback)
 
 
 @contextmanager
@@ -390,9 +395,14 @@ def one_episode(options: EvaluationOptions, task_id: str | None) -> tuple[ChatFo
         task = next((task for task in pool.first_tasks(split, None) if task_id in (None, task.id)), None)
         if task is None:
             raise EvaluationError(f"split {split!r} of {options.environment} has no task {task_id!r}")
-        pool.try_task(task)
-        with model_runner(replace(options, concurrency=1), pool) as runner:
-            (trajectory,) = runner.run([Attempt("episode", "episode", task, seed=0)])
+        program = load_program(options.program, options.permissions.trust)
+        if program is None:
+            pool.try_task(task)
+        with (
+            model_runner(replace(options, concurrency=1), pool) as runner,
+            open_rollouts(runner, program) as rollouts,
+        ):
+            (trajectory,) = rollouts.run([Attempt("episode", "episode", task, seed=0)])
     return runner.chat, trajectory
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -11,11 +10,11 @@ from seeupo.errors import EndpointError
 from seeupo.evaluation.evaluate import model_of, resolve_options
 from seeupo.inference import make_sampler
 from seeupo.models.loading import load_policy
+from seeupo.rollout.gateway import missing_packages
 from seeupo.types import SamplingParameters
 
 WORK_SECONDS = 0.5
 """Time without a call after which the server looks whether it has to stop."""
-PACKAGES = ("anthropic", "openai", "starlette", "uvicorn")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +49,7 @@ def serve(
         on_start: Called with the address of the API, up to /v1, when it can be used.
         running: Asked now and then whether to continue.
     """
-    if missing := [name for name in PACKAGES if importlib.util.find_spec(name) is None]:
+    if missing := missing_packages():
         raise EndpointError(f"serving needs {' and '.join(missing)}: pip install 'seeupo[agents]'")
     from seeupo.rollout.gateway.responder import Responder
     from seeupo.rollout.gateway.server import GatewayApp, listen, serving

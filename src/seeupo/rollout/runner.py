@@ -113,6 +113,7 @@ class Runner:
         check_count("concurrency", concurrency, 1)
         if episode_seconds is not None:
             check_at_least("episode_seconds", episode_seconds, 0)
+        self.policy = policy
         self.pool = pool
         self.sampler = sampler or make_sampler(policy, training=training, max_rows=concurrency)
         self.chat = chat_format(policy.tokenizer)

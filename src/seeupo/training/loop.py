@@ -64,7 +64,7 @@ class Loop:
         self.progress = Progress()
         self.checkpoints = run_dir.checkpoints(recipe.run.keep_checkpoints)
         self.collector = Collector(
-            components.runner, components.train_tasks, recipe.collect, seed=recipe.run.seed, reward=components.reward
+            components.rollouts, components.train_tasks, recipe.collect, seed=recipe.run.seed, reward=components.reward
         )
         self.ahead = AheadCollector(self.collector)
 
@@ -328,7 +328,7 @@ class Loop:
         plan, attempts = evaluation_plan(options, self.components.pool)
         evaluation = Evaluation(plan, {})
         kept = KeptTrajectories()
-        policy = ModelPolicy(self.components.runner, CallbackList([kept, self.callback]))
+        policy = ModelPolicy(self.components.rollouts, CallbackList([kept, self.callback]))
         run_attempts(evaluation, policy, attempts, self.callback)
         return evaluation, sorted(kept.trajectories, key=lambda trajectory: trajectory.id)
 

@@ -33,12 +33,13 @@ from seeupo.models.precision import DTYPES, resolve_device
 from seeupo.models.streaming import WeightStream, can_stream
 from seeupo.models.threads import default_threads, num_threads
 from seeupo.models.tokenizer_check import check_text
-from seeupo.protocols import EnvFactory, Sampler, TrainableEngine
+from seeupo.protocols import EnvFactory, Rollouts, Sampler, TrainableEngine
 from seeupo.rollout.collector import RewardFunction, load_reward
+from seeupo.rollout.gateway import load_program, open_rollouts
 from seeupo.rollout.reward_check import EmptyResponses, check_reward
 from seeupo.rollout.runner import Runner
 from seeupo.training.samplers import lora_settings, sampled_copy, start_samplers
-from seeupo.types import SamplingParameters, Task
+from seeupo.types import SamplingParameters, StepResult, Task
 
 CORPUS_TASKS = 64
 """Number of training tasks whose expert episodes the tokenizer of a `tiny` model is trained on."""
@@ -50,6 +51,8 @@ class Components:
 
     Attributes:
         recipe: The recipe with a definite number of iterations and of threads.
+        runner: Runs episodes in the environment.
+        rollouts: Runs the attempts of training and evaluation: the runner, or the gateway of an agent program.
         vocab_size: Size of the model's vocabulary.
     """
 
@@ -58,6 +61,7 @@ class Components:
     engine: TrainableEngine
     sampler: Sampler
     runner: Runner
+    rollouts: Rollouts
     vocab_size: int
     train_tasks: Sequence[Task]
     test_tasks: Sequence[Task]
@@ -104,7 +108,8 @@ def build(
         check_step_rewards(recipe, pool)
         train_tasks = pool.first_tasks(recipe.environment.train_split, None)
         test_tasks = pool.first_tasks(recipe.environment.test_split, recipe.evaluation.tasks)
-        first = pool.try_task(train_tasks[0])
+        program = load_program(recipe.agent.program, permissions.trust)
+        first = pool.try_task(train_tasks[0]) if program is None else None
         recipe = replace(recipe, run=recipe.run.resolved(len(train_tasks), recipe.collect.tasks))
 
         load = model_loader(recipe.model, pool, train_tasks, seed=recipe.run.seed)
@@ -113,11 +118,8 @@ def build(
         threads = recipe.run.threads or default_threads(policy.model)
         recipe = replace(recipe, run=replace(recipe.run, threads=threads))
         stack.enter_context(num_threads(threads))
-        prompt = "\n".join(message.content for message in first.messages)
-        check_text(policy.tokenizer, prompt, f"the first prompt of {pool.name}")
-        if reward is not None:
-            empty = EmptyResponses(policy.tokenizer.eos_token_id)
-            check_reward(reward, recipe.collect, make_runner(recipe, policy, pool, empty), train_tasks[0])
+        if first is not None:
+            check_episode(recipe, policy, pool, first, reward)
 
         if placement.ranks or placement.samplers:
             start_ray(recipe, placement, pool, stack)
@@ -142,8 +144,21 @@ def build(
             sampler = sampler_in_process(recipe, placement, policy, load)
         sampler.sync(engine, 0)
         runner = make_runner(recipe, policy, pool, sampler)
+        rollouts = stack.enter_context(open_rollouts(runner, program))
         vocab_size = int(policy.model.config.get_text_config().vocab_size)
-        yield Components(recipe, pool, engine, sampler, runner, vocab_size, train_tasks, test_tasks, reward)
+        yield Components(recipe, pool, engine, sampler, runner, rollouts, vocab_size, train_tasks, test_tasks, reward)
+
+
+def check_episode(
+    recipe: Recipe, policy: LoadedPolicy, pool: EnvPool, first: StepResult, reward: RewardFunction | None
+) -> None:
+    """Check the tokens of the first prompt, and the reward of an episode."""
+    prompt = "\n".join(message.content for message in first.messages)
+    check_text(policy.tokenizer, prompt, f"the first prompt of {pool.name}")
+    if reward is not None:
+        empty = EmptyResponses(policy.tokenizer.eos_token_id)
+        task = pool.first_tasks(recipe.environment.train_split, 1)[0]
+        check_reward(reward, recipe.collect, make_runner(recipe, policy, pool, empty), task)
 
 
 def start_ray(recipe: Recipe, placement: Placement, pool: EnvPool, stack: ExitStack) -> None:
@@ -169,7 +184,8 @@ def sampler_in_process(
 
 def check_step_rewards(recipe: Recipe, pool: EnvPool) -> None:
     """Refuse to add step rewards to a score that may already contain them."""
-    if recipe.collect.reward == "score_and_steps" and not pool.separate_step_rewards():
+    declared = recipe.agent.program is not None or pool.separate_step_rewards()
+    if recipe.collect.reward == "score_and_steps" and not declared:
         raise TrainingError(
             f'collect.reward = "score_and_steps": {pool.name} declares no step rewards beside its score; expected an '
             'environment with separate_step_rewards. Use "score", or an option that adds them (pocket: lookup_reward; '
@@ -262,7 +278,7 @@ def model_loader(
     config = None
     if settings.name == "tiny":
         words = pool.vocabulary() if settings.tiny.words else ()
-        has_texts = settings.tiny.vocabulary and not words
+        has_texts = settings.tiny.vocabulary and not words and pool.name != "tasks"
         corpus = expert_texts(pool, train_tasks[:CORPUS_TASKS]) if has_texts else ()
         config = settings.tiny.config(words=words, corpus=corpus, seed=seed)
     return partial(

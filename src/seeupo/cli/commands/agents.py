@@ -47,6 +47,7 @@ def show_agent(
     resolved = resolve_options(policy=model, environment=environment, options=options, **overrides)
     permissions = permissions_for(
         () if resolved.environment is None else named_code(str(resolved.environment), resolved.options),
+        in_process=() if resolved.program is None else (resolved.program,),
         trust=trust,
         typed=[environment, options],
         unsandboxed=unsandboxed,

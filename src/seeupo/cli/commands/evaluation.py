@@ -77,6 +77,7 @@ def eval_command(
     resolved = resolve_options(**options)
     permissions = permissions_for(
         () if resolved.environment is None else named_code(str(resolved.environment), resolved.options),
+        in_process=() if resolved.program is None else (resolved.program,),
         trust=trust,
         typed=[options["environment"], options["options"]],
         unsandboxed=unsandboxed,

@@ -18,9 +18,10 @@ from seeupo.errors import ModelError
 from seeupo.models.loading import LoadedPolicy
 from seeupo.protocols import Sampler
 from seeupo.rollout.chat import chat_format
+from seeupo.rollout.gateway import AgentProgram
 from seeupo.rollout.gateway.calls import Answer, Call, Caller, CallError
 from seeupo.rollout.gateway.episodes import Episode, Generation, state_key_of, trajectory_of
-from seeupo.rollout.gateway.programs import AgentProgram, InProcessPrograms, score_and_rewards
+from seeupo.rollout.gateway.programs import InProcessPrograms, score_and_rewards
 from seeupo.rollout.gateway.responder import answer_of, counted
 from seeupo.rollout.gateway.server import GatewayApp, listen, serving
 from seeupo.rollout.gateway.transcript import Transcript

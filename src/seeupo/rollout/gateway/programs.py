@@ -11,16 +11,11 @@ from typing import Any
 
 import openai
 
+from seeupo.rollout.gateway import AgentProgram
 from seeupo.types import Task
 
 CANCEL_SECONDS = 5.0
 """Time that coroutines have to end when they are cancelled."""
-AgentProgram = Callable[[Task, Any], Any]
-"""`solve(task, client)`, a function or coroutine function.
-
-The client is an `openai.OpenAI`, or an `openai.AsyncOpenAI` for a coroutine function, that calls the policy. It returns
-the score, or a mapping with the `score` and the `rewards` of the calls.
-"""
 OnEnd = Callable[[Any, BaseException | None], None]
 """Called once when a program has ended, with its result or exception."""
 

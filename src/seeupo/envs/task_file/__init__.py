@@ -1,0 +1,1 @@
+"""`tasks`: tasks of an agent program from a JSONL file."""
