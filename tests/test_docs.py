@@ -131,8 +131,8 @@ def test_a_page_is_read_in_five_minutes(page):
     assert count <= 1200, f"{count} words without code blocks: split the page, or link instead of repeating"
 
 
-def test_the_documentation_has_at_most_33500_words():
-    assert sum(words_in(page.read_text()) for page in HAND_WRITTEN) <= 33_500
+def test_the_documentation_has_at_most_35000_words():
+    assert sum(words_in(page.read_text()) for page in HAND_WRITTEN) <= 35_000
 
 
 @pytest.mark.parametrize("page", HAND_WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))

@@ -33,6 +33,7 @@ FOLDERS = {
 }
 INPUTS = {
     "agents show": {"--env", "--model", "--checkpoint", "--task", "--option", "--trust"},
+    "algorithms new": {"NAME"},  # as `envs new`
     "algorithms show": {"NAME"},
     "compare": {"STUDY", "--trust"},
     "data check": {"FILE", "--model"},
@@ -51,7 +52,7 @@ INPUTS = {
     "report": {"RUNS"},
     "serve": {"POLICY", "--checkpoint"},
     "studies reliability": {"RECIPE"},
-    "train": {"RECIPE", "--resume", "--trust"},
+    "train": {"RECIPE", "--agent-program", "--tasks", "--resume", "--trust"},
 }  # fmt: skip
 """Options and arguments with text that names no output."""
 FUNCTIONS = {

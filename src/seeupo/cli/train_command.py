@@ -75,7 +75,8 @@ def show_result(result: TrainingResult, recipe: Recipe) -> None:
     if (page := result.run_dir / REPORT).exists():
         echo(f"report    {page}  (open it in a browser)")
     echo(f"run       {result.run_dir}  (summary.json, metrics.jsonl, trajectories: docs/reference/run-directory.md)")
-    flags = trust_flags(named_code(recipe.environment.name, recipe.environment.options))
+    program = () if recipe.agent.program is None else (recipe.agent.program,)
+    flags = trust_flags((*named_code(recipe.environment.name, recipe.environment.options), *program))
     if summary["warnings"]:
         echo(f"look      seeupo agents show --model {result.run_dir}{flags}  (one rollout, token by token)")
     echo(f"evaluate  seeupo eval {result.run_dir}{flags}  (or a checkpoint: --checkpoint best)")

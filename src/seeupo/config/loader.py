@@ -35,7 +35,9 @@ def recipe_names() -> list[str]:
 
 def default_recipe(environment: object) -> str:
     """Return the recipe for an environment; None means the recipe's own."""
-    return "tiny-pocket" if environment in (None, "pocket") else "custom"
+    return {None: "tiny-pocket", "pocket": "tiny-pocket", "tasks": "agent"}.get(
+        environment if isinstance(environment, str | None) else "", "custom"
+    )
 
 
 def recipe_text(name: str) -> str:

@@ -82,6 +82,7 @@ NAMES: Mapping[str, tuple[str, str] | None] = {
     "environment.options": ("what the environment says", "passed to the environment, in workers"),
     "environment.train_split": None,
     "environment.test_split": None,
+    "agent.program": (CODE, IN_PROCESS),
     "collect.reward": (CODE, IN_PROCESS),
     "algorithm.name": (CODE, IN_PROCESS),
     "optimizer.trainable": None,

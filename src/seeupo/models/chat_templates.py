@@ -20,7 +20,6 @@ from transformers import PreTrainedTokenizerBase
 
 from seeupo.errors import ModelError, first_line
 from seeupo.models import render_process
-from seeupo.models.tiny import CHAT_TEMPLATE
 
 SECONDS = 10.0
 """Computing time of one text; an ordinary template takes less than a millisecond."""
@@ -32,7 +31,13 @@ PLAIN_TEMPLATE = (
     "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
 )
 """Template for tokenizers without one: the role, a colon, the content, and the end-of-turn token."""
-OWN_TEMPLATES = (PLAIN_TEMPLATE, CHAT_TEMPLATE)
+TINY_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+"""Template of the model `tiny`: ChatML."""
+OWN_TEMPLATES = (PLAIN_TEMPLATE, TINY_TEMPLATE)
 """Templates that are rendered in this process."""
 
 

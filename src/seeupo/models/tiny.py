@@ -9,12 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from seeupo.config.model_settings import ROLES, SPECIAL_TOKENS, UNKNOWN, TinyConfig, word_tokens
-
-CHAT_TEMPLATE = (
-    "{% for message in messages %}"
-    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
+from seeupo.models.chat_templates import TINY_TEMPLATE
 
 
 def tiny_tokenizer(config: TinyConfig) -> PreTrainedTokenizerFast:
@@ -25,7 +20,7 @@ def tiny_tokenizer(config: TinyConfig) -> PreTrainedTokenizerFast:
         pad_token="<|endoftext|>",
         clean_up_tokenization_spaces=False,
     )
-    wrapped.chat_template = CHAT_TEMPLATE
+    wrapped.chat_template = TINY_TEMPLATE
     return wrapped
 
 

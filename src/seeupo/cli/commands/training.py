@@ -14,6 +14,14 @@ from seeupo.cli.terminal import Terminal, echo, echo_json, echo_text
 @click.command("train", context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 @click.argument("recipe", required=False)
 @click.argument("overrides", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--agent-program", metavar="REFERENCE",
+    help="Program that runs the episodes, such as my_agent.py:solve; short for --agent.program.",
+)  # fmt: skip
+@click.option(
+    "--tasks", type=click.Path(path_type=Path), metavar="FILE",
+    help="Tasks of an agent program, one JSON object per line; short for the environment tasks.",
+)  # fmt: skip
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Run directory, new or empty.")
 @click.option("--resume", "resumed", type=click.Path(path_type=Path), metavar="RUN", help="Resume a run.")
 @click.option(
@@ -26,6 +34,8 @@ def train_command(
     *,
     recipe: str | None,
     overrides: tuple[str, ...],
+    agent_program: str | None,
+    tasks: Path | None,
     out: Path | None,
     resumed: Path | None,
     accept_changes: bool,
@@ -37,12 +47,17 @@ def train_command(
 
     RECIPE is a name (see `seeupo recipes list`) or a TOML file; tiny-pocket by default, or custom with another
     --environment.name. Override any key of the recipe with --section.key VALUE, for example --run.seed 1 or
-    --environment.name my_module:MyFactory.
+    --environment.name my_module:MyFactory. With --agent-program, the default is agent.
     Ctrl-C finishes the current step and saves; a second Ctrl-C stops at once.
     """
     from seeupo.cli.recipe_arguments import requested_recipe
 
     recipe, overrides = separate_overrides(recipe, overrides)
+    if tasks is not None:
+        overrides = ("--environment.name", "tasks", "--environment.options.path", str(tasks), *overrides)
+    if agent_program is not None:
+        recipe = recipe or ("agent" if resumed is None else None)
+        overrides = ("--agent.program", agent_program, "--agent.reasoning", "false", *overrides)
     if dry_run and resumed is not None:
         raise click.UsageError("--dry-run is for new runs; remove --resume")
     if accept_changes and resumed is None:
