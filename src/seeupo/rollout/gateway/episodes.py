@@ -78,15 +78,15 @@ class Episode:
                 return generation
         return None
 
-    def index_of(self, generation: Generation) -> int:
-        """Return the position of a call among those that become turns."""
-        return sum(not (other.refused or other.is_lost) for other in self.generations[: generation.number])
+    def turns_before(self, generation: Generation) -> list[Generation]:
+        """Return the earlier calls that become turns."""
+        return [other for other in self.generations[: generation.number] if not (other.refused or other.is_lost)]
 
 
 def trajectory_of(
     episode: Episode, stop: StopReason, *, score: float | None, rewards: tuple[float, ...], failure: Failure | None
 ) -> Trajectory:
-    """Return the delivered turns of an episode in the order of their calls."""
+    """Return the delivered turns of an episode in the order in which their requests started."""
     attempt = episode.attempt
     delivered = [generation for generation in episode.generations if generation.delivered]
     turns = []

@@ -246,7 +246,7 @@ class Gateway:
     def _sample(self) -> None:
         """Sample the responses to the calls that have arrived, in a fixed order."""
         arrived, self._arrived = self._arrived, []
-        arrived.sort(key=lambda event: (event.episode.attempt.id, event.generation.number))
+        arrived.sort(key=_position)
         sampled: dict[str, tuple[CallArrived, GenerationRequest]] = {}
         for event in arrived:
             if self._episodes.get(event.episode.attempt.id) is not event.episode:
@@ -284,7 +284,10 @@ class Gateway:
             generation.answer = counted(prompt, MODEL)
             generation.deliver()
             return None
-        index = episode.index_of(generation)
+        before = episode.turns_before(generation)
+        index = len(before)
+        role = generation.caller.agent_role
+        in_role = sum(other.caller.agent_role == role for other in before)
         if index >= self.max_turns:
             raise EpisodeEnded(StopReason.TURN_LIMIT, f"the episode has reached its limit of {self.max_turns} calls")
         limit = min(self.parameters.max_tokens, call.max_tokens or self.parameters.max_tokens)
@@ -297,10 +300,11 @@ class Gateway:
         return GenerationRequest(
             id=f"{attempt.id}/{generation.number}",
             prompt_ids=prompt,
-            seed=derive_seed(attempt.seed, attempt.id, index, bits=63),
+            seed=derive_seed(attempt.seed, attempt.id, *([role] if role else []), in_role, bits=63),
             parameters=replace(self.parameters, max_tokens=limit, stop=call.stop),
-            episode=attempt.id,
+            episode=f"{attempt.id}/{role}" if role else attempt.id,
             agent=index,
+            agent_role=role,
         )
 
     def _check_distribution(self, call: Call) -> None:
@@ -323,6 +327,7 @@ class Gateway:
             behavior_logprobs=completion.logprobs,
             policy_version=completion.version,
             state_key=state_key_of(generation.call),
+            agent_role=request.agent_role,
         )
         with self._lock:
             episode.unanswered -= 1
@@ -372,6 +377,11 @@ class Gateway:
         if episode.program is not None:
             episode.program.cancel()
         self._finished.append(trajectory_of(episode, stop, score=score, rewards=rewards, failure=failure))
+
+
+def _position(event: CallArrived) -> tuple[str, str, int]:
+    """Return the position of a call in the order of sampling, which does not depend on when another role calls."""
+    return event.episode.attempt.id, event.generation.caller.agent_role, event.generation.number
 
 
 def _hashed(key: str) -> bytes:
