@@ -178,6 +178,9 @@ class Sampler(Protocol):
     def poll(self) -> list[Completion]:
         """Do some work and return the completions that have finished."""
 
+    def cancel(self, ids: Iterable[str]) -> None:
+        """Drop the requests with these ids, which then give no completion; ids of other requests are ignored."""
+
     def sync(self, engine: TrainableEngine, version: int) -> None:
         """Load the engine's current weights as `version`; only while no request is queued.
 

@@ -135,6 +135,9 @@ class VllmSampler:
             return []
         return [self._completion(output) for output in self._engine.step() if output.finished]
 
+    def cancel(self, ids: Iterable[str]) -> None:
+        self._engine.abort_request(list(ids))
+
     def sync(self, engine: WeightSource, version: int) -> None:
         if self._adapters is not None:
             self._begin_sync()

@@ -121,6 +121,13 @@ class LocalSampler(ModelSampler):
         self._evict()
         return finished
 
+    def cancel(self, ids: Iterable[str]) -> None:
+        cancelled = set(ids)
+        super().cancel(cancelled)
+        for row in reversed(range(len(self._rows))):
+            if self._rows[row].request.id in cancelled:
+                self._remove(row)
+
     def sync(self, engine: WeightSource, version: int) -> None:
         super().sync(engine, version)
         self._forget()
@@ -269,11 +276,7 @@ class LocalSampler(ModelSampler):
             self._cache.extract(row, finished.context)
             finished.context.used = self._tree.clock
             self._episodes[finished.request.episode] = finished.context
-        last = len(self._rows) - 1
-        if row != last:
-            self._cache.move(last, row, len(self._rows[last].context.tokens))
-            self._rows[row] = self._rows[last]
-        self._rows.pop()
+        self._remove(row)
         return Completion(
             id=finished.request.id,
             ids=tuple(finished.ids),
@@ -282,6 +285,13 @@ class LocalSampler(ModelSampler):
             version=self.version,
             work={"tokens": len(finished.ids), **finished.work},
         )
+
+    def _remove(self, row: int) -> None:
+        """Put the last row into the place of a row."""
+        last = self._rows.pop()
+        if row < len(self._rows):
+            self._cache.move(len(self._rows), row, len(last.context.tokens))
+            self._rows[row] = last
 
     def _evict(self) -> None:
         """Drop the least recently used episodes and ends of prompts until the cache has its maximum size."""

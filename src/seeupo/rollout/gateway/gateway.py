@@ -11,7 +11,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from seeupo.envs.tracebacks import explain_exception
 from seeupo.errors import ModelError
@@ -19,7 +19,15 @@ from seeupo.models.loading import LoadedPolicy
 from seeupo.protocols import Sampler
 from seeupo.rollout.chat import chat_format
 from seeupo.rollout.gateway.calls import Answer, Call, Caller, CallError
-from seeupo.rollout.gateway.episodes import Episode, Generation, state_key_of, trajectory_of
+from seeupo.rollout.gateway.episodes import (
+    CallArrived,
+    Episode,
+    EpisodeEnded,
+    Generation,
+    ProgramEnded,
+    state_key_of,
+    trajectory_of,
+)
 from seeupo.rollout.gateway.programs import AgentProgram, InProcessPrograms, score_and_rewards
 from seeupo.rollout.gateway.responder import answer_of, counted
 from seeupo.rollout.gateway.server import GatewayApp, listen, serving
@@ -42,33 +50,6 @@ from seeupo.utils.seeds import derive_seed
 MODEL = "policy"
 MAX_IN_FLIGHT = 64
 """Maximum number of calls of an episode that wait for their answers."""
-
-
-@dataclass(frozen=True)
-class CallArrived:
-    """A call has arrived; `count_only` asks for the number of its prompt's tokens."""
-
-    episode: Episode
-    generation: Generation
-    count_only: bool = False
-
-
-@dataclass(frozen=True)
-class ProgramEnded:
-    """A program has returned a result or raised an exception."""
-
-    episode: Episode
-    result: object
-    error: BaseException | None
-
-
-class EpisodeEnded(Exception):
-    """The policy has reached a limit, so the episode ends."""
-
-    def __init__(self, stop: StopReason, message: str) -> None:
-        super().__init__(message)
-        self.stop = stop
-        self.message = message
 
 
 class Gateway:
@@ -125,6 +106,7 @@ class Gateway:
         self._events: queue.SimpleQueue[CallArrived | ProgramEnded] = queue.SimpleQueue()
         self._episodes: dict[str, Episode] = {}
         self._arrived: list[CallArrived] = []
+        self._sampled: dict[str, CallArrived] = {}
         self._finished: list[Trajectory] = []
         self._resources = contextlib.ExitStack()
         listener = self._resources.enter_context(contextlib.closing(listen(0)))
@@ -150,6 +132,10 @@ class Gateway:
                 earlier.waiting.append(answer)
                 if earlier.answer is not None:
                     earlier.deliver()
+                elif earlier.cancelled:
+                    earlier.cancelled = False
+                    episode.unanswered += 1
+                    self._events.put(CallArrived(episode, earlier))
                 return answer
             if episode.unanswered >= MAX_IN_FLIGHT:
                 raise CallError(429, f"{episode.unanswered} calls of this episode wait for their answers")
@@ -185,11 +171,14 @@ class Gateway:
                 while waiting and len(self._episodes) < self.concurrency:
                     self._start(waiting.popleft())
                 self._handle_events()
+                self._submit_arrived()
                 self._sample()
                 finished, self._finished = self._finished, []
                 yield from finished
         finally:
             self._is_running = False
+            self.sampler.cancel(self._sampled)
+            self._sampled.clear()
             for episode in list(self._episodes.values()):
                 self._end(episode, StopReason.FORCED, failure=Failure(FailureKind.OTHER, "the run was interrupted"))
             self._finished = []
@@ -214,7 +203,7 @@ class Gateway:
         """Handle what has arrived. In lockstep, wait until every episode waits for an answer or has ended."""
         while True:
             busy = [episode for episode in self._episodes.values() if not episode.unanswered]
-            wait = bool(busy) if self.deterministic else not self._arrived
+            wait = bool(busy) if self.deterministic else not (self._arrived or self._sampled)
             if not self._episodes:
                 return
             try:
@@ -243,11 +232,10 @@ class Gateway:
                 problem = f"the agent program did not end in {self.episode_seconds:g} s"
                 self._end(episode, StopReason.FAILURE, failure=Failure(FailureKind.TIMED_OUT, problem))
 
-    def _sample(self) -> None:
-        """Sample the responses to the calls that have arrived, in a fixed order."""
+    def _submit_arrived(self) -> None:
+        """Begin to sample the responses to the calls that have arrived, in a fixed order."""
         arrived, self._arrived = self._arrived, []
-        arrived.sort(key=_position)
-        sampled: dict[str, tuple[CallArrived, GenerationRequest]] = {}
+        arrived.sort(key=CallArrived.position)
         for event in arrived:
             if self._episodes.get(event.episode.attempt.id) is not event.episode:
                 continue
@@ -261,20 +249,43 @@ class Gateway:
             else:
                 if request is not None:
                     self.sampler.submit(request)
-                    sampled[request.id] = event, request
+                    self._sampled[request.id] = event
+
+    def _sample(self) -> None:
+        """Continue sampling and answer calls: in lockstep all of them, otherwise those that one step finishes."""
         answers = []
-        while sampled:
+        if not self.deterministic:
+            self._cancel_lost()
+        while self._sampled:
             for completion in self.sampler.poll():
-                event, request = sampled.pop(completion.id)
+                event = self._sampled.pop(completion.id)
                 self.work.update(completion.work)
                 event.episode.sampling_seconds += time.monotonic() - event.generation.started
-                answers.append((event, request, completion))
-        for event, request, completion in answers:
-            self._answer(event, request, completion)
+                answers.append((event, completion))
+            if not self.deterministic:
+                break
+        for event, completion in answers:
+            self._answer(event, completion)
+
+    def _cancel_lost(self) -> None:
+        """Cancel the calls of ended episodes, and calls without a client, which are sampled again if they come back."""
+        with self._lock:
+            lost = [
+                name
+                for name, event in self._sampled.items()
+                if event.generation.is_lost or self._episodes.get(event.episode.attempt.id) is not event.episode
+            ]
+            for name in lost:
+                event = self._sampled.pop(name)
+                event.generation.cancelled = True
+                event.episode.unanswered -= 1
+        self.sampler.cancel(lost)
 
     def _request(self, event: CallArrived) -> GenerationRequest | None:
         """Return the request of a call; None if only the tokens of its prompt were counted."""
         episode, generation = event.episode, event.generation
+        if generation.request is not None:
+            return generation.request  # it was cancelled: the same prompt and seed give the same response
         call, attempt = generation.call, episode.attempt
         self._check_distribution(call)
         prompt = episode.transcript.prompt_ids(call.messages, call.tools)
@@ -297,7 +308,7 @@ class Gateway:
                 f"the prompt has {len(prompt)} tokens and the response up to {limit}; the context of the model has "
                 f"{self.context_length}",
             )
-        return GenerationRequest(
+        generation.request = GenerationRequest(
             id=f"{attempt.id}/{generation.number}",
             prompt_ids=prompt,
             seed=derive_seed(attempt.seed, attempt.id, *([role] if role else []), in_role, bits=63),
@@ -306,6 +317,7 @@ class Gateway:
             agent=index,
             agent_role=role,
         )
+        return generation.request
 
     def _check_distribution(self, call: Call) -> None:
         """Refuse sampling parameters that are not those of the recipe: training needs its distribution."""
@@ -315,9 +327,10 @@ class Gateway:
             if value not in (None, expected):
                 raise CallError(400, f"{name} = {value:g}: training samples with {expected:g}; leave it out")
 
-    def _answer(self, event: CallArrived, request: GenerationRequest, completion: Completion) -> None:
+    def _answer(self, event: CallArrived, completion: Completion) -> None:
         """Record a turn and hand its answer over."""
-        episode, generation = event.episode, event.generation
+        episode, generation, request = event.episode, event.generation, event.generation.request
+        assert request is not None
         answer = answer_of(episode.transcript, generation.call, request, completion, model=MODEL)
         generation.turn = Turn(
             trajectory=episode.attempt.id,
@@ -377,11 +390,6 @@ class Gateway:
         if episode.program is not None:
             episode.program.cancel()
         self._finished.append(trajectory_of(episode, stop, score=score, rewards=rewards, failure=failure))
-
-
-def _position(event: CallArrived) -> tuple[str, str, int]:
-    """Return the position of a call in the order of sampling, which does not depend on when another role calls."""
-    return event.episode.attempt.id, event.generation.caller.agent_role, event.generation.number
 
 
 def _hashed(key: str) -> bytes:
