@@ -325,7 +325,7 @@ def test_weights_are_transferred_directly_between_gpus_of_a_cluster_only():
     assert direct_transfer(shared, cluster=True, device="cuda:0", dtype="bfloat16").backend == "ipc"
     for other in (
         direct_transfer(settings, cluster=False, device="cuda", dtype="bfloat16"),
-        direct_transfer(settings, cluster=True, device="cuda", dtype="bfloat16", per_turn=True),
+        direct_transfer(settings, cluster=True, device="cuda", dtype="bfloat16", adapters=True),
         direct_transfer(settings, cluster=True, device="cpu", dtype="float32"),
         direct_transfer(SamplerSettings(count=1), cluster=True, device="cuda", dtype="float32"),
     ):

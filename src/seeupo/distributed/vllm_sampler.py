@@ -107,7 +107,7 @@ class VllmSampler:
         if self._asleep:
             raise RuntimeError("this sampler has released its weights; expected a sync before the next request")
         check_request(request, self.options.context_length, training=True)
-        adapter = None if self._adapters is None else self._adapters.of_turn(request.agent, request.id)
+        adapter = None if self._adapters is None else self._adapters.of_turn(request.agent, request.agent_role)
         parameters = request.parameters
         self._engine.add_request(
             request.id,

@@ -113,7 +113,9 @@ class LocalEngine:
         self._adapters = turn_adapters(policy.model)
         kind = policy.model.config.get_text_config().model_type
         if self._adapters is not None and kind not in FAMILIES:
-            raise ValueError(f"lora.per_turn with model type {kind!r}: expected {', '.join(FAMILIES)}; leave it out")
+            raise ValueError(
+                f"lora.per_turn or per_role with model type {kind!r}: expected {', '.join(FAMILIES)}; leave it out"
+            )
         self._reference = (
             ReferencePolicy(policy.model, adapters=lora is not None, dtype=reference_dtype) if reference else None
         )

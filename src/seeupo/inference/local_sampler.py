@@ -106,8 +106,7 @@ class LocalSampler(ModelSampler):
         self._forget()
 
     def submit(self, request: GenerationRequest) -> None:
-        if self._adapters is not None and request.agent is None:
-            raise ValueError(f"request {request.id!r} names no turn; the policy has one adapter per turn. Set agent.")
+        self._adapter_of(request)  # it must have one
         super().submit(request)
 
     def poll(self) -> list[Completion]:
@@ -208,9 +207,7 @@ class LocalSampler(ModelSampler):
         return Context(self._tree.insert(before, adapter), [])
 
     def _adapter_of(self, request: GenerationRequest) -> int:
-        if self._adapters is None or request.agent is None:
-            return 0
-        return self._adapters.of_turn(request.agent)
+        return 0 if self._adapters is None else self._adapters.of_turn(request.agent, request.agent_role)
 
     def _sample(self, prefill: PrefillAttention, copied: list[CopiedSegment]) -> dict[int, CompletionEnd]:
         """Prefill and sample at least one token in every row; return the rows that have finished."""

@@ -68,7 +68,7 @@ def export(
     base = None if adapter is None or merge else adapter.base
     if has_turn_adapters(source):
         if merge:
-            raise RunError(f"{run.path} has one adapter per turn, which cannot be merged into one model; omit --merge")
+            raise RunError(f"{run.path} has one adapter per turn or role, which cannot be merged; omit --merge")
         _, base = read_index(source)
     partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
     try:
@@ -195,21 +195,21 @@ model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({base}), 
 
 
 TURN_ADAPTERS_USAGE = """
-This folder has one LoRA adapter per turn: turn t of an episode, from 1, is sampled with the adapter `turn_a`, where
-a = {agent}. Load them onto their base model{where}, with FOLDER for the path of this folder, and activate
-the adapter of each turn. Keys and values that another adapter computed must not be reused.
+This folder has one LoRA adapter per {unit}.
+Load them onto their base model{where}, with FOLDER for the path of this folder, and activate the adapter of each
+turn. Keys and values that another adapter computed must not be reused.
 
 ```python
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({base}), "FOLDER/turn_1", "turn_1")
-for turn in range(2, {following}):
-    model.load_adapter(f"FOLDER/turn_{{turn}}", f"turn_{{turn}}")
-model.set_adapter("turn_1")  # before each turn
+model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({base}), "FOLDER/{first}", "{first}")
+for name in {others}:
+    model.load_adapter(f"FOLDER/{{name}}", name)
+model.set_adapter("{first}")  # before each turn
 ```
 
-A server with LoRA, such as `vllm serve {base} --enable-lora --lora-modules turn_1=FOLDER/turn_1 ...`, offers each
+A server with LoRA, such as `vllm serve {base} --enable-lora --lora-modules {first}=FOLDER/{first} ...`, offers each
 adapter as a model of its own; the client names that of the turn in each request.
 """
 
@@ -240,9 +240,12 @@ def _usage(folder: Path) -> str:
     """Return the section of the model card that says how to load adapters; empty for full weights."""
     if has_turn_adapters(folder):
         adapters, base = read_index(folder)
+        first, *others = adapters.names
         agent = "t" if adapters.turns_per_agent == 1 else f"ceil(t / {adapters.turns_per_agent})"
-        agent = f"min({agent}, {adapters.count})"
-        return TURN_ADAPTERS_USAGE.format(agent=agent, following=adapters.count + 1, **_base(folder, base))
+        unit = f"turn: turn t of an episode, from 1, is sampled with `turn_a`, where a = min({agent}, {adapters.count})"
+        if adapters.roles:
+            unit = f"role: calls of the agent program as {adapters.roles[0]!r} are sampled with `{first}`, and so on"
+        return TURN_ADAPTERS_USAGE.format(unit=unit, first=first, others=others, **_base(folder, base))
     return ADAPTER_USAGE.format(**_base(folder, read_adapter(folder).base)) if is_adapter(folder) else ""
 
 

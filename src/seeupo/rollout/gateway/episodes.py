@@ -82,9 +82,10 @@ class Episode:
                 return generation
         return None
 
-    def turns_before(self, generation: Generation) -> list[Generation]:
-        """Return the earlier calls that become turns."""
-        return [other for other in self.generations[: generation.number] if not (other.refused or other.is_lost)]
+    def indices_of(self, generation: Generation) -> tuple[int, int]:
+        """Return the position of a call among those that become turns, and among those of its role."""
+        before = [other for other in self.generations[: generation.number] if not (other.refused or other.is_lost)]
+        return len(before), sum(other.caller.agent_role == generation.caller.agent_role for other in before)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import secrets
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 
@@ -69,6 +69,7 @@ class Gateway:
         sampler: Sampler,
         *,
         parameters: SamplingParameters | None = None,
+        agent_roles: Collection[str] = (),
         max_turns: int = 10,
         concurrency: int = 64,
         episode_seconds: float | None = None,
@@ -82,6 +83,7 @@ class Gateway:
             sampler: Samples the responses.
             parameters: Length and temperature of every response. A call may ask for fewer tokens, and for no other
                 distribution.
+            agent_roles: Roles that have an adapter (`model.lora.per_role`); calls of others are refused. Empty for any.
             max_turns: T, the maximum number of calls in an episode, which then ends with score 0.
             concurrency: Maximum number of concurrent episodes.
             episode_seconds: Wall-clock limit of an episode, which then fails; None for no limit.
@@ -92,6 +94,7 @@ class Gateway:
         check_count("concurrency", concurrency, 1)
         self.sampler = sampler
         self.parameters = parameters or SamplingParameters()
+        self.agent_roles = agent_roles
         self.max_turns = max_turns
         self.concurrency = concurrency
         self.episode_seconds = episode_seconds
@@ -156,6 +159,8 @@ class Gateway:
             raise CallError(401, "the API key is missing or wrong") from None
         if episode is None:
             raise CallError(409, "the episode of this key has ended")
+        if self.agent_roles and caller.agent_role not in self.agent_roles:
+            raise CallError(400, f"role {caller.agent_role!r}: expected {' or '.join(self.agent_roles)}")
         return episode
 
     # Called by the thread of `run`.
@@ -295,10 +300,8 @@ class Gateway:
             generation.answer = counted(prompt, MODEL)
             generation.deliver()
             return None
-        before = episode.turns_before(generation)
-        index = len(before)
         role = generation.caller.agent_role
-        in_role = sum(other.caller.agent_role == role for other in before)
+        index, in_role = episode.indices_of(generation)
         if index >= self.max_turns:
             raise EpisodeEnded(StopReason.TURN_LIMIT, f"the episode has reached its limit of {self.max_turns} calls")
         limit = min(self.parameters.max_tokens, call.max_tokens or self.parameters.max_tokens)
