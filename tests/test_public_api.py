@@ -18,8 +18,8 @@ PLACES = {"seeupo", "seeupo.rl", "seeupo.algorithms"}
 NAMES = {
     "seeupo": {
         "Callback", "Env", "EnvFactory", "EnvSpec", "Evaluation", "Expert", "Message", "Recipe", "StepResult", "Task",
-        "Tool", "ToolCall", "TrainingResult", "UserError", "agent_program", "compare", "env_maker", "evaluate", "expert_maker",
-        "export", "resume", "reward_function", "train", "write_report",
+        "Tool", "ToolCall", "TrainingResult", "UserError", "agent_program", "compare", "env_maker", "evaluate",
+        "expert_maker", "export", "resume", "reward_function", "train", "write_report",
     },
     "seeupo.rl": {
         "Attempt", "EnvPool", "LocalEngine", "Optimizer", "Runner", "SamplingParameters", "Trajectory", "Turn",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from seeupo.types import (
     ON_POLICY,
+    AgentId,
     Attempt,
     Behavior,
     Completion,
@@ -78,11 +79,11 @@ class TrainEngine(Protocol):
         """Return log-probs [len(action)] of each turn's action tokens, without gradient, on the CPU."""
 
     def step(
-        self, turns: Sequence[Turn], objective: Objective, *, normalizer: float, agent: int | None = None
+        self, turns: Sequence[Turn], objective: Objective, *, normalizer: float, agent: AgentId | None = None
     ) -> StepMetrics:
         """Take one optimizer step up the gradient of sum(objective) / normalizer, in micro-batches of any size.
 
-        `agent` is the virtual agent (turn) being updated, for engines with adapters or optimizer moments per turn.
+        `agent` is the virtual agent (turn) being updated, for engines with optimizer moments per turn.
         The metrics contain `grad_norm` if the update follows a gradient.
         """
 
@@ -176,6 +177,9 @@ class Sampler(Protocol):
 
     def poll(self) -> list[Completion]:
         """Do some work and return the completions that have finished."""
+
+    def cancel(self, ids: Iterable[str]) -> None:
+        """Drop the requests with these ids, which then give no completion; ids of other requests are ignored."""
 
     def sync(self, engine: TrainableEngine, version: int) -> None:
         """Load the engine's current weights as `version`; only while no request is queued.

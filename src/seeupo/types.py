@@ -15,6 +15,8 @@ from typing import Any, Literal
 
 TurnKey = tuple[str, int]
 """Identity of a turn: (trajectory id, index). Never its row in a batch."""
+AgentId = int | str
+"""Identity of a virtual agent: its index, from 0, after the role of its turns if they have one ("planner:0")."""
 
 
 class StopReason(StrEnum):
@@ -62,6 +64,7 @@ class Turn:
             `Trajectory.outcome`.
         state_key: Name of the state that the action was chosen in: turns of one task with equal keys start from the
             same state. Empty if it is unknown.
+        agent_role: Role of the agent program that made the call; empty for the only one.
     """
 
     trajectory: str
@@ -72,6 +75,7 @@ class Turn:
     policy_version: int | None = None
     reward: float = 0.0
     state_key: str = ""
+    agent_role: str = ""
 
     @property
     def key(self) -> TurnKey:
@@ -123,7 +127,7 @@ class Trajectory:
     Attributes:
         group: Trajectories of the same group are compared with one another.
         task: Id of the attempted task; usually each task has one group per iteration.
-        turns: The sampled turns, in order.
+        turns: The sampled turns, in the order in which their requests started.
         reward: Value that is trained on: the score, after reward shaping if that is enabled, and with the discounted
             step rewards if they are trained on.
         score: Official score of the environment; None if the trajectory failed or its problem has no environment.
@@ -169,10 +173,17 @@ def number_of_tokens(turns: Iterable[Turn]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StepMetrics:
-    """Named scalars of one virtual agent (usually one turn), or of the whole iteration if `agent` is None."""
+    """Named scalars of one virtual agent (usually one turn), or of the whole iteration if `agent` is None.
 
-    agent: int | None
+    Attributes:
+        agent: The virtual agent of an engine's step. In the metrics of an algorithm it is the position of its pool in
+            the order of execution, from 0: the turn index, unless turns have several roles.
+        agent_role: Role of its turns, if the algorithm tells roles apart.
+    """
+
+    agent: AgentId | None
     values: Mapping[str, float]
+    agent_role: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +248,7 @@ class GenerationRequest:
         seed: Random seed of this sequence: the same seed gives the same tokens in any batch.
         episode: Requests of one episode extend one another, so a sampler may keep what it has computed.
         agent: The virtual agent (turn) that acts, for samplers with weights per turn.
+        agent_role: Role of the agent program that acts, for samplers with weights per role.
     """
 
     id: str
@@ -245,6 +257,7 @@ class GenerationRequest:
     parameters: SamplingParameters
     episode: str | None = None
     agent: int | None = None
+    agent_role: str = ""
 
 
 class CompletionEnd(StrEnum):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from seeupo.engines.optimizer import shrinkable
 from seeupo.protocols import Capability, CriticLoss, Objective
-from seeupo.types import StepMetrics, Trajectory, Turn
+from seeupo.types import AgentId, StepMetrics, Trajectory, Turn
 from studies.credit.problem import ACTIONS, F64, NODES, ON, STATES, CreditProblem
 from studies.exact import GradientAscent, TablePolicy
 from studies.exact.updates import Pool
@@ -119,7 +119,7 @@ class GroupEngine:
         return shrinkable(self.policy.parameters())
 
     def step(
-        self, turns: Sequence[Turn], objective: Objective, *, normalizer: float, agent: int | None = None
+        self, turns: Sequence[Turn], objective: Objective, *, normalizer: float, agent: AgentId | None = None
     ) -> StepMetrics:
         nodes, tokens = locate(turns)
         pool = Pool(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from seeupo.engines.optimizer import shrinkable
 from seeupo.protocols import Capability, Objective
-from seeupo.types import StepMetrics, Trajectory, Turn
+from seeupo.types import AgentId, StepMetrics, Trajectory, Turn
 from studies.exact.policy import Policy
 from studies.exact.problem import Problem
 from studies.exact.updates import Pool, UpdateRule
@@ -75,7 +75,7 @@ class ExactEngine:
         return [row[:length] for row, length in zip(rows, lengths, strict=True)]
 
     def step(
-        self, turns: Sequence[Turn], objective: Objective, *, normalizer: float, agent: int | None = None
+        self, turns: Sequence[Turn], objective: Objective, *, normalizer: float, agent: AgentId | None = None
     ) -> StepMetrics:
         nodes, tokens, mask = self._locate(turns)
         pool = Pool(

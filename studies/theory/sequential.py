@@ -13,7 +13,7 @@ from seeupo.algorithms import SeeUPO
 from seeupo.algorithms.common.objective import Ratio
 from seeupo.core.order import Order
 from seeupo.protocols import Objective
-from seeupo.types import StepMetrics, Trajectory, Turn
+from seeupo.types import AgentId, StepMetrics, Trajectory, Turn
 from studies.exact import ExactEngine, GradientAscent, Maximizer, Problem, TrustRegion
 from studies.exact.policy import Policy
 from studies.exact.updates import UpdateRule
@@ -192,10 +192,10 @@ class RecordingEngine(ExactEngine):
     def __init__(self, problem: Problem, policy: Policy, update: UpdateRule) -> None:
         super().__init__(problem, policy, update)
         self.history: list[Tensor] = [self.log_policy()]
-        self.turns: list[int | None] = []
+        self.turns: list[AgentId | None] = []
 
     def step(
-        self, turns: Sequence[Turn], objective: Objective, *, normalizer: float, agent: int | None = None
+        self, turns: Sequence[Turn], objective: Objective, *, normalizer: float, agent: AgentId | None = None
     ) -> StepMetrics:
         metrics = super().step(turns, objective, normalizer=normalizer, agent=agent)
         if self.turns and self.turns[-1] == agent:

@@ -91,7 +91,7 @@ def test_every_key_has_a_row():
                 heading = '### algorithm, name = "seeupo"' if name == "algorithm" else f"## {name}"
                 wanted = [inner for inner, entry in keys_of(part).items() if entry.set_by is None]
                 assert list(rows(page, heading)) == wanted
-    assert list(rows(page, "### model.lora")) == ["rank", "alpha", "targets", "layers", "seed", "per_turn"]
+    assert list(rows(page, "### model.lora")) == ["rank", "alpha", "targets", "layers", "seed", "per_turn", "per_role"]
     assert "iterations" not in rows(page, "## optimizer")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.examples import engine, many_requests, policy, request, run
+from engines.examples import check_cancel, engine, many_requests, policy, request, run
 from inference.test_sync import largest_difference, train
 from seeupo.config.model_settings import LoraSettings
 from seeupo.config.process_settings import SamplerSettings
@@ -137,6 +137,22 @@ def test_samplers_have_the_engines_weights_after_sync(pair, lora):
         assert largest_difference(local, pair) < 1e-10
         pair.release()
         assert largest_difference(local, pair) < 1e-10
+
+
+@pytest.mark.parametrize("polls", [0, 1])
+def test_cancelled_requests_give_no_completion_and_others_are_unaffected(pair, polls):
+    """Also those that an actor has begun; the next sync follows at once."""
+    local = engine()
+    pair.sync(local, 7)
+    requests = [request(str(n), (1, 2, n), seed=n, max_tokens=1 if n < 2 else 60) for n in range(16)]
+    check_cancel(pair, requests, run(LocalSampler(policy()), requests), polls)
+    train(local)
+    for sent_request in requests:
+        pair.submit(sent_request)
+    pair.poll()
+    pair.cancel([sent_request.id for sent_request in requests])
+    pair.sync(local, 8)
+    assert ids_of(run(pair, requests)) == local_ids(local, requests)
 
 
 def poll_all(remote):
@@ -325,7 +341,7 @@ def test_weights_are_transferred_directly_between_gpus_of_a_cluster_only():
     assert direct_transfer(shared, cluster=True, device="cuda:0", dtype="bfloat16").backend == "ipc"
     for other in (
         direct_transfer(settings, cluster=False, device="cuda", dtype="bfloat16"),
-        direct_transfer(settings, cluster=True, device="cuda", dtype="bfloat16", per_turn=True),
+        direct_transfer(settings, cluster=True, device="cuda", dtype="bfloat16", adapters=True),
         direct_transfer(settings, cluster=True, device="cpu", dtype="float32"),
         direct_transfer(SamplerSettings(count=1), cluster=True, device="cuda", dtype="float32"),
     ):

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 import torch
 
-from engines.examples import request, run
+from engines.examples import check_cancel, request, run
 from seeupo.config.model_settings import LoraSettings, TinyConfig
 from seeupo.config.optimizer_settings import OptimizerSettings
 from seeupo.distributed.remote_samplers import RemoteSamplers
@@ -208,6 +208,13 @@ def test_shared_sampler_sleeps_until_the_next_sync(options, monkeypatch):
             ("collective_rpc", "finish_weight_update"),
             ("wake_up", ["kv_cache"]),
         ]
+
+
+def test_cancelled_requests_give_no_completion_and_others_are_unaffected(sampler, options):
+    engine = trainer(options)
+    sampler.sync(engine, 1)
+    check_cancel(sampler, requests_of(), run(sampler, requests_of()), 3)
+    sampler.sync(engine, 2)
 
 
 def test_weights_are_split_into_chunks():

@@ -95,3 +95,30 @@ def run(sampler: Sampler, requests) -> dict[str, Completion]:
 def many_requests(count=24) -> list[GenerationRequest]:
     """Six prompts of different lengths, four requests each."""
     return [request(str(n), range(1, 4 + 2 * (n % 6)), seed=n) for n in range(count)]
+
+
+def check_cancel(sampler: Sampler, requests, expected: dict[str, Completion], polls: int) -> None:
+    """Check that some of the requests can be canceled after some polls, and then all: the others are not affected."""
+    for request in requests:
+        sampler.submit(request)
+    early = [completion for _ in range(polls) for completion in sampler.poll()]
+    completions = {completion.id: completion for completion in early}
+    cancelled = [request.id for request in requests[::3] if request.id not in completions]
+    assert cancelled
+    sampler.cancel([*cancelled, *completions, "unknown"])
+    for _ in range(10_000):
+        completions |= {completion.id: completion for completion in sampler.poll()}
+        if len(completions) == len(requests) - len(cancelled):
+            break
+    assert completions.keys() == {request.id for request in requests} - set(cancelled)
+    assert {name: completion.ids for name, completion in completions.items()} == {
+        name: expected[name].ids for name in completions
+    }
+    assert sampler.poll() == []
+    for request in requests:
+        sampler.submit(request)
+    for _ in range(polls):
+        sampler.poll()
+    sampler.cancel([request.id for request in requests])
+    sampler.release()  # raises unless it is idle
+    assert sampler.poll() == []

@@ -1,5 +1,6 @@
 """One adapter per turn: log-probs, steps, SeeUPO's sweep, checkpoints and the sampler."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -9,11 +10,13 @@ from engines.examples import engine, objective_for, policy, request, run, trajec
 from seeupo.config.model_settings import LoraSettings
 from seeupo.config.optimizer_settings import OptimizerSettings
 from seeupo.engines.local import LocalEngine
+from seeupo.errors import ModelError
 from seeupo.inference import make_sampler
 from seeupo.inference.decoder import Decoder
+from seeupo.models.loading import load_policy
 from seeupo.models.logprobs import padded_logprobs
 from seeupo.models.lora.adapters import add_adapters
-from seeupo.models.lora.turn_adapters import TurnAdapters, activate
+from seeupo.models.lora.turn_adapters import TurnAdapters, activate, turn_adapters
 from seeupo.types import Turn, turns_of
 from studies.variants import MeasuredDrift
 
@@ -208,3 +211,85 @@ def test_sampler_notices_missing_sync_and_missing_turn():
     sampler = make_sampler(local.policy)
     with pytest.raises(ValueError, match="names no turn"):
         sampler.submit(request("a", [1, 2]))
+
+
+# --- Roles ------------------------------------------------------------------------------------------------------------
+
+ROLES = LoraSettings(rank=2, alpha=4, per_role=("planner", "worker"))
+
+
+def in_roles(turns):
+    """Give even turns to the worker and odd ones to the planner."""
+    return [replace(turn, agent_role=("worker", "planner")[turn.index % 2]) for turn in turns]
+
+
+def test_adapter_of_a_role():
+    adapters = TurnAdapters.from_settings(ROLES)
+    assert adapters.names == ("role_planner", "role_worker")
+    assert [adapters.of_turn(index, role) for index, role in ((5, "planner"), (None, "worker"))] == [0, 1]
+    with pytest.raises(ModelError, match="a turn of the role 'critic': expected planner or worker"):
+        adapters.of_turn(0, "critic")
+
+
+@pytest.mark.parametrize("moments", ["shared", "per_agent"])
+def test_log_probs_and_steps_are_those_of_the_adapter_of_the_role(moments):
+    local = distinct(engine(lora=ROLES, moments=moments, weight_decay=0.1))
+    turns = in_roles(turns_of(trajectories()))
+    for turn, actual in zip(turns, local.logprobs(turns), strict=True):
+        expected = alone(local, turn, ROLES.per_role.index(turn.agent_role)).detach()
+        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)
+
+    def weights():
+        named = list(local.policy.model.named_parameters())
+        return {
+            r: torch.cat([p.detach().flatten().clone() for n, p in named if f".role_{r}." in n]) for r in ROLES.per_role
+        }
+
+    for role in ROLES.per_role:
+        before, of_role = weights(), [turn for turn in turns if turn.agent_role == role]
+        local.step(of_role, objective_for(local, of_role), normalizer=8, agent=f"{role}:0")
+        after = weights()
+        assert [name for name in before if not torch.equal(before[name], after[name])] == [role]
+    with pytest.raises(ModelError, match="a turn of the role '': expected planner or worker"):
+        local.logprobs(turns_of(trajectories()))
+
+
+def test_requests_are_sampled_with_the_adapter_of_their_role():
+    local = distinct(LocalEngine(policy(), OptimizerSettings(), lora=ROLES))
+    requests = [
+        replace(request(str(n), (1, 2, 3), seed=n, episode=f"e{n % 4}"), agent_role=ROLES.per_role[n % 2])
+        for n in range(8)
+    ]
+    sampler = make_sampler(local.policy)
+    completions = run(sampler, requests)
+    for number, sent in enumerate(requests):
+        turn = Turn("t", 0, sent.prompt_ids, completions[sent.id].ids)
+        activate(local.policy.model, number % 2)
+        expected = padded_logprobs(local.policy.model, [turn], temperature=0.8).logprobs[0].detach()
+        torch.testing.assert_close(torch.tensor(completions[sent.id].logprobs, dtype=torch.float64), expected)
+    with pytest.raises(ModelError, match="a turn of the role 'critic'"):
+        sampler.submit(replace(requests[0], agent_role="critic"))
+
+
+def test_folder_of_roles(tmp_path):
+    tiny = LocalEngine(load_policy("tiny"), OptimizerSettings(), lora=ROLES)
+    distinct(tiny)
+    tiny.export(tmp_path)
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"base", "role_planner", "role_worker"}
+    loaded = load_policy(str(tmp_path)).model
+    assert turn_adapters(loaded) == TurnAdapters(2, roles=("planner", "worker"))
+    for name, parameter in tiny.policy.model.named_parameters():
+        assert torch.equal(parameter, loaded.get_parameter(name))
+    index = tmp_path / "turn_adapters.json"
+    for roles in (["planner"], ["planner", "../worker"], ["planner", "planner"], ["planner", 1], "pw"):
+        index.write_text(json.dumps({**json.loads(index.read_text()), "roles": roles}))
+        with pytest.raises(ModelError, match="expected one per adapter"):
+            load_policy(str(tmp_path))
+
+
+def test_invalid_roles_are_refused():
+    with pytest.raises(ValueError, match="per_turn and per_role: expected at most one of them"):
+        LoraSettings(per_turn=2, per_role=("planner",))
+    for roles in (("a", "a"), ("",), ("a b",), ("../a",)):
+        with pytest.raises(ValueError, match="expected different names of up to 64 letters"):
+            LoraSettings(per_role=roles)

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 import torch
 
-from engines.examples import TOKENIZER, many_requests, policy, request, run
+from engines.examples import TOKENIZER, check_cancel, many_requests, policy, request, run
 from models.examples import FAMILIES
 from seeupo.config.model_settings import TinyConfig
 from seeupo.config.optimizer_settings import OptimizerSettings
@@ -237,3 +237,14 @@ def test_truncated_sampling_is_refused_in_training():
 def test_invalid_requests_are_refused(bad, message):
     with pytest.raises(ValueError, match=message):
         LocalSampler(policy()).submit(bad)
+
+
+@pytest.mark.parametrize("max_rows", [64, 5])
+@pytest.mark.parametrize("polls", [0, 1, 4])
+def test_cancelled_requests_give_no_completion_and_others_are_unaffected(max_rows, polls):
+    requests = [*many_requests(), *(request(f"e{n}", (1, 2, n), seed=n, episode="e") for n in range(3))]
+    sampler = LocalSampler(policy(), max_rows=max_rows)
+    expected = run(LocalSampler(policy()), requests)
+    check_cancel(sampler, requests, expected, polls)
+    completions = run(sampler, requests)
+    assert {name: each.ids for name, each in completions.items()} == {name: each.ids for name, each in expected.items()}

@@ -2,7 +2,7 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from engines.examples import END, TOKENIZER, many_requests, policy, request, run
+from engines.examples import END, TOKENIZER, check_cancel, many_requests, policy, request, run
 from models.examples import FAMILIES
 from seeupo.config.optimizer_settings import OptimizerSettings
 from seeupo.engines.local import LocalEngine
@@ -65,3 +65,13 @@ def test_invalid_requests_are_refused():
     with pytest.raises(ValueError, match="truncated sampling"):
         sampler.submit(request("a", (1,), top_k=3))
     assert sampler.poll() == []
+
+
+@pytest.mark.parametrize("max_rows", [64, 5])
+@pytest.mark.parametrize("polls", [0, 1, 4])
+def test_cancelled_requests_give_no_completion_and_others_are_unaffected(max_rows, polls):
+    requests = many_requests()
+    sampler = PaddedSampler(policy(), max_rows=max_rows)
+    check_cancel(sampler, requests, run(PaddedSampler(policy()), requests), polls)
+    assert not sampler._rows
+    assert not sampler._waiting

@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from peers.batches import RandomBatch
 from seeupo.algorithms.common.objective import RatioObjective
 from seeupo.protocols import Capability, CriticLoss, Objective
-from seeupo.types import StepMetrics, Trajectory, Turn
+from seeupo.types import AgentId, StepMetrics, Trajectory, Turn
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class TableEngine:
         return self._actions(self.batch.logprobs(logits), turns)
 
     def step(
-        self, turns: Sequence[Turn], objective: Objective, *, normalizer: float, agent: int | None = None
+        self, turns: Sequence[Turn], objective: Objective, *, normalizer: float, agent: AgentId | None = None
     ) -> StepMetrics:
         logits = self._logits().clone().requires_grad_()
         logprobs, entropies = self.batch.logprobs(logits), self.batch.entropies(logits)

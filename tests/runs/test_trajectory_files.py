@@ -1,5 +1,6 @@
 import gzip
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -26,6 +27,16 @@ def example(name="a", **options) -> Trajectory:
 def test_shared_prompts_are_written_once():
     record = to_json(example())
     assert [(turn["shared"], list(turn["prompt"])) for turn in record["turns"]] == [(0, [1, 2]), (3, [4])]
+
+
+def test_roles_are_kept_and_old_files_have_none():
+    trajectory = example()
+    planned = replace(trajectory, turns=tuple(replace(turn, agent_role="planner") for turn in trajectory.turns))
+    assert from_json(json.loads(json.dumps(to_json(planned)))) == planned
+    record = json.loads(json.dumps(to_json(trajectory)))
+    for turn in record["turns"]:
+        del turn["agent_role"]
+    assert from_json(record) == trajectory
 
 
 def test_appending_keeps_the_first_header(tmp_path):

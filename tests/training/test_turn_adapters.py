@@ -65,11 +65,11 @@ def test_exported_adapters_have_the_log_probs_of_the_engine_in_peft(run_dir, tmp
     torch.testing.assert_close(found, engine_logprobs(run_dir, 2), rtol=0, atol=1e-5)
     card = (exported.path / "README.md").read_text()
     assert "a = min(ceil(t / 2), 2)" in card
-    assert "range(2, 3)" in card
+    assert "for name in ['turn_2']:" in card
     modules = "--lora-modules turn_1=FOLDER/turn_1 turn_2=FOLDER/turn_2"
     assert f"vllm serve FOLDER/base --enable-lora --max-loras 2 --max-lora-rank 8 {modules}" in card
     assert not list(exported.path.rglob("state.safetensors"))
-    with pytest.raises(RunError, match="one adapter per turn, which cannot be merged"):
+    with pytest.raises(RunError, match="one adapter per turn or role, which cannot be merged"):
         export(run_dir, tmp_path / "merged", merge=True)
 
 
@@ -139,12 +139,12 @@ def test_warm_start_leaves_equal_adapters(run_dir):
 
 
 def test_training_a_policy_with_turn_adapters_further_is_refused(run_dir, tmp_path):
-    with pytest.raises(ModelError, match="one adapter per turn: expected a model or one adapter to train"):
+    with pytest.raises(ModelError, match="one adapter per turn or role: expected a model or one adapter to train"):
         train(small(model={"name": str(run_dir / "policy")}), run_dir=tmp_path / "run")
 
 
 def test_unsupported_settings_are_refused():
-    with pytest.raises(UserError, match=r"rank = 600 with per_turn and .*: expected at most 512"):
+    with pytest.raises(UserError, match=r"rank = 600 with per_turn or per_role and .*: expected at most 512"):
         recipe_from_table({"model": {"lora": {"per_turn": 2, "rank": 600}}, "sampler": {"kind": "vllm", "count": 1}})
     with pytest.raises(UserError, match=r"turns_per_agent.*it is set by algorithm.turns_per_agent"):
         recipe_from_table({"model": {"lora": {"turns_per_agent": 2}}})

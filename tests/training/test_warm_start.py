@@ -64,6 +64,24 @@ def test_every_demonstration_comes_once_per_pass():
     assert sorted(seen) == [f"d{number}" for number in range(6)]
 
 
+def test_a_warm_start_trains_the_adapter_of_the_first_role_on_all_turns():
+    """Demonstrations have no roles; `copy_first_adapter` then gives the other roles what was learned."""
+    local = engine(lora=LoraSettings(rank=2, per_role=("planner", "worker")))
+    demonstrations = [trajectory.turns for trajectory in trajectories()]
+    batched = Demonstrations(demonstrations, WarmStartSettings(batch_episodes=4), seed=0, first_adapter="planner")
+    before = {name: parameter.detach().clone() for name, parameter in local.policy.model.named_parameters()}
+    batched.train_step(local, 0)
+    moved = {
+        name for name, parameter in local.policy.model.named_parameters() if not torch.equal(before[name], parameter)
+    }
+    assert moved
+    assert all(".role_planner." in name for name in moved)
+    local.copy_first_adapter()
+    for name in moved:
+        other = local.policy.model.get_parameter(name.replace("role_planner", "role_worker"))
+        assert torch.equal(local.policy.model.get_parameter(name), other)
+
+
 def test_training_makes_demonstrations_likely():
     recipe = small(warm_start={"batches": 60})
     with build(recipe) as components:

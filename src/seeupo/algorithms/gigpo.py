@@ -7,8 +7,8 @@ For a group of trajectories of the same task, with rewards R_i and turns t in st
     R_it = r_it + gamma R_i,t+1,   the return from turn t on, with the outcome in the last turn
 
 S are the returns of all turns of the group that start from the same state, the trajectory's own included. A turn whose
-state occurs nowhere else has no second term. All tokens of a turn have the advantage A_it; ratio, clip, KL and the mean
-over tokens are those of GRPO.
+state occurs nowhere else has no second term; turns of different roles never start from the same state. All tokens of a
+turn have the advantage A_it; ratio, clip, KL and the mean over tokens are those of GRPO.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class GiGPO(BaseAlgorithm):
             for turn, value in zip(trajectory.turns, discounted_returns(trajectory, self.gamma), strict=True):
                 returns[turn.key] = value
                 # A turn whose state is unknown is compared with no other.
-                states[turn.key] = (trajectory.group, turn.state_key) if turn.state_key else turn.key
+                state = trajectory.group, turn.agent_role, turn.state_key
+                states[turn.key] = state if turn.state_key else turn.key
         in_state, metrics = compare_turns(batch, returns, states, normalize)
         combined = {
             key: value + self.state_weight * in_state[key]

@@ -7,7 +7,8 @@ For a group of trajectories of the same task, with outcomes O_i at the end and s
 
     A_i = (O_i - mean O) / std O
 
-Mean and standard deviation of r_t are over the trajectories of the group that have a turn t. All tokens of a turn have
+Mean and standard deviation of r_t are over the trajectories of the group that have a turn t; with several roles, turns
+are counted within their role, because parallel calls start in another order in each attempt. All tokens of a turn have
 its advantage; ratio, clip, KL and the mean over tokens are those of GRPO. Without step rewards and with lambda = 1 this
 is GRPO.
 """
@@ -49,7 +50,7 @@ class MTGRPO(BaseAlgorithm):
         for trajectory in batch.trajectories:
             for turn, reward in zip(trajectory.turns, step_rewards(trajectory), strict=True):
                 rewards[turn.key] = reward
-                positions[turn.key] = trajectory.group, turn.index
+                positions[turn.key] = trajectory.group, *batch.role_indices[turn.key]
         of_step, metrics = compare_turns(batch, rewards, positions, "group")
         combined = batch.per_turn(batch.turns, advantages)
         last = {trajectory.turns[-1].key for trajectory in batch.trajectories if trajectory.turns}

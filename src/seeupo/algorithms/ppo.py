@@ -42,6 +42,7 @@ from seeupo.algorithms.common.turn_credit import outcome_of, step_rewards
 from seeupo.config.option_types import Fraction, NonNegative, NonNegativeInt
 from seeupo.core.advantages import gae
 from seeupo.core.ratios import length_mask
+from seeupo.errors import TrainingError
 from seeupo.protocols import CriticEngine, Need, TrainEngine
 from seeupo.types import StopReason, Trajectory, TurnKey, Update
 
@@ -83,6 +84,13 @@ class PPO(BaseAlgorithm):
         if "critic" not in engine.capabilities:
             raise TypeError(f'{type(engine).__name__} lacks the capability "critic", which PPO needs')
         engine = cast("CriticEngine", engine)
+        roles = {role for role, _ in batch.role_indices.values()}
+        if len(roles) > 1 and self.lam < 1:
+            raise TrainingError(
+                f"algorithm.lam = {self.lam:g} with turns of the roles {', '.join(sorted(roles))}: expected 1, because "
+                "GAE uses the value of the next turn, and the prompt of another role need not contain this action. Set "
+                "algorithm.lam = 1, or use seeupo"
+            )
         inputs = self.objective_inputs(engine, batch, batch.turns)
         penalties = kl_penalties(batch.turns, inputs["old"], inputs["reference"]) if self.kl_reward_coef else None
         advantages, targets, returns, values = self.estimate(engine, batch, penalties)

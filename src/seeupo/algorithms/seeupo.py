@@ -1,6 +1,7 @@
 """SeeUPO: Algorithm 1 of the paper (SeeUPPO-GRAE).
 
-A trajectory of T turns is the joint action of T virtual agents, one per turn, that share its reward. The turns are
+A trajectory of T turns is the joint action of T virtual agents, one per turn, that share its reward. If a program calls
+the model in several roles, a virtual agent is a role and the index of a turn among those of its role. The turns are
 updated one after another, in reverse order of execution. The update of turn t maximizes
 
     E over pool t of  min( r^t M^{t+1}, clip(r^t, 1 - low, 1 + high) M^{t+1} ),   r^t = pi_theta(a^t) / pi_theta_k(a^t)
@@ -44,8 +45,8 @@ class SeeUPO(RatioAlgorithm):
 
     Attributes:
         order: Order in which the turns are updated: "reverse" (backward induction), "natural" or "random".
-        turns_per_agent: Number k of consecutive turns of a virtual agent, which are updated together with one ratio;
-            1 as in the paper. With k = T it is GSPO on whole trajectories.
+        turns_per_agent: Number k of consecutive turns of a virtual agent (of a role, if there are several), which are
+            updated together with one ratio; 1 as in the paper. With k = T it is GSPO on whole trajectories.
         normalize: Divide advantages by the standard deviation of the "batch" or the "group"; "none" does not divide.
         baseline: "mean" of the group's rewards, or "leave_one_out", which avoids the factor (G-1)/G in the gradient.
         ratio: Ratio r^t: "length_normalized" as in GSPO, or "product", for which the proofs hold.
@@ -77,10 +78,12 @@ class SeeUPO(RatioAlgorithm):
 
         `generator` draws the random order and the mini-batches.
         """
-        # Collect the turns in T pools, one per virtual agent.
+        # Collect the turns in T pools, one per virtual agent, in the order of execution.
         batch = Batch(trajectories, behavior)
         total = float(batch.counts.sum())
-        pools = batch.agent_pools(self.turns_per_agent)
+        by_agent = batch.agent_pools(self.turns_per_agent)
+        agents = list(by_agent)
+        pools = list(by_agent.values())
 
         # Estimate the joint advantage: A = r - mean r of the same s_0, and M^{T+1} = A.
         advantages = self.advantages(batch)
@@ -112,7 +115,7 @@ class SeeUPO(RatioAlgorithm):
             ]
             moved = behavior.recorded or len(records) > 0
             steps = (  # taken one by one, when they are drawn
-                engine.step(part, objective.for_step(engine, part, moved or n > 0), normalizer=size, agent=t)
+                engine.step(part, objective.for_step(engine, part, moved or n > 0), normalizer=size, agent=agents[t])
                 for n, (part, size) in enumerate(minibatches)
             )
             if region is None:

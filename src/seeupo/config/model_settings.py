@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -19,6 +20,13 @@ SNAPSHOT_BYTES = 4 * 2**30
 """Size of a model's weights above which a local sampler makes no snapshot of them, which needs as much memory again."""
 VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Values of vLLM's option `max_lora_rank`: the rank that adapters are padded to."""
+AGENT_ROLE = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""Names of the roles of an agent program, which are part of addresses and of the names of adapters."""
+
+
+def are_agent_roles(names: Sequence[object]) -> bool:
+    """Return whether these are names of different roles."""
+    return all(isinstance(name, str) and AGENT_ROLE.fullmatch(name) for name in names) and len(set(names)) == len(names)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +106,8 @@ class LoraSettings(Options):
         seed: Random seed of the initialization.
         per_turn: Number N of adapters, one per turn: the virtual agent a of a turn (algorithm.turns_per_agent) trains
             and samples with adapter min(a, N - 1). All start equal. "none" means one adapter for all turns.
+        per_role: Roles of the agent program, each of which trains and samples with an adapter of its own. All start
+            equal. Empty means that roles have no adapters of their own.
         turns_per_agent: Number of consecutive turns of a virtual agent.
     """
 
@@ -107,7 +117,20 @@ class LoraSettings(Options):
     layers: PositiveInt | None = None
     seed: int = 0
     per_turn: PositiveInt | None = None
+    per_role: tuple[str, ...] = ()
     turns_per_agent: int = field(default=1, metadata={"set_by": "algorithm.turns_per_agent"})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.per_role and self.per_turn is not None:
+            raise ValueError("per_turn and per_role: expected at most one of them. Leave one out.")
+        if not are_agent_roles(self.per_role):
+            raise OptionError("per_role", self.per_role, "different names of up to 64 letters, digits, _ and -")
+
+    @property
+    def adapters(self) -> int | None:
+        """Number of adapters, if turns or roles have their own; None for one for all turns."""
+        return len(self.per_role) or self.per_turn
 
 
 @dataclass(frozen=True, kw_only=True)

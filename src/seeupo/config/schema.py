@@ -316,10 +316,10 @@ class Recipe:
         if self.model.lora is not None and self.optimizer.trainable:
             raise ValueError("model.lora and optimizer.trainable: expected at most one of them. Leave one out.")
         lora, limit = self.model.lora, VLLM_RANKS[-1]
-        if lora is not None and lora.per_turn is not None and self.sampler.kind == "vllm" and lora.rank > limit:
+        if lora is not None and lora.adapters is not None and self.sampler.kind == "vllm" and lora.rank > limit:
             raise ValueError(
-                f'model.lora.rank = {lora.rank} with per_turn and sampler.kind = "vllm": expected at most {limit}, '
-                'the largest rank of an adapter that vLLM serves. Lower it, or set sampler.kind = "local".'
+                f'model.lora.rank = {lora.rank} with per_turn or per_role and sampler.kind = "vllm": expected at most '
+                f'{limit}, the largest rank of an adapter that vLLM serves. Lower it, or set sampler.kind = "local".'
             )
         if self.evaluation.every == 0 and (self.run.target is not None or self.run.patience is not None):
             raise ValueError("run.target and run.patience: expected evaluations during training. Set evaluation.every.")

@@ -18,7 +18,7 @@ from seeupo.errors import TrainingError
 from seeupo.models.packing.batching import Packing
 from seeupo.models.packing.tree import pack_rows
 from seeupo.protocols import Capability, CriticEngine, CriticLoss, Objective, TrainableEngine
-from seeupo.types import StepMetrics, Trajectory, Turn, number_of_tokens, turns_of
+from seeupo.types import AgentId, StepMetrics, Trajectory, Turn, number_of_tokens, turns_of
 
 
 class ClusterEngine:
@@ -60,7 +60,7 @@ class ClusterEngine:
         return self._by_turn("logprobs", turns, policy=policy)
 
     def step(
-        self, turns: Sequence[Turn], objective: Objective, *, normalizer: float, agent: int | None = None
+        self, turns: Sequence[Turn], objective: Objective, *, normalizer: float, agent: AgentId | None = None
     ) -> StepMetrics:
         self.tokens += number_of_tokens(turns)
         options = {"objective": _shared(objective), "normalizer": normalizer, "agent": agent}

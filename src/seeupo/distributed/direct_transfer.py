@@ -26,13 +26,13 @@ class DirectTransfer:
 
 
 def direct_transfer(
-    settings: SamplerSettings, *, cluster: bool, device: str, dtype: str, per_turn: bool = False
+    settings: SamplerSettings, *, cluster: bool, device: str, dtype: str, adapters: bool = False
 ) -> DirectTransfer | None:
     """Return how weights reach vLLM samplers on the GPUs of a cluster; None if they go through Ray's object store.
 
-    With one adapter per turn (`per_turn`), only adapters are sent, which are small and which vLLM reads from files.
+    With adapters per turn or role (`adapters`), only these are sent, which are small and which vLLM reads from files.
     """
-    if settings.kind != "vllm" or not cluster or not device.startswith("cuda") or per_turn:
+    if settings.kind != "vllm" or not cluster or not device.startswith("cuda") or adapters:
         return None
     return DirectTransfer("ipc" if settings.placement == "shared" else "nccl", settings.tensor_parallel, dtype)
 

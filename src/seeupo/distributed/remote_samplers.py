@@ -35,6 +35,7 @@ class Slot:
         loading: Version that the current call loads.
         away: Whether it is a replacement that has not started yet; nothing waits for it.
         waiting, running: Requests that were not sent yet, and that were.
+        cancelled: Requests that were sent, and that the actor has to drop.
         losses: Number of actors lost since a request has finished.
     """
 
@@ -47,6 +48,7 @@ class Slot:
     away: bool = False
     waiting: list[GenerationRequest] = field(default_factory=list)
     running: dict[str, GenerationRequest] = field(default_factory=dict)
+    cancelled: list[str] = field(default_factory=list)
     losses: int = 0
 
     @property
@@ -119,6 +121,15 @@ class RemoteSamplers:
             del self._unfinished[name]
         return [self._finished.pop(name) for name in ready]
 
+    def cancel(self, ids: Iterable[str]) -> None:
+        for name in ids:
+            self._unfinished.pop(name, None)
+            self._finished.pop(name, None)
+            for slot in self._slots:
+                slot.waiting = [request for request in slot.waiting if request.id != name]
+                if slot.running.pop(name, None) is not None:
+                    slot.cancelled.append(name)
+
     def sync(self, engine: TrainableEngine, version: int) -> None:
         """Load the engine's weights in all samplers; replacements that are still starting get them later."""
         check_idle(self._unfinished, "weights cannot change")
@@ -189,10 +200,11 @@ class RemoteSamplers:
         if slot.version != self.version and self._weights is not None:
             slot.loading = self.version
             self._call(slot, "load", self._weights, self.version, seconds=self.call_seconds)
-        elif slot.load and not slot.away:
+        elif (slot.load or slot.cancelled) and not slot.away:
             requests, slot.waiting = slot.waiting, []
+            cancelled, slot.cancelled = slot.cancelled, []
             slot.running |= {request.id: request for request in requests}
-            self._call(slot, "work", requests, WORK_SECONDS, seconds=self.call_seconds)
+            self._call(slot, "work", requests, cancelled, WORK_SECONDS, seconds=self.call_seconds)
 
     def _handle_answer(self, slot: Slot) -> None:
         import ray
@@ -217,6 +229,8 @@ class RemoteSamplers:
             self._finish(slot, completion)
 
     def _finish(self, slot: Slot, completion: Completion) -> None:
+        if completion.id not in slot.running:
+            return  # it was cancelled in the meantime
         if completion.version != self.version:
             raise TrainingError(
                 f"sampler {slot.number} used version {completion.version} of the weights; expected version "
@@ -240,6 +254,7 @@ class RemoteSamplers:
         requests = [*slot.running.values(), *slot.waiting]
         slot.running = {}
         slot.waiting = []
+        slot.cancelled = []
         slot.away = True
         all_away = all(other.away for other in self._slots)
         if all_away:
@@ -264,7 +279,7 @@ class RemoteSamplers:
 
     def _wait_for_samplers(self) -> None:
         """Wait until the samplers are idle with the current weights; for replacements only if there are no others."""
-        while any(slot.call is not None or slot.version != self.version for slot in self._present()):
+        while any(slot.call is not None or slot.cancelled or slot.version != self.version for slot in self._present()):
             self._collect(POLL_SECONDS)
 
     def _present(self) -> list[Slot]:

@@ -23,7 +23,7 @@ class SamplerActor:
 
     def __init__(self) -> None:
         self._sampler: Any = None
-        self._unfinished = 0
+        self._unfinished: set[str] = set()
 
     def start(
         self, make: Callable[[], Sampler], weights: Sequence[Any] | None, version: int, devices: Sequence[str]
@@ -42,16 +42,18 @@ class SamplerActor:
         """Load weights from Ray's object store."""
         self._sampler.sync(StoredWeights(weights), version)
 
-    def work(self, requests: Sequence[GenerationRequest], seconds: float) -> list[Completion]:
-        """Sample until a request has finished or the time is over."""
+    def work(self, requests: Sequence[GenerationRequest], cancelled: Sequence[str], seconds: float) -> list[Completion]:
+        """Drop the cancelled requests, and sample until one of the others has finished or the time is over."""
+        self._sampler.cancel(cancelled)
+        self._unfinished.difference_update(cancelled)
         for request in requests:
             self._sampler.submit(request)
-        self._unfinished += len(requests)
+            self._unfinished.add(request.id)
         finished: list[Completion] = []
         end = time.monotonic() + seconds
         while self._unfinished and not finished and time.monotonic() < end:
             finished = self._sampler.poll()
-        self._unfinished -= len(finished)
+        self._unfinished.difference_update(completion.id for completion in finished)
         return finished
 
     def call(self, method: str, *arguments: Any) -> Any:

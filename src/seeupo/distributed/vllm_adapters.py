@@ -21,8 +21,7 @@ class ServedAdapters:
     """
 
     def __init__(self, lora: LoraSettings) -> None:
-        assert lora.per_turn is not None
-        self.lora, self.adapters = lora, TurnAdapters(lora.per_turn, lora.turns_per_agent)
+        self.lora, self.adapters = lora, TurnAdapters.from_settings(lora)
         self._requests: list[Any] = []
         self._loaded = 0
 
@@ -51,8 +50,7 @@ class ServedAdapters:
                     raise RuntimeError(f"vLLM did not load the adapter {name}; expected it after a sync")
                 self._requests.append(request)
 
-    def of_turn(self, index: int | None, request: str) -> Any:
+    def of_turn(self, index: int | None, agent_role: str) -> Any:
         """Return vLLM's request for the adapter of a turn; None before the first sync, when adapters add nothing."""
-        if index is None:
-            raise ValueError(f"request {request!r} names no turn; the policy has one adapter per turn. Set agent.")
-        return self._requests[self.adapters.of_turn(index)] if self._requests else None
+        adapter = self.adapters.of_turn(index, agent_role)
+        return self._requests[adapter] if self._requests else None

@@ -109,7 +109,7 @@ class VllmSampler:
         if self._asleep:
             raise RuntimeError("this sampler has released its weights; expected a sync before the next request")
         check_request(request, self.options.context_length, training=True)
-        adapter = None if self._adapters is None else self._adapters.of_turn(request.agent, request.id)
+        adapter = None if self._adapters is None else self._adapters.of_turn(request.agent, request.agent_role)
         parameters = request.parameters
         self._engine.add_request(
             request.id,
@@ -136,6 +136,9 @@ class VllmSampler:
         if not self._engine.has_unfinished_requests():
             return []
         return [self._completion(output) for output in self._engine.step() if output.finished]
+
+    def cancel(self, ids: Iterable[str]) -> None:
+        self._engine.abort_request(list(ids))
 
     def sync(self, engine: WeightSource, version: int) -> None:
         if self._adapters is not None:

@@ -86,7 +86,7 @@ class Batches:
             yield from self._iterate(turns, range(len(turns)), scope)
             return
         for adapter in range(adapters.count):
-            numbers = [number for number, turn in enumerate(turns) if adapters.of_turn(turn.index) == adapter]
+            numbers = [n for n, turn in enumerate(turns) if adapters.of_turn(turn.index, turn.agent_role) == adapter]
             if numbers or self.sharding.ranks > 1:  # other ranks may have turns of this adapter
                 activate(self.policy.model, adapter)
                 yield from self._iterate(turns, numbers, scope)

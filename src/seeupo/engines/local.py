@@ -39,7 +39,7 @@ from seeupo.models.packing.tree_layers import FAMILIES
 from seeupo.models.saving import save_model
 from seeupo.models.scope import ModelScope
 from seeupo.protocols import Capability, CriticEngine, CriticLoss, Objective, TrainableEngine
-from seeupo.types import StepMetrics, Trajectory, Turn, number_of_tokens, turns_of
+from seeupo.types import AgentId, StepMetrics, Trajectory, Turn, number_of_tokens, turns_of
 from seeupo.utils.option_checks import check_count
 
 POLICY = "policy/"
@@ -113,7 +113,9 @@ class LocalEngine:
         self._adapters = turn_adapters(policy.model)
         kind = policy.model.config.get_text_config().model_type
         if self._adapters is not None and kind not in FAMILIES:
-            raise ValueError(f"lora.per_turn with model type {kind!r}: expected {', '.join(FAMILIES)}; leave it out")
+            raise ValueError(
+                f"lora.per_turn or per_role with model type {kind!r}: expected {', '.join(FAMILIES)}; leave it out"
+            )
         self._reference = (
             ReferencePolicy(policy.model, adapters=lora is not None, dtype=reference_dtype) if reference else None
         )
@@ -182,7 +184,7 @@ class LocalEngine:
         return results
 
     def step(
-        self, turns: Sequence[Turn], objective: Objective, *, normalizer: float, agent: int | None = None
+        self, turns: Sequence[Turn], objective: Objective, *, normalizer: float, agent: AgentId | None = None
     ) -> StepMetrics:
         """Take one optimizer step up the gradient of sum(objective) / normalizer; `agent` is the turn, if it is one."""
         self.tokens += number_of_tokens(turns)
@@ -197,7 +199,7 @@ class LocalEngine:
                 value = 0 * logprobs.sum()  # every rank takes part in every backward pass
             if value.requires_grad:
                 (-self.sharding.ranks * value).backward()  # the gradients of ranks are averaged
-        owner = "the policy" if agent is None else f"turn {agent + 1}"
+        owner = f"turn {agent + 1}" if isinstance(agent, int) else agent or "the policy"
         metrics = self._optimizer.step(self.iteration, agent, owner=owner)
         return StepMetrics(agent, {**metrics, "objective": total})
 

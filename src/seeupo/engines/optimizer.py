@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from seeupo.config.optimizer_settings import OptimizerSettings
+from seeupo.types import AgentId
 
 
 class ClippedAdamW:
@@ -19,13 +20,13 @@ class ClippedAdamW:
         if settings.schedule != "constant" and settings.iterations is None:
             raise ValueError(f"schedule={settings.schedule!r} needs the number of iterations to decay over")
         self.parameters, self.settings = dict(parameters), settings
-        self.by_agent: dict[int | None, torch.optim.AdamW] = {}
+        self.by_agent: dict[AgentId | None, torch.optim.AdamW] = {}
 
     def zero_grad(self) -> None:
         for parameter in self.parameters.values():
             parameter.grad = None
 
-    def step(self, iteration: int, agent: int | None, *, owner: str) -> dict[str, float]:
+    def step(self, iteration: int, agent: AgentId | None, *, owner: str) -> dict[str, float]:
         """Take a step with the accumulated gradients; raise and keep the weights if they are not finite.
 
         `owner` names the trained network in the error.
@@ -62,13 +63,14 @@ class ClippedAdamW:
         """Start over with moments 0 of these names, as in `tensors`, and return them to be filled."""
         self.by_agent.clear()
         for name in names:
-            agent, parameter, key = name.split("/")
+            label, parameter, key = name.rsplit("/", 2)
             weight = self.parameters[parameter]
-            state = self._optimizer_for(None if agent == "none" else int(agent)).state[weight]
+            agent: AgentId = int(label) if label.isdecimal() else label
+            state = self._optimizer_for(None if agent == "none" else agent).state[weight]
             state[key] = torch.tensor(0.0) if key == "step" else torch.zeros_like(weight, requires_grad=False)
         return self.tensors()
 
-    def _optimizer_for(self, agent: int | None) -> torch.optim.AdamW:
+    def _optimizer_for(self, agent: AgentId | None) -> torch.optim.AdamW:
         key = agent if self.settings.moments == "per_agent" else None
         if key not in self.by_agent:
             parameters = list(self.parameters.values())

@@ -106,8 +106,7 @@ class LocalSampler(ModelSampler):
         self._forget()
 
     def submit(self, request: GenerationRequest) -> None:
-        if self._adapters is not None and request.agent is None:
-            raise ValueError(f"request {request.id!r} names no turn; the policy has one adapter per turn. Set agent.")
+        self._adapter_of(request)  # it must have one
         super().submit(request)
 
     def poll(self) -> list[Completion]:
@@ -120,6 +119,13 @@ class LocalSampler(ModelSampler):
         finished = [self._finish(row, ends[row]) for row in sorted(ends, reverse=True)]
         self._evict()
         return finished
+
+    def cancel(self, ids: Iterable[str]) -> None:
+        cancelled = set(ids)
+        super().cancel(cancelled)
+        for row in reversed(range(len(self._rows))):
+            if self._rows[row].request.id in cancelled:
+                self._remove(row)
 
     def sync(self, engine: WeightSource, version: int) -> None:
         super().sync(engine, version)
@@ -201,9 +207,7 @@ class LocalSampler(ModelSampler):
         return Context(self._tree.insert(before, adapter), [])
 
     def _adapter_of(self, request: GenerationRequest) -> int:
-        if self._adapters is None or request.agent is None:
-            return 0
-        return self._adapters.of_turn(request.agent)
+        return 0 if self._adapters is None else self._adapters.of_turn(request.agent, request.agent_role)
 
     def _sample(self, prefill: PrefillAttention, copied: list[CopiedSegment]) -> dict[int, CompletionEnd]:
         """Prefill and sample at least one token in every row; return the rows that have finished."""
@@ -269,11 +273,7 @@ class LocalSampler(ModelSampler):
             self._cache.extract(row, finished.context)
             finished.context.used = self._tree.clock
             self._episodes[finished.request.episode] = finished.context
-        last = len(self._rows) - 1
-        if row != last:
-            self._cache.move(last, row, len(self._rows[last].context.tokens))
-            self._rows[row] = self._rows[last]
-        self._rows.pop()
+        self._remove(row)
         return Completion(
             id=finished.request.id,
             ids=tuple(finished.ids),
@@ -282,6 +282,13 @@ class LocalSampler(ModelSampler):
             version=self.version,
             work={"tokens": len(finished.ids), **finished.work},
         )
+
+    def _remove(self, row: int) -> None:
+        """Put the last row into the place of a row."""
+        last = self._rows.pop()
+        if row < len(self._rows):
+            self._cache.move(len(self._rows), row, len(last.context.tokens))
+            self._rows[row] = last
 
     def _evict(self) -> None:
         """Drop the least recently used episodes and ends of prompts until the cache has its maximum size."""

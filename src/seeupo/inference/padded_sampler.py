@@ -69,9 +69,19 @@ class PaddedSampler(ModelSampler):
                 finished.append(
                     Completion(id=row.request.id, ids=ids, logprobs=logprobs, end=end, version=self.version)
                 )
+        self._end_finished_batch()
+        return finished
+
+    def cancel(self, ids: Iterable[str]) -> None:
+        cancelled = set(ids)
+        super().cancel(cancelled)
+        for row in self._rows:
+            row.finished |= row.request.id in cancelled
+        self._end_finished_batch()
+
+    def _end_finished_batch(self) -> None:
         if all(row.finished for row in self._rows):
             self._rows, self._cache = [], None
-        return finished
 
     def draft_from(self, turns: Iterable[Turn]) -> None:
         """Do nothing: this sampler guesses no tokens."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -123,6 +123,11 @@ class ModelSampler:
             )
         check_request(request, self.policy.context_length, training=self.training)
         self._waiting.append(request)
+
+    def cancel(self, ids: Iterable[str]) -> None:
+        """Drop requests that wait; subclasses drop those in rows."""
+        cancelled = set(ids)
+        self._waiting = deque(request for request in self._waiting if request.id not in cancelled)
 
     def sync(self, engine: WeightSource, version: int) -> None:
         check_idle(self._rows or self._waiting, "weights cannot change")

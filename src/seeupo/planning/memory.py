@@ -188,9 +188,9 @@ def snapshot_bytes(shape: ModelShape, recipe: Recipe) -> float:
 
 
 def _turn_adapters(shape: ModelShape, recipe: Recipe) -> int:
-    """Return the number of weights of one adapter per turn, which a sampler cannot merge into the others."""
+    """Return the number of weights of adapters per turn or role, which a sampler cannot merge into the others."""
     lora = recipe.model.lora
-    return 0 if lora is None or lora.per_turn is None else sum(shape.adapter_sizes(lora))
+    return 0 if lora is None or lora.adapters is None else sum(shape.adapter_sizes(lora))
 
 
 def _width(recipe: Recipe) -> int:

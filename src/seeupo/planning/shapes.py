@@ -68,7 +68,7 @@ class ModelShape:
             for name, sizes in self.linear.items()
             if name.rpartition(".")[2] in lora.targets and (_layer_index(name) or 0) >= lowest
         ]
-        return [lora.rank * size for sizes in adapted for size in sizes] * (lora.per_turn or 1)
+        return [lora.rank * size for sizes in adapted for size in sizes] * (lora.adapters or 1)
 
     def trained_sizes(self, model: ModelSettings, optimizer: OptimizerSettings) -> list[int]:
         """Return the number of weights of each parameter that is trained."""

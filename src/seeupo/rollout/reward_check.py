@@ -31,6 +31,8 @@ class EmptyResponses:
 
     def draft_from(self, turns: object) -> None: ...
 
+    def cancel(self, ids: object) -> None: ...
+
 
 def check_reward(reward: RewardFunction, settings: CollectSettings, runner: Rollouts, task: Task) -> None:
     """Call a reward function on an episode; `TrainingError` if it fails. `runner` samples `EmptyResponses`."""

@@ -71,7 +71,7 @@ def export(
     base = None if adapter is None or merge else adapter.base
     if has_turn_adapters(source):
         if merge:
-            raise RunError(f"{run.path} has one adapter per turn, which cannot be merged into one model; omit --merge")
+            raise RunError(f"{run.path} has one adapter per turn or role, which cannot be merged; omit --merge")
         _, base = read_index(source)
     partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
     try:
@@ -212,18 +212,18 @@ vllm serve {shell_base} --enable-lora --max-lora-rank {rank} --lora-modules agen
 
 
 TURN_ADAPTERS_USAGE = """
-This folder has one LoRA adapter per turn: turn t of an episode, from 1, is sampled with the adapter `turn_a`, where
-a = {agent}. Load them onto their base model{where}, with FOLDER for the path of this folder, and activate
-the adapter of each turn. Keys and values that another adapter computed must not be reused.
+This folder has one LoRA adapter per {unit}.
+Load them onto their base model{where}, with FOLDER for the path of this folder, and activate the adapter of each
+turn. Keys and values that another adapter computed must not be reused.
 
 ```python
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({base}), "FOLDER/turn_1", "turn_1")
-for turn in range(2, {following}):
-    model.load_adapter(f"FOLDER/turn_{{turn}}", f"turn_{{turn}}")
-model.set_adapter("turn_1")  # before each turn
+model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({base}), "FOLDER/{first}", "{first}")
+for name in {others}:
+    model.load_adapter(f"FOLDER/{{name}}", name)
+model.set_adapter("{first}")  # before each turn
 ```
 
 vLLM serves each adapter as a model of its own; the client names that of the turn in each request. `transformers serve`
@@ -261,12 +261,17 @@ def _usage(folder: Path) -> str:
     """Return the section of the model card that says how to load and serve the policy."""
     if has_turn_adapters(folder):
         adapters, base = read_index(folder)
+        first, *others = adapters.names
         agent = "t" if adapters.turns_per_agent == 1 else f"ceil(t / {adapters.turns_per_agent})"
+        unit = f"turn: turn t of an episode, from 1, is sampled with `turn_a`, where a = min({agent}, {adapters.count})"
+        if adapters.roles:
+            unit = f"role: calls of the agent program as {adapters.roles[0]!r} are sampled with `{first}`, and so on"
         return TURN_ADAPTERS_USAGE.format(
-            agent=f"min({agent}, {adapters.count})",
+            unit=unit,
+            first=first,
+            others=others,
             count=adapters.count,
-            following=adapters.count + 1,
-            rank=_vllm_rank(read_adapter(folder / adapters.names[0], base=base).rank),
+            rank=_vllm_rank(read_adapter(folder / first, base=base).rank),
             modules=" ".join(f"{name}=FOLDER/{name}" for name in adapters.names),
             **_base(folder, base),
         )

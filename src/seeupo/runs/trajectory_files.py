@@ -4,10 +4,10 @@
     {"id", "group", "task", "score", "reward", "outcome", "multiplicity", "stop", "failure", "truncated_responses",
      "timings", "opening", "turns", "credit"}
 
-`turns` is a list of {"shared", "prompt", "action", "logprobs", "policy_version", "reward", "state_key", "response",
-"observation"}. A turn's prompt consists of the first `shared` tokens of the turn before it (prompt and action), then
-`prompt`. `failure` is null or {"kind", "message"}. `credit` is null or {"advantage", "turns": [{"turn", "ratio",
-"carried_before", "carried_after", "clipped", "new_logprobs"}]}.
+`turns` is a list of {"shared", "prompt", "action", "logprobs", "policy_version", "reward", "state_key", "agent_role",
+"response", "observation"}. A turn's prompt consists of the first `shared` tokens of the turn before it (prompt and
+action), then `prompt`. `failure` is null or {"kind", "message"}. `credit` is null or {"advantage", "turns": [{"turn",
+"ratio", "carried_before", "carried_after", "clipped", "new_logprobs"}]}.
 
 `response` and `observation` are null for turns without text. Files grow by whole gzip members, so an interrupt can only
 cost the last one. `seeupo.utils.json_lines` has the limits of size.
@@ -144,6 +144,7 @@ def _turns_to_json(trajectory: Trajectory) -> Iterator[dict[str, Any]]:
             "policy_version": turn.policy_version,
             "reward": turn.reward,
             "state_key": turn.state_key,
+            "agent_role": turn.agent_role,
             "response": None if text is None else text.response,
             "observation": None if text is None else text.observation,
         }
@@ -167,6 +168,7 @@ def from_json(record: Mapping[str, Any]) -> Trajectory:
         prompt = (*before[:shared], *entry["prompt"])
         action = tuple(entry["action"])
         others = {**entry, "trajectory": record["id"], "index": index, "behavior_logprobs": entry["logprobs"]}
+        others.setdefault("agent_role", "")  # files from before roles have none
         turn = read_record(Turn, {**others, "prompt_ids": [], "action_ids": []}, "turn")
         turns.append(replace(turn, prompt_ids=prompt, action_ids=action))
         if entry["response"] is not None:

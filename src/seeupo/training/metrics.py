@@ -78,7 +78,11 @@ def iteration_record(
         "stops": dict(sorted(Counter(trajectory.stop.value for trajectory in trajectories).items())),
         "kinds": {kind: mean(rewards) for kind, rewards in sorted(by_kind.items())} if len(by_kind) > 1 else {},
         "algorithm": dict(overall[0]) if overall else {},
-        "turns": [{"turn": m.agent, **m.values} for m in update.metrics if m.agent is not None],
+        "turns": [
+            {"turn": m.agent, **({"agent_role": m.agent_role} if m.agent_role else {}), **m.values}
+            for m in update.metrics
+            if m.agent is not None
+        ],
         "timings": {**timings, "tokens_per_second": action_tokens / collecting if collecting else None},
     }
 

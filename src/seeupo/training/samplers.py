@@ -39,13 +39,13 @@ def start_samplers(
     settings, device = recipe.sampler, resolve_device(recipe.model.device).type
     rows = -(-recipe.agent.concurrency // settings.count)
     lora = lora_settings(recipe)
-    per_turn = lora is not None and lora.per_turn is not None
+    several = lora is not None and lora.adapters is not None
     direct = direct_transfer(
         settings,
         cluster=recipe.engine.kind == "cluster",
         device=device,
         dtype=recipe.model.dtype,
-        per_turn=per_turn,
+        adapters=several,
     )
     make: Callable[[], Sampler] = partial(_local, load, lora, rows, settings.speculation)
     if settings.kind == "vllm":
@@ -61,7 +61,7 @@ def start_samplers(
                 gpu_memory=settings.gpu_memory,
                 transfer="files" if direct is None else direct.backend,
                 shared=shared is not None,
-                lora=lora if per_turn else None,
+                lora=lora if several else None,
             ),
         )
     samplers = RemoteSamplers(
@@ -83,8 +83,8 @@ def lora_settings(recipe: Recipe) -> LoraSettings | None:
 
 
 def sampled_copy(policy: LoadedPolicy, lora: LoraSettings | None) -> LoadedPolicy:
-    """Return a policy that gets its weights from an engine: with one adapter per turn, it needs all of them."""
-    if lora is not None and lora.per_turn is not None:
+    """Return a policy that gets its weights from an engine: with adapters per turn or role, it needs all of them."""
+    if lora is not None and lora.adapters is not None:
         add_adapters(policy.model, lora)
     return policy
 

@@ -60,7 +60,7 @@ def warm_start_optimizer(settings: WarmStartSettings) -> OptimizerSettings:
 class Demonstrations:
     """Demonstrations in batches; each pass over all of them has a new random order.
 
-    `one_adapter` trains the first adapter on all turns, of a model with one adapter per turn.
+    With `first_adapter`, a role or "", all turns train the first adapter of a model with one per turn or role.
     """
 
     def __init__(
@@ -69,11 +69,11 @@ class Demonstrations:
         settings: WarmStartSettings,
         *,
         seed: int,
-        one_adapter: bool = False,
+        first_adapter: str | None = None,
     ) -> None:
         self.demonstrations = demonstrations
         self.settings = settings
-        self.one_adapter = one_adapter
+        self.first_adapter = first_adapter
         self._passes = ShuffledPasses(len(demonstrations), f"{seed}/demonstrations")
 
     def batch(self, step: int) -> list[Turn]:
@@ -99,8 +99,8 @@ class Demonstrations:
         """Take the optimizer step with this number, from 0, and return the loss per token before it."""
         engine.begin_iteration(step)
         turns = self.batch(step)
-        if self.one_adapter:
-            turns = [replace(turn, index=0) for turn in turns]
+        if self.first_adapter is not None:
+            turns = [replace(turn, index=0, agent_role=self.first_adapter) for turn in turns]
         tokens = sum(len(turn.action_ids) for turn in turns)
         return -engine.step(turns, LogLikelihood(), normalizer=tokens).values["objective"]
 
@@ -184,8 +184,9 @@ def load_demonstrations(components: Components, callback: Callback | None = None
                 raise TrainingError(f"warm_start.file: {settings.file}: {error}") from None
             callback.on_progress(len(packed))
         demonstrations = packed
-    one_adapter = recipe.model.lora is not None and recipe.model.lora.per_turn is not None
-    return Demonstrations(demonstrations, settings, seed=seed, one_adapter=one_adapter)
+    lora = recipe.model.lora
+    first = None if lora is None or lora.adapters is None else "".join(lora.per_role[:1])
+    return Demonstrations(demonstrations, settings, seed=seed, first_adapter=first)
 
 
 def read_demonstrations(

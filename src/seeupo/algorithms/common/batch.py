@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
 from typing import Literal
 
 import torch
@@ -14,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from seeupo.core.advantages import Baseline, Normalize, group_advantages
 from seeupo.core.ratios import length_mask
 from seeupo.protocols import TrainEngine
-from seeupo.types import ON_POLICY, Behavior, Trajectory, Turn, TurnKey
+from seeupo.types import ON_POLICY, AgentId, Behavior, Trajectory, Turn, TurnKey
 from seeupo.utils.option_checks import check_number
 
 
@@ -25,6 +26,7 @@ class Batch:
         trajectories: The N trajectories; tensors [N] are in this order.
         behavior: The policy that sampled them.
         pools: Turn pools D_1 ... D_T: pool t holds turn t of every trajectory that has one.
+        role_indices: Role of each turn, and its index among the trajectory's turns of this role, by turn key.
         turns: All turns with action tokens, trajectory by trajectory; a turn without tokens has no gradient.
         turns_of: The same turns, by trajectory id.
         multiplicities: Number of trajectories that each one stands for, by id.
@@ -44,6 +46,12 @@ class Batch:
             _check_trainable(trajectory)
         longest = max(len(trajectory.turns) for trajectory in trajectories)
         self.pools = [[tau.turns[t] for tau in trajectories if len(tau.turns) > t] for t in range(longest)]
+        self.role_indices: dict[TurnKey, tuple[str, int]] = {}
+        for trajectory in trajectories:
+            counts = Counter[str]()
+            for turn in trajectory.turns:
+                self.role_indices[turn.key] = turn.agent_role, counts[turn.agent_role]
+                counts[turn.agent_role] += 1
         self.turns_of = {tau.id: tuple(turn for turn in tau.turns if turn.action_ids) for tau in trajectories}
         self.turns = [turn for turns in self.turns_of.values() for turn in turns]
         self.counts = torch.tensor(list(self.multiplicities.values()), dtype=torch.float64)
@@ -51,15 +59,24 @@ class Batch:
             name: sum(len(turn.action_ids) for turn in turns) for name, turns in self.turns_of.items()
         }
 
-    def agent_pools(self, turns_per_agent: int) -> list[list[Turn]]:
-        """Return the pools of virtual agents of k consecutive turns: agent a takes turns a k ... a k + k - 1.
+    def agent_pools(self, turns_per_agent: int) -> dict[AgentId, list[Turn]]:
+        """Return the pools of virtual agents of k turns: agent a of a role takes its turns a k ... a k + k - 1.
 
-        A pool holds these turns of every trajectory that has one of them, trajectory by trajectory.
+        A pool holds these turns of every trajectory that has one of them, trajectory by trajectory. The pools are in
+        the order of execution: by the median index of an agent's first turns, because parallel calls start in another
+        order in each attempt, then by role. An agent never precedes an earlier one of its role.
         """
-        return [
-            [turn for tau in self.trajectories for turn in tau.turns[first : first + turns_per_agent]]
-            for first in range(0, len(self.pools), turns_per_agent)
-        ]
+        pools: dict[tuple[str, int], list[Turn]] = {}
+        for trajectory in self.trajectories:
+            for turn in trajectory.turns:
+                role, index = self.role_indices[turn.key]
+                pools.setdefault((role, index // turns_per_agent), []).append(turn)
+        starts: dict[tuple[str, int], float] = {}
+        for role, number in sorted(pools):
+            first = [turns[0].index for turns in by_trajectory(pools[role, number]).values()]
+            starts[role, number] = max(median(first), starts.get((role, number - 1), 0))
+        ordered = sorted(pools, key=lambda agent: (starts[agent], agent))
+        return {f"{role}:{number}" if role else number: pools[role, number] for role, number in ordered}
 
     def members(self, turns: Sequence[Turn]) -> Tensor:
         """Return the index [n] of each turn's trajectory in the batch."""

@@ -32,7 +32,7 @@ def sweep_metrics(
             gains = _gains(batch, record, old)
             all_gains += gains
             values |= _expected_gain(batch, gains, scale)
-        per_turn.append(StepMetrics(record.index, values))
+        per_turn.append(StepMetrics(record.index, values, record.turns[0].agent_role))
         if record.after is not None:
             before = record.effect.weights
             kept = (before != 0) & (record.after != 0)

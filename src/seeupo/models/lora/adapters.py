@@ -43,13 +43,14 @@ def add_adapters(model: PreTrainedModel, lora: LoraSettings, adapter: Adapter | 
         lora_dropout=0.0,
         task_type="CAUSAL_LM",
     )
-    if lora.per_turn is not None:
+    if lora.adapters is not None:
         if adapter is not None:
+            option = "per_role" if lora.per_role else "per_turn"
             raise ValueError(
-                f"lora.per_turn = {lora.per_turn} with the adapter {adapter.path}: expected a model without adapters. "
-                "Leave out per_turn, or merge the adapter first"
+                f"lora.{option} with the adapter {adapter.path}: expected a model without adapters. Leave out "
+                f"{option}, or merge the adapter first"
             )
-        names = set_turn_adapters(model, TurnAdapters(lora.per_turn, lora.turns_per_agent)).names
+        names = set_turn_adapters(model, TurnAdapters.from_settings(lora)).names
     else:
         names = (ONE_ADAPTER,)
     for name in names:
@@ -58,7 +59,7 @@ def add_adapters(model: PreTrainedModel, lora: LoraSettings, adapter: Adapter | 
             torch.manual_seed(lora.seed)  # all start equal
             add_named(model, copied, name)
         copied.base_model_name_or_path = None  # with a name, peft looks for the model on the hub in each save
-    if lora.per_turn is not None:
+    if lora.adapters is not None:
         check_adapted(model)
     dtype = torch.float64 if model.dtype == torch.float64 else torch.float32
     for name, parameter in model.named_parameters():

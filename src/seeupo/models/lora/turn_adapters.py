@@ -1,7 +1,7 @@
-"""One LoRA adapter per turn on the same base model: which adapter acts in a turn, and the folder of such a policy.
+"""LoRA adapters per turn or role on the same base model: which one acts in a turn, and the folder of such a policy.
 
-turn_adapters.json     number of adapters, turns per virtual agent, name of the base model
-turn_1/ ... turn_N/    an adapter folder of peft each
+turn_adapters.json     number of adapters, turns per virtual agent, roles that have them, name of the base model
+turn_1/ ... turn_N/    an adapter folder of peft each; those of roles are role_NAME/
 base/                  the base model, unless it has a name
 """
 
@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from seeupo.config.model_settings import LoraSettings, are_agent_roles
 from seeupo.errors import ModelError
 from seeupo.models.location import TURN_ADAPTERS, has_turn_adapters
 from seeupo.models.lora.adapter_folders import (
@@ -37,21 +38,39 @@ MAX_ADAPTERS = 1000
 
 @dataclass(frozen=True)
 class TurnAdapters:
-    """The adapters of a model with one per turn.
+    """The adapters of a model with one per turn or role.
 
     Attributes:
         turns_per_agent: Number of consecutive turns of a virtual agent, which share an adapter.
+        roles: Roles that have the adapters, in their order; empty if turns have them.
     """
 
     count: int
     turns_per_agent: int = 1
+    roles: tuple[str, ...] = ()
+
+    @classmethod
+    def from_settings(cls, lora: LoraSettings) -> TurnAdapters:
+        assert lora.adapters is not None
+        return cls(lora.adapters, lora.turns_per_agent, lora.per_role)
 
     @property
     def names(self) -> tuple[str, ...]:
+        if self.roles:
+            return tuple(f"role_{role}" for role in self.roles)
         return tuple(f"turn_{number}" for number in range(1, self.count + 1))
 
-    def of_turn(self, index: int) -> int:
-        """Return the adapter, from 0, of a turn's virtual agent; later agents share the last adapter."""
+    def of_turn(self, index: int | None, agent_role: str = "") -> int:
+        """Return the adapter, from 0, of a turn: of its role or its virtual agent; later agents share the last one."""
+        if self.roles:
+            if agent_role not in self.roles:
+                raise ModelError(
+                    f"a turn of the role {agent_role!r}: expected {' or '.join(self.roles)}, which have adapters. "
+                    "Name its role in model.lora.per_role"
+                )
+            return self.roles.index(agent_role)
+        if index is None:
+            raise ValueError("a request names no turn; the policy has one adapter per turn. Set agent.")
         return min(index // self.turns_per_agent, self.count - 1)
 
 
@@ -119,7 +138,8 @@ def write_turn_adapters(
         write_adapter(folder / name, name, weights, configs[name])
         # Within the folder of an adapter, a base model that has no name cannot be referred to.
         write_base_name(folder / name, base)
-    index = {"adapters": adapters.count, "turns_per_agent": adapters.turns_per_agent, "base": base or BASE}
+    index: dict[str, Any] = {"adapters": adapters.count, "turns_per_agent": adapters.turns_per_agent}
+    index |= ({"roles": adapters.roles} if adapters.roles else {}) | {"base": base or BASE}
     (folder / TURN_ADAPTERS).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
@@ -144,7 +164,12 @@ def read_index(folder: Path) -> tuple[TurnAdapters, str]:
             f"{folder / TURN_ADAPTERS} has adapters = {shown(count)}, turns_per_agent = {shown(per_agent)}: expected "
             f"1 to {MAX_ADAPTERS} adapters and a positive number of turns; export it again"
         )
-    return TurnAdapters(count, per_agent), find_base(folder, index.get("base"), TURN_ADAPTERS, "base")
+    roles = index.get("roles", [])
+    if not isinstance(roles, list) or len(roles) not in (0, count) or not are_agent_roles(roles):
+        raise ModelError(
+            f"{folder / TURN_ADAPTERS} has roles = {shown(roles)}: expected one per adapter; export it again"
+        )
+    return TurnAdapters(count, per_agent, tuple(roles)), find_base(folder, index.get("base"), TURN_ADAPTERS, "base")
 
 
 @torch.no_grad()
@@ -182,6 +207,6 @@ def refuse_training(folder: Path) -> None:
     """Raise if a folder is a policy with one adapter per turn, which can be evaluated and served only."""
     if has_turn_adapters(folder):
         raise ModelError(
-            f"{folder} has one adapter per turn: expected a model or one adapter to train. Use its base model, which "
-            f"{TURN_ADAPTERS} names."
+            f"{folder} has one adapter per turn or role: expected a model or one adapter to train. Use its base model, "
+            f"which {TURN_ADAPTERS} names."
         )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from seeupo.rollout.gateway.calls import Answer, Call, Caller, CallError
 from seeupo.rollout.gateway.programs import RunningProgram
 from seeupo.rollout.gateway.transcript import Transcript
-from seeupo.types import Attempt, CompletionEnd, Failure, StopReason, Trajectory, Turn, TurnText
+from seeupo.types import Attempt, CompletionEnd, Failure, GenerationRequest, StopReason, Trajectory, Turn, TurnText
 
 
 @dataclass(eq=False)
@@ -19,6 +19,8 @@ class Generation:
 
     Attributes:
         number: Position of the call in its episode, by the start of its first request.
+        request: What the sampler was asked for.
+        cancelled: Whether sampling was given up because all clients had gone; a repetition continues it.
         delivered: Whether a client has received the answer. Only delivered answers are turns.
     """
 
@@ -26,6 +28,8 @@ class Generation:
     caller: Caller
     number: int
     waiting: list[Future[Answer]]
+    request: GenerationRequest | None = None
+    cancelled: bool = False
     answer: Answer | None = None
     turn: Turn | None = None
     delivered: bool = False
@@ -78,15 +82,47 @@ class Episode:
                 return generation
         return None
 
-    def index_of(self, generation: Generation) -> int:
-        """Return the position of a call among those that become turns."""
-        return sum(not (other.refused or other.is_lost) for other in self.generations[: generation.number])
+    def indices_of(self, generation: Generation) -> tuple[int, int]:
+        """Return the position of a call among those that become turns, and among those of its role."""
+        before = [other for other in self.generations[: generation.number] if not (other.refused or other.is_lost)]
+        return len(before), sum(other.caller.agent_role == generation.caller.agent_role for other in before)
+
+
+@dataclass(frozen=True)
+class CallArrived:
+    """A call has arrived; `count_only` asks for the number of its prompt's tokens."""
+
+    episode: Episode
+    generation: Generation
+    count_only: bool = False
+
+    def position(self) -> tuple[str, str, int]:
+        """Return the position in the order of sampling, which does not depend on when another role calls."""
+        return self.episode.attempt.id, self.generation.caller.agent_role, self.generation.number
+
+
+@dataclass(frozen=True)
+class ProgramEnded:
+    """A program has returned a result or raised an exception."""
+
+    episode: Episode
+    result: object
+    error: BaseException | None
+
+
+class EpisodeEnded(Exception):
+    """The policy has reached a limit, so the episode ends."""
+
+    def __init__(self, stop: StopReason, message: str) -> None:
+        super().__init__(message)
+        self.stop = stop
+        self.message = message
 
 
 def trajectory_of(
     episode: Episode, stop: StopReason, *, score: float | None, rewards: tuple[float, ...], failure: Failure | None
 ) -> Trajectory:
-    """Return the delivered turns of an episode in the order of their calls."""
+    """Return the delivered turns of an episode in the order in which their requests started."""
     attempt = episode.attempt
     delivered = [generation for generation in episode.generations if generation.delivered]
     turns = []

@@ -9,9 +9,9 @@ import secrets
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from seeupo.envs.tracebacks import explain_exception
 from seeupo.errors import ModelError
@@ -20,7 +20,15 @@ from seeupo.protocols import Sampler
 from seeupo.rollout.chat import chat_format
 from seeupo.rollout.gateway import AgentProgram
 from seeupo.rollout.gateway.calls import Answer, Call, Caller, CallError
-from seeupo.rollout.gateway.episodes import Episode, Generation, state_key_of, trajectory_of
+from seeupo.rollout.gateway.episodes import (
+    CallArrived,
+    Episode,
+    EpisodeEnded,
+    Generation,
+    ProgramEnded,
+    state_key_of,
+    trajectory_of,
+)
 from seeupo.rollout.gateway.programs import InProcessPrograms, score_and_rewards
 from seeupo.rollout.gateway.responder import answer_of, counted
 from seeupo.rollout.gateway.server import GatewayApp, listen, serving
@@ -45,33 +53,6 @@ MAX_IN_FLIGHT = 64
 """Maximum number of calls of an episode that wait for their answers."""
 
 
-@dataclass(frozen=True)
-class CallArrived:
-    """A call has arrived; `count_only` asks for the number of its prompt's tokens."""
-
-    episode: Episode
-    generation: Generation
-    count_only: bool = False
-
-
-@dataclass(frozen=True)
-class ProgramEnded:
-    """A program has returned a result or raised an exception."""
-
-    episode: Episode
-    result: object
-    error: BaseException | None
-
-
-class EpisodeEnded(Exception):
-    """The policy has reached a limit, so the episode ends."""
-
-    def __init__(self, stop: StopReason, message: str) -> None:
-        super().__init__(message)
-        self.stop = stop
-        self.message = message
-
-
 class Gateway:
     """Runs attempts as episodes of an agent program. It is used like the `Runner` of environments.
 
@@ -89,6 +70,7 @@ class Gateway:
         sampler: Sampler,
         *,
         parameters: SamplingParameters | None = None,
+        agent_roles: Collection[str] = (),
         max_turns: int = 10,
         concurrency: int = 64,
         episode_seconds: float | None = None,
@@ -102,6 +84,7 @@ class Gateway:
             sampler: Samples the responses.
             parameters: Length and temperature of every response. A call may ask for fewer tokens, and for no other
                 distribution.
+            agent_roles: Roles that have an adapter (`model.lora.per_role`); calls of others are refused. Empty for any.
             max_turns: T, the maximum number of calls in an episode, which then ends with score 0.
             concurrency: Maximum number of concurrent episodes.
             episode_seconds: Wall-clock limit of an episode, which then fails; None for no limit.
@@ -112,6 +95,7 @@ class Gateway:
         check_count("concurrency", concurrency, 1)
         self.sampler = sampler
         self.parameters = parameters or SamplingParameters()
+        self.agent_roles = agent_roles
         self.max_turns = max_turns
         self.concurrency = concurrency
         self.episode_seconds = episode_seconds
@@ -126,6 +110,7 @@ class Gateway:
         self._events: queue.SimpleQueue[CallArrived | ProgramEnded] = queue.SimpleQueue()
         self._episodes: dict[str, Episode] = {}
         self._arrived: list[CallArrived] = []
+        self._sampled: dict[str, CallArrived] = {}
         self._finished: list[Trajectory] = []
         self._resources = contextlib.ExitStack()
         listener = self._resources.enter_context(contextlib.closing(listen(0)))
@@ -151,6 +136,10 @@ class Gateway:
                 earlier.waiting.append(answer)
                 if earlier.answer is not None:
                     earlier.deliver()
+                elif earlier.cancelled:
+                    earlier.cancelled = False
+                    episode.unanswered += 1
+                    self._events.put(CallArrived(episode, earlier))
                 return answer
             if episode.unanswered >= MAX_IN_FLIGHT:
                 raise CallError(429, f"{episode.unanswered} calls of this episode wait for their answers")
@@ -171,6 +160,8 @@ class Gateway:
             raise CallError(401, "the API key is missing or wrong") from None
         if episode is None:
             raise CallError(409, "the episode of this key has ended")
+        if self.agent_roles and caller.agent_role not in self.agent_roles:
+            raise CallError(400, f"role {caller.agent_role!r}: expected {' or '.join(self.agent_roles)}")
         return episode
 
     # Called by the thread of `run`.
@@ -186,11 +177,14 @@ class Gateway:
                 while waiting and len(self._episodes) < self.concurrency:
                     self._start(waiting.popleft())
                 self._handle_events()
+                self._submit_arrived()
                 self._sample()
                 finished, self._finished = self._finished, []
                 yield from finished
         finally:
             self._is_running = False
+            self.sampler.cancel(self._sampled)
+            self._sampled.clear()
             for episode in list(self._episodes.values()):
                 self._end(episode, StopReason.FORCED, failure=Failure(FailureKind.OTHER, "the run was interrupted"))
             self._finished = []
@@ -215,7 +209,7 @@ class Gateway:
         """Handle what has arrived. In lockstep, wait until every episode waits for an answer or has ended."""
         while True:
             busy = [episode for episode in self._episodes.values() if not episode.unanswered]
-            wait = bool(busy) if self.deterministic else not self._arrived
+            wait = bool(busy) if self.deterministic else not (self._arrived or self._sampled)
             if not self._episodes:
                 return
             try:
@@ -244,11 +238,10 @@ class Gateway:
                 problem = f"the agent program did not end in {self.episode_seconds:g} s"
                 self._end(episode, StopReason.FAILURE, failure=Failure(FailureKind.TIMED_OUT, problem))
 
-    def _sample(self) -> None:
-        """Sample the responses to the calls that have arrived, in a fixed order."""
+    def _submit_arrived(self) -> None:
+        """Begin to sample the responses to the calls that have arrived, in a fixed order."""
         arrived, self._arrived = self._arrived, []
-        arrived.sort(key=lambda event: (event.episode.attempt.id, event.generation.number))
-        sampled: dict[str, tuple[CallArrived, GenerationRequest]] = {}
+        arrived.sort(key=CallArrived.position)
         for event in arrived:
             if self._episodes.get(event.episode.attempt.id) is not event.episode:
                 continue
@@ -262,20 +255,43 @@ class Gateway:
             else:
                 if request is not None:
                     self.sampler.submit(request)
-                    sampled[request.id] = event, request
+                    self._sampled[request.id] = event
+
+    def _sample(self) -> None:
+        """Continue sampling and answer calls: in lockstep all of them, otherwise those that one step finishes."""
         answers = []
-        while sampled:
+        if not self.deterministic:
+            self._cancel_lost()
+        while self._sampled:
             for completion in self.sampler.poll():
-                event, request = sampled.pop(completion.id)
+                event = self._sampled.pop(completion.id)
                 self.work.update(completion.work)
                 event.episode.sampling_seconds += time.monotonic() - event.generation.started
-                answers.append((event, request, completion))
-        for event, request, completion in answers:
-            self._answer(event, request, completion)
+                answers.append((event, completion))
+            if not self.deterministic:
+                break
+        for event, completion in answers:
+            self._answer(event, completion)
+
+    def _cancel_lost(self) -> None:
+        """Cancel the calls of ended episodes, and calls without a client, which are sampled again if they come back."""
+        with self._lock:
+            lost = [
+                name
+                for name, event in self._sampled.items()
+                if event.generation.is_lost or self._episodes.get(event.episode.attempt.id) is not event.episode
+            ]
+            for name in lost:
+                event = self._sampled.pop(name)
+                event.generation.cancelled = True
+                event.episode.unanswered -= 1
+        self.sampler.cancel(lost)
 
     def _request(self, event: CallArrived) -> GenerationRequest | None:
         """Return the request of a call; None if only the tokens of its prompt were counted."""
         episode, generation = event.episode, event.generation
+        if generation.request is not None:
+            return generation.request  # it was cancelled: the same prompt and seed give the same response
         call, attempt = generation.call, episode.attempt
         self._check_distribution(call)
         prompt = episode.transcript.prompt_ids(call.messages, call.tools)
@@ -285,7 +301,8 @@ class Gateway:
             generation.answer = counted(prompt, MODEL)
             generation.deliver()
             return None
-        index = episode.index_of(generation)
+        role = generation.caller.agent_role
+        index, in_role = episode.indices_of(generation)
         if index >= self.max_turns:
             raise EpisodeEnded(StopReason.TURN_LIMIT, f"the episode has reached its limit of {self.max_turns} calls")
         limit = min(self.parameters.max_tokens, call.max_tokens or self.parameters.max_tokens)
@@ -295,14 +312,16 @@ class Gateway:
                 f"the prompt has {len(prompt)} tokens and the response up to {limit}; the context of the model has "
                 f"{self.context_length}",
             )
-        return GenerationRequest(
+        generation.request = GenerationRequest(
             id=f"{attempt.id}/{generation.number}",
             prompt_ids=prompt,
-            seed=derive_seed(attempt.seed, attempt.id, index, bits=63),
+            seed=derive_seed(attempt.seed, attempt.id, *([role] if role else []), in_role, bits=63),
             parameters=replace(self.parameters, max_tokens=limit, stop=call.stop),
-            episode=attempt.id,
+            episode=f"{attempt.id}/{role}" if role else attempt.id,
             agent=index,
+            agent_role=role,
         )
+        return generation.request
 
     def _check_distribution(self, call: Call) -> None:
         """Refuse sampling parameters that are not those of the recipe: training needs its distribution."""
@@ -312,9 +331,10 @@ class Gateway:
             if value not in (None, expected):
                 raise CallError(400, f"{name} = {value:g}: training samples with {expected:g}; leave it out")
 
-    def _answer(self, event: CallArrived, request: GenerationRequest, completion: Completion) -> None:
+    def _answer(self, event: CallArrived, completion: Completion) -> None:
         """Record a turn and hand its answer over."""
-        episode, generation = event.episode, event.generation
+        episode, generation, request = event.episode, event.generation, event.generation.request
+        assert request is not None
         answer = answer_of(episode.transcript, generation.call, request, completion, model=MODEL)
         generation.turn = Turn(
             trajectory=episode.attempt.id,
@@ -324,6 +344,7 @@ class Gateway:
             behavior_logprobs=completion.logprobs,
             policy_version=completion.version,
             state_key=state_key_of(generation.call),
+            agent_role=request.agent_role,
         )
         with self._lock:
             episode.unanswered -= 1

@@ -29,6 +29,7 @@ class QueuedCall:
     call: Call
     answer: Future[Answer]
     count_only: bool = False
+    agent_role: str = ""
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Responder:
 
     def submit(self, call: Call, caller: Caller, *, count_only: bool = False) -> Future[Answer]:
         self.check(caller)
-        queued = QueuedCall(call, Future(), count_only)
+        queued = QueuedCall(call, Future(), count_only, caller.agent_role)
         self._queue.put(queued)
         return queued.answer
 
@@ -112,6 +113,7 @@ class Responder:
                 seed=secrets.randbits(63) if call.seed is None else call.seed % 2**63,
                 parameters=replace(chosen(self.parameters, call), max_tokens=limit),
                 agent=sum(message.role == "assistant" for message in call.messages),
+                agent_role=queued.agent_role,
             )
             self.sampler.submit(request)
         except (CallError, ModelError) as error:

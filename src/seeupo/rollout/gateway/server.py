@@ -23,6 +23,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from seeupo.config.model_settings import AGENT_ROLE
 from seeupo.errors import EndpointError, first_line
 from seeupo.rollout.gateway import anthropic_messages, chat_completions, responses
 from seeupo.rollout.gateway.calls import Answer, Call, Caller, CallError, parse_body
@@ -70,7 +71,7 @@ class GatewayApp:
 
     def routes(self) -> list[Route]:
         """Return the routes of the APIs."""
-        handlers = {
+        handlers: dict[str, Handler] = {
             "models": self._models,
             "chat/completions": partial(self._answer, chat_completions),
             "responses": partial(self._answer, responses),
@@ -137,11 +138,14 @@ def _checked(handle: Handler) -> Handler:
 
 
 def _caller(request: Request) -> Caller:
+    agent_role = request.path_params.get("agent_role", "")
+    if agent_role and not AGENT_ROLE.fullmatch(agent_role):
+        raise CallError(400, f"role {agent_role[:80]!r}: expected up to 64 letters, digits, _ and -")
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     bearer = token if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
     return Caller(
         key=request.path_params.get("key", bearer),
-        agent_role=request.path_params.get("agent_role", ""),
+        agent_role=agent_role,
         retry=request.headers.get("x-stainless-retry-count", "0") != "0",
     )
 
