@@ -192,12 +192,13 @@ class RecordingEngine(ExactEngine):
     def __init__(self, problem: Problem, policy: Policy, update: UpdateRule) -> None:
         super().__init__(problem, policy, update)
         self.history: list[Tensor] = [self.log_policy()]
-        self.turns: list[AgentId | None] = []
+        self.turns: list[int] = []
 
     def step(
         self, turns: Sequence[Turn], objective: Objective, *, normalizer: float, agent: AgentId | None = None
     ) -> StepMetrics:
         metrics = super().step(turns, objective, normalizer=normalizer, agent=agent)
+        assert isinstance(agent, int)  # problems have no roles
         if self.turns and self.turns[-1] == agent:
             self.history[-1] = self.log_policy()
         else:

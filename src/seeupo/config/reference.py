@@ -78,6 +78,7 @@ NAMES: Mapping[str, tuple[str, str] | None] = {
     ),
     "model.device": None,
     "model.lora.targets": None,
+    "model.lora.per_role": None,
     "environment.name": (CODE, f"imported {CONSENT}, in workers"),
     "environment.options": ("what the environment says", "passed to the environment, in workers"),
     "environment.train_split": None,
