@@ -315,6 +315,8 @@ class Gateway:
         """Record a turn and hand its answer over."""
         episode, generation = event.episode, event.generation
         answer = answer_of(episode.transcript, generation.call, request, completion, model=MODEL)
+        # Programs may write ids into prompts, so these are the same in each attempt.
+        answer = replace(answer, id=str(generation.number))
         generation.turn = Turn(
             trajectory=episode.attempt.id,
             index=generation.number,
@@ -326,7 +328,7 @@ class Gateway:
         )
         with self._lock:
             episode.unanswered -= 1
-            generation.answer = replace(answer, id=secrets.token_hex(12))
+            generation.answer = answer
             generation.deliver()
 
     def _refuse(self, event: CallArrived, error: CallError) -> None:
