@@ -59,10 +59,12 @@ class ScriptedSampler:
 
 
 @contextlib.contextmanager
-def gateway(program, *script, **settings):
+def gateway(program, *script, sampler=None, max_tokens=2048, **settings):
     """Start a gateway whose policy follows a script."""
-    settings = {"parameters": SamplingParameters(max_tokens=2048), "episode_seconds": 300.0, **settings}
-    with contextlib.closing(Gateway(POLICY, program, ScriptedSampler(*script), **settings)) as running:
+    sampler = sampler or ScriptedSampler(*script)
+    settings = {"parameters": SamplingParameters(max_tokens=max_tokens), "episode_seconds": 300.0, **settings}
+    with contextlib.closing(Gateway(POLICY, program, sampler, **settings)) as running:
+        sampler.gateway = running
         yield running
 
 
