@@ -11,7 +11,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type
 DESCRIPTION = {"name": "add", "description": "Add two integers."}
 FUNCTION = {"type": "function", "function": {**DESCRIPTION, "parameters": SCHEMA}}
 QUESTION = {"role": "user", "content": "What is 2 + 40?"}
-CALLS = f"I add – “ä”.\n{tool_call('add', a=2, b=40)}\n{tool_call('add', b=1, a=1)}"
+CALLS = f"I add «ä».\n{tool_call('add', a=2, b=40)}\n{tool_call('add', b=1, a=1)}"
 SCRIPTS = [
     [CALLS, "It is 42."],
     [tool_call("add", a=2, b=40), tool_call("add", a=1, b=1), "It is 42."],
