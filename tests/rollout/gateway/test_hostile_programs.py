@@ -112,11 +112,11 @@ def test_a_program_that_uses_other_keys_is_refused():
 
 def test_a_program_that_raises_while_its_calls_are_in_flight_fails():
     async def leave(client):
-        async def fail():
+        async with asyncio.TaskGroup() as calls:
+            for _ in range(5):
+                calls.create_task(ask(client))
             await asyncio.sleep(0.01)
             raise RuntimeError("gone")
-
-        await asyncio.gather(fail(), *(ask(client) for _ in range(5)))
 
     trajectory = run_beside(leave)
     assert trajectory.failure.kind is FailureKind.RAISED
