@@ -5,15 +5,17 @@ BIN := .venv/bin
 PYTEST := $(BIN)/pytest -n auto --maxprocesses 4
 SETUP := .venv/.set-up
 
+AGENTS := build/agents
 VLLM := build/vllm
 COMPAT = build/compat-$(patsubst python%,%,$(notdir $(PYTHON)))
 
-.PHONY: help test nightly compat vllm-test lint train theory credit envs peers fuzz wheel-check clean
+.PHONY: help test nightly compat agents-test vllm-test lint train theory credit envs peers fuzz wheel-check clean
 
 help:
 	@echo "make test         set up, lint, type-check and test"
 	@echo "make nightly      run what takes long: many more random inputs, studies, comparisons with other libraries"
 	@echo "make compat       test with another Python, in an environment of its own: make compat PYTHON=python3.13"
+	@echo "make agents-test  test unmodified programs of agent frameworks, which are added in an environment of their own"
 	@echo "make vllm-test    test sampling with vLLM on CPUs, in an environment of its own"
 	@echo "make train        set up and train an agent on this machine, in a few minutes"
 	@echo "make theory       measure the paper's claims and refresh studies/theory"
@@ -36,6 +38,9 @@ nightly: lint
 
 compat: $(COMPAT)/.set-up
 	$(COMPAT)/bin/pytest -n auto --maxprocesses 4 -m 'not nightly and not cluster and not vllm' $(TESTS)
+
+agents-test: $(AGENTS)/.set-up
+	$(AGENTS)/bin/python -m pytest -n 0 -m agents $$(grep -rl 'mark\.agents' --include 'test_*.py' tests)
 
 vllm-test: $(VLLM)/.set-up
 	$(VLLM)/bin/pytest -n 0 -m vllm $$(grep -rl 'mark\.vllm' --include 'test_*.py' tests)
@@ -93,6 +98,16 @@ $(COMPAT)/.set-up: pyproject.toml constraints.txt
 	$(COMPAT)/bin/pip install --quiet -c constraints.txt torch
 	$(COMPAT)/bin/pip install --quiet -c constraints.txt hatchling hypothesis pytest pytest-timeout pytest-xdist \
 	    --editable '.[figures,lora,smollm2,tensorboard]'
+	@touch $@
+
+# Agent frameworks are not in .venv because their dependencies are many and one is a plugin of pytest. All else is taken
+# from .venv.
+$(AGENTS)/.set-up: $(SETUP) constraints-agents.txt
+	$(BIN)/python -m venv --clear --without-pip $(AGENTS)
+	for packages in .venv/lib/python*/site-packages; do \
+	    echo "import site; site.addsitedir('$(CURDIR)/$$packages')" > $(AGENTS)/$${packages#.venv/}/library.pth || exit 1; done
+	$(AGENTS)/bin/python -m pip install --quiet -c constraints-agents.txt \
+	    langchain-openai langgraph openai-agents 'pydantic-ai-slim[openai,anthropic]' smolagents
 	@touch $@
 
 # vLLM is not in .venv because its dependencies are many and tightly pinned. What it installs for images and sound is

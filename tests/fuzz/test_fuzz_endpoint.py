@@ -6,7 +6,6 @@ import socketserver
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from types import SimpleNamespace
 from unittest import mock
 
 import anyio._backends._asyncio  # noqa: F401 (imported at the first request otherwise, which executes code)
@@ -132,7 +131,7 @@ def test_any_response_is_text_or_an_endpoint_error(script):
         key=KEY,
     )
     with (
-        mock.patch("seeupo.evaluation.endpoint.time", SimpleNamespace(sleep=pauses.append)),
+        mock.patch.object(endpoint._closed, "wait", pauses.append),
         nothing_executes(address=server.address),
     ):
         try:

@@ -103,6 +103,7 @@ class PipedWorker(Worker):
         limits = Limits(call_seconds=20.0, message_mb=1)
         self.launch, self.folder = SimpleNamespace(packages=(), limits=limits, sandbox=None), Path("unused")
         self.process = SimpleNamespace(returncode=0, pid=None)
+        self.watchdog = SimpleNamespace(lost=False)
         self.ending = threading.Lock()
         source, self.received = os.pipe()
         self.stdin = os.fdopen(self.received, "wb", buffering=0)

@@ -54,7 +54,7 @@ def test_reward_function_is_trained_on_if_it_is_trusted(tmp_path):
     (tmp_path / "rewards.py").write_text(REWARD)
     reference = f"{tmp_path}/rewards.py:turns"
     recipe = replace(SHORT, collect=replace(SHORT.collect, reward=reference))
-    with pytest.raises(TrustError, match="it runs only with your consent"):
+    with pytest.raises(TrustError, match="this needs your consent"):
         train(recipe, run_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     train(recipe, run_dir=tmp_path / "run", trust=[reference])

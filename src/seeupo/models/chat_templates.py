@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from transformers import PreTrainedTokenizerBase
 
 from seeupo.errors import ModelError, first_line
 from seeupo.models import render_process
+from seeupo.utils.python_process import python_command
 
 SECONDS = 10.0
 """Computing time of one text; an ordinary template takes less than a millisecond."""
@@ -51,7 +51,7 @@ class _Renderer:
     def __init__(self) -> None:
         kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
         self._process = subprocess.Popen(
-            [sys.executable, "-P", str(Path(render_process.__file__)), str(SECONDS), str(MEMORY_BYTES)],
+            python_command(str(Path(render_process.__file__)), str(SECONDS), str(MEMORY_BYTES)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -198,7 +198,7 @@ import os, signal, subprocess, sys
 from pathlib import Path
 from seeupo.envs.appworld import engine_client
 engine_client.ANSWER_SECONDS = 1e9
-engine = engine_client.Engine(Path("/"), memory_mb=1)
+engine = engine_client.Engine(Path("/"))
 streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
 engine.source = subprocess.Popen([sys.executable, "-c", "input()"], **streams, text=True)
 print(engine.source.pid, flush=True)

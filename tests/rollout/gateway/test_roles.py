@@ -109,11 +109,18 @@ def test_parallel_roles_give_the_same_turns_whichever_calls_first():
 
         return solve
 
-    both = [
-        [{(t.agent_role, t.prompt_ids, t.action_ids, t.behavior_logprobs) for t in tau.turns} for tau in run(solve)]
+    one, other = (
+        [turn for tau in run(solve) for turn in sorted(tau.turns, key=lambda turn: turn.agent_role)]
         for solve in (program(False), program(True))
-    ]
-    assert both[0] == both[1]
+    )
+    # Calls that arrive after the sampler has begun are in another batch, so log-probs differ in the last digits.
+    for turn, same in zip(one, other, strict=True):
+        assert (turn.agent_role, turn.prompt_ids, turn.action_ids) == (
+            same.agent_role,
+            same.prompt_ids,
+            same.action_ids,
+        )
+        assert turn.behavior_logprobs == pytest.approx(same.behavior_logprobs, abs=1e-5)
 
 
 def test_turns_are_in_the_order_of_their_starts_also_if_a_later_one_ends_first():

@@ -79,7 +79,7 @@ class Answer:
     """The response to a call.
 
     Attributes:
-        id: Random name of the answer.
+        id: Name of the answer; the ids of its tool calls contain it.
         model: Name of the model.
         created: Time in seconds since 1970.
         parsed: Content, thoughts and tool calls of the response.

@@ -21,7 +21,7 @@ class Generation:
         number: Position of the call in its episode, by the start of its first request.
         request: What the sampler was asked for.
         cancelled: Whether sampling was given up because all clients had gone; a repetition continues it.
-        delivered: Whether a client has received the answer. Only delivered answers are turns.
+        deliveries: Number of clients that have received the answer. Only delivered answers are turns.
     """
 
     call: Call
@@ -32,14 +32,19 @@ class Generation:
     cancelled: bool = False
     answer: Answer | None = None
     turn: Turn | None = None
-    delivered: bool = False
+    deliveries: int = 0
     refused: bool = False
     started: float = field(default_factory=time.monotonic)
 
     @property
     def is_lost(self) -> bool:
-        """Whether all clients that asked for the answer went away before it."""
-        return not self.delivered and all(answer.cancelled() for answer in self.waiting)
+        """Whether all clients that asked for the answer went away before they had it."""
+        return not self.deliveries and not self.is_awaited
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a client waits for the answer."""
+        return not all(answer.done() for answer in self.waiting)
 
     def deliver(self) -> None:
         """Give the answer to the requests that still wait for it."""
@@ -47,7 +52,12 @@ class Generation:
         for waiting in self.waiting:
             if not waiting.done() and waiting.set_running_or_notify_cancel():
                 waiting.set_result(self.answer)
-                self.delivered = True
+                self.deliveries += 1
+
+    def lose(self, answer: Future[Answer]) -> None:
+        """Take back one of the answers: its client went away before it had all of it."""
+        if not answer.cancel() and answer.exception() is None:
+            self.deliveries -= 1
 
     def fail(self, error: CallError) -> None:
         """Refuse the requests that still wait for the answer."""
@@ -75,12 +85,14 @@ class Episode:
     sampling_seconds: float = 0.0
 
     def repeated(self, caller: Caller) -> Generation | None:
-        """Return the call that a request repeats: its clients went away, or the request says that it is a retry."""
-        for generation in reversed(self.generations):
-            same = generation.caller.digest == caller.digest and not generation.delivered and not generation.refused
-            if same and (generation.is_lost or caller.retry):
-                return generation
-        return None
+        """Return the call that a request repeats: one whose clients went away, or for a retry, one in flight."""
+        same = [
+            generation
+            for generation in self.generations
+            if generation.caller.digest == caller.digest and not (generation.deliveries or generation.refused)
+        ]
+        lost = [generation for generation in same if generation.is_lost]
+        return next(iter(lost or (same if caller.retry else ())), None)
 
     def indices_of(self, generation: Generation) -> tuple[int, int]:
         """Return the position of a call among those that become turns, and among those of its role."""
@@ -124,7 +136,7 @@ def trajectory_of(
 ) -> Trajectory:
     """Return the delivered turns of an episode in the order in which their requests started."""
     attempt = episode.attempt
-    delivered = [generation for generation in episode.generations if generation.delivered]
+    delivered = [generation for generation in episode.generations if generation.deliveries]
     turns = []
     for index, generation in enumerate(delivered):
         assert generation.turn is not None

@@ -145,11 +145,18 @@ class Gateway:
                 raise CallError(429, f"{episode.unanswered} calls of this episode wait for their answers")
             generation = Generation(call, caller, len(episode.generations), [answer])
             if not count_only:
-                episode.overlapped |= episode.unanswered > 0
+                episode.overlapped |= any(other.is_awaited for other in episode.generations)
                 episode.generations.append(generation)
             episode.unanswered += 1
         self._events.put(CallArrived(episode, generation, count_only))
         return answer
+
+    def lose(self, answer: Future[Answer], caller: Caller) -> None:
+        with self._lock:
+            episode = self._by_key.get(_hashed(caller.key))
+            for generation in episode.generations if episode is not None else ():
+                if answer in generation.waiting:
+                    generation.lose(answer)
 
     def _episode_of(self, caller: Caller) -> Episode:
         if not self._is_running:
@@ -294,6 +301,10 @@ class Gateway:
             return generation.request  # it was cancelled: the same prompt and seed give the same response
         call, attempt = generation.call, episode.attempt
         self._check_distribution(call)
+        role = generation.caller.agent_role
+        index, in_role = episode.indices_of(generation)
+        if index >= self.max_turns and not event.count_only:
+            raise EpisodeEnded(StopReason.TURN_LIMIT, f"the episode has reached its limit of {self.max_turns} calls")
         prompt = episode.transcript.prompt_ids(call.messages, call.tools)
         if event.count_only:
             with self._lock:
@@ -301,10 +312,6 @@ class Gateway:
             generation.answer = counted(prompt, MODEL)
             generation.deliver()
             return None
-        role = generation.caller.agent_role
-        index, in_role = episode.indices_of(generation)
-        if index >= self.max_turns:
-            raise EpisodeEnded(StopReason.TURN_LIMIT, f"the episode has reached its limit of {self.max_turns} calls")
         limit = min(self.parameters.max_tokens, call.max_tokens or self.parameters.max_tokens)
         if len(prompt) + limit > self.context_length:
             raise EpisodeEnded(
@@ -336,6 +343,8 @@ class Gateway:
         episode, generation, request = event.episode, event.generation, event.generation.request
         assert request is not None
         answer = answer_of(episode.transcript, generation.call, request, completion, model=MODEL)
+        # Programs may write ids into prompts, so these are the same in each attempt.
+        answer = replace(answer, id=str(generation.number))
         generation.turn = Turn(
             trajectory=episode.attempt.id,
             index=generation.number,
@@ -348,7 +357,7 @@ class Gateway:
         )
         with self._lock:
             episode.unanswered -= 1
-            generation.answer = replace(answer, id=secrets.token_hex(12))
+            generation.answer = answer
             generation.deliver()
 
     def _refuse(self, event: CallArrived, error: CallError) -> None:

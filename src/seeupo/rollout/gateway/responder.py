@@ -79,6 +79,9 @@ class Responder:
         self._queue.put(queued)
         return queued.answer
 
+    def lose(self, answer: Future[Answer], caller: Caller) -> None:
+        answer.cancel()
+
     def work(self, wait_seconds: float) -> None:
         """Begin queued calls and sample one step; without any, wait for the next call."""
         try:

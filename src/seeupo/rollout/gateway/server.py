@@ -33,6 +33,8 @@ Handler = Callable[[Request], Awaitable[Response]]
 MAX_BODY_BYTES = 2**20
 BODY_SECONDS = 30.0
 """Time limit for receiving a request."""
+NOTICE_STEPS = 10
+"""Steps of the event loop in which it notices clients that went away before a request, which may repeat theirs."""
 MAX_CONNECTIONS = 1024
 KEEP_ALIVE_SECONDS = 30
 PING_SECONDS = 10.0
@@ -55,6 +57,9 @@ class Responds(Protocol):
 
     def submit(self, call: Call, caller: Caller, *, count_only: bool = False) -> Future[Answer]:
         """Queue a call; the future raises CallError if the call cannot be answered."""
+
+    def lose(self, answer: Future[Answer], caller: Caller) -> None:
+        """Take note that the client of a call went away before it had all of the answer."""
 
 
 @dataclass(frozen=True)
@@ -97,10 +102,11 @@ class GatewayApp:
     async def _answer(self, api: ModuleType, request: Request) -> Response:
         caller, body = await self._received(request)
         call: Call = api.read(parse_body(body))
-        future = asyncio.wrap_future(self.responder.submit(call, caller))
+        future = self.responder.submit(call, caller)
+        lose = partial(self.responder.lose, future, caller)
         if call.stream:
-            return StreamingResponse(_events(api, future, call), media_type="text/event-stream")
-        return JSONResponse(api.write(await _answered(request, future), call))
+            return StreamingResponse(_events(api, request, future, call, lose), media_type="text/event-stream")
+        return JSONResponse(api.write(await _answered(request, future, lose), call))
 
     async def _models(self, request: Request) -> Response:
         self.responder.check(_caller(request))
@@ -110,7 +116,8 @@ class GatewayApp:
     async def _count_tokens(self, request: Request) -> Response:
         caller, body = await self._received(request)
         call = anthropic_messages.read(parse_body(body))
-        answer = await asyncio.wrap_future(self.responder.submit(call, caller, count_only=True))
+        future = self.responder.submit(call, caller, count_only=True)
+        answer = await _answered(request, future, partial(self.responder.lose, future, caller))
         return JSONResponse({"input_tokens": answer.prompt_tokens})
 
     async def _received(self, request: Request) -> tuple[Caller, bytes]:
@@ -118,6 +125,8 @@ class GatewayApp:
         caller = _caller(request)
         self.responder.check(caller)
         body = await _receive(request)
+        for _ in range(NOTICE_STEPS):
+            await asyncio.sleep(0)
         digest = hashlib.sha256(request.url.path.encode() + b"\n" + body).digest()
         return replace(caller, digest=digest), body
 
@@ -174,16 +183,19 @@ async def _receive(request: Request) -> bytes:
     return bytes(body)
 
 
-async def _answered(request: Request, future: asyncio.Future[Answer]) -> Answer:
+async def _answered(request: Request, future: Future[Answer], lose: Callable[[], None]) -> Answer:
     """Wait for an answer; give up if the client disconnects."""
     gone = asyncio.ensure_future(_disconnected(request))
-    either: list[asyncio.Future[Any]] = [future, gone]
+    answer = asyncio.wrap_future(future)
+    either: list[asyncio.Future[Any]] = [answer, gone]
     try:
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if not future.done():
-            future.cancel()
+        if gone.done() or await request.is_disconnected():
             raise ClientDisconnect
-        return await future
+        return await answer
+    except BaseException:  # also if the server ends
+        lose()
+        raise
     finally:
         gone.cancel()
 
@@ -193,17 +205,23 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-async def _events(api: ModuleType, future: asyncio.Future[Answer], call: Call) -> AsyncIterator[str]:
+async def _events(
+    api: ModuleType, request: Request, future: Future[Answer], call: Call, lose: Callable[[], None]
+) -> AsyncIterator[str]:
     """Yield the events of a stream: comments until the answer is there, then all of it."""
+    answer = asyncio.wrap_future(future)
+    sent = False
     try:
-        while not (await asyncio.wait([future], timeout=PING_SECONDS))[0]:
+        while not (await asyncio.wait([answer], timeout=PING_SECONDS))[0]:
             yield ": waiting\n\n"
-        for event in api.stream(await future, call):
+        for event in api.stream(await answer, call):
             yield event
+        sent = not await request.is_disconnected()
     except CallError as error:  # the status has been sent
         yield f"event: error\ndata: {json.dumps({'type': 'error', 'error': {'message': error.message}})}\n\n"
     finally:
-        future.cancel()
+        if not sent:
+            lose()
 
 
 def _error(request: Request, error: CallError) -> Response:
