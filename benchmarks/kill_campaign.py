@@ -183,7 +183,8 @@ class Campaign:
                 raise LostError(f"the end differs: {found}")
             end = time.monotonic() + GONE_SECONDS
             while (remaining := descendants(os.getpid())) and time.monotonic() < end:
-                time.sleep(0.1)
+                with suppress(ChildProcessError):
+                    wait(0, 0.1)
             if remaining:
                 raise LostError(f"processes stay behind: {remaining}")
         except Exception as error:  # half-written files cause many types
@@ -216,13 +217,20 @@ class Campaign:
 
 
 def wait(process: int, seconds: float | None = None) -> int | None:
-    """Return the exit code of a process; None if it has not ended in this time, which is otherwise an error."""
+    """Return the exit code of a process; None if it has not ended in this time, which is otherwise an error.
+
+    Orphans that end meanwhile are collected, as init does: Ray's workers live as long as their raylet has a process id.
+    """
     end = time.monotonic() + (COMMAND_SECONDS if seconds is None else seconds)
-    while (status := os.waitpid(process, os.WNOHANG)) == (0, 0) and time.monotonic() < end:
-        time.sleep(0.005)
-    if status == (0, 0) and seconds is None:
+    while time.monotonic() < end:
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG)
+        if ended is None:
+            time.sleep(0.005)
+        elif ended.si_pid == process:
+            return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+    if seconds is None:
         raise LostError(f"it hangs: {descendants(process)}")
-    return os.waitstatus_to_exitcode(status[1]) if status[0] else None
+    return None
 
 
 def descendants(process: int) -> dict[int, str]:
