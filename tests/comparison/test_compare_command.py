@@ -16,6 +16,7 @@ from filelock import FileLock
 import seeupo
 from comparison.small_study import STUDY, write_study
 from seeupo.cli import main
+from seeupo.comparison import training_process
 from seeupo.comparison.result_store import PACKED, TRAINING_REVISION, read_packed
 
 
@@ -220,6 +221,22 @@ def test_comparison_that_fails_has_a_page_of_its_finished_seeds(finished, tmp_pa
     assert table(copy)["seeds"] == [5]
     assert "Not finished: these are 1 of 2 seeds." in (copy / "comparison.md").read_text()
     assert "seed 5 |\n" in (copy / "comparison.md").read_text()
+
+
+def test_what_a_killed_process_left_of_a_finished_run_is_removed(finished, tmp_path, monkeypatch):
+    path, out, _ = finished
+    copy, removed = tmp_path / "out", []
+    shutil.copytree(out, copy)
+    work = copy / "work" / "grpo-5-1"
+    for folder in (work, copy / "work" / "kept"):
+        (folder / "checkpoints").mkdir(parents=True)
+    monkeypatch.setattr(shutil, "rmtree", lambda folder, **_: removed.append(folder))  # the process is killed here
+    training_process._remove(work)
+    monkeypatch.undo()
+    assert len(removed) == 1
+    assert removed[0].is_dir()
+    assert compare(path, "--out", copy).exit_code == 0
+    assert [folder.name for folder in (copy / "work").iterdir()] == ["kept"]
 
 
 def test_two_processes_cannot_run_the_same_comparison(tmp_path):

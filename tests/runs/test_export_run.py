@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -213,6 +215,21 @@ def test_an_interrupted_export_leaves_nothing(runs, tmp_path, monkeypatch, stop)
     assert result.exit_code == 1
     assert "Traceback" not in result.output
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_export_left_is_removed(runs, tmp_path):
+    script = """
+import os, signal, sys
+from seeupo.runs import export
+copy = export._copy_model
+export._copy_model = lambda *paths: (copy(*paths), os.kill(os.getpid(), signal.SIGKILL))
+export.export(*sys.argv[1:])
+"""
+    killed = subprocess.run([sys.executable, "-c", script, runs["full"].run_dir, tmp_path / "out"], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert [path.name for path in tmp_path.iterdir()] != ["out"]
+    seeupo.export(runs["full"].run_dir, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_links_in_a_policy_are_not_followed(runs, tmp_path):

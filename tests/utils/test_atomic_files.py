@@ -1,11 +1,13 @@
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from seeupo.utils import atomic_files
-from seeupo.utils.atomic_files import atomic_write, partial_of, sync_folder, write_text
+from seeupo.utils.atomic_files import atomic_write, partial_folder, partial_of, sync_folder, write_text
 
 
 def test_text_is_written_unchanged(tmp_path):
@@ -81,3 +83,25 @@ def test_file_systems_without_directory_sync_are_supported(tmp_path, monkeypatch
     monkeypatch.setattr(atomic_files.os, "fsync", lambda handle: fail(handle, errno.EIO))
     with pytest.raises(OSError, match="Input/output error"):
         sync_folder(tmp_path)
+
+
+def test_folders_of_killed_processes_are_removed_and_those_of_living_ones_kept(tmp_path):
+    script = """
+import os, signal, sys
+from pathlib import Path
+from seeupo.utils.atomic_files import partial_folder
+with partial_folder(Path(sys.argv[1])) as partial:
+    (partial / "half").write_text("half")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    path, other = tmp_path / "out[1]", tmp_path / ".out1.123.partial"
+    other.mkdir()
+    subprocess.run([sys.executable, "-c", script, str(path)], check=False)
+    (left,) = set(tmp_path.iterdir()) - {other}
+    assert [file.name for file in left.iterdir()] == ["half"]
+    with partial_folder(path) as partial, pytest.MonkeyPatch.context() as patch:
+        assert set(tmp_path.iterdir()) == {partial, other}
+        patch.setattr(os, "getpid", lambda: 0)
+        with partial_folder(path) as second:  # another process
+            assert set(tmp_path.iterdir()) == {partial, second, other}
+    assert list(tmp_path.iterdir()) == [other]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -17,7 +18,7 @@ from filelock import FileLock, Timeout
 from seeupo.comparison.compare_display import CompareDisplay
 from seeupo.comparison.comparison import Comparison
 from seeupo.comparison.planned_runs import PlannedRun
-from seeupo.comparison.result_store import LOCK, LOGS, TRAINING_REVISION, WORK
+from seeupo.comparison.result_store import LOCK, LOGS, REMOVED, TRAINING_REVISION, WORK
 from seeupo.config.loader import recipe_to_toml
 from seeupo.envs.trust import Permissions
 from seeupo.errors import RunError, TrainingError
@@ -51,6 +52,8 @@ def run_comparison(comparison: Comparison, execution: Execution, display: Compar
     """
     out = comparison.store.path
     with _locked(out), closing(Workers(execution.jobs, out / LOGS)) as workers:
+        for removed in (out / WORK).glob(f".*{REMOVED}"):
+            shutil.rmtree(removed, ignore_errors=True)
         for phase, runs in comparison.phases():
             missing = {run.name: run for run in runs if comparison.result(run) is None}
             display.on_phase(phase, len(runs), len(runs) - len(missing))

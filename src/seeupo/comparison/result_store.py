@@ -30,6 +30,8 @@ MAX_BYTES = 8_000_000
 RUNS = "runs"
 WARM_STARTS = "warm_starts"
 WORK = "work"
+REMOVED = ".removed"
+"""End of the names of run directories that are being removed."""
 LOGS = "logs"
 LOCK = ".lock"
 TABLES = "comparison.json"

@@ -13,12 +13,13 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
 from seeupo.callbacks import Callback
-from seeupo.comparison.result_store import RunResult, weights_digest, write_result
+from seeupo.comparison.result_store import REMOVED, RunResult, weights_digest, write_result
 from seeupo.config.changes import recipe_changes
 from seeupo.config.loader import parse_file, read_recipe, recipe_from_table, recipe_to_table
 from seeupo.config.schema import Recipe
@@ -76,7 +77,15 @@ def train_run(job: Mapping[str, Any], send: Send) -> None:
         (work / "policy").rename(policy)
     write_result(Path(job["result"]), result)
     if not job["keep_run"]:
-        shutil.rmtree(work, ignore_errors=True)
+        _remove(work)
+
+
+def _remove(work: Path) -> None:
+    """Remove the directory of a finished run; what a killed process leaves of it, the next comparison removes."""
+    removed = work.with_name(f".{work.name}{REMOVED}")
+    with suppress(OSError):
+        work.rename(removed)
+    shutil.rmtree(removed, ignore_errors=True)
 
 
 def _train_or_resume(recipe: Recipe, work: Path, options: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -27,7 +27,7 @@ from seeupo.models.saving import save_model
 from seeupo.runs.checkpoints import Checkpoint
 from seeupo.runs.reader import StoredRun, read_run
 from seeupo.runs.run_directory import RECIPE, RunDirectory
-from seeupo.utils.atomic_files import sync, sync_folder
+from seeupo.utils.atomic_files import partial_folder, sync_folder, sync_tree
 from seeupo.utils.output_paths import check_output
 
 CARD_FILE = "README.md"
@@ -73,28 +73,24 @@ def export(
         if merge:
             raise RunError(f"{run.path} has one adapter per turn or role, which cannot be merged; omit --merge")
         _, base = read_index(source)
-    partial = out.with_name(f".{out.name}.{os.getpid()}.partial")
     try:
-        partial.mkdir()
-        if adapter is not None and merge:
-            dtype = str(read_run(run.path).setting("model", "dtype") or "float32")
-            policy = load_policy(str(source), device="cpu", dtype=dtype, frozen=True)
-            save_model(policy.model, policy.tokenizer, partial)
-        else:
-            _copy_model(source, partial)
-        if summary is not None:
-            recipe = (run.path / RECIPE).read_text(encoding="utf-8")
-            (partial / CARD_FILE).write_text(model_card(summary, recipe, partial), encoding="utf-8")
-        for file in partial.rglob("*"):
-            sync(file) if file.is_file() else sync_folder(file)
-        _check_new(out)
-        partial.rename(out)
-        sync_folder(out.parent)
+        with partial_folder(out) as partial:
+            if adapter is not None and merge:
+                dtype = str(read_run(run.path).setting("model", "dtype") or "float32")
+                policy = load_policy(str(source), device="cpu", dtype=dtype, frozen=True)
+                save_model(policy.model, policy.tokenizer, partial)
+            else:
+                _copy_model(source, partial)
+            if summary is not None:
+                recipe = (run.path / RECIPE).read_text(encoding="utf-8")
+                (partial / CARD_FILE).write_text(model_card(summary, recipe, partial), encoding="utf-8")
+            sync_tree(partial)
+            _check_new(out)
+            partial.rename(out)
+            sync_folder(out.parent)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
         raise RunError(f"{out} cannot be written: {reason}; nothing was left behind") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return ExportedPolicy(out, iteration, base)
 
 
@@ -144,15 +140,19 @@ def export_policy(export: Callable[[Path], None], path: Path, card: Callable[[Pa
 
     `card` returns the model card of the folder.
     """
-    partial = path.with_name(f".{path.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
+    partial, replaced = (path.with_name(f".{path.name}.{state}") for state in ("partial", "replaced"))
+    for folder in (partial, replaced):
+        shutil.rmtree(folder, ignore_errors=True)  # left by a process that was killed
     partial.mkdir(parents=True)
     try:
         export(partial)
         (partial / CARD_FILE).write_text(card(partial), encoding="utf-8")
+        sync_tree(partial)
         if path.exists():
-            shutil.rmtree(path)
+            path.rename(replaced)  # a killed process must not leave half of a policy under its name
         partial.rename(path)
+        sync_folder(path.parent)
+        shutil.rmtree(replaced, ignore_errors=True)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

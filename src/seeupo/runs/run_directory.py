@@ -24,7 +24,7 @@ from seeupo.runs.checkpoints import Checkpoints
 from seeupo.runs.trajectory_files import read_trajectories, write_trajectories
 from seeupo.types import Trajectory
 from seeupo.utils import plain_files
-from seeupo.utils.atomic_files import atomic_write, sync_folder, write_text
+from seeupo.utils.atomic_files import atomic_write, partial_folder, sync_folder, write_text
 from seeupo.utils.option_checks import check_count
 from seeupo.utils.plain_files import read_plain
 
@@ -299,7 +299,6 @@ def check_new_run(path: Path) -> None:
 def _creating(path: Path) -> Iterator[tuple[Path, list[Path]]]:
     """Make a temporary folder beside a new run; yield it and all folders that do not exist yet, the run's first."""
     target = path.resolve()
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     occupied = f"{path} already exists and is not empty; resume it if it is a run, or choose another directory"
     try:
         if target.is_dir() and any(target.iterdir()):
@@ -308,15 +307,13 @@ def _creating(path: Path) -> Iterator[tuple[Path, list[Path]]]:
             raise RunError(f"cannot create the run {path}: {files[0].name} is a file; choose another directory")
         created = [folder for folder in (target, *target.parents) if not folder.exists()]
         target.parent.mkdir(parents=True, exist_ok=True)
-        partial.mkdir()
-        yield partial, created
+        with partial_folder(target) as partial:
+            yield partial, created
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):  # another process was faster
             raise RunError(occupied) from error
         hint = "choose a directory inside it" if error.errno == errno.EBUSY else "choose a writable directory"
         raise RunError(f"cannot create the run {path}: {error.strerror or error}; {hint}") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def refuse_links(run_dir: Path) -> None:

@@ -1,11 +1,14 @@
-"""Atomic file writes: a file is complete or absent, even if the process or the machine stops."""
+"""Atomic writes: a file or folder is complete or absent, even if the process or the machine stops."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
+import glob
 import os
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 
@@ -33,6 +36,37 @@ def atomic_write(path: Path) -> Iterator[Path]:
     sync_folder(path.parent)
 
 
+@contextmanager
+def partial_folder(path: Path) -> Iterator[Path]:
+    """Provide a temporary folder beside `path`, to be renamed to it when it is complete; otherwise it is removed.
+
+    Folders that killed processes have left there are removed as well: a process locks its own until it ends.
+    """
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
+        with suppress(OSError), _locked(left):
+            shutil.rmtree(left)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial.mkdir()
+    try:
+        with ExitStack() as stack:
+            with suppress(OSError):  # on a file system without locks, nothing is removed either
+                stack.enter_context(_locked(partial))
+            yield partial
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Lock a folder, at most until the process ends; raise OSError if another process has locked it or it is a link."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(handle)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write text as UTF-8, with its line endings unchanged."""
     with atomic_write(path) as partial:
@@ -43,6 +77,12 @@ def sync(path: Path) -> None:
     """Flush the content of a file to the disk."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
+
+
+def sync_tree(folder: Path) -> None:
+    """Flush the content of a folder to the disk, with all folders in it."""
+    for path in (folder, *folder.rglob("*")):
+        sync(path) if path.is_file() else sync_folder(path)
 
 
 def sync_folder(folder: Path) -> None:
