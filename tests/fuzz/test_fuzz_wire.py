@@ -51,6 +51,7 @@ ANSWERS = [
     {"id": 1, "error": "raised", "text": "Traceback: line 1"},
     {"id": 1, "error": "usage", "text": "no such option"},
 ]
+from_json(StepResult, RESULT, "step")  # evaluates the annotations of our own types, once
 LINES = st.sampled_from(ANSWERS).flatmap(mutated_json).map(lambda text: text.encode(errors="surrogatepass") + b"\n")
 KINDS = [StepResult, tuple[Task, ...], float, bool, tuple[str, ...], object]
 

@@ -39,6 +39,10 @@ class ScriptedSampler:
         self.requests.append(request)
         self._waiting.append(request)
 
+    def cancel(self, ids):
+        cancelled = set(ids)
+        self._waiting = [request for request in self._waiting if request.id not in cancelled]
+
     def poll(self):
         waiting, self._waiting = self._waiting, []
         return [self._completion(request) for request in waiting]
