@@ -32,6 +32,7 @@ from seeupo.errors import EnvError, ModelError
 from seeupo.rollout.chat import chat_format
 from seeupo.rollout.template import Conversation, Template
 from seeupo.types import Message, StepResult, Task, Tool, ToolCall
+from seeupo.utils import records
 
 RESULT = to_json(
     StepResult(
@@ -51,7 +52,8 @@ ANSWERS = [
     {"id": 1, "error": "raised", "text": "Traceback: line 1"},
     {"id": 1, "error": "usage", "text": "no such option"},
 ]
-from_json(StepResult, RESULT, "step")  # evaluates the annotations of our own types, once
+for kind in (StepResult, Message, ToolCall, Tool, Task):
+    records._fields_of(kind)  # evaluates annotations of our own, once
 LINES = st.sampled_from(ANSWERS).flatmap(mutated_json).map(lambda text: text.encode(errors="surrogatepass") + b"\n")
 KINDS = [StepResult, tuple[Task, ...], float, bool, tuple[str, ...], object]
 
