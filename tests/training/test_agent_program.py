@@ -32,6 +32,16 @@ async def solve(task, client):
             break
     return env.score()
 
+@seeupo.agent_program
+async def plan(task, client):
+    address = str(client.base_url).rstrip("/").removesuffix("/v1")
+    score = 0.0
+    for role in ("planner", "worker"):
+        own = client.with_options(base_url=f"{address}/e/{client.api_key}/{role}/v1")
+        completion = await own.chat.completions.create(model="policy", messages=[{"role": "user", "content": "go"}])
+        score += len(completion.choices[0].message.content) % 3 == 0
+    return score / 2
+
 def unmarked(task, client):
     return 1.0
 """
@@ -111,3 +121,18 @@ def test_settings_of_prompts_are_refused_with_a_program(program, settings, probl
         recipe(program, **settings)
     with pytest.raises(ConfigError, match=r"agent\.program"):
         recipe("solve")
+
+
+def test_each_role_has_an_adapter(tmp_path, program):
+    planner = program.replace(":solve", ":plan")
+    lora = {"rank": 2, "per_role": ["planner", "worker"]}
+    model = {**SMALL["model"], "lora": lora}
+    agent = {"reasoning": False, "max_tokens": 4, "program": planner}
+    table = {**SMALL, "model": model, "agent": agent, "warm_start": None}
+    trained = seeupo.train(seeupo.Recipe.from_table(table), run_dir=tmp_path / "run", trust=[planner], progress=False)
+    exported = seeupo.export(trained.run_dir, tmp_path / "agent")
+    assert {"role_planner", "role_worker"} <= {path.name for path in exported.path.iterdir()}
+    evaluation = seeupo.evaluate(trained.run_dir, trust=[planner], tasks=2, attempts=1, k=1)
+    assert evaluation.summary()["failures"] == 0
+    with pytest.raises(ConfigError, match=r"model\.lora\.per_role: expected an agent program"):
+        seeupo.Recipe.from_table({**table, "agent": {"reasoning": False}})

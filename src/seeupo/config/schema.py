@@ -316,6 +316,10 @@ class Recipe:
         if self.model.lora is not None and self.optimizer.trainable:
             raise ValueError("model.lora and optimizer.trainable: expected at most one of them. Leave one out.")
         lora, limit = self.model.lora, VLLM_RANKS[-1]
+        if lora is not None and lora.per_role and self.agent.program is None:
+            raise ValueError(
+                "model.lora.per_role: expected an agent program, whose calls have roles. Set agent.program."
+            )
         if lora is not None and lora.adapters is not None and self.sampler.kind == "vllm" and lora.rank > limit:
             raise ValueError(
                 f'model.lora.rank = {lora.rank} with per_turn or per_role and sampler.kind = "vllm": expected at most '

@@ -54,13 +54,16 @@ def open_rollouts(runner: Runner, program: AgentProgram | None) -> Iterator[Roll
     if program is None:
         yield runner
         return
+    from seeupo.models.lora.turn_adapters import turn_adapters
     from seeupo.rollout.gateway.gateway import Gateway
 
+    adapters = turn_adapters(runner.policy.model)
     gateway = Gateway(
         runner.policy,
         program,
         runner.sampler,
         parameters=runner.parameters,
+        agent_roles=() if adapters is None else adapters.roles,
         max_turns=runner.max_turns,
         concurrency=runner.concurrency,
         episode_seconds=runner.episode_seconds,
