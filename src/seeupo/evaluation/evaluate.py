@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -238,8 +237,8 @@ def run_evaluation(
 
     Args:
         out: Result file.
-        folder: Folder of the result file, which is named after policy, environment and split, if `out` is not given.
-        resume: Complete an existing result file.
+        folder: Folder of a numbered result file, if `out` is not given.
+        resume: Complete an existing result file; in the folder the newest one.
     """
     callback = callback or Callback()
     if (options.policy is None) == (options.endpoint is None):
@@ -249,7 +248,7 @@ def run_evaluation(
     with open_pool(options) as pool:
         plan, attempts = evaluation_plan(options, pool)
         if out is None and folder is not None:
-            out = folder / f"{_slug(options.name)}-{_slug(pool.name)}-{plan.split}.json"
+            out = plan.result_file(folder, existing=resume)
         evaluation = Evaluation(plan, {})
         if out is not None and check_output(out).exists():
             if not resume:
@@ -394,7 +393,3 @@ def one_episode(options: EvaluationOptions, task_id: str | None) -> tuple[ChatFo
         with model_runner(replace(options, concurrency=1), pool) as runner:
             (trajectory,) = runner.run([Attempt("episode", "episode", task, seed=0)])
     return runner.chat, trajectory
-
-
-def _slug(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-")[-60:]
