@@ -120,4 +120,5 @@ def main(settings: Settings | None = None) -> list[float]:
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)  # in a model this small a second thread only waits
     main()

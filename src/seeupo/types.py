@@ -350,6 +350,12 @@ class Tool:
     description: str
     parameters: Mapping[str, Any]
 
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The tool in the format of Hugging Face chat templates and OpenAI."""
+        function = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
+        return {"type": "function", "function": function}
+
 
 @dataclass(frozen=True, slots=True)
 class StepResult:

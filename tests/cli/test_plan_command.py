@@ -1,5 +1,7 @@
 """`seeupo plan` and `seeupo train --dry-run` on a machine without GPU and weights."""
 
+import re
+
 import pytest
 from click.testing import CliRunner
 
@@ -56,6 +58,14 @@ def test_a_plan_gives_the_time_of_the_whole_run():
     (line,) = [line for line in lines if line.startswith("whole run")]
     assert "GPU-hours for 60 iterations" in line
     assert not any("GPU-hours" in line for line in run("plan", "one-gpu-lora", "--gpus", 0).output.splitlines())
+
+
+def test_a_plan_of_months_on_cpus_is_not_called_possible():
+    lines = run("plan", "one-gpu-lora", "--gpus", 0).output.splitlines()
+    assert any(re.fullmatch(r"whole run     at most \d{3} days for 60 iterations", line) for line in lines)
+    (last,) = [line for line in lines if line.startswith("this machine")]
+    assert re.search(r"cannot run it: without a GPU it takes up to \d{3} days; .*--gpus 1", last)
+    assert run("plan", "smollm2-pocket", "--gpus", 0).output.count("takes up to") == 0
 
 
 def test_a_plan_takes_overrides_and_files(tmp_path):

@@ -178,6 +178,18 @@ def test_ctrl_c_saves_and_prints_how_to_resume(recipe, tmp_path):
     assert result.exit_code == 0, result.output
 
 
+def test_ctrl_c_before_the_run_directory_exists_names_nothing_to_resume(recipe, tmp_path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("seeupo.training.run.check_model", interrupted)
+    result = run("train", recipe, "--out", tmp_path / "run")
+    assert result.exit_code == 130, result.output
+    assert "nothing was written" in result.output
+    assert "--resume" not in result.output
+    assert not (tmp_path / "run").exists()
+
+
 def test_sigterm_saves_like_ctrl_c(recipe, tmp_path, monkeypatch):
     update = Loop.update
 

@@ -175,8 +175,11 @@ def test_result_file_is_written_and_never_overwritten(tmp_path, model_folder, mo
     with pytest.raises(EvaluationError, match=r"already exists; .*--resume"):
         run(out)
     monkeypatch.chdir(tmp_path)
-    _, path = run(None)
-    assert path.name == "expert-pocket-test.json"
+    for options in ({}, {"temperature": 0.5}):
+        _, path = run(None, **options)
+    assert path == Path("runs/eval/expert-pocket-test-002.json")
+    _, path = run(None, temperature=0.5, resume=True)
+    assert path == Path("runs/eval/expert-pocket-test-002.json")
 
 
 def test_resume_runs_missing_and_failed_attempts_only(tmp_path, model_folder):

@@ -331,6 +331,7 @@ def test_a_stopped_run_has_a_report_that_says_how_to_resume_it(whole, tmp_path, 
     done = len([record for record in metrics(Path("run")) if record["kind"] == "iteration"])
     assert f"Stopped by you after iteration {done} of 3; resume with seeupo train --resume run" in summary.sentences[0]
     assert not any("summary.json" in text for text in summary.missing[0])
+    assert summary.missing == ((),)
     resume("run")
     assert "Stopped" not in write_report("run", "again.html").sentences[0]
     assert not Path("run/stopped.json").exists()
@@ -347,6 +348,14 @@ def test_a_second_process_is_refused(whole, tmp_path):
     second = Second()
     train(small(), run_dir=tmp_path / "run", callback=second)
     assert second.tried
+
+
+def test_the_report_of_a_run_stopped_in_its_warm_start_calls_nothing_missing(tmp_path):
+    with pytest.raises(Interrupted):
+        train(small(), run_dir=tmp_path / "run", callback=InterruptAt(1))
+    summary = write_report(tmp_path / "run", tmp_path / "again.html")
+    assert "Stopped by you before the first iteration" in summary.sentences[0]
+    assert summary.missing == ((),)
 
 
 def test_a_damaged_checkpoint_is_skipped_with_a_note(whole, tmp_path):

@@ -26,6 +26,9 @@ from seeupo.utils.text import counted
 
 ASSUMED_MEMORY = 80
 """Memory of a GPU in GiB if none is given and this machine has none."""
+DAY = 24 * 3600
+MOST_DAYS = 14
+"""Longest run on CPUs that a machine is said to be able to do."""
 
 
 def show_plan(
@@ -172,11 +175,15 @@ def _time_lines(recipe: Recipe, plan: Plan) -> Iterator[tuple[str, str]]:
         f"at most {_duration(time.sample)} to sample and {_duration(time.update)} to update per iteration, without "
         f"environments and evaluations, on {time.hardware.name} at {time.hardware.utilization:.0%} utilization",
     )
-    if recipe.run.epochs is None:  # else the number of tasks is not known
-        iterations = recipe.run.total_iterations
-        seconds = iterations * time.total
-        gpu_hours = f", {plan.gpus * seconds / 3600:.1f} GPU-hours" if time.hardware is GPU else ""
-        yield "whole run", f"at most {_duration(seconds)}{gpu_hours} for {counted(iterations, 'iteration')}"
+    if (seconds := _seconds(recipe, plan)) is not None:
+        gpu_hours = f", {plan.gpus * seconds / 3600:,.1f} GPU-hours" if time.hardware is GPU else ""
+        length = counted(recipe.run.total_iterations, "iteration")
+        yield "whole run", f"at most {_duration(seconds)}{gpu_hours} for {length}"
+
+
+def _seconds(recipe: Recipe, plan: Plan) -> float | None:
+    """Return the time of the whole run; None if it depends on the number of tasks, which is not known."""
+    return None if recipe.run.epochs is not None else recipe.run.total_iterations * plan.time.total
 
 
 def _unused_lines(plan: Plan, gpus: int) -> Iterator[tuple[str, str]]:
@@ -210,7 +217,10 @@ def _missing_here(recipe: Recipe, shape: ModelShape | None, planned: int) -> Ite
     elif gpus < planned:
         yield f"it has {counted(gpus, 'GPU') if gpus else 'no GPU'}; the plan is for {planned}"
     else:
-        yield from make_plan(shape, recipe, _limits(recipe, gpus, None)).problems
+        plan = make_plan(shape, recipe, _limits(recipe, gpus, None))
+        yield from plan.problems
+        if not gpus and (seconds := _seconds(recipe, plan)) is not None and seconds > MOST_DAYS * DAY:
+            yield f"without a GPU it takes up to {_duration(seconds)}; `seeupo plan` with --gpus 1 plans for one"
 
 
 def _count(number: float) -> str:
@@ -223,4 +233,6 @@ def _count(number: float) -> str:
 def _duration(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.1f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    if seconds < 2 * DAY:
+        return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    return f"{seconds / DAY:.0f} days"

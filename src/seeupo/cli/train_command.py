@@ -12,7 +12,7 @@ from seeupo.config.schema import DEFAULT_ITERATIONS, Recipe
 from seeupo.config.toml import parse_value
 from seeupo.core.statistics import format_estimate
 from seeupo.envs.trust import named_code
-from seeupo.runs.run_directory import REPORT
+from seeupo.runs.run_directory import RECIPE, REPORT
 from seeupo.training.interrupts import Interrupted
 from seeupo.training.preparation import next_run_dir
 from seeupo.training.run import TrainingResult, resume, train
@@ -42,6 +42,9 @@ def run_training(
                 progress=display,
             )
     except KeyboardInterrupt as stop:
+        if not (run_dir / RECIPE).exists():
+            note("Stopped before the run had started; nothing was written.")
+            return INTERRUPTED
         stopped = "Stopped and saved. Resume"
         if not isinstance(stop, Interrupted):
             stopped = "Stopped. Resume from the last checkpoint"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from statistics import fmean
 from typing import Any
 
+from seeupo.comparison.estimate import duration
 from seeupo.config.toml import format_value
 from seeupo.core.statistics import format_estimate
 from seeupo.utils.text import counted
@@ -56,7 +57,7 @@ def setting_sentences(table: Mapping[str, Any]) -> Iterator[str]:
     if table["grid"]:
         yield from tuning_sentences(table)
     time = table["time"]
-    spent = f"{time['hours']:.1f} hours" if time["hours"] >= 1 else f"{time['hours'] * 60:.0f} minutes"
+    spent = duration(3600 * time["hours"])
     yield (
         f"The {time['runs']} runs, warm starts and tuning included, took {spent} together, with "
         f"{counted(time['threads'], 'thread')} each."

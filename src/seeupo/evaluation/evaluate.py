@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -241,8 +240,8 @@ def run_evaluation(
 
     Args:
         out: Result file.
-        folder: Folder of the result file, which is named after policy, environment and split, if `out` is not given.
-        resume: Complete an existing result file.
+        folder: Folder of a numbered result file, if `out` is not given.
+        resume: Complete an existing result file; in the folder the newest one.
     """
     callback = callback or Callback()
     if (options.policy is None) == (options.endpoint is None):
@@ -252,7 +251,7 @@ def run_evaluation(
     with open_pool(options) as pool:
         plan, attempts = evaluation_plan(options, pool)
         if out is None and folder is not None:
-            out = folder / f"{_slug(options.name)}-{_slug(pool.name)}-{plan.split}.json"
+            out = plan.result_file(folder, existing=resume)
         evaluation = Evaluation(plan, {})
         if out is not None and check_output(out).exists():
             if not resume:
@@ -404,7 +403,3 @@ def one_episode(options: EvaluationOptions, task_id: str | None) -> tuple[ChatFo
         ):
             (trajectory,) = rollouts.run([Attempt("episode", "episode", task, seed=0)])
     return runner.chat, trajectory
-
-
-def _slug(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-")[-60:]

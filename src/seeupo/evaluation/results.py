@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -72,6 +73,14 @@ class EvaluationPlan:
     max_turns: int
     sampling: Mapping[str, Any]
     panel: str
+
+    def result_file(self, folder: Path, *, existing: bool) -> Path:
+        """Return a file named after policy, environment and split: the next free number, or the last existing one."""
+        names = (re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-")[-60:] for name in (self.policy, self.environment))
+        stem, number = "-".join((*names, self.split)), 1
+        while (folder / f"{stem}-{number:03d}.json").exists():
+            number += 1
+        return folder / f"{stem}-{max(1, number - existing):03d}.json"
 
     def __post_init__(self) -> None:
         if not 1 <= self.k <= self.attempts:

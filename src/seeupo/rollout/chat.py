@@ -143,7 +143,7 @@ class ChatFormat:
 
     def _render(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> str:
         entries = [self._escaped(self._entry(message)) for message in messages]
-        schemas = [self._escaped(schema_of(tool)) for tool in tools] if self.native_tools and tools else None
+        schemas = [self._escaped(tool.schema) for tool in tools] if self.native_tools and tools else None
         return render(self.tokenizer, self.template, entries, schemas)
 
     def _entry(self, message: Message) -> dict[str, Any]:
@@ -229,9 +229,3 @@ def _contains(make: Callable[[], str], *probes: str) -> bool:
 def _call_text(call: ToolCall) -> str:
     body = json.dumps({"name": call.name, "arguments": dict(call.arguments)}, ensure_ascii=False)
     return f"<tool_call>{body}</tool_call>"
-
-
-def schema_of(tool: Tool) -> dict[str, Any]:
-    """Return the JSON schema of a tool in the format of Hugging Face chat templates and OpenAI."""
-    function = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
-    return {"type": "function", "function": function}

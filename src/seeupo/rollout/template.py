@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from seeupo.rollout.chat import ChatFormat, schema_of
 from seeupo.rollout.reasoning import without_thoughts
 from seeupo.types import Message, StepResult, Tool
 from seeupo.utils.option_checks import check_count
+
+if TYPE_CHECKING:
+    from seeupo.rollout.chat import ChatFormat
 
 REMINDER = "Think briefly between <think> and </think>, then act."
 
@@ -129,7 +132,7 @@ def with_tools(messages: Sequence[Message], tools: Sequence[Tool]) -> Sequence[M
     """Return the messages with a description of the tools in the system message, for templates without tool support."""
     if not tools:
         return messages
-    text = "These tools can be called:\n" + "\n".join(json.dumps(schema_of(tool)["function"]) for tool in tools)
+    text = "These tools can be called:\n" + "\n".join(json.dumps(tool.schema["function"]) for tool in tools)
     if messages and messages[0].role == "system":
         return (Message("system", f"{messages[0].content}\n\n{text}"), *messages[1:])
     return (Message("system", text), *messages)

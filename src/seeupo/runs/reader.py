@@ -107,15 +107,16 @@ def read_run(path: Path) -> StoredRun:
         for name in (TRAJECTORIES, EVALUATIONS, CHECKPOINTS, POLICY)
         if (path / name).is_symlink()
     ]
+    stopped = (path / STOPPED).exists()
     run = StoredRun(
         path=path,
         name=path.resolve().name,
         recipe=_table(path / RECIPE, missing),
         env_info=_table(path / ENV_INFO, missing),
         summary=_table(path / SUMMARY, missing) if (path / SUMMARY).exists() else {},
-        ended=(path / SUMMARY).exists() and not (path / STOPPED).exists(),
-        stopped=(path / STOPPED).exists(),
-        records=_records(path / METRICS, missing),
+        ended=(path / SUMMARY).exists() and not stopped,
+        stopped=stopped,
+        records={} if stopped and not (path / METRICS).exists() else _records(path / METRICS, missing),
         evaluations=_evaluations(path / EVALUATIONS, missing),
         trajectories=_numbered(path / TRAJECTORIES, TRAJECTORY_FILE),
         evaluation_trajectories=_numbered(path / EVALUATIONS, TRAJECTORY_FILE),
@@ -132,6 +133,8 @@ def _missing_parts(run: StoredRun) -> Iterator[str]:
         of = f" of {planned}" if isinstance(planned, int) else ""
         yield f"There is no {SUMMARY}: the run stopped or is still running, after iteration {run.last_iteration}{of}."
     recorded = {record["iteration"] for record in run.records.get("iteration", [])}
+    if not recorded and not run.trajectories and run.stopped:
+        return  # before the first iteration
     if not recorded:
         yield f"{METRICS} has no record of an iteration: curves show only what the trajectories contain."
     elif unrecorded := sorted(set(run.trajectories) - recorded):
@@ -142,7 +145,7 @@ def _missing_parts(run: StoredRun) -> Iterator[str]:
         yield f"The trajectories of {listed('iteration', lost)} are missing."
     if not run.evaluations:
         yield "There is no evaluation on held-out tasks, so it is unknown whether the policy improved."
-    elif len(run.evaluations) == 1:
+    elif len(run.evaluations) == 1 and not run.stopped:
         iteration = run.evaluations[0].iteration
         when = f"after iteration {iteration}" if iteration else "before training"
         yield f"There is only one evaluation, {when}, and nothing to compare it with."

@@ -239,7 +239,8 @@ def demonstrate(
         expert = pool.expert(task, mistakes=mistakes)
         if expert is None:
             raise TrainingError(
-                f"{pool.name} has no expert for task {task.id}; set warm_start.file to a file of demonstrations"
+                f"{pool.name} has no expert for task {task.id}; set warm_start.file to a file of demonstrations, or "
+                "train without a warm start: --warm_start none"
             )
         name = f"demonstration {number}"
         outcome, seen, actions = yield from recorded_rollout(

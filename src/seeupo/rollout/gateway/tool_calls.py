@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from seeupo.rollout.chat import ChatFormat, schema_of
+from seeupo.rollout.chat import ChatFormat
 from seeupo.rollout.reasoning import CLOSE, OPEN
 from seeupo.types import Message, Tool, ToolCall
 
@@ -63,7 +63,7 @@ def parse_response(chat: ChatFormat, text: str, tools: Sequence[Tool]) -> Parsed
     opened = OPEN if prompt.rfind(OPEN) > prompt.rfind(CLOSE) else ""  # some templates begin the thought
     template, prefix = (own, prompt) if isinstance(own, Mapping) else (TAGS, opened)
     fields = {name: field for name, field in template["fields"].items() if tools or name != "tool_calls"}
-    schemas: list[Any] = [schema_of(tool) for tool in tools]
+    schemas: list[Any] = [tool.schema for tool in tools]
     try:
         parsed = chat.tokenizer.parse_response(text, {**template, "fields": fields}, prefix=prefix, tools=schemas)
         content = str(parsed.get("content") or "").strip()
