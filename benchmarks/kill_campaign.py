@@ -172,7 +172,9 @@ class Campaign:
             while code != 0 and (arguments := self.arguments(self.command, variant, folder)) is not None:
                 before = finished_work(folder / "out")
                 seconds, operations = self.costs[variant] if kills.total() < most else (0.0, 0)
-                deadly = generator.randint(0, operations) if generator.random() < 0.5 else 0
+                deadly = (
+                    generator.randint(0, operations) if generator.random() < (0.1 if variant == "ranks" else 0.5) else 0
+                )
                 code, killed = self.one_command(arguments, folder, generator, deadly, 0 if deadly else seconds)
                 kills += Counter([killed] if killed else [])
                 if code and not killed:
@@ -245,12 +247,14 @@ def descendants(process: int) -> dict[int, str]:
 
 def kill(process: int, generator: random.Random) -> str:
     """Kill one or all processes of a command, and return which."""
-    others, which = sorted(descendants(process)), generator.choice(("main", "another", "all"))
-    which = which if others else "main"
-    for pid in {"main": [process], "another": [generator.choice(others or [0])], "all": [process, *others]}[which]:
+    others = descendants(process)
+    actors = [pid for pid, text in others.items() if "ray::Rank" in text or "ray::Sampler" in text]
+    which = generator.choice(("main", "another", *["actor"] * 3 * bool(actors), "all")) if others else "main"
+    one = generator.choice(sorted(actors if which == "actor" else others) or [0])
+    for pid in {"main": [process], "all": [process, *others]}.get(which, [one]):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    return which
+    return {"actor": "a sampler" if "Sampler" in others.get(one, "") else "a rank"}.get(which, which)
 
 
 def finished_work(out: Path) -> dict[str, Any]:
@@ -316,6 +320,8 @@ def main() -> None:
     row = results.get(options.command, {"outputs": 0, "tried": 0, "survived": 0, "killed": {}})
     while row["tried"] < options.tries:
         kills, lost = campaign.chain(row["outputs"], options.tries - row["tried"])
+        if lost and not kills:
+            sys.exit("a command fails without a kill")
         row["outputs"] += 1
         row["tried"] += kills.total()
         row["survived"] += 0 if lost else kills.total()

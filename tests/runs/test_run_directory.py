@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -137,6 +138,22 @@ def test_one_of_two_concurrent_creations_is_refused(tmp_path, monkeypatch):
         RunDirectory.create(path, "second", {})
     assert (path / "recipe.toml").read_text() == "first"
     assert names(tmp_path) == ["run"]
+
+
+def test_a_parent_that_the_check_of_another_run_removes_is_made_again(tmp_path, monkeypatch):
+    """Two runs of a comparison start at the same time, in a folder that is new."""
+    mkdir, parent = os.mkdir, tmp_path / "work"
+
+    def overtaken(path, *arguments, **options):
+        if Path(path).parent == parent:
+            monkeypatch.setattr(os, "mkdir", mkdir)
+            parent.rmdir()
+        mkdir(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "mkdir", overtaken)
+    RunDirectory.create(parent / "run", "", {})
+    assert os.mkdir is mkdir
+    assert names(parent) == ["run"]
 
 
 def test_opening_something_else_than_a_run_is_refused(tmp_path):

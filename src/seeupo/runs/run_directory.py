@@ -306,7 +306,6 @@ def _creating(path: Path) -> Iterator[tuple[Path, list[Path]]]:
         if files := [place for place in (target, *target.parents) if place.exists() and not place.is_dir()]:
             raise RunError(f"cannot create the run {path}: {files[0].name} is a file; choose another directory")
         created = [folder for folder in (target, *target.parents) if not folder.exists()]
-        target.parent.mkdir(parents=True, exist_ok=True)
         with partial_folder(target) as partial:
             yield partial, created
     except OSError as error:

@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+PARENT_ATTEMPTS = 100
+"""Number of attempts to make a folder whose new parent other processes remove again, as the check of a run does."""
+
 
 def partial_of(path: Path) -> Path:
     """Return the temporary path of a file: in the same directory, because a rename must not cross disks."""
@@ -40,13 +43,13 @@ def atomic_write(path: Path) -> Iterator[Path]:
 def partial_folder(path: Path) -> Iterator[Path]:
     """Provide a temporary folder beside `path`, to be renamed to it when it is complete; otherwise it is removed.
 
-    Folders that killed processes have left there are removed as well: a process locks its own until it ends.
+    Missing parents are made. Folders that killed processes have left are removed; a process locks its own.
     """
     for left in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
         with suppress(OSError), _locked(left):
             shutil.rmtree(left)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    partial.mkdir()
+    _make_folder(partial)
     try:
         with ExitStack() as stack:
             with suppress(OSError):  # on a file system without locks, nothing is removed either
@@ -54,6 +57,17 @@ def partial_folder(path: Path) -> Iterator[Path]:
             yield partial
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _make_folder(path: Path) -> None:
+    for attempt in range(PARENT_ATTEMPTS):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir()
+            return
+        except FileNotFoundError:
+            if attempt == PARENT_ATTEMPTS - 1:
+                raise
 
 
 @contextmanager
