@@ -30,7 +30,7 @@ from seeupo.rollout.gateway.episodes import (
     trajectory_of,
 )
 from seeupo.rollout.gateway.programs import InProcessPrograms, score_and_rewards
-from seeupo.rollout.gateway.responder import answer_of, counted
+from seeupo.rollout.gateway.responder import answer_of, check_distribution, counted
 from seeupo.rollout.gateway.server import GatewayApp, listen, serving
 from seeupo.rollout.gateway.transcript import Transcript
 from seeupo.types import (
@@ -300,7 +300,7 @@ class Gateway:
         if generation.request is not None:
             return generation.request  # it was cancelled: the same prompt and seed give the same response
         call, attempt = generation.call, episode.attempt
-        self._check_distribution(call)
+        check_distribution(call, self.parameters)
         role = generation.caller.agent_role
         index, in_role = episode.indices_of(generation)
         if index >= self.max_turns and not event.count_only:
@@ -329,14 +329,6 @@ class Gateway:
             agent_role=role,
         )
         return generation.request
-
-    def _check_distribution(self, call: Call) -> None:
-        """Refuse sampling parameters that are not those of the recipe: training needs its distribution."""
-        asked = {"temperature": call.temperature, "top_p": call.top_p}
-        for name, value in asked.items():
-            expected = getattr(self.parameters, name)
-            if value not in (None, expected):
-                raise CallError(400, f"{name} = {value:g}: training samples with {expected:g}; leave it out")
 
     def _answer(self, event: CallArrived, completion: Completion) -> None:
         """Record a turn and hand its answer over."""

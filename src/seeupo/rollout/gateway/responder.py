@@ -138,6 +138,14 @@ def chosen(default: SamplingParameters, call: Call) -> SamplingParameters:
     return replace(default, temperature=temperature, top_p=top_p, stop=call.stop)
 
 
+def check_distribution(call: Call, parameters: SamplingParameters) -> None:
+    """Refuse sampling parameters that are not those of the recipe: training needs its distribution."""
+    for name, value in {"temperature": call.temperature, "top_p": call.top_p}.items():
+        expected = getattr(parameters, name)
+        if value not in (None, expected):
+            raise CallError(400, f"{name} = {value:g}: training samples with {expected:g}; leave it out")
+
+
 def answer_of(
     transcript: Transcript, call: Call, request: GenerationRequest, completion: Completion, *, model: str
 ) -> Answer:
