@@ -32,12 +32,13 @@ def list_envs() -> None:
     from seeupo.envs.registry import lookup, names
 
     table = Table(box=None, pad_edge=False)
-    for column in ("name", "installed", "tasks", "license", "description"):
+    for column in ("name", "installed", "description"):
         table.add_column(column, no_wrap=column == "name")
     for name in names():
         spec = lookup(name)
         state = "yes" if installed(spec) else "no"
-        table.add_row(name, state, spec.tasks or "unknown", spec.license or "unknown", spec.summary)
+        rest = f"tasks: {spec.tasks or 'unknown'}; license: {spec.license or 'unknown'}"
+        table.add_row(name, state, f"{spec.summary} ({rest})")
     Terminal().print(table)
 
 
