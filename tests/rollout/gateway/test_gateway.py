@@ -241,6 +241,25 @@ def test_an_interrupted_run_ends_its_episodes_and_can_be_followed_by_another():
         assert len(list(running.run(attempts(4)))) == 4
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_calls_do_not_go_through_a_proxy(monkeypatch, is_async):
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+
+    async def solve(task, client):
+        await ask(client)
+        return 1.0
+
+    def solve_in_thread(task, client):
+        client.chat.completions.create(model="policy", messages=[{"role": "user", "content": "hi"}])
+        return 1.0
+
+    (trajectory,) = run(solve if is_async else solve_in_thread, 1)
+    assert trajectory.score == 1.0
+
+
 def test_256_concurrent_programs():
     async def solve(task, client):
         for _ in range(2):

@@ -227,6 +227,13 @@ def test_a_server_that_ends_closes_its_calls_and_its_port():
         openai_client(address).models.list()
 
 
+def test_answers_are_sent_without_delay():
+    with contextlib.closing(listen(0)) as listener, socket.create_connection(listener.getsockname()):
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_a_port_that_is_taken_is_one_line():
     with contextlib.closing(listen(0)) as listener:
         port = listener.getsockname()[1]

@@ -86,7 +86,7 @@ class Answer:
         end: Reason that the response ended.
         stop: The stop text that ended it, or None.
         prompt_tokens: Length of the prompt.
-        tokens: Text and log-prob of each sampled token.
+        tokens: Text and log-prob of each sampled token; without text if the call asked for no log-probs.
     """
 
     id: str

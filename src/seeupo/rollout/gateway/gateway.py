@@ -145,7 +145,7 @@ class Gateway:
                 raise CallError(429, f"{episode.unanswered} calls of this episode wait for their answers")
             generation = Generation(call, caller, len(episode.generations), [answer])
             if not count_only:
-                episode.overlapped |= any(other.is_awaited for other in episode.generations)
+                episode.overlapped |= episode.unanswered > 0 and any(other.is_awaited for other in episode.generations)
                 episode.generations.append(generation)
             episode.unanswered += 1
         self._events.put(CallArrived(episode, generation, count_only))

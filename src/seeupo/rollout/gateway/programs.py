@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import ssl
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ class InProcessPrograms:
     def __init__(self, solve: AgentProgram) -> None:
         self.solve = solve
         self.is_async = inspect.iscoroutinefunction(solve)
+        # Making a context for each client costs more than a call. No proxy of the environment takes the calls.
+        self._http_settings: Mapping[str, Any] = {"verify": ssl.create_default_context(), "trust_env": False}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="agent programs", daemon=True)
         self._thread.start()
@@ -57,12 +60,14 @@ class InProcessPrograms:
         self._loop.close()
 
     async def _solve(self, task: Task, address: str, key: str) -> Any:
-        async with openai.AsyncOpenAI(base_url=address, api_key=key, timeout=None) as client:
+        http_client = openai.DefaultAsyncHttpxClient(**self._http_settings)
+        async with openai.AsyncOpenAI(base_url=address, api_key=key, timeout=None, http_client=http_client) as client:
             result: Awaitable[Any] = self.solve(task, client)
             return await result
 
     def _solve_in_thread(self, task: Task, address: str, key: str) -> Any:
-        with openai.OpenAI(base_url=address, api_key=key, timeout=None) as client:
+        http_client = openai.DefaultHttpxClient(**self._http_settings)
+        with openai.OpenAI(base_url=address, api_key=key, timeout=None, http_client=http_client) as client:
             return self.solve(task, client)
 
 

@@ -168,7 +168,7 @@ def answer_of(
         stop=stop,
         prompt_tokens=len(request.prompt_ids),
         tokens=tuple(
-            (str(chat.tokenizer.decode([id_])), logprob)
+            (str(chat.tokenizer.decode([id_])) if call.logprobs else "", logprob)
             for id_, logprob in zip(completion.ids, completion.logprobs, strict=True)
         ),
     )
