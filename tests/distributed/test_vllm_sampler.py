@@ -174,6 +174,13 @@ def test_sync_and_release_are_refused_while_requests_are_running(sampler, option
     assert gap(engine, sampler, requests_of()) < 1e-4
 
 
+def test_cancelled_requests_give_no_completion_and_others_are_unaffected(sampler, options):
+    engine = trainer(options)
+    sampler.sync(engine, 1)
+    check_cancel(sampler, requests_of(), run(sampler, requests_of()), 3)
+    sampler.sync(engine, 2)
+
+
 def test_shared_sampler_sleeps_until_the_next_sync(options, monkeypatch):
     """vLLM's workers keep their memory on CPUs, but all calls are made, and its scheduler is paused."""
     sampler, calls = VllmSampler(replace(options, shared=True)), []
@@ -208,13 +215,6 @@ def test_shared_sampler_sleeps_until_the_next_sync(options, monkeypatch):
             ("collective_rpc", "finish_weight_update"),
             ("wake_up", ["kv_cache"]),
         ]
-
-
-def test_cancelled_requests_give_no_completion_and_others_are_unaffected(sampler, options):
-    engine = trainer(options)
-    sampler.sync(engine, 1)
-    check_cancel(sampler, requests_of(), run(sampler, requests_of()), 3)
-    sampler.sync(engine, 2)
 
 
 def test_weights_are_split_into_chunks():
