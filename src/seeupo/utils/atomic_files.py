@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import glob
 import os
 import shutil
@@ -73,6 +72,8 @@ def _make_folder(path: Path) -> None:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Lock a folder, at most until the process ends; raise OSError if another process has locked it or it is a link."""
+    import fcntl
+
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
