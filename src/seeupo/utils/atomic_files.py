@@ -72,6 +72,8 @@ def _make_folder(path: Path) -> None:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Lock a folder, at most until the process ends; raise OSError if another process has locked it or it is a link."""
+    if os.name != "posix":
+        raise OSError(errno.ENOTSUP, "folders cannot be locked")
     import fcntl
 
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
