@@ -268,6 +268,13 @@ def test_replayed_records_of_a_resumed_run_are_neither_printed_nor_timed():
     ]
 
 
+def test_a_run_that_is_resumed_in_its_warm_start_says_so():
+    display, out, _ = plain(iterations=12)
+    display.on_resume([{"kind": "warm_start", "iteration": 0, "step": 4, "loss": 0.5}])
+    display.on_phase("warm start", 20)
+    assert out.getvalue().splitlines()[1:] == ["resumed in the warm start"]
+
+
 @pytest.mark.parametrize(("iterations", "lines"), [(20, 20), (50, 50), (1000, 51)])
 def test_long_runs_print_few_plain_lines(iterations, lines):
     display, out, _ = plain(iterations)

@@ -250,18 +250,21 @@ class PlainDisplay(Display):
         super().__init__(clock)
         self._console = console
         self._printed: float | None = None
-        self._resumed = False
+        self._resumed = ""
 
     def on_resume(self, records: Sequence[Mapping[str, Any]]) -> None:
         super().on_resume(records)
-        self._resumed = True
+        if self.iteration:
+            self._resumed = f"resumed after iteration {self.iteration}"
+        elif records and records[-1]["kind"] == "warm_start":
+            self._resumed = "resumed in the warm start"
 
     def on_phase(self, name: str, total: int | None = None) -> None:
         if self._printed is None:  # not before: a run that is refused shows only the refusal
             self._print(f"{self.title}: {counted(self.iterations, 'iteration')}")
-        if self._resumed and self.iteration:
-            self._print(f"resumed after iteration {self.iteration}")
-        self._resumed = False
+        if self._resumed:
+            self._print(self._resumed)
+        self._resumed = ""
         super().on_phase(name, total)
 
     def on_progress(self, done: int, text: str = "") -> None:
