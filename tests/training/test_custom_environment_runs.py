@@ -100,7 +100,7 @@ def test_result_files_have_a_name_without_the_characters_of_a_path(run, tmp_path
     result = cli("eval", "expert", "--env", reference, "--tasks", 1, "--attempts", 1, "-k", 1)
     assert result.exit_code == 0, result.output
     (written,) = (tmp_path / "runs/eval").iterdir()
-    assert written.name.endswith("my_box.py-MyBoxFactory-test.json")
+    assert written.name.endswith("my_box.py-MyBoxFactory-test-001.json")
 
 
 def test_agents_show_uses_it_with_consent_only(run):

@@ -121,7 +121,7 @@ def bigram_components(recipe, sampler_class=BigramSampler):
         sampler = sampler_class(size, policy.tokenizer.eos_token_id)
         runner = make_runner(recipe, policy, pool, sampler)
         train_tasks, test_tasks = pool.first_tasks("train", None), pool.first_tasks("test", recipe.evaluation.tasks)
-        yield Components(recipe, pool, engine, sampler, runner, size, train_tasks, test_tasks)
+        yield Components(recipe, pool, engine, sampler, runner, runner, size, train_tasks, test_tasks)
 
 
 def run_loop(recipe, path, *, callback=None, resume=False, **options):

@@ -142,8 +142,11 @@ class ChatFormat:
         return _cached(self._texts, tuple(ids), lambda: str(self.tokenizer.decode(list(ids), skip_special_tokens=True)))
 
     def _render(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> str:
-        entries = [self._escaped(self._entry(message)) for message in messages]
-        schemas = [self._escaped(tool.schema) for tool in tools] if self.native_tools and tools else None
+        try:
+            entries = [self._escaped(self._entry(message)) for message in messages]
+            schemas = [self._escaped(tool.schema) for tool in tools] if self.native_tools and tools else None
+        except RecursionError:
+            raise ModelError("a message or a tool is nested too deeply for a chat template") from None
         return render(self.tokenizer, self.template, entries, schemas)
 
     def _entry(self, message: Message) -> dict[str, Any]:
