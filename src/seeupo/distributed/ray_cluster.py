@@ -1,6 +1,6 @@
 """Start or join a Ray cluster and reserve resources in it.
 
-Whoever reaches the ports of a Ray cluster can run code in all its processes. One that is started here is therefore
+Access to the ports of a Ray cluster is access to run code in all its processes. One that is started here is therefore
 private: its ports are on the loopback interface, it requires a token, and its files are in a folder of this user.
 """
 
